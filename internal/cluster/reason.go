@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// A Problem is something wrong with an object that a user wrote, in words that
+// say what to change. Everything that the object has nothing to do with goes on
+// working.
+type Problem struct {
+	Object  string // kind and name, such as "AddressPool lan" or "Service shop/web"
+	File    string // where it came from, empty with an API server
+	Field   string // such as "spec.addresses[1]", empty when it is the whole object
+	Value   string // what stands there, empty when nothing does
+	Message string // what is wrong and what would be right
+}
+
+func (p Problem) String() string {
+	var b strings.Builder
+	b.WriteString(p.Object)
+	if p.File != "" {
+		fmt.Fprintf(&b, " (%s)", p.File)
+	}
+	if p.Field != "" {
+		fmt.Fprintf(&b, ": %s", p.Field)
+	}
+	if p.Value != "" {
+		fmt.Fprintf(&b, " %q", p.Value)
+	}
+	return b.String() + ": " + p.Message
+}
+
+// A Reason is why something is done, or is not, for one address of one Service.
+// Every yes and every no has one.
+type Reason struct {
+	VIP      netip.Addr // invalid when the Service holds no address
+	Service  Name
+	Protocol string // the part of Fanfare that decided: "ipam", "proxy" or "bgp"
+	Code     Code
+	Message  string // a sentence for a person, with the names and numbers that matter
+}
+
+func (r Reason) String() string {
+	vip := "-"
+	if r.VIP.IsValid() {
+		vip = r.VIP.String()
+	}
+	return fmt.Sprintf("%s %s %s %s: %s", vip, r.Service, r.Protocol, r.Code, r.Message)
+}
+
+// A Code is a verdict that programs can rely on: CamelCase, as the reasons of
+// Kubernetes' conditions are.
+type Code string
+
+const (
+	// Yes.
+	Announced  Code = "Announced"  // the network is told that this node has the address
+	Programmed Code = "Programmed" // the kernel forwards the address
+	Assigned   Code = "Assigned"   // the Service holds the address
+
+	// Not, because of the Service.
+	NoEndpoints     Code = "NoEndpoints"     // nothing is ready anywhere
+	NoLocalEndpoint Code = "NoLocalEndpoint" // externalTrafficPolicy Local and nothing on this node
+	NotSupported    Code = "NotSupported"    // the Service asks for what is not done yet
+
+	// Not, because of the node or its peers.
+	NoPeer          Code = "NoPeer"          // no peer selects this node
+	NodeExcluded    Code = "NodeExcluded"    // the node's label forbids it
+	NodeLeaving     Code = "NodeLeaving"     // a taint says that the node is going away
+	NodeUnavailable Code = "NodeUnavailable" // the node's network is not up
+
+	// Not yet.
+	WaitingForProxy   Code = "WaitingForProxy"   // to be announced once the kernel forwards it
+	WaitingForSession Code = "WaitingForSession" // no router is listening
+	Lingering         Code = "Lingering"         // withdrawn, still forwarded for those who have not heard
+
+	// No address, or a doubtful one.
+	NoPool           Code = "NoPool"           // no pool to take an address from
+	PoolExhausted    Code = "PoolExhausted"    // every address of the pools is taken
+	RequestRefused   Code = "RequestRefused"   // the requested address or pool cannot be had
+	AddressConflict  Code = "AddressConflict"  // another Service holds the address
+	PoolGone         Code = "PoolGone"         // the address is kept although its pool no longer has it
+	PositionConflict Code = "PositionConflict" // two Services hash to one address of the pool
+)

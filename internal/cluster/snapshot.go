@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"cmp"
+	"net/netip"
+	"time"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// A Snapshot is the cluster as Fanfare sees it at one instant.
+//
+// It is immutable. Slices are sorted by name, so that two snapshots of equal
+// objects are equal whatever the order in which the objects arrived.
+type Snapshot struct {
+	// Services are the Services of type LoadBalancer.
+	Services []Service
+	Nodes    []*Node
+	Pools    []*Pool
+	Peers    []*Peer
+
+	// Assignments say which Service holds which address, sorted by address,
+	// then Service. Parse fills them from the Services' status; without an API
+	// server internal/ipam fills in the rest. The slice is shared with the
+	// previous snapshot when nothing in it changed.
+	Assignments []Assignment
+	// Refusals say, for Services that hold no address or fewer than they asked
+	// for, why; sorted by Service.
+	Refusals []Reason
+	// Problems are the objects that did not parse, or parsed only in part.
+	Problems []Problem
+}
+
+// A Service is a LoadBalancer Service and what stands behind it. The two parts
+// change at very different rates. Both are immutable and shared between
+// snapshots, so == between two Services tells whether anything changed.
+type Service struct {
+	*Spec
+	// Endpoints is nil when the Service has no EndpointSlice.
+	Endpoints *Endpoints
+}
+
+// A Spec is what a Service's own object says.
+type Spec struct {
+	Name    Name
+	Created time.Time // zero when the object carries no creationTimestamp
+	Class   string    // spec.loadBalancerClass, empty when unset
+	Ports   []Port    // in the object's order
+
+	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy
+	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy
+	IPFamilies            []corev1.IPFamily // never empty
+	IPFamilyPolicy        corev1.IPFamilyPolicy
+
+	// PublishNotReady counts endpoints as ready whatever their condition says.
+	PublishNotReady bool
+
+	// Requested are the addresses the Service asks for, by annotation or
+	// spec.loadBalancerIP; RequestedPool is the pool, by annotation.
+	Requested     []netip.Addr
+	RequestedPool string
+
+	// Status are the addresses of status.loadBalancer.ingress.
+	Status []netip.Addr
+}
+
+// A Port is one port of a Service. Its Name ties it to the endpoints' ports.
+type Port struct {
+	Name     string
+	Protocol corev1.Protocol
+	Port     uint16
+}
+
+// Endpoints are the endpoints of one Service from all of its EndpointSlices,
+// sorted by port name, protocol, address and port, without duplicates.
+type Endpoints struct {
+	List []Endpoint
+}
+
+// An Endpoint is one address and port that answers for one port of a Service.
+type Endpoint struct {
+	PortName string
+	Protocol corev1.Protocol
+	Addr     netip.AddrPort
+	Node     string // empty when the slice does not say
+
+	// The conditions of discovery/v1, with their documented defaults for
+	// absent values (ready and serving: true; terminating: false).
+	Ready, Serving, Terminating bool
+}
+
+// A Node is what Fanfare needs to know about one node.
+type Node struct {
+	Name        string
+	Labels      labels.Set
+	InternalIPs []netip.Addr   // status.addresses of type InternalIP
+	PodCIDRs    []netip.Prefix // spec.podCIDRs; wrong under Calico's and Cilium's own IPAM
+
+	// Excluded is set by the label
+	// node.kubernetes.io/exclude-from-external-load-balancers.
+	Excluded bool
+	// Leaving names the taint that says that this node is about to go away,
+	// empty when it stays. Cordon alone does not count.
+	Leaving string
+	// NetworkUnavailable is the condition of that name.
+	NetworkUnavailable bool
+}
+
+// A Pool is a set of addresses to give to Services.
+type Pool struct {
+	Name          string
+	Ranges        []netipx.IPRange // in the object's order; never overlapping another pool
+	Allocation    Allocation
+	AvoidBuggyIPs bool // do not give out .0 and .255 of IPv4
+}
+
+// Allocation says when addresses of a pool are given out.
+type Allocation string
+
+const (
+	Automatic Allocation = "Automatic" // to any Service that needs one
+	OnRequest Allocation = "OnRequest" // only to Services that name the pool or the address
+	Drained   Allocation = "Drained"   // to none; those given out stay
+)
+
+// Contains says whether addr belongs to the pool.
+func (p *Pool) Contains(addr netip.Addr) bool {
+	for _, r := range p.Ranges {
+		if r.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// A Peer is a BGP router to announce to, from the nodes that it selects.
+type Peer struct {
+	Name          string
+	Address       netip.Addr // with a zone when link-local
+	Port          uint16
+	PeerASN       uint32
+	MyASN         uint32
+	SourceAddress netip.Addr // invalid when the kernel chooses
+	RouterID      netip.Addr // invalid when the node's IPv4 address serves
+	NodeSelector  labels.Selector
+
+	HoldTime, KeepaliveTime, ConnectTime time.Duration // zero: the default
+	EBGPMultihopTTL                      uint8         // zero: directly connected
+
+	// GracefulRestart is whether the router is asked to keep our routes while
+	// the speaker restarts, for RestartTime at most (RFC 4724).
+	GracefulRestart bool
+	RestartTime     time.Duration
+}
+
+// An Assignment is an address that a Service holds.
+type Assignment struct {
+	Addr    netip.Addr
+	Service Name
+	Pool    string // empty when no pool contains the address any more
+}
+
+// A Name is a namespaced name.
+type Name struct {
+	Namespace, Name string
+}
+
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders by namespace, then name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(cmp.Compare(n.Namespace, o.Namespace), cmp.Compare(n.Name, o.Name))
+}
