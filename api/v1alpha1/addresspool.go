@@ -1,0 +1,75 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Allocation says when addresses of a pool are given out.
+//
+// +kubebuilder:validation:Enum=Automatic;OnRequest;Drained
+type Allocation string
+
+const (
+	// Automatic gives addresses to any Service that needs one.
+	Automatic Allocation = "Automatic"
+	// OnRequest gives addresses only to Services that name the pool or the address.
+	OnRequest Allocation = "OnRequest"
+	// Drained gives out no more addresses. Those given out stay.
+	Drained Allocation = "Drained"
+)
+
+// AddressPoolSpec is the configuration of a pool.
+type AddressPoolSpec struct {
+	// Addresses that may be given to Services, of IPv4, IPv6 or both. Each is a
+	// CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50 (both
+	// ends included), or one address. No other pool may contain any of them.
+	//
+	// +required
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=2
+	// +kubebuilder:validation:items:MaxLength=96
+	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a) || isCIDR(a) || (a.split('-').size() == 2 && a.split('-').all(e, isIP(e.trim()))))",message="each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !isCIDR(a) || cidr(a) == cidr(a).masked())",message="a CIDR must begin at its network's first address: 192.0.2.0/26, not 192.0.2.10/26; for one address leave the length out"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.split('-').size() != 2 || !a.split('-').all(e, isIP(e.trim())) || ip(a.split('-')[0].trim()).family() == ip(a.split('-')[1].trim()).family())",message="both ends of a range must be of one address family"
+	Addresses []string `json:"addresses"`
+
+	// Allocation says when addresses are given out: Automatic to any Service
+	// that needs one, OnRequest only to Services that name the pool or the
+	// address, Drained to none (those given out stay).
+	//
+	// +optional
+	// +kubebuilder:default=Automatic
+	Allocation Allocation `json:"allocation,omitempty"`
+
+	// AvoidBuggyIPs keeps IPv4 addresses that end in .0 or .255 from being given
+	// out: some old clients take them for network or broadcast addresses.
+	//
+	// +optional
+	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
+}
+
+// AddressPool is a set of addresses to give to Services of type LoadBalancer.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=fanfare
+// +kubebuilder:printcolumn:name="Allocation",type=string,JSONPath=`.spec.allocation`
+// +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type AddressPool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec says which addresses there are and who may have them.
+	//
+	// +required
+	Spec AddressPoolSpec `json:"spec"`
+}
+
+// AddressPoolList is a list of AddressPools.
+//
+// +kubebuilder:object:root=true
+type AddressPoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []AddressPool `json:"items"`
+}

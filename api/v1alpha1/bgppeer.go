@@ -1,0 +1,161 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// BGPPeerSpec is the configuration of a router. Times are written as 90s, 3m or
+// 1m30s, in whole seconds, because that is what BGP counts in.
+//
+// +kubebuilder:validation:XValidation:rule="self.peerASN != self.myASN || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer has our own AS number: remove it",fieldPath=".ebgpMultihopTTL"
+// +kubebuilder:validation:XValidation:rule="type(self.peerASN) != string || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
+// +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || duration(self.keepaliveTime) < (has(self.holdTime) ? duration(self.holdTime) : duration('90s'))",message="keepaliveTime must be less than holdTime (90s when unset); a third of it is usual",fieldPath=".keepaliveTime"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
+type BGPPeerSpec struct {
+	// PeerAddress is the router's address. A link-local IPv6 address needs the
+	// interface, as in fe80::1%eth0.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.contains('%') ? self.split('%').size() == 2 && self.split('%')[1] != \"\" && isIP(self.split('%')[0]) && ip(self.split('%')[0]).family() == 6 && ip(self.split('%')[0]).isLinkLocalUnicast() : isIP(self) && !(ip(self).family() == 6 && ip(self).isLinkLocalUnicast())",message="must be an address such as 192.0.2.1; a link-local IPv6 address, and no other, needs its interface, as in fe80::1%eth0"
+	PeerAddress string `json:"peerAddress"`
+
+	// PeerPort is the router's TCP port.
+	//
+	// +optional
+	// +kubebuilder:default=179
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	PeerPort int32 `json:"peerPort,omitempty"`
+
+	// PeerASN is the router's AS number, or the word internal for an iBGP
+	// session, which has the same number on both ends.
+	//
+	// +required
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 4294967295 && self != 23456 : self == 'internal'",message="must be a number from 1 to 4294967295 (and not 23456, which RFC 6793 reserves), or internal"
+	PeerASN PeerASN `json:"peerASN"`
+
+	// MyASN is our own AS number in this session.
+	//
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is reserved by RFC 6793: use the number of your own AS, or a private one such as 64512"
+	MyASN int64 `json:"myASN"`
+
+	// SourceAddress is our end of the session. The kernel chooses when it is
+	// unset. An address is one node's, so select that node with nodeSelector.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an address such as 192.0.2.7"
+	SourceAddress string `json:"sourceAddress,omitempty"`
+
+	// RouterID is our BGP identifier, written as an IPv4 address and unique in
+	// the network. The node's IPv4 address serves when it is unset.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip(self).family() == 4 && self != '0.0.0.0'",message="must be written as an IPv4 address such as 192.0.2.7, and not 0.0.0.0"
+	RouterID string `json:"routerID,omitempty"`
+
+	// HoldTime is how long a silent router counts as alive, from 3s. 90s when
+	// unset; the lower one of both ends is used (RFC 4271).
+	//
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+h)?([0-9]+m)?([0-9]+s)?$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('3s') && duration(self) <= duration('65535s')",message="must be from 3s to 65535s, in whole seconds"
+	HoldTime *metav1.Duration `json:"holdTime,omitempty"`
+
+	// KeepaliveTime is how often we say that we are alive. A third of holdTime
+	// when unset.
+	//
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+h)?([0-9]+m)?([0-9]+s)?$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="must be from 1s to 65535s, in whole seconds"
+	KeepaliveTime *metav1.Duration `json:"keepaliveTime,omitempty"`
+
+	// ConnectTime is how long to wait between two attempts to connect. 5s when
+	// unset.
+	//
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+h)?([0-9]+m)?([0-9]+s)?$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('65535s')",message="must be from 1s to 65535s, in whole seconds"
+	ConnectTime *metav1.Duration `json:"connectTime,omitempty"`
+
+	// EBGPMultihopTTL is the TTL of packets to an eBGP router that is further
+	// away than one hop. Unset: it is directly connected.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=255
+	EBGPMultihopTTL int32 `json:"ebgpMultihopTTL,omitempty"`
+
+	// NodeSelector says which nodes have a session with this router. All nodes
+	// when it is unset.
+	//
+	// +optional
+	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+
+	// GracefulRestart says whether the router shall keep our routes while the
+	// speaker restarts (RFC 4724). Traffic goes on meanwhile, because forwarding
+	// is the kernel's.
+	//
+	// +optional
+	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
+}
+
+// GracefulRestart is what is asked of a router for the time that the speaker is
+// away.
+type GracefulRestart struct {
+	// Enabled asks the router to keep our routes.
+	//
+	// +optional
+	// +kubebuilder:default=true
+	Enabled *bool `json:"enabled,omitempty"`
+
+	// RestartTime is for how long at most. It is also how long traffic is lost
+	// if the speaker does not come back. 30s when unset.
+	//
+	// +optional
+	// +kubebuilder:default="30s"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+h)?([0-9]+m)?([0-9]+s)?$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="must be from 1s to 4095s, in whole seconds (RFC 4724 has 12 bits for it)"
+	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
+}
+
+// BGPPeer is a router to announce addresses to.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=fanfare
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.peerAddress`
+// +kubebuilder:printcolumn:name="ASN",type=string,JSONPath=`.spec.peerASN`
+// +kubebuilder:printcolumn:name="My ASN",type=integer,JSONPath=`.spec.myASN`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type BGPPeer struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec says where the router is and how to talk to it.
+	//
+	// +required
+	Spec BGPPeerSpec `json:"spec"`
+}
+
+// BGPPeerList is a list of BGPPeers.
+//
+// +kubebuilder:object:root=true
+type BGPPeerList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BGPPeer `json:"items"`
+}

@@ -1,0 +1,261 @@
+package v1alpha1
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+// A validator does with an object what the API server does: fill in defaults,
+// check the schema, and if that passes evaluate CEL.
+type validator struct {
+	structural *schema.Structural
+	schema     validation.SchemaValidator
+	cel        *cel.Validator
+}
+
+func loadCRD(t *testing.T, plural string) validator {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "crds", "fanfare.io_"+plural+".yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(b, &crd); err != nil {
+		t.Fatal(err)
+	}
+	apiextensionsv1.SetDefaults_CustomResourceDefinition(&crd)
+	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
+	var in apiextensions.CustomResourceDefinition
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&crd, &in, nil); err != nil {
+		t.Fatal(err)
+	}
+	// This is what makes the API server refuse a CRD: not structural, CEL that
+	// does not compile, CEL whose estimated cost is over the budget.
+	if errs := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &in); len(errs) != 0 {
+		t.Fatal(errs.ToAggregate())
+	}
+	props := in.Spec.Validation.OpenAPIV3Schema
+	st, err := schema.NewStructural(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sv, _, err := validation.NewSchemaValidator(props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return validator{st, sv, cel.NewValidator(st, true, celconfig.PerCallLimit)}
+}
+
+func (v validator) check(t *testing.T, spec string) (map[string]any, field.ErrorList) {
+	t.Helper()
+	obj := map[string]any{"metadata": map[string]any{"name": "x"}}
+	var s map[string]any
+	if err := yaml.Unmarshal([]byte(spec), &s); err != nil {
+		t.Fatal(err)
+	}
+	obj["spec"] = integers(s)
+	defaulting.Default(obj, v.structural)
+	errs := validation.ValidateCustomResource(nil, obj, v.schema)
+	if len(errs) != 0 {
+		return obj, errs
+	}
+	errs, _ = v.cel.Validate(context.Background(), nil, v.structural, obj, nil, celconfig.RuntimeCELCostBudget)
+	return obj, errs
+}
+
+// integers makes integers of the float64 that encoding/json decodes to, as the
+// API server's decoder does.
+func integers(v any) any {
+	switch v := v.(type) {
+	case float64:
+		if v == float64(int64(v)) {
+			return int64(v)
+		}
+	case map[string]any:
+		for k := range v {
+			v[k] = integers(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = integers(v[i])
+		}
+	}
+	return v
+}
+
+// A specTest is a spec and a part of what the API server must say to it; empty
+// when it must be content.
+type specTest struct{ spec, want string }
+
+func (v validator) run(t *testing.T, tests []specTest) {
+	for _, tt := range tests {
+		_, errs := v.check(t, tt.spec)
+		switch {
+		case tt.want == "" && len(errs) != 0:
+			t.Errorf("%s: %v, want no error", tt.spec, errs.ToAggregate())
+		case tt.want != "" && len(errs) == 0:
+			t.Errorf("%s: no error, want %q", tt.spec, tt.want)
+		case tt.want != "" && !strings.Contains(errs.ToAggregate().Error(), tt.want):
+			t.Errorf("%s: %v, want %q", tt.spec, errs.ToAggregate(), tt.want)
+		}
+	}
+}
+
+func TestAddressPoolCRD(t *testing.T) {
+	v := loadCRD(t, "addresspools")
+	v.run(t, []specTest{
+		{`{addresses: [192.0.2.0/26]}`, ""},
+		{`{addresses: [192.0.2.10-192.0.2.50, 2001:db8::/120, 192.0.2.7, "2001:db8:1::1 - 2001:db8:1::ff"]}`, ""},
+		{`{addresses: [192.0.2.0/26], allocation: Drained, avoidBuggyIPs: true}`, ""},
+		{`{}`, "spec.addresses: Required value"},
+		{`{addresses: []}`, "should have at least 1 items"},
+		{`{addresses: [""]}`, "should be at least 2 chars long"},
+		{`{addresses: [192.0.2.0/33]}`, "each must be a CIDR"},
+		{`{addresses: [192.0.2.0-]}`, "each must be a CIDR"},
+		{`{addresses: [192.0.2.1-192.0.2.2-192.0.2.3]}`, "each must be a CIDR"},
+		{`{addresses: [lan]}`, "each must be a CIDR"},
+		{`{addresses: ["::ffff:192.0.2.1"]}`, "each must be a CIDR"},
+		{`{addresses: ["fe80::1%eth0"]}`, "each must be a CIDR"},
+		{`{addresses: [192.0.2.10/26]}`, "begin at its network's first address"},
+		{`{addresses: ["192.0.2.1-2001:db8::1"]}`, "one address family"},
+		{`{addresses: [192.0.2.0/26], allocation: Manual}`, "Unsupported value"},
+		{`{addresses: 192.0.2.0/26}`, "must be of type array"},
+	})
+}
+
+func TestBGPPeerCRD(t *testing.T) {
+	v := loadCRD(t, "bgppeers")
+	const ok = `peerAddress: 192.0.2.1, peerASN: 64512, myASN: 64513`
+	v.run(t, []specTest{
+		{`{` + ok + `}`, ""},
+		{`{peerAddress: "2001:db8::1", peerASN: internal, myASN: 4294967294, sourceAddress: "2001:db8::2", routerID: 192.0.2.2}`, ""},
+		{`{peerAddress: "fe80::1%eth0", peerASN: 4200000000, myASN: 1, sourceAddress: "fe80::2"}`, ""},
+		{`{` + ok + `, holdTime: 3s, keepaliveTime: 1s, connectTime: 1m30s, ebgpMultihopTTL: 4, peerPort: 1790}`, ""},
+		{`{` + ok + `, nodeSelector: {matchLabels: {rack: a}}, gracefulRestart: {enabled: false}}`, ""},
+		{`{peerASN: 64512, myASN: 64513}`, "spec.peerAddress: Required value"},
+		{`{peerAddress: router, peerASN: 64512, myASN: 64513}`, "must be an address such as 192.0.2.1"},
+		{`{peerAddress: "fe80::1", peerASN: 64512, myASN: 64513}`, "needs its interface"},
+		{`{peerAddress: "fe80::1%", peerASN: 64512, myASN: 64513}`, "needs its interface"},
+		{`{peerAddress: "192.0.2.1%eth0", peerASN: 64512, myASN: 64513}`, "needs its interface"},
+		{`{peerAddress: 192.0.2.1, peerASN: 0, myASN: 64513}`, "must be a number from 1"},
+		{`{peerAddress: 192.0.2.1, peerASN: 4294967296, myASN: 64513}`, "must be a number from 1"},
+		{`{peerAddress: 192.0.2.1, peerASN: external, myASN: 64513}`, "or internal"},
+		{`{peerAddress: 192.0.2.1, peerASN: 64512, myASN: 23456}`, "reserved by RFC 6793"},
+		{`{peerAddress: 192.0.2.1, peerASN: 64512}`, "spec.myASN: Required value"},
+		{`{` + ok + `, peerPort: 65536}`, "less than or equal to 65535"},
+		{`{` + ok + `, holdTime: 2s}`, "from 3s to 65535s"},
+		{`{` + ok + `, holdTime: 19h}`, "from 3s to 65535s"},
+		{`{` + ok + `, holdTime: 3500ms}`, "should match"},
+		{`{` + ok + `, holdTime: 90}`, "must be of type string"},
+		{`{` + ok + `, holdTime: 9s, keepaliveTime: 9s}`, "must be less than holdTime"},
+		{`{` + ok + `, keepaliveTime: 90s}`, "must be less than holdTime"},
+		{`{` + ok + `, connectTime: ""}`, "must be from 1s"},
+		{`{` + ok + `, ebgpMultihopTTL: 256}`, "less than or equal to 255"},
+		{`{peerAddress: 192.0.2.1, peerASN: internal, myASN: 64513, ebgpMultihopTTL: 2}`, "this peer is internal"},
+		{`{peerAddress: 192.0.2.1, peerASN: 64513, myASN: 64513, ebgpMultihopTTL: 2}`, "our own AS number"},
+		{`{` + ok + `, sourceAddress: "2001:db8::2"}`, "peerAddress's address family"},
+		{`{` + ok + `, sourceAddress: eth0}`, "must be an address such as 192.0.2.7"},
+		{`{` + ok + `, routerID: "2001:db8::2"}`, "must be written as an IPv4 address"},
+		{`{` + ok + `, routerID: 0.0.0.0}`, "must be written as an IPv4 address"},
+		{`{` + ok + `, gracefulRestart: {restartTime: 4096s}}`, "12 bits"},
+	})
+}
+
+func TestDefaults(t *testing.T) {
+	pool, _ := loadCRD(t, "addresspools").check(t, `{addresses: [192.0.2.0/26]}`)
+	if got := pool["spec"].(map[string]any)["allocation"]; got != "Automatic" {
+		t.Errorf("allocation %v, want Automatic", got)
+	}
+	peer, _ := loadCRD(t, "bgppeers").check(t, `{peerAddress: 192.0.2.1, peerASN: 64512, myASN: 64513, gracefulRestart: {}}`)
+	want := map[string]any{
+		"peerAddress": "192.0.2.1", "peerPort": int64(179), "peerASN": int64(64512), "myASN": int64(64513),
+		"gracefulRestart": map[string]any{"enabled": true, "restartTime": "30s"},
+	}
+	if got := peer["spec"]; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// The samples are what a newcomer applies first: the API server must take them.
+func TestSamplesPassTheCRDs(t *testing.T) {
+	for name, plural := range map[string]string{"pool.yaml": "addresspools", "peer.yaml": "bgppeers"} {
+		b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "samples", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var obj struct{ Spec map[string]any }
+		if err := yaml.Unmarshal(b, &obj); err != nil {
+			t.Fatal(err)
+		}
+		spec, err := yaml.Marshal(obj.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, errs := loadCRD(t, plural).check(t, string(spec)); len(errs) != 0 {
+			t.Errorf("%s: %v", name, errs.ToAggregate())
+		}
+	}
+}
+
+func TestScheme(t *testing.T) {
+	s := runtime.NewScheme()
+	if err := AddToScheme(s); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"AddressPool", "AddressPoolList", "BGPPeer", "BGPPeerList"} {
+		if !s.Recognizes(GroupVersion.WithKind(kind)) {
+			t.Errorf("the scheme does not know %s", kind)
+		}
+	}
+}
+
+func TestPeerASN(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want PeerASN
+		err  string
+	}{
+		{`64512`, PeerASN{Number: 64512}, ""},
+		{`4294967295`, PeerASN{Number: MaxASN}, ""},
+		{`"internal"`, PeerASN{Internal: true}, ""},
+		{`"external"`, PeerASN{}, `or "internal"`},
+		{`"64512"`, PeerASN{}, "without quotes"},
+		{`1.5`, PeerASN{}, "must be a number"},
+		{`[1]`, PeerASN{}, "must be a number"},
+	} {
+		var got PeerASN
+		err := yaml.Unmarshal([]byte(tt.in), &got)
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+			t.Errorf("%s: got %v, %v, want %v, %q", tt.in, got, err, tt.want, tt.err)
+		}
+		if err != nil {
+			continue
+		}
+		if b, err := got.MarshalJSON(); err != nil || string(b) != tt.in {
+			t.Errorf("%s: written as %s, %v", tt.in, b, err)
+		}
+	}
+}
+
+var (
+	_ runtime.Object = (*AddressPool)(nil)
+	_ runtime.Object = (*BGPPeer)(nil)
+	_ metav1.Object  = (*BGPPeer)(nil)
+)

@@ -1,0 +1,24 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of every object in this package.
+var GroupVersion = schema.GroupVersion{Group: "fanfare.io", Version: "v1alpha1"}
+
+var schemeBuilder = runtime.NewSchemeBuilder(addKnownTypes)
+
+// AddToScheme makes a scheme know the objects of this package.
+var AddToScheme = schemeBuilder.AddToScheme
+
+func addKnownTypes(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion,
+		&AddressPool{}, &AddressPoolList{},
+		&BGPPeer{}, &BGPPeerList{},
+	)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
