@@ -1,0 +1,458 @@
+package speaker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// Decide says what a node shall do about a snapshot. It is pure: the same
+// arguments give the same answer on every node and at every time.
+func Decide(c Config, snap *cluster.Snapshot) *Desired {
+	return NewDecider(c).Decide(snap)
+}
+
+// A Decider decides about one snapshot after the other, and computes only what
+// the difference between them touches. Its answers are those of Decide.
+type Decider struct {
+	config Config
+	last   *Desired
+	// holders has the indexes into Services of who holds Addresses[i]; held is
+	// the other way round. Both live as long as the Assignments do.
+	holders [][]int
+	held    [][]int
+}
+
+// NewDecider returns a Decider that has not seen a snapshot yet.
+func NewDecider(c Config) *Decider { return &Decider{config: c} }
+
+// Decide decides about snap.
+func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
+	v := d.look(snap)
+	if d.last != nil && d.last.view == v {
+		if changed, ok := d.changed(snap); ok {
+			d.last = d.again(snap, v, changed)
+			return d.last
+		}
+	}
+	d.last = d.anew(snap, v)
+	return d.last
+}
+
+// look reuses the last view when nothing it depends on has changed.
+func (d *Decider) look(snap *cluster.Snapshot) *view {
+	if d.last != nil && d.last.view.of(d.config, snap) {
+		return d.last.view
+	}
+	return look(d.config, snap)
+}
+
+// changed returns the indexes of the addresses whose Services differ from the
+// last snapshot's, sorted, and false when who holds what has changed as well.
+func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
+	have := d.last.snap
+	if !same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
+		return nil, false
+	}
+	var changed []int
+	for i := range snap.Services {
+		if snap.Services[i] == have.Services[i] {
+			continue
+		}
+		if snap.Services[i].Name != have.Services[i].Name {
+			return nil, false
+		}
+		changed = append(changed, d.held[i]...)
+	}
+	slices.Sort(changed)
+	return slices.Compact(changed), true
+}
+
+// again decides about the changed addresses and takes the rest from last.
+func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired {
+	next := *d.last
+	next.snap = snap
+	if len(changed) == 0 {
+		return &next
+	}
+	next.Addresses = slices.Clone(next.Addresses)
+	next.Proxy.VIPs = slices.Clone(next.Proxy.VIPs)
+	routes := false
+	for _, i := range changed {
+		was := next.Addresses[i]
+		is := v.decide(was.Addr, was.Pool, d.services(snap, i))
+		routes = routes || is.Announce != was.Announce
+		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
+	}
+	if routes {
+		next.announce(v)
+	}
+	return &next
+}
+
+// anew decides about everything.
+func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
+	d.index(snap)
+	next := &Desired{
+		Proxy: proxy.State{Node: v.node, Owned: v.owned, Clients: v.clients},
+		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, Sessions: v.sessions},
+		snap:  snap,
+		view:  v,
+	}
+	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
+	next.Addresses = make([]*Address, len(assigned))
+	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))
+	for i, a := range assigned {
+		next.Addresses[i] = v.decide(a.Addr, a.Pool, d.services(snap, i))
+		next.Proxy.VIPs[i] = next.Addresses[i].VIP
+	}
+	next.announce(v)
+	return next
+}
+
+// index finds out who holds what. Assignments are sorted by address, so those
+// of one address stand together.
+func (d *Decider) index(snap *cluster.Snapshot) {
+	d.holders, d.held = nil, make([][]int, len(snap.Services))
+	for i, a := range snap.Assignments {
+		if i == 0 || snap.Assignments[i-1].Addr != a.Addr {
+			d.holders = append(d.holders, nil)
+		}
+		if s := find(snap, a.Service); s >= 0 {
+			n := len(d.holders) - 1
+			d.holders[n] = append(d.holders[n], s)
+			d.held[s] = append(d.held[s], n)
+		}
+	}
+}
+
+func (d *Decider) services(snap *cluster.Snapshot, address int) []cluster.Service {
+	services := make([]cluster.Service, len(d.holders[address]))
+	for i, s := range d.holders[address] {
+		services[i] = snap.Services[s]
+	}
+	return services
+}
+
+// find returns the index of a Service, -1 if there is none of that name.
+func find(snap *cluster.Snapshot, name cluster.Name) int {
+	i, ok := slices.BinarySearchFunc(snap.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+	if !ok {
+		return -1
+	}
+	return i
+}
+
+// announce fills in what BGP announces from the addresses.
+func (d *Desired) announce(v *view) {
+	d.Announce, d.BGP.Routes = nil, nil
+	for _, a := range d.Addresses {
+		if a.Announce {
+			d.Announce = append(d.Announce, a.Addr)
+			d.BGP.Routes = append(d.BGP.Routes, bgp.Route{Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen()), NextHop: v.nextHop(a.Addr)})
+		}
+	}
+}
+
+// decide decides about one address, which the given Services hold.
+func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) *Address {
+	// Older Services come first: where two claim one port, the newcomer must
+	// not take it from the one that was there.
+	slices.SortFunc(services, func(a, b cluster.Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), a.Name.Compare(b.Name))
+	})
+	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}}
+	verdicts := make([]verdict, len(services))
+	for i, s := range services {
+		a.Services = append(a.Services, s.Name)
+		fronts, verdict := v.serve(addr, s)
+		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
+		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
+		a.Reasons = append(a.Reasons, clashes...)
+		if len(clashes) > 0 && len(fronts) == 0 {
+			verdict = displaced(s.Name, clashes)
+		}
+		verdicts[i] = verdict
+	}
+	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
+		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
+	})
+	away := awayOf(verdicts)
+	for i, s := range services {
+		reasons, announce := v.explain(addr, s, verdicts[i], away)
+		a.Reasons = append(a.Reasons, reasons...)
+		a.Announce = a.Announce || announce
+	}
+	return a
+}
+
+// A verdict is how a Service is served here.
+type verdict struct {
+	service cluster.Name
+	// code is what speaks against announcing it, empty when nothing does.
+	code    cluster.Code
+	message string
+}
+
+// displaced is the verdict on a Service whose every port is served for others.
+func displaced(service cluster.Name, clashes []cluster.Reason) verdict {
+	return verdict{service, cluster.AddressConflict, clashes[0].Message}
+}
+
+// awayOf finds the Service that keeps an address away from this node: one that
+// only other nodes can serve. An address that several Services share attracts
+// the traffic of all of them. One that nobody can serve keeps nothing away.
+func awayOf(verdicts []verdict) *verdict {
+	i := slices.IndexFunc(verdicts, func(v verdict) bool { return v.code == cluster.NoLocalEndpoint })
+	if i < 0 {
+		return nil
+	}
+	return &verdicts[i]
+}
+
+// explain gives the reasons for one Service of an address, and says whether it
+// speaks for announcing the address.
+func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *verdict) (reasons []cluster.Reason, announce bool) {
+	reason := func(protocol string, code cluster.Code, format string, args ...any) {
+		reasons = append(reasons, cluster.Reason{VIP: addr, Service: s.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
+	}
+	switch is.code {
+	case cluster.NoEndpoints, cluster.NotSupported:
+		reason("proxy", is.code, "connections are refused: %s", is.message)
+	case cluster.AddressConflict: // said already, port by port
+	default:
+		reason("proxy", cluster.Programmed, "%s", is.message)
+	}
+	switch {
+	case is.code != "":
+		reason("bgp", is.code, "not announced: %s", is.message)
+	case v.refusal != "":
+		reason("bgp", v.refusal, "not announced: %s", v.refusalMessage)
+	case away != nil:
+		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
+	default:
+		reason("bgp", cluster.Announced, "announced to %s", v.peers)
+		announce = true
+	}
+	for _, what := range ignored(s.Spec) {
+		reason("proxy", cluster.NotSupported, "%s", what)
+	}
+	return reasons, announce
+}
+
+// disjoint returns those of more whose port nobody holds yet, and a reason for
+// each of the others.
+func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Name) (free []proxy.Frontend, clashes []cluster.Reason) {
+	for _, f := range more {
+		i := slices.IndexFunc(taken, func(t proxy.Frontend) bool { return t.Protocol == f.Protocol && t.Port == f.Port })
+		if i < 0 {
+			free = append(free, f)
+			continue
+		}
+		clashes = append(clashes, cluster.Reason{VIP: addr, Service: service, Protocol: "proxy", Code: cluster.AddressConflict,
+			Message: fmt.Sprintf("port %s/%d of %s is served for %s; give one of the two another port or address", f.Protocol, f.Port, addr, taken[i].Name)})
+	}
+	return free, clashes
+}
+
+// serve decides how a Service is served on addr.
+func (v *view) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verdict) {
+	if what := refused(s.Spec); what != "" {
+		return nil, verdict{s.Name, cluster.NotSupported, what}
+	}
+	e := v.sort(s, addr)
+	var fronts []proxy.Frontend
+	for _, p := range s.Ports {
+		fronts = append(fronts, v.frontend(s.Spec, p, e))
+	}
+	code, message := e.verdict(s.Spec, v.node)
+	return fronts, verdict{s.Name, code, message}
+}
+
+// endpoints are one Service's endpoints of one address family, as this node
+// sees them.
+type endpoints struct {
+	// usable may be given new flows: the ready ones, or when none is left those
+	// that are terminating and still serve (KEP-1669).
+	usable []cluster.Endpoint
+	// local are the usable ones of this node by the same rule applied to this
+	// node alone: a pod that terminates here serves those who still come here,
+	// even when others are ready elsewhere.
+	local []cluster.Endpoint
+	// here says that this node is one to come to: it has one of usable.
+	here bool
+}
+
+func (v *view) sort(s cluster.Service, addr netip.Addr) endpoints {
+	var all, mine []cluster.Endpoint
+	if s.Endpoints != nil {
+		for _, e := range s.Endpoints.List {
+			if e.Addr.Addr().Is4() == addr.Is4() {
+				all = append(all, e)
+				if e.Node == v.node && e.Node != "" {
+					mine = append(mine, e)
+				}
+			}
+		}
+	}
+	e := endpoints{usable: usable(all, s.PublishNotReady), local: usable(mine, s.PublishNotReady)}
+	e.here = slices.ContainsFunc(e.usable, func(e cluster.Endpoint) bool { return e.Node == v.node && e.Node != "" })
+	return e
+}
+
+// usable applies KEP-1669 per port: a port whose last ready endpoint is gone
+// falls back by itself.
+func usable(all []cluster.Endpoint, notReady bool) []cluster.Endpoint {
+	ready := func(e cluster.Endpoint) bool { return e.Ready || notReady }
+	type port struct {
+		name     string
+		protocol corev1.Protocol
+	}
+	hasReady := map[port]bool{}
+	for _, e := range all {
+		if ready(e) {
+			hasReady[port{e.PortName, e.Protocol}] = true
+		}
+	}
+	var use []cluster.Endpoint
+	for _, e := range all {
+		if ready(e) || !hasReady[port{e.PortName, e.Protocol}] && e.Serving && e.Terminating {
+			use = append(use, e)
+		}
+	}
+	return use
+}
+
+// verdict says why the Service is not announced from this node because of its
+// endpoints, and with an empty code that nothing speaks against it.
+func (e endpoints) verdict(s *cluster.Spec, node string) (cluster.Code, string) {
+	local := s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	switch {
+	case len(e.usable) == 0:
+		return cluster.NoEndpoints, "no endpoint is ready anywhere"
+	case local && !e.here:
+		return cluster.NoLocalEndpoint, fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", node, nodes(e.usable))
+	case local:
+		return "", "endpoints on this node: " + addresses(e.local)
+	default:
+		return "", "endpoints: " + addresses(e.usable)
+	}
+}
+
+// most is how many names a sentence lists before it says how many more there are.
+const most = 4
+
+// nodes lists the nodes of endpoints for a sentence.
+func nodes(list []cluster.Endpoint) string {
+	var names []string
+	for _, e := range list {
+		names = append(names, cmp.Or(e.Node, "an unnamed node"))
+	}
+	slices.Sort(names)
+	return enumerate(slices.Compact(names))
+}
+
+// addresses lists endpoints for a sentence.
+func addresses(list []cluster.Endpoint) string {
+	var names []string
+	for _, e := range list {
+		if len(names) > most {
+			break
+		}
+		names = append(names, e.Addr.String())
+	}
+	if more := len(list) - most; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+func enumerate(names []string) string {
+	if more := len(names) - most; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// frontend serves one port of a Service.
+func (v *view) frontend(s *cluster.Spec, p cluster.Port, e endpoints) proxy.Frontend {
+	all := backends(e.usable, p)
+	f := proxy.Frontend{
+		Protocol: protocol(p.Protocol),
+		Port:     p.Port,
+		Name:     s.Name.String(),
+		// Clients on this node reach every endpoint, whatever the policy: it is
+		// named external, and kube-proxy treats them so.
+		Internal: proxy.Target{Backends: all, Remote: proxy.Preserve},
+		External: proxy.Target{Backends: all, Remote: proxy.Masquerade},
+	}
+	if p.Name != "" {
+		f.Name += ":" + p.Name
+	}
+	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		f.External.Backends = backends(e.local, p)
+		if len(f.External.Backends) == 0 && len(all) > 0 {
+			// Silence makes the client try again, and by then the router sends
+			// it to a node that can answer.
+			f.External.Miss = proxy.Drop
+		}
+	}
+	return f
+}
+
+func backends(list []cluster.Endpoint, p cluster.Port) []proxy.Backend {
+	var out []proxy.Backend
+	for _, e := range list {
+		if e.PortName == p.Name && e.Protocol == p.Protocol {
+			out = append(out, proxy.Backend{Addr: e.Addr, Node: e.Node})
+		}
+	}
+	slices.SortFunc(out, func(a, b proxy.Backend) int { return a.Addr.Compare(b.Addr) })
+	return slices.CompactFunc(out, func(a, b proxy.Backend) bool { return a.Addr == b.Addr })
+}
+
+// protocol translates; Parse lets through no others.
+func protocol(p corev1.Protocol) proxy.Protocol {
+	switch p {
+	case corev1.ProtocolUDP:
+		return proxy.UDP
+	case corev1.ProtocolSCTP:
+		return proxy.SCTP
+	default:
+		return proxy.TCP
+	}
+}
+
+// lingering is how an address that has left the network, or is about to, is
+// forwarded for those who have not heard: as decided for the Services that
+// hold or last held it, except that where nothing on this node could answer,
+// endpoints elsewhere do, masqueraded. Never a pod that is gone: its address
+// may be another tenant's by now.
+func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
+	a := d.Address(addr)
+	if a == nil {
+		var services []cluster.Service
+		for _, name := range owners {
+			if i := find(d.snap, name); i >= 0 {
+				services = append(services, d.snap.Services[i])
+			}
+		}
+		a = d.view.decide(addr, "", services)
+	}
+	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
+	for i := range vip.Frontends {
+		f := &vip.Frontends[i]
+		if len(f.External.Backends) == 0 {
+			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
+		}
+	}
+	return vip
+}

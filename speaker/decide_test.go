@@ -1,0 +1,62 @@
+package speaker
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// What a Decider derives from the difference of two snapshots is what Decide
+// computes from the second alone, in any sequence of worlds.
+func TestDeciderEqualsDecide(t *testing.T) {
+	type visible struct {
+		Proxy     proxy.State
+		BGP       bgp.State
+		Addresses []*Address
+		Announce  any
+		Reasons   []cluster.Reason
+	}
+	see := func(d *Desired) visible { return visible{d.Proxy, d.BGP, d.Addresses, d.Announce, d.Reasons()} }
+	c := Config{Node: "n1"}
+	for seed := range seeds(t) / 4 {
+		w, decider := newWorld(seed), NewDecider(c)
+		for range 40 {
+			for range w.IntN(3) {
+				w.step()
+			}
+			snap := w.snapshot()
+			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
+			}
+		}
+	}
+}
+
+// A changed endpoint changes its own address and nothing else, not even by
+// making equal copies: whoever applies the answer compares pointers.
+func TestDeciderSharesWhatDidNotChange(t *testing.T) {
+	for seed := range uint64(200) {
+		w, decider := newWorld(seed), NewDecider(Config{Node: "n1"})
+		if len(w.assignments) == 0 {
+			continue
+		}
+		was := decider.Decide(w.snapshot())
+		i := w.IntN(len(w.services))
+		w.endpoints(i)
+		is := decider.Decide(w.snapshot())
+		for n, a := range is.Addresses {
+			concerned := slices.Contains(a.Services, w.services[i].Name)
+			if shared := a == was.Addresses[n]; shared == concerned {
+				t.Fatalf("seed %d: %s: shared %v, concerned %v", seed, a.Addr, shared, concerned)
+			}
+		}
+		if slices.Equal(was.Announce, is.Announce) && !same(was.Announce, is.Announce) {
+			t.Fatalf("seed %d: equal announcements were built again", seed)
+		}
+	}
+}

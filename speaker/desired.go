@@ -1,0 +1,99 @@
+package speaker
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// Desired is what one node shall do, and why. It is keyed by address, never by
+// Service: the network knows only addresses, and what is decided twice for one
+// address contradicts itself sooner or later.
+//
+// It is immutable. Slices that did not change since the Desired before are the
+// same slices.
+type Desired struct {
+	Proxy proxy.State
+	BGP   bgp.State
+
+	// Addresses are sorted by Addr; Addresses[i].VIP is Proxy.VIPs[i].
+	Addresses []*Address
+	// Announce are the addresses that BGP's routes are for, sorted.
+	Announce []netip.Addr
+
+	snap *cluster.Snapshot
+	view *view
+}
+
+// An Address is the decision for one address.
+type Address struct {
+	Addr     netip.Addr
+	Pool     string
+	Services []cluster.Name // who holds it, in the order of precedence
+	VIP      *proxy.VIP
+	Announce bool
+	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".
+	Reasons []cluster.Reason
+}
+
+// Address finds the decision for addr, nil if there is none.
+func (d *Desired) Address(addr netip.Addr) *Address {
+	i, ok := slices.BinarySearchFunc(d.Addresses, addr, func(a *Address, b netip.Addr) int { return a.Addr.Compare(b) })
+	if !ok {
+		return nil
+	}
+	return d.Addresses[i]
+}
+
+// why is the reason for announcing addr or not, in a sentence.
+func (d *Desired) why(addr netip.Addr) string {
+	a := d.Address(addr)
+	if a == nil {
+		return "no Service holds the address any more"
+	}
+	var why []string
+	for _, r := range a.Reasons {
+		if r.Protocol == "bgp" {
+			why = append(why, r.Service.String()+" "+r.Message)
+		}
+	}
+	return strings.Join(why, "; ")
+}
+
+// Reasons returns every reason: those of the addresses, in their order, then
+// those of Services without one.
+func (d *Desired) Reasons() []cluster.Reason {
+	var all []cluster.Reason
+	for _, a := range d.Addresses {
+		all = append(all, a.Reasons...)
+	}
+	return append(all, d.snap.Refusals...)
+}
+
+// String is what `fanfare plan` prints and what golden files hold.
+func (d *Desired) String() string {
+	var b strings.Builder
+	section := func(title, text string) {
+		if text = strings.TrimRight(text, "\n"); text != "" {
+			fmt.Fprintf(&b, "%s\n  %s\n", title, strings.ReplaceAll(text, "\n", "\n  "))
+		}
+	}
+	lines := func(n int, line func(int) string) string {
+		var s strings.Builder
+		for i := range n {
+			s.WriteString(line(i) + "\n")
+		}
+		return s.String()
+	}
+	reasons := d.Reasons()
+	section("bgp", d.BGP.String())
+	section("proxy", d.Proxy.String())
+	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
+	section("problems", lines(len(d.snap.Problems), func(i int) string { return d.snap.Problems[i].String() }))
+	return b.String()
+}

@@ -1,0 +1,109 @@
+package speaker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A memory keeps under the run directory which Service holds which address, so
+// that a speaker without an API server gives out the same addresses after a
+// restart.
+type memory struct {
+	dir     string
+	kept    []cluster.Assignment
+	written bool // kept is in the file
+}
+
+func (m *memory) path() string { return filepath.Join(m.dir, "assignments.json") }
+
+// keep writes the assignments if they have changed, in a way that a crash leaves
+// either the old file or the new one.
+func (m *memory) keep(snap *cluster.Snapshot) error {
+	if m.written && same(m.kept, snap.Assignments) {
+		return nil
+	}
+	data, err := json.MarshalIndent(snap.Assignments, "", " ")
+	if err != nil {
+		return fmt.Errorf("remember assignments: %w", err)
+	}
+	temp := m.path() + ".tmp"
+	if err := os.WriteFile(temp, data, 0o644); err != nil {
+		return fmt.Errorf("remember assignments: %w", err)
+	}
+	if err := os.Rename(temp, m.path()); err != nil {
+		return fmt.Errorf("remember assignments: %w", err)
+	}
+	m.kept, m.written = snap.Assignments, true
+	return nil
+}
+
+// Held returns the assignments that the last speaker with this run directory
+// remembered; none when there was no such speaker.
+func Held(runDir string) ([]cluster.Assignment, error) {
+	m := memory{dir: runDir}
+	data, err := os.ReadFile(m.path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remembered assignments: %w", err)
+	}
+	var held []cluster.Assignment
+	if err := json.Unmarshal(data, &held); err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file to forget the addresses given out so far", m.path(), err)
+	}
+	return held, nil
+}
+
+// lock makes sure that one speaker at a time uses the run directory. The kernel
+// drops the lock with the process, however that ends.
+func lock(runDir string) (release func(), err error) {
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	path := filepath.Join(runDir, "speaker.lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("run directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another speaker runs with the run directory %s; give this one its own by --run-dir", runDir)
+		}
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// Running says whether a speaker uses the run directory.
+func Running(runDir string) bool {
+	if _, err := os.Stat(runDir); err != nil {
+		return false
+	}
+	release, err := lock(runDir)
+	if err != nil {
+		return true
+	}
+	release()
+	return false
+}
+
+// Forget removes what speakers leave in the run directory.
+func Forget(runDir string) error {
+	var errs []error
+	for _, name := range []string{"assignments.json", "speaker.lock", "speaker.sock"} {
+		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,383 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+const testLinger = 5 * time.Second
+
+// A trial runs passes over a random world, with a kernel and a network that fail
+// at random, and notes every violation of what DESIGN promises.
+type trial struct {
+	*world
+	pass    *pass
+	decider *Decider
+	desired *Desired
+
+	kernel    map[netip.Addr]*proxy.VIP
+	network   map[netip.Addr]bool
+	left      map[netip.Addr]time.Time // when an address left the network
+	forwarded bool                     // the forwarder has succeeded once
+	intact    bool                     // nobody but us has touched the kernel
+	failing   bool                     // calls may fail now
+	failed    bool                     // one has, in this pass
+
+	violations []string
+}
+
+func newTrial(seed uint64) *trial {
+	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, intact: true}
+	t.decider = NewDecider(Config{Node: "n1"})
+	t.pass = newPass((*trialNetwork)(t), (*trialKernel)(t), testLinger, slog.New(slog.DiscardHandler))
+	return t
+}
+
+func (t *trial) violate(format string, args ...any) {
+	t.violations = append(t.violations, fmt.Sprintf(format, args...))
+}
+
+// fails decides whether a call fails.
+func (t *trial) fails() bool {
+	if !t.failing || t.IntN(4) > 0 {
+		return false
+	}
+	t.failed = true
+	return true
+}
+
+// A trialKernel is a forwarder that checks what it is given.
+type trialKernel trial
+
+func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
+	t := (*trial)(k)
+	if t.fails() {
+		return errors.New("no")
+	}
+	kernel := map[netip.Addr]*proxy.VIP{}
+	for _, v := range want.VIPs {
+		kernel[v.Addr] = v
+	}
+	if err := want.Validate(); err != nil {
+		t.violate("invalid state: %v", err)
+	}
+	t.kernel, t.forwarded, t.intact = kernel, true, true
+	t.check("forward")
+	t.checkBackends()
+	return nil
+}
+
+// check holds the kernel against I1 and I2.
+func (t *trial) check(when string) {
+	if !t.intact {
+		return
+	}
+	for addr := range t.network {
+		if t.kernel[addr] == nil {
+			t.violate("I1, %s: %s is announced and not forwarded", when, addr)
+		}
+	}
+	for addr, left := range t.left {
+		if t.kernel[addr] == nil && time.Since(left) < testLinger {
+			t.violate("I2, %s: %s left the network %s ago and is not forwarded", when, addr, time.Since(left))
+		}
+	}
+}
+
+// checkBackends: who is still sent here is answered if anybody can answer, and
+// never by a pod that is gone.
+func (t *trial) checkBackends() {
+	exists := map[netip.AddrPort]bool{}
+	for _, s := range t.services {
+		for _, e := range s.Endpoints.List {
+			exists[e.Addr] = true
+		}
+	}
+	for addr, vip := range t.kernel {
+		sent := t.network[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger
+		for _, f := range vip.Frontends {
+			if sent && len(f.External.Backends) == 0 && len(f.Internal.Backends) > 0 {
+				t.violate("forward: %s is asked for here and answers nobody, though %v could", addr, f.Internal.Backends)
+			}
+			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
+				if !exists[b.Addr] {
+					t.violate("forward: %s goes to %s, which is gone", addr, b.Addr)
+				}
+			}
+		}
+	}
+}
+
+// A trialNetwork is an announcer that does what it is told one address after the
+// other, and may give up in between.
+type trialNetwork trial
+
+func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Addr) ([]netip.Addr, error) {
+	t := (*trial)(n)
+	if !t.forwarded {
+		t.violate("sessions are opened before anything is forwarded")
+	}
+	var err error
+	for i := range 256 {
+		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
+		_, want := slices.BinarySearchFunc(allowed, addr, netip.Addr.Compare)
+		if want == t.network[addr] {
+			continue
+		}
+		if t.fails() {
+			err = errors.New("no")
+			continue
+		}
+		if want {
+			t.arrive(addr)
+		} else {
+			delete(t.network, addr)
+			t.left[addr] = time.Now()
+		}
+	}
+	t.check("announce")
+	return t.announced(), err
+}
+
+func (t *trial) arrive(addr netip.Addr) {
+	t.network[addr] = true
+	delete(t.left, addr)
+	vip := t.kernel[addr]
+	if vip == nil || !slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 }) {
+		t.violate("announce: %s is announced and cannot answer", addr)
+	}
+}
+
+func (t *trial) announced() []netip.Addr {
+	var have []netip.Addr
+	for addr := range t.network {
+		have = append(have, addr)
+	}
+	slices.SortFunc(have, netip.Addr.Compare)
+	return have
+}
+
+// A runner is pass.run, or a mutant of it.
+type runner func(p *pass, ctx context.Context, d *Desired, trusted bool) error
+
+// steps changes the world and passes, n times.
+func (t *trial) steps(n int, run runner) {
+	for range n {
+		for range t.IntN(3) {
+			t.step()
+		}
+		time.Sleep(time.Duration(t.IntN(3000)) * time.Millisecond)
+		if t.IntN(15) == 0 {
+			t.kernel, t.intact = map[netip.Addr]*proxy.VIP{}, false // flush ruleset
+		}
+		t.failing, t.failed = t.IntN(3) == 0, false
+		trusted := t.intact
+		t.desired = t.decider.Decide(t.snapshot())
+		err := run(t.pass, context.Background(), t.desired, trusted)
+		t.after(err)
+	}
+}
+
+// after checks what must hold once a pass is over.
+func (t *trial) after(err error) {
+	if t.failed != (err != nil) {
+		t.violate("after: failed %v, error %v", t.failed, err)
+	}
+	if !slices.Equal(t.pass.have, t.announced()) {
+		t.violate("after: have %v, but the network is told %v", t.pass.have, t.announced())
+	}
+	if t.failed {
+		return
+	}
+	if !slices.Equal(t.announced(), t.desired.Announce) {
+		t.violate("after: announced %v, want %v", t.announced(), t.desired.Announce)
+	}
+	for addr := range t.kernel {
+		left, departed := t.left[addr]
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) {
+			t.violate("after: %s is forwarded for no reason", addr)
+		}
+	}
+}
+
+// try runs one trial and returns what was violated.
+func try(t *testing.T, seed uint64, run runner) (violations []string) {
+	synctest.Test(t, func(*testing.T) {
+		trial := newTrial(seed)
+		trial.steps(30, run)
+		violations = trial.violations
+	})
+	return violations
+}
+
+func seeds(t *testing.T) uint64 {
+	if testing.Short() {
+		return 300
+	}
+	return 4000
+}
+
+func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
+	for seed := range seeds(t) {
+		if violations := try(t, seed, (*pass).run); len(violations) > 0 {
+			t.Fatalf("seed %d:\n%s", seed, violations)
+		}
+	}
+}
+
+// Each mutant breaks one thing that the pass does for a reason. If one survives,
+// the trial does not test that reason.
+func TestPassMutantsAreCaught(t *testing.T) {
+	mutants := map[string]runner{
+		"announces before it forwards": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+			return errors.Join(p.shrink(ctx, d), p.announce(ctx, d, d.Announce), p.forward(ctx, d))
+		},
+		"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+			p.forwarder.Set(ctx, d.Proxy)
+			return p.run(ctx, d, true)
+		},
+		"announces what it could not program": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+			return errors.Join(p.shrink(ctx, d), p.forward(ctx, d), p.announce(ctx, d, d.Announce))
+		},
+		"does not linger": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			p.linger = 0
+			return p.run(ctx, d, trusted)
+		},
+		"lingers for ever": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			p.linger = time.Hour
+			return p.run(ctx, d, trusted)
+		},
+		"forgets the withdrawal when the address is wanted again": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			for _, a := range d.Announce {
+				delete(p.departed, a)
+			}
+			return p.run(ctx, d, trusted)
+		},
+		"believes that a failed withdrawal succeeded": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			p.have = intersect(p.have, d.Announce)
+			return p.run(ctx, d, trusted)
+		},
+		"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+			shrunk := p.shrink(ctx, d)
+			if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
+				return errors.Join(shrunk, err)
+			}
+			return errors.Join(shrunk, p.announce(ctx, d, d.Announce))
+		},
+		"opens sessions at once": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			return errors.Join(p.announce(ctx, d, nil), p.run(ctx, d, trusted))
+		},
+		"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			stale := *d
+			if p.last != nil && len(minus(p.have, d.Announce)) > 0 {
+				stale.Proxy = p.last.Proxy
+			}
+			return p.run(ctx, &stale, trusted)
+		},
+	}
+	for name, run := range mutants {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(300) {
+				if len(try(t, seed, run)) > 0 {
+					return
+				}
+			}
+			t.Error("300 random worlds did not catch it")
+		})
+	}
+}
+
+// After somebody else destroyed the table and it could not be repaired, nothing
+// may be announced.
+func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(100) {
+			trial := newTrial(seed)
+			trial.steps(10, (*pass).run)
+			trial.failing = false
+			trial.desired = trial.decider.Decide(trial.snapshot())
+			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
+				t.Fatal(err)
+			}
+			trial.pass.forwarder = broken{}
+			if err := trial.pass.run(t.Context(), trial.desired, false); err == nil {
+				t.Fatal("no error")
+			}
+			if len(trial.network) > 0 || len(trial.pass.have) > 0 {
+				t.Fatalf("seed %d: still announced: %v", seed, trial.network)
+			}
+			if trusted := trial.pass.run(t.Context(), trial.desired, true); trusted == nil || len(trial.network) > 0 {
+				t.Fatalf("seed %d: announced again: %v", seed, trial.network)
+			}
+		}
+	})
+}
+
+type broken struct{}
+
+func (broken) Set(context.Context, proxy.State) error { return errors.New("the kernel is on strike") }
+
+// What an earlier speaker left in the kernel stays until the routers have
+// forgotten what it announced.
+func TestPassAdopts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trial := newTrial(1)
+		old := netip.MustParseAddr("192.0.2.200")
+		trial.pass.adopt([]netip.Addr{old}, time.Now().Add(35*time.Second))
+		pass := func() bool {
+			t.Helper()
+			if err := trial.pass.run(t.Context(), trial.decider.Decide(trial.snapshot()), true); err != nil {
+				t.Fatal(err)
+			}
+			return trial.kernel[old] != nil
+		}
+		if !pass() {
+			t.Error("dropped in the first pass")
+		}
+		time.Sleep(20 * time.Second)
+		if !pass() {
+			t.Error("dropped while routers may remember it")
+		}
+		trial.pass.settle(time.Now().Add(testLinger))
+		time.Sleep(testLinger - time.Millisecond)
+		if !pass() {
+			t.Error("dropped before it had lingered")
+		}
+		time.Sleep(time.Millisecond)
+		if pass() {
+			t.Error("kept for ever")
+		}
+	})
+}
+
+func TestMinusAndIntersect(t *testing.T) {
+	set := func(last ...byte) (out []netip.Addr) {
+		for _, b := range last {
+			out = append(out, netip.AddrFrom4([4]byte{192, 0, 2, b}))
+		}
+		return out
+	}
+	for _, row := range []struct{ a, b, minus, both []netip.Addr }{
+		{set(), set(), set(), set()},
+		{set(1, 2, 3), set(), set(1, 2, 3), set()},
+		{set(), set(1, 2), set(), set()},
+		{set(1, 2, 3), set(2, 4), set(1, 3), set(2)},
+		{set(1, 2), set(1, 2), set(), set(1, 2)},
+	} {
+		if got := minus(row.a, row.b); !slices.Equal(got, row.minus) {
+			t.Errorf("minus(%v, %v) = %v, want %v", row.a, row.b, got, row.minus)
+		}
+		if got := intersect(row.a, row.b); !slices.Equal(got, row.both) {
+			t.Errorf("intersect(%v, %v) = %v, want %v", row.a, row.b, got, row.both)
+		}
+	}
+}

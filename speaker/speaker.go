@@ -1,0 +1,278 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+const (
+	// minInterval is the least time between the starts of two passes. A first
+	// event on an idle speaker does not wait.
+	minInterval = 20 * time.Millisecond
+	// fullInterval is how often the kernel is compared with what it should hold
+	// although nobody was seen to touch it.
+	fullInterval = 5 * time.Minute
+	// defaultRestartTime is BGPPeer's default: how long a router keeps the routes
+	// of a speaker that went away.
+	defaultRestartTime = 30 * time.Second
+)
+
+// Options are what Run needs.
+type Options struct {
+	Config
+	// RunDir holds the socket, the lock and what is remembered until the next
+	// start. It should not survive a reboot.
+	RunDir string
+	// Linger is how long an address is forwarded after its route was withdrawn.
+	Linger time.Duration
+	// Listen is a TCP address for metrics and health, empty for none.
+	Listen   string
+	Source   cluster.Source
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+	Version  string
+}
+
+// A speaker is one running speaker. All but published belongs to the goroutine
+// of run.
+type speaker struct {
+	Options
+	proxy   *proxy.Proxy
+	bgp     *bgp.Server
+	pass    *pass
+	decider *Decider
+	memory  memory
+	metrics *metrics
+
+	started time.Time
+	adopted []netip.Addr
+	// reshape changes what is desired while the speaker stops; nil before.
+	reshape func(*Desired) *Desired
+	// settled is set when adopted addresses have got the time they still have.
+	settled bool
+	retry   *backoff.ExponentialBackOff
+	full    time.Time // when to compare with the kernel again
+
+	published atomic.Pointer[published]
+}
+
+// Run runs a speaker until ctx ends, then stops it in the way that loses the
+// least: see stop. A second cancellation, that of kill, ends it at once.
+func Run(ctx, kill context.Context, o Options) error {
+	release, err := lock(o.RunDir)
+	if err != nil {
+		return err
+	}
+	defer release()
+	s, err := start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer s.proxy.Close()
+	serving, err := s.serve()
+	if err != nil {
+		return err
+	}
+	defer serving.Close()
+	s.loop(ctx)
+	return s.stop(kill)
+}
+
+// start opens everything and changes nothing, neither in the kernel nor on the
+// network.
+func start(ctx context.Context, o Options) (*speaker, error) {
+	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry})
+	if err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	s := &speaker{Options: o, proxy: p, adopted: p.Adopted(), started: time.Now(), full: time.Now().Add(fullInterval)}
+	// Only a table that was kept proves that forwarding survived our restart; a
+	// router that is told so keeps its routes (RFC 4724 §4.1). After a reboot
+	// there is none.
+	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
+	s.decider = NewDecider(o.Config)
+	s.memory = memory{dir: o.RunDir}
+	s.metrics = newMetrics(o.Registry)
+	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger, o.Log)
+	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
+	s.retry.Reset()
+	if len(s.adopted) > 0 {
+		s.pass.adopt(s.adopted, s.forgotten(o.Source.Snapshot()))
+		o.Log.Info("adopted the table of an earlier speaker", "vips", len(s.adopted))
+	}
+	s.publish(nil, nil)
+	return s, nil
+}
+
+// forgotten is when no router can remember any more what an earlier process told
+// it: a router that heard nothing of us keeps the routes for the restart time.
+func (s *speaker) forgotten(snap *cluster.Snapshot) time.Time {
+	longest := defaultRestartTime
+	for _, p := range snap.Peers {
+		longest = max(longest, p.RestartTime)
+	}
+	return s.started.Add(longest + s.Linger)
+}
+
+// loop passes whenever something has changed, until ctx ends.
+func (s *speaker) loop(ctx context.Context) {
+	timer := time.NewTimer(0) // the first pass needs no event
+	defer timer.Stop()
+	trusted := true
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.Source.Changed():
+		case <-s.bgp.Changed():
+		case <-s.proxy.Disturbed():
+			trusted = false
+		case <-timer.C:
+		}
+		began := time.Now()
+		// What has begun is finished: a pass broken off would leave for the next
+		// process what takes this one a millisecond.
+		err := s.once(context.WithoutCancel(ctx), trusted)
+		trusted = trusted || err == nil
+		timer.Reset(time.Until(s.wake(began, err)))
+		if !pause(ctx, minInterval-time.Since(began)) {
+			return
+		}
+	}
+}
+
+// once makes one pass over the newest snapshot.
+func (s *speaker) once(ctx context.Context, trusted bool) error {
+	began := time.Now()
+	s.busy(began)
+	if !began.Before(s.full) {
+		s.proxy.Recheck()
+		s.full = began.Add(fullInterval)
+	}
+	s.settle()
+	d := s.decider.Decide(s.Source.Snapshot())
+	if s.reshape != nil {
+		d = s.reshape(d)
+	}
+	err := s.pass.run(ctx, d, trusted)
+	if err != nil {
+		s.Log.Error("pass", "err", err)
+	}
+	s.metrics.observe(time.Since(began), err)
+	s.publish(d, err)
+	return errors.Join(err, s.memory.keep(d.snap))
+}
+
+// settle gives adopted addresses the linger time once the routers have been told
+// all that we have to say: what they knew before is then gone.
+func (s *speaker) settle() {
+	if s.settled {
+		return
+	}
+	if at, ok := s.bgp.Synced(); ok {
+		s.pass.settle(at.Add(s.Linger))
+		s.settled = true
+	}
+}
+
+// wake is when the next pass is due although nothing changes.
+func (s *speaker) wake(began time.Time, err error) time.Time {
+	at := s.full
+	if next := s.pass.next(); !next.IsZero() && next.Before(at) {
+		at = next
+	}
+	if err == nil {
+		s.retry.Reset()
+		return at
+	}
+	if again := began.Add(s.retry.NextBackOff()); again.Before(at) {
+		at = again
+	}
+	return at
+}
+
+// pause waits for d, or not at all when d is over; false means that ctx ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// stop ends the speaker. SIGTERM comes from an upgrade, a drain and a shutdown
+// alike, so the Node object decides:
+//
+//   - A node that is leaving withdraws everything and goes on forwarding for the
+//     linger time, while routers and clients turn away.
+//   - A node that stays expects its speaker back: it exits silently and leaves the
+//     table; routers keep the routes by graceful restart. Routers without it drop
+//     the routes when the session ends, so those sessions end first, and the rest
+//     waits for the linger time.
+func (s *speaker) stop(kill context.Context) error {
+	how := bgp.Restart
+	if d := s.published.Load().desired; d != nil {
+		switch {
+		case d.view.self == nil || d.view.self.Leaving != "":
+			s.Log.Info("stopping for good: withdrawing", "reason", d.view.refusalMessage, "linger", s.Linger)
+			how = bgp.Withdraw
+			s.drain(kill, (*Desired).silent)
+		case len(d.restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Announce) > 0:
+			s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
+			s.drain(kill, (*Desired).restartable)
+		default:
+			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(kill), 5*time.Second)
+	defer cancel()
+	if err := s.bgp.Close(ctx, how); err != nil {
+		return fmt.Errorf("bgp: %w", err)
+	}
+	return nil
+}
+
+// drain goes on for the linger time with what reshape leaves of the desired.
+func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired) {
+	s.reshape = reshape
+	ctx, cancel := context.WithTimeout(kill, s.Linger)
+	defer cancel()
+	s.loop(ctx)
+}
+
+// silent is d without any announcement.
+func (d *Desired) silent() *Desired {
+	q := *d
+	q.Announce, q.BGP.Routes = nil, nil
+	return &q
+}
+
+// restartable is d with only those sessions whose routers wait for us.
+func (d *Desired) restartable() *Desired {
+	q := *d
+	q.BGP.Sessions = nil
+	for _, session := range d.BGP.Sessions {
+		if session.GracefulRestart {
+			q.BGP.Sessions = append(q.BGP.Sessions, session)
+		}
+	}
+	return &q
+}

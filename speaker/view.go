@@ -1,0 +1,198 @@
+package speaker
+
+import (
+	"fmt"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// Config is what a speaker is told when it starts.
+type Config struct {
+	Node string // the name of this node's Node object
+
+	// DetectLocal says which traffic is from this node's own pods; see
+	// proxy.LocalClients. With NodeCIDR, the Node's podCIDRs count as well:
+	// right for most networks, wrong under Calico's and Cilium's own IPAM.
+	DetectLocal proxy.LocalClients
+	NodeCIDR    bool
+}
+
+// A view is what a node decides by, apart from the Services: itself, the
+// routers and the pools.
+type view struct {
+	node string
+	self *cluster.Node
+
+	asn      uint32
+	routerID netip.Addr
+	sessions []bgp.Session
+	peers    string // their names, for a sentence
+
+	next4, next6 netip.Addr
+
+	// refusal is why this node announces nothing, empty when it may.
+	refusal        cluster.Code
+	refusalMessage string
+
+	owned   []netip.Prefix
+	clients proxy.LocalClients
+
+	fromPeers []*cluster.Peer
+	fromPools []*cluster.Pool
+}
+
+// of says whether the view is what look would return.
+func (v *view) of(c Config, snap *cluster.Snapshot) bool {
+	return v.self == node(snap, c.Node) && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools)
+}
+
+func look(c Config, snap *cluster.Snapshot) *view {
+	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools}
+	v.owned = owned(snap.Pools)
+	v.clients = c.DetectLocal
+	if v.self != nil {
+		v.next4, v.next6 = first(v.self.InternalIPs, netip.Addr.Is4), first(v.self.InternalIPs, netip.Addr.Is6)
+		if c.NodeCIDR {
+			v.clients.CIDRs = merge(append(slices.Clone(v.clients.CIDRs), v.self.PodCIDRs...))
+		}
+	}
+	v.lookAtPeers(snap.Peers)
+	v.refusal, v.refusalMessage = v.refuse(len(snap.Peers))
+	return v
+}
+
+// lookAtPeers takes over the peers that select this node. The first of them, by
+// name, gives the AS number and the router ID; one that differs gets its own
+// AS number for its session.
+func (v *view) lookAtPeers(peers []*cluster.Peer) {
+	var names []string
+	for _, p := range peers {
+		if v.self == nil || !p.NodeSelector.Matches(v.self.Labels) {
+			continue
+		}
+		if v.asn == 0 {
+			v.asn = p.MyASN
+		}
+		if !v.routerID.IsValid() {
+			v.routerID = p.RouterID
+		}
+		v.sessions = append(v.sessions, session(p, v.asn))
+		names = append(names, p.Name)
+	}
+	v.peers = enumerate(names)
+	if !v.routerID.IsValid() {
+		v.routerID = routerID(v.node, v.next4)
+	}
+}
+
+// routerID is the node's IPv4 address. On a node without one it is made from
+// the name: it need only be unique in the AS and not zero (RFC 6286 §2.1).
+func routerID(name string, addr netip.Addr) netip.Addr {
+	if addr.IsValid() {
+		return addr
+	}
+	h := fnv.New32a()
+	h.Write([]byte(name))
+	n := h.Sum32() | 1
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+func session(p *cluster.Peer, asn uint32) bgp.Session {
+	s := bgp.Session{
+		Name: p.Name, PeerAddress: p.Address, PeerPort: p.Port, PeerASN: p.PeerASN, SourceAddress: p.SourceAddress,
+		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, EBGPMultihopTTL: p.EBGPMultihopTTL,
+		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime,
+	}
+	if p.MyASN != asn {
+		s.LocalASN = p.MyASN
+	}
+	return s
+}
+
+// refuse says why this node announces nothing.
+func (v *view) refuse(peers int) (cluster.Code, string) {
+	switch n := v.self; {
+	case n == nil:
+		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.node)
+	case n.Leaving != "":
+		return cluster.NodeLeaving, fmt.Sprintf("taint %s says that node %s is going away", n.Leaving, n.Name)
+	case n.Excluded:
+		return cluster.NodeExcluded, fmt.Sprintf("node %s has the label node.kubernetes.io/exclude-from-external-load-balancers", n.Name)
+	case n.NetworkUnavailable:
+		return cluster.NodeUnavailable, fmt.Sprintf("node %s has the condition NetworkUnavailable", n.Name)
+	case peers == 0:
+		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
+	case len(v.sessions) == 0:
+		return cluster.NoPeer, fmt.Sprintf("none of the %d BGPPeers has a nodeSelector that matches node %s (labels %s)", peers, n.Name, labels.FormatLabels(n.Labels))
+	default:
+		return "", ""
+	}
+}
+
+// nextHop is where routers shall send traffic for addr when their session is of
+// the other address family.
+func (v *view) nextHop(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return v.next4
+	}
+	return v.next6
+}
+
+func node(snap *cluster.Snapshot, name string) *cluster.Node {
+	i, ok := slices.BinarySearchFunc(snap.Nodes, name, func(n *cluster.Node, name string) int { return strings.Compare(n.Name, name) })
+	if !ok {
+		return nil
+	}
+	return snap.Nodes[i]
+}
+
+// owned are the addresses of all pools as prefixes.
+func owned(pools []*cluster.Pool) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, p := range pools {
+		for _, r := range p.Ranges {
+			b.AddRange(r)
+		}
+	}
+	return prefixes(&b)
+}
+
+// merge sorts prefixes and joins those that overlap or touch.
+func merge(list []netip.Prefix) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, p := range list {
+		b.AddPrefix(p)
+	}
+	return prefixes(&b)
+}
+
+// prefixes cannot fail: the parts were checked when they were parsed, and a
+// builder reports nothing but bad parts.
+func prefixes(b *netipx.IPSetBuilder) []netip.Prefix {
+	set, err := b.IPSet()
+	if err != nil {
+		return nil
+	}
+	return set.Prefixes()
+}
+
+func first(list []netip.Addr, is func(netip.Addr) bool) netip.Addr {
+	if i := slices.IndexFunc(list, is); i >= 0 {
+		return list[i]
+	}
+	return netip.Addr{}
+}
+
+// same says whether two slices are one, without looking at what is in them.
+func same[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}

@@ -1,0 +1,137 @@
+package speaker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A world is a small cluster that changes at random. Its snapshots share what
+// did not change, as those of internal/cluster do.
+type world struct {
+	*rand.Rand
+	services    []cluster.Service
+	nodes       []*cluster.Node
+	peers       []*cluster.Peer
+	pools       []*cluster.Pool
+	assignments []cluster.Assignment
+}
+
+const (
+	worldServices  = 5
+	worldAddresses = 6
+)
+
+var worldNodes = []string{"n1", "n2", "n3"}
+
+func newWorld(seed uint64) *world {
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1))}
+	for _, name := range worldNodes {
+		w.nodes = append(w.nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+	}
+	w.pools = []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.255")}}}
+	w.peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+	for range worldServices {
+		w.step()
+	}
+	return w
+}
+
+// snapshot is the world as it is now.
+func (w *world) snapshot() *cluster.Snapshot {
+	return &cluster.Snapshot{
+		Services: slices.Clone(w.services), Nodes: slices.Clone(w.nodes), Pools: slices.Clone(w.pools),
+		Peers: slices.Clone(w.peers), Assignments: w.assignments,
+	}
+}
+
+// step changes one thing.
+func (w *world) step() {
+	switch n := w.IntN(20); {
+	case n < 2:
+		w.toggleService(w.IntN(worldServices))
+	case n < 4 && len(w.services) > 0:
+		w.reassign(w.IntN(len(w.services)))
+	case n < 5:
+		i := w.IntN(len(w.nodes))
+		node := *w.nodes[i]
+		node.Excluded = w.IntN(3) == 0
+		w.nodes[i] = &node
+	case n < 6:
+		w.peers = nil
+		if w.IntN(4) > 0 {
+			w.peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+		}
+	case len(w.services) > 0:
+		w.endpoints(w.IntN(len(w.services)))
+	}
+}
+
+// toggleService creates or deletes a Service.
+func (w *world) toggleService(n int) {
+	name := cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", n)}
+	i, found := slices.BinarySearchFunc(w.services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+	if found {
+		w.services = slices.Delete(slices.Clone(w.services), i, i+1)
+		w.assignments = slices.DeleteFunc(slices.Clone(w.assignments), func(a cluster.Assignment) bool { return a.Service == name })
+		return
+	}
+	spec := &cluster.Spec{
+		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+	}
+	if w.IntN(2) == 0 {
+		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	w.services = slices.Insert(slices.Clone(w.services), i, cluster.Service{Spec: spec})
+	w.endpoints(i)
+	w.reassign(i)
+}
+
+// reassign gives a Service another address, seldom one that is taken.
+func (w *world) reassign(i int) {
+	name := w.services[i].Name
+	w.assignments = slices.DeleteFunc(slices.Clone(w.assignments), func(a cluster.Assignment) bool { return a.Service == name })
+	addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(worldAddresses))})
+	taken := slices.ContainsFunc(w.assignments, func(a cluster.Assignment) bool { return a.Addr == addr })
+	if taken && w.IntN(4) > 0 || w.IntN(8) == 0 {
+		return // for now it has none
+	}
+	w.assignments = append(w.assignments, cluster.Assignment{Addr: addr, Service: name, Pool: "lan"})
+	slices.SortFunc(w.assignments, func(a, b cluster.Assignment) int {
+		if c := a.Addr.Compare(b.Addr); c != 0 {
+			return c
+		}
+		return a.Service.Compare(b.Service)
+	})
+}
+
+// endpoints gives a Service other endpoints.
+func (w *world) endpoints(i int) {
+	var list []cluster.Endpoint
+	for pod := range 4 {
+		if w.IntN(2) == 0 {
+			continue
+		}
+		e := cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: worldNodes[pod%len(worldNodes)],
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)}
+		switch w.IntN(5) {
+		case 0:
+			e.Serving, e.Terminating = true, true
+		case 1:
+			e.Terminating = true
+		default:
+			e.Ready, e.Serving = true, true
+		}
+		list = append(list, e)
+	}
+	w.services = slices.Clone(w.services)
+	w.services[i].Endpoints = &cluster.Endpoints{List: list}
+}
