@@ -1,0 +1,190 @@
+package nstest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// An NS is a network namespace.
+type NS struct {
+	Name   string
+	tb     testing.TB
+	handle netns.NsHandle
+	link   *netlink.Handle
+}
+
+// Node returns the namespace that the caller's process is in: under Run, the
+// one that Run made.
+func Node(tb testing.TB) *NS {
+	tb.Helper()
+	h, err := netns.Get()
+	check(tb, "node", err)
+	return wrap(tb, "node", h)
+}
+
+// New makes a namespace with loopback up. It is gone with the test.
+func New(tb testing.TB, name string) *NS {
+	tb.Helper()
+	made := make(chan error, 1)
+	var h netns.NsHandle
+	go func() {
+		// Never unlocked: the thread ends with this goroutine, and the
+		// namespace lives on by its handle.
+		runtime.LockOSThread()
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			h, err = netns.Get()
+		}
+		made <- err
+	}()
+	check(tb, name, <-made)
+	n := wrap(tb, name, h)
+	n.Do(func() { up(tb) })
+	return n
+}
+
+func wrap(tb testing.TB, name string, h netns.NsHandle) *NS {
+	tb.Helper()
+	link, err := netlink.NewHandleAt(h)
+	check(tb, name, err)
+	tb.Cleanup(func() { link.Close(); h.Close() })
+	return &NS{Name: name, tb: tb, handle: h, link: link}
+}
+
+// Do runs f on a thread inside the namespace and returns when f does. Sockets
+// that f opens belong to the namespace; goroutines that f starts do not run in
+// it. f runs on a goroutine of its own: it must not call FailNow or Skip.
+func (n *NS) Do(f func()) {
+	n.tb.Helper()
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends here
+		err := netns.Set(n.handle)
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	check(n.tb, n.Name, <-done)
+}
+
+// Link joins a and b with a veth pair, named ifA in a and ifB in b, both up.
+func Link(tb testing.TB, a *NS, ifA string, b *NS, ifB string) {
+	tb.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = ifA
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: ifB, PeerNamespace: netlink.NsFd(int(b.handle))}
+	check(tb, "veth "+ifA, a.link.LinkAdd(veth))
+	a.Up(ifA)
+	b.Up(ifB)
+}
+
+// Bridge makes a bridge called name, with the given interfaces as its ports.
+func (n *NS) Bridge(name string, ports ...string) {
+	n.tb.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	check(n.tb, name, n.link.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	for _, port := range ports {
+		check(n.tb, port, n.link.LinkSetMaster(n.iface(port), n.iface(name)))
+	}
+	n.Up(name)
+}
+
+// Up brings an interface up.
+func (n *NS) Up(name string) {
+	n.tb.Helper()
+	check(n.tb, n.Name+" "+name, n.link.LinkSetUp(n.iface(name)))
+}
+
+// Addr adds addresses, such as "10.0.0.1/24", to an interface. They serve at
+// once: duplicate address detection is off.
+func (n *NS) Addr(name string, prefixes ...string) {
+	n.tb.Helper()
+	for _, p := range prefixes {
+		a := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(p)), Flags: unix.IFA_F_NODAD}
+		check(n.tb, n.Name+" "+p, n.link.AddrAdd(n.iface(name), a))
+	}
+}
+
+// Route adds a route to prefix, by the gateway via if it is not empty, else
+// directly on the interface dev.
+func (n *NS) Route(prefix, via, dev string) {
+	n.tb.Helper()
+	r := &netlink.Route{Dst: ipNet(netip.MustParsePrefix(prefix).Masked())}
+	if via != "" {
+		r.Gw = net.IP(netip.MustParseAddr(via).AsSlice())
+	}
+	if dev != "" {
+		r.LinkIndex = n.iface(dev).Attrs().Index
+		if via != "" {
+			r.Flags = int(netlink.FLAG_ONLINK)
+		}
+	}
+	check(n.tb, n.Name+" route "+prefix, n.link.RouteReplace(r))
+}
+
+// Sysctl sets a variable below net, such as "ipv4.ip_forward".
+func (n *NS) Sysctl(name, value string) {
+	n.tb.Helper()
+	var err error
+	n.Do(func() { err = sysctl(name, value) })
+	check(n.tb, n.Name, err)
+}
+
+// Forward makes the namespace a router for both families.
+func (n *NS) Forward() {
+	n.tb.Helper()
+	n.Sysctl("ipv4.ip_forward", "1")
+	n.Sysctl("ipv6.conf.all.forwarding", "1")
+}
+
+func (n *NS) iface(name string) netlink.Link {
+	n.tb.Helper()
+	l, err := n.link.LinkByName(name)
+	check(n.tb, n.Name+" "+name, err)
+	return l
+}
+
+// up brings up loopback in the calling thread's namespace and turns off what
+// would make tests wait: duplicate address detection.
+func up(tb testing.TB) {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	for _, conf := range []string{"all", "default"} {
+		if err == nil {
+			err = sysctl("ipv6.conf."+conf+".accept_dad", "0")
+		}
+	}
+	if err != nil {
+		tb.Errorf("namespace: %v", err)
+	}
+}
+
+func sysctl(name, value string) error {
+	// The directory shows the namespace of the thread that opens it.
+	path := "/proc/sys/net/" + strings.ReplaceAll(name, ".", "/")
+	return os.WriteFile(path, []byte(value), 0o644)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+func check(tb testing.TB, what string, err error) {
+	if err != nil {
+		tb.Helper()
+		tb.Fatal(fmt.Errorf("namespace: %s: %w", what, err))
+	}
+}

@@ -1,0 +1,138 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// inside is set in the environment of a process that Run started.
+const inside = "FANFARE_NSTEST"
+
+// Run runs f as the body of t in a process that has a network namespace of its
+// own, with loopback up, and a user namespace too unless the caller is root.
+// Call it first in a test: what stands before it runs twice.
+//
+// Where the kernel refuses such namespaces the test fails when CI=true and is
+// skipped with the reason elsewhere.
+func Run(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	if os.Getenv(inside) == t.Name() {
+		up(t)
+		f(t)
+		return
+	}
+	var out strings.Builder
+	cmd := again(t)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		Missing(t, fmt.Sprintf("no network namespace: %v", err))
+	}
+	err := cmd.Wait()
+	report(t, out.String(), err)
+}
+
+// again is the command that runs only the test t, in a new namespace.
+func again(t *testing.T) *exec.Cmd {
+	args := []string{"-test.run=" + pattern(t.Name()), "-test.v=true", "-test.count=1"}
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
+	if end, ok := t.Deadline(); ok {
+		// A little less, so that the inner process reports its goroutines.
+		args = append(args, "-test.timeout="+max(time.Until(end)-time.Second, time.Second).String())
+	}
+	cmd := exec.Command(os.Args[0], append(args, passed()...)...)
+	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if !privileged() {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	return cmd
+}
+
+// passed returns the caller's flags that are the test's own, such as -update.
+func passed() []string {
+	var own []string
+	for _, a := range os.Args[1:] {
+		if !strings.HasPrefix(a, "-test.") {
+			own = append(own, a)
+		}
+	}
+	return own
+}
+
+// pattern is the -test.run expression that selects the one test called name.
+func pattern(name string) string {
+	parts := strings.Split(name, "/")
+	for i, p := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(p) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+// privileged says whether this process may make network namespaces as it is.
+func privileged() bool {
+	var caps [2]unix.CapUserData
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	if err := unix.Capget(&header, &caps[0]); err != nil {
+		return false
+	}
+	return caps[0].Effective&(1<<unix.CAP_SYS_ADMIN) != 0
+}
+
+// report turns the outcome of the inner process into the outcome of t.
+func report(t *testing.T, out string, err error) {
+	t.Helper()
+	var exit *exec.ExitError
+	switch {
+	case err == nil && strings.Contains(out, "--- SKIP: "+t.Name()+" "):
+		t.Skip("in its namespace:\n" + out)
+	case err == nil && !strings.Contains(out, "--- PASS: "+t.Name()+" "):
+		t.Fatalf("the test did not run in its namespace:\n%s", out)
+	case err == nil:
+		t.Log("in its namespace:\n" + out)
+	case errors.As(err, &exit):
+		t.Fatalf("in its namespace: %v\n%s", err, out)
+	default:
+		t.Fatal(err)
+	}
+}
+
+// Isolate moves the calling goroutine, for the rest of its life, to a thread
+// with a new network namespace. It needs CAP_SYS_ADMIN and serves benchmarks,
+// whose results a process inside another could not report. Goroutines that the
+// caller starts are not in the namespace.
+func Isolate(tb testing.TB) {
+	tb.Helper()
+	if !privileged() {
+		Missing(tb, "CAP_SYS_ADMIN is needed to give a thread its own network namespace")
+	}
+	// Never unlocked: the runtime ends the thread with the goroutine.
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		Missing(tb, fmt.Sprintf("unshare: %v", err))
+	}
+	up(tb)
+}
+
+// Missing ends the test because the machine lacks something that it needs:
+// a failure when CI=true, else a skip.
+func Missing(tb testing.TB, reason string) {
+	tb.Helper()
+	if os.Getenv("CI") == "true" {
+		tb.Fatal(reason)
+	}
+	tb.Skip(reason)
+}
