@@ -157,9 +157,30 @@ func (d *Desired) announce(v *view) {
 	for _, a := range d.Addresses {
 		if a.Announce {
 			d.Announce = append(d.Announce, a.Addr)
-			d.BGP.Routes = append(d.BGP.Routes, bgp.Route{Prefix: netip.PrefixFrom(a.Addr, a.Addr.BitLen()), NextHop: v.nextHop(a.Addr)})
+			d.BGP.Routes = append(d.BGP.Routes, v.route(a.Addr))
 		}
 	}
+}
+
+// keeping is d with more addresses announced; more is sorted.
+func (d *Desired) keeping(more []netip.Addr) *Desired {
+	if len(more) == 0 {
+		return d
+	}
+	k := *d
+	k.Announce, k.BGP.Routes = slices.Clone(d.Announce), slices.Clone(d.BGP.Routes)
+	for _, addr := range more {
+		if i, found := slices.BinarySearchFunc(k.Announce, addr, netip.Addr.Compare); !found {
+			k.Announce = slices.Insert(k.Announce, i, addr)
+			k.BGP.Routes = slices.Insert(k.BGP.Routes, i, d.view.route(addr))
+		}
+	}
+	return &k
+}
+
+// route is the host route to an address.
+func (v *view) route(addr netip.Addr) bgp.Route {
+	return bgp.Route{Prefix: netip.PrefixFrom(addr, addr.BitLen()), NextHop: v.nextHop(addr)}
 }
 
 // decide decides about one address, which the given Services hold.
@@ -191,6 +212,7 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 		a.Reasons = append(a.Reasons, reasons...)
 		a.Announce = a.Announce || announce
 	}
+	a.Handover = away != nil && v.refusal == ""
 	return a
 }
 

@@ -37,6 +37,9 @@ type Address struct {
 	Services []cluster.Name // who holds it, in the order of precedence
 	VIP      *proxy.VIP
 	Announce bool
+	// Handover says that this node does not announce the address because only
+	// other nodes have endpoints for it, which are about to if they do not yet.
+	Handover bool
 	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".
 	Reasons []cluster.Reason
 }

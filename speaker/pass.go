@@ -27,6 +27,12 @@ type forwarder interface {
 	Set(ctx context.Context, want proxy.State) error
 }
 
+// handover is how long an address stays announced after its last endpoint on
+// this node has gone while other nodes have some. They see the same change at the
+// same time and announce it too; whoever withdraws first leaves routers without
+// any route, and they refuse clients. Until then this node forwards to the others.
+const handover = 250 * time.Millisecond
+
 // A pass applies Desireds in an order that keeps I1 and I2. It is not safe for
 // concurrent use.
 type pass struct {
@@ -41,6 +47,9 @@ type pass struct {
 	// asked for. An entry goes when its time is over or the address is announced
 	// again, not when it is wanted again: announcing it may fail.
 	departed map[netip.Addr]departure
+	// handing are the addresses that are announced until then although they are
+	// no longer wanted, so that others can take over.
+	handing map[netip.Addr]time.Time
 	// last is the Desired that was forwarded last; it remembers who held an
 	// address that nobody holds any more.
 	last *Desired
@@ -57,7 +66,7 @@ type departure struct {
 }
 
 func newPass(a announcer, f forwarder, linger time.Duration, log *slog.Logger) *pass {
-	return &pass{announcer: a, forwarder: f, linger: linger, departed: map[netip.Addr]departure{}, log: log}
+	return &pass{announcer: a, forwarder: f, linger: linger, departed: map[netip.Addr]departure{}, handing: map[netip.Addr]time.Time{}, log: log}
 }
 
 // adopt takes over addresses that an earlier process forwarded and may have
@@ -84,27 +93,61 @@ func (p *pass) settle(until time.Time) {
 // the forwarder fails, nothing is known to be forwarded, so everything is
 // withdrawn.
 func (p *pass) run(ctx context.Context, d *Desired, trusted bool) error {
-	shrunk := p.shrink(ctx, d)
+	keep := d.keeping(p.hand(d, time.Now()))
+	shrunk := p.shrink(ctx, keep)
 	forwarded := p.forward(ctx, d)
 	switch {
 	case forwarded == nil:
-		return errors.Join(shrunk, p.announce(ctx, d, d.Announce))
+		return errors.Join(shrunk, p.announce(ctx, keep, keep.Announce))
 	case trusted || len(p.have) == 0:
 		// What is in the kernel is what was there, perhaps for other endpoints:
 		// good enough to go on announcing, not to begin. Before the first
 		// success no session is even opened.
 		return errors.Join(shrunk, forwarded)
 	default:
-		return errors.Join(shrunk, forwarded, p.announce(ctx, d, nil))
+		return errors.Join(shrunk, forwarded, p.announce(ctx, keep, nil))
 	}
 }
 
-// next is when an address has lingered long enough, zero when none lingers.
-func (p *pass) next() (at time.Time) {
-	for _, d := range p.departed {
-		if at.IsZero() || d.until.Before(at) {
-			at = d.until
+// hand returns the addresses that stay announced for now although d does not
+// want it, sorted.
+func (p *pass) hand(d *Desired, now time.Time) []netip.Addr {
+	leaving := minus(p.have, d.Announce)
+	for a := range p.handing {
+		if _, still := slices.BinarySearchFunc(leaving, a, netip.Addr.Compare); !still {
+			delete(p.handing, a)
 		}
+	}
+	var keep []netip.Addr
+	for _, addr := range leaving {
+		if a := d.Address(addr); a == nil || !a.Handover {
+			continue
+		}
+		until, noticed := p.handing[addr]
+		if !noticed {
+			until = now.Add(handover)
+			p.handing[addr] = until
+		}
+		if now.Before(until) {
+			keep = append(keep, addr)
+		}
+	}
+	return keep
+}
+
+// next is when an address will have lingered or been handed over long enough,
+// zero when none will. What is overdue is not waited for but tried again.
+func (p *pass) next(now time.Time) (at time.Time) {
+	sooner := func(t time.Time) {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	for _, d := range p.departed {
+		sooner(d.until)
+	}
+	for _, until := range p.handing {
+		sooner(until)
 	}
 	return at
 }

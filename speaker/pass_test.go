@@ -11,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -27,6 +30,7 @@ type trial struct {
 	kernel    map[netip.Addr]*proxy.VIP
 	network   map[netip.Addr]bool
 	left      map[netip.Addr]time.Time // when an address left the network
+	kept      map[netip.Addr]time.Time // since when one is announced only to be handed over
 	forwarded bool                     // the forwarder has succeeded once
 	intact    bool                     // nobody but us has touched the kernel
 	failing   bool                     // calls may fail now
@@ -36,7 +40,7 @@ type trial struct {
 }
 
 func newTrial(seed uint64) *trial {
-	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, intact: true}
+	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = NewDecider(Config{Node: "n1"})
 	t.pass = newPass((*trialNetwork)(t), (*trialKernel)(t), testLinger, slog.New(slog.DiscardHandler))
 	return t
@@ -98,6 +102,9 @@ func (t *trial) check(when string) {
 func (t *trial) checkBackends() {
 	exists := map[netip.AddrPort]bool{}
 	for _, s := range t.services {
+		if s.Endpoints == nil {
+			continue
+		}
 		for _, e := range s.Endpoints.List {
 			exists[e.Addr] = true
 		}
@@ -195,16 +202,43 @@ func (t *trial) after(err error) {
 	if !slices.Equal(t.pass.have, t.announced()) {
 		t.violate("after: have %v, but the network is told %v", t.pass.have, t.announced())
 	}
+	t.checkHandover(minus(t.announced(), t.desired.Announce))
 	if t.failed {
 		return
 	}
-	if !slices.Equal(t.announced(), t.desired.Announce) {
-		t.violate("after: announced %v, want %v", t.announced(), t.desired.Announce)
+	for _, addr := range minus(t.desired.Announce, t.announced()) {
+		t.violate("after: %s is not announced", addr)
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
 		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) {
 			t.violate("after: %s is forwarded for no reason", addr)
+		}
+	}
+}
+
+// checkHandover: what is announced and not wanted is on its way to other nodes,
+// and not for long.
+func (t *trial) checkHandover(kept []netip.Addr) {
+	for addr := range t.kept {
+		if !slices.Contains(kept, addr) {
+			delete(t.kept, addr)
+		}
+	}
+	for _, addr := range kept {
+		a := t.desired.Address(addr)
+		if a == nil || !a.Handover {
+			delete(t.kept, addr)
+			if !t.failed { // a withdrawal may have been what failed
+				t.violate("after: %s is announced and not wanted", addr)
+			}
+			continue
+		}
+		if t.kept[addr].IsZero() {
+			t.kept[addr] = time.Now()
+		}
+		if over := time.Since(t.kept[addr]); over >= handover && !t.failed {
+			t.violate("after: %s is announced %s after the last endpoint has gone", addr, over)
 		}
 	}
 }
@@ -279,6 +313,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 		"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
 			stale := *d
 			if p.last != nil && len(minus(p.have, d.Announce)) > 0 {
+				// as if the kernel were only touched for what is announced
 				stale.Proxy = p.last.Proxy
 			}
 			return p.run(ctx, &stale, trusted)
@@ -380,4 +415,55 @@ func TestMinusAndIntersect(t *testing.T) {
 			t.Errorf("intersect(%v, %v) = %v, want %v", row.a, row.b, got, row.both)
 		}
 	}
+}
+
+// When the last local endpoint goes and another node has one, this node goes on
+// announcing for a moment and sends clients there: the other node's route may
+// arrive later than our withdrawal would.
+func TestPassHandsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		trial := newTrial(1)
+		trial.services, trial.assignments = nil, nil
+		trial.toggleService(0)
+		spec := *trial.services[0].Spec
+		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		vip := netip.MustParseAddr("192.0.2.1")
+		trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name}}
+		on := func(node string) *cluster.Endpoints {
+			return &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
+				Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}
+		}
+		observe := func() (announced bool, answers int) {
+			t.Helper()
+			if err := trial.pass.run(t.Context(), trial.decider.Decide(trial.snapshot()), true); err != nil {
+				t.Fatal(err)
+			}
+			if kernel := trial.kernel[vip]; kernel != nil {
+				answers = len(kernel.Frontends[0].External.Backends)
+			}
+			return trial.network[vip], answers
+		}
+		expect := func(when string, announced bool, answers int) {
+			t.Helper()
+			if a, n := observe(); a != announced || n != answers {
+				t.Errorf("%s: announced %v with %d backends, want %v with %d", when, a, n, announced, answers)
+			}
+		}
+		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
+		expect("endpoint here", true, 1)
+		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
+		expect("endpoint gone to n2", true, 1)
+		time.Sleep(handover - time.Millisecond)
+		expect("n2 may not announce it yet", true, 1)
+		time.Sleep(time.Millisecond)
+		expect("n2 announces it", false, 1)
+		time.Sleep(testLinger - time.Millisecond)
+		expect("routers may not have heard", false, 1)
+		time.Sleep(time.Millisecond)
+		expect("all have heard", false, 0)
+		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
+		expect("back", true, 1)
+		trial.services[0] = cluster.Service{Spec: &spec}
+		expect("no endpoint anywhere", false, 0)
+	})
 }

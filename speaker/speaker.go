@@ -190,7 +190,7 @@ func (s *speaker) settle() {
 // wake is when the next pass is due although nothing changes.
 func (s *speaker) wake(began time.Time, err error) time.Time {
 	at := s.full
-	if next := s.pass.next(); !next.IsZero() && next.Before(at) {
+	if next := s.pass.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if err == nil {
