@@ -1,0 +1,49 @@
+# `make lab` and `make test` set up all that they need on a fresh Debian 12 with
+# Go; `make help` says what else there is.
+
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help lab lab-down test test-short lint generate build bench setup
+
+# KEEP=1 leaves the laboratory up after `make lab`.
+KEEP ?=
+
+help: ## print this
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+lab: setup build ## show the whole story with a real router and real packets; KEEP=1 leaves it up
+	./bin/lab up $(if $(KEEP),--keep)
+
+lab-down: build ## remove every trace of the laboratory
+	./bin/lab down
+
+# Many tests ask the kernel or a router, which Go's cache of results cannot see:
+# -count=1 asks anew.
+test: setup build ## run every test that this machine can run, with the race detector
+	go test -race -count=1 -timeout=20m -json ./... | go run ./hack/testsum
+
+test-short: ## run the tests that need a minute and no set-up
+	go test -short ./...
+
+lint: ## gofmt, go vet, staticcheck, exhaustive, bash -n
+	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
+		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
+	go vet ./...
+	go tool staticcheck ./...
+	go tool exhaustive -default-signifies-exhaustive ./...
+	bash -n .ci/run $(wildcard hack/*.sh)
+
+generate: ## write generated code and manifests anew
+	go generate ./...
+
+build: ## build bin/fanfare and bin/lab
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
+
+bench: ## run the benchmarks
+	go test -run='^$$' -bench=. -benchmem ./...
+
+# Install the packages that the tests and the laboratory use; nothing is done
+# when they are there.
+setup:
+	hack/setup.sh
