@@ -6,4 +6,28 @@
 //
 // What a router is told follows RFC 4271; IPv6 routes RFC 4760; restarts without
 // loss RFC 4724.
+//
+// # Who does what
+//
+// [Server.Set] compares what is with what shall be (diff.go), hands routes to
+// GoBGP (gobgp.go) and keeps one goroutine per session (session.go). That
+// goroutine dials the router (dial.go) and gives the connection to GoBGP, which
+// speaks BGP on it until it ends; then it dials again. Dialling ourselves has a
+// reason: GoBGP waits 1.5 to 2 s before every attempt, the first included, and
+// another 5 s after a session was lost, and neither can be configured. It also
+// tells us why a session does not come up, which GoBGP only logs.
+//
+// The connection passes through a wire (wire.go), which reads along: it sees
+// the router's OPEN, the NOTIFICATIONs of both sides and the End-of-RIB that we
+// send, and so what [Status] reports is what was on the wire.
+//
+// # What others may rely on
+//
+// Routes and sessions are independent: a change of routes never touches a
+// session, and a changed session is opened anew without touching the others. A
+// changed AS number or router ID of the State is another speaker (RFC 4271
+// §4.2): all sessions close and open again.
+//
+// A router that sends us its full table costs memory, since GoBGP keeps what it
+// rejects: have the router send nothing.
 package bgp

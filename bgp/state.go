@@ -32,7 +32,7 @@ type Session struct {
 	EBGPMultihopTTL uint8 // 0: the peer is directly connected
 
 	// GracefulRestart asks the router to keep our routes for RestartTime
-	// (whole seconds, at most 4095) when this process goes away (RFC 4724).
+	// (whole seconds, 2 to 4095; 0: 30 s) when this process goes away (RFC 4724).
 	GracefulRestart bool
 	RestartTime     time.Duration
 }

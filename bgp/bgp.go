@@ -1,0 +1,342 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Options are what a Server is made with.
+type Options struct {
+	Logger     *slog.Logger          // nil: slog.Default()
+	Registerer prometheus.Registerer // nil: no metrics
+	// Restarting says that forwarding went on while this process was away:
+	// routers with graceful restart are asked to keep the routes from before
+	// until they have been told the new ones (RFC 4724 §4.1). It must not be set
+	// when the kernel's state was lost, as after a reboot: the routers would
+	// send traffic to a node that drops it.
+	Restarting bool
+}
+
+// How says how to end.
+type How int
+
+const (
+	// Withdraw takes leave of all routers; they drop the routes at once.
+	Withdraw How = iota
+	// Restart goes away without a word from routers with graceful restart; they
+	// keep the routes for RestartTime. The others drop them.
+	Restart
+)
+
+// A Server does what a State says. All its methods can be called at any time
+// and from any goroutine.
+type Server struct {
+	log        *slog.Logger
+	restarting bool
+	changed    chan struct{}
+
+	// gate is held (by a value in it) while routes change, and by each session
+	// from the router's first KEEPALIVE until GoBGP takes it for established.
+	// Between sending a new neighbour the table and that, there is an instant in
+	// which GoBGP sends it no changes and does not remember them either: a route
+	// withdrawn then would stay with the router for ever.
+	gate chan struct{}
+
+	// setting is held during Set and Close. What they alone use follows.
+	setting sync.Mutex
+	closed  bool
+	asked   State // the last State as it came, to compare pointers with
+	retry   bool  // the last Set could not do all it should have
+
+	// mu protects the rest. It is held for moments only, and while it is held
+	// nobody waits for anybody.
+	mu          sync.Mutex
+	engine      *engine // nil until there are sessions
+	sessions    []*session
+	routes      []Route // in GoBGP's table, sorted
+	have        []netip.Prefix
+	problems    []error
+	syncing     *syncing // nil before the first Set
+	hadSessions bool     // syncing is about the first State with sessions
+}
+
+// New returns a Server that does nothing yet.
+func New(o Options) *Server {
+	s := &Server{
+		log:        o.Logger,
+		restarting: o.Restarting,
+		changed:    make(chan struct{}, 1),
+		gate:       make(chan struct{}, 1),
+	}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(newMetrics(s))
+	}
+	return s
+}
+
+// Changed gets a value after some session has changed. It has room for one, so
+// that nobody waits for the reader.
+func (s *Server) Changed() <-chan struct{} { return s.changed }
+
+func (s *Server) poke() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Set makes want the state of this node. It does as much as possible, and
+// returns, also with an error, the prefixes that routers are told, or will be
+// told as soon as their session is up, sorted. Routes that no router can be told
+// are missing in it; [Server.Status] says why. An error names what is wrong with
+// want, or what could not be done; what could not be done, the next Set tries
+// again.
+//
+// The routes of a Set are with GoBGP before its sessions open, so the first
+// thing a router hears is all of them. Set does not wait for sessions to come
+// up, but for those that end to be closed.
+//
+// Set with what it was called with before, the same slices, costs nothing. The
+// caller must not write to the returned slice nor, from then on, to want.
+func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err error) {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	if s.closed {
+		return nil, errors.New("BGP is closed")
+	}
+	if !s.unchanged(want) {
+		s.asked = want
+		good, problems := check(want)
+		err = s.apply(ctx, good)
+		s.retry = err != nil
+		s.conclude(problems)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.have, errors.Join(append(slices.Clone(s.problems), err)...)
+}
+
+func (s *Server) unchanged(want State) bool {
+	a := s.asked
+	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID &&
+		sameSlice(a.Sessions, want.Sessions) && sameSlice(a.Routes, want.Routes)
+}
+
+// conclude keeps what Set returns and Status reports.
+func (s *Server) conclude(problems []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.problems = problems
+	s.have = announced(s.routes, s.confs())
+	if s.syncing == nil {
+		s.syncing = newSyncing(time.Now(), nil)
+	}
+	s.poke()
+}
+
+// Synced tells when all routers that had graceful restart in the first State
+// with sessions had been told everything, or could not be reached within
+// RestartTime and so have forgotten this node. Until then they may hold routes
+// from before a restart. It is false before the first Set, and without such
+// routers the time of that.
+func (s *Server) Synced() (time.Time, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.syncing == nil {
+		return time.Time{}, false
+	}
+	return s.syncing.done(time.Now())
+}
+
+// Close ends all sessions as how says and waits until the routers have been told
+// what there is to tell, or ctx ends. A closed Server cannot be used again.
+func (s *Server) Close(ctx context.Context, how How) error {
+	s.setting.Lock()
+	defer s.setting.Unlock()
+	s.closed = true
+	return s.stop(ctx, how)
+}
+
+// apply goes from what is to want: routes first, so that a session that opens
+// finds them, and one that closes does not hold them up.
+func (s *Server) apply(ctx context.Context, want State) error {
+	err := s.identify(ctx, want)
+	err = errors.Join(err, s.setRoutes(ctx, want.Routes))
+	if len(want.identityFaults()) > 0 {
+		return err // open sessions stay, with the identity that they have
+	}
+	return errors.Join(err, s.setSessions(ctx, want))
+}
+
+// identify sees to it that an engine with want's AS number and router ID runs,
+// if want needs one. Both are said in OPEN and cannot change later.
+func (s *Server) identify(ctx context.Context, want State) error {
+	if len(want.Sessions) == 0 || len(want.identityFaults()) > 0 {
+		return nil
+	}
+	if e := s.engine; e != nil {
+		if e.asn == want.ASN && e.routerID == want.RouterID {
+			return nil
+		}
+		s.log.Warn("all sessions restart", "reason", fmt.Sprintf(
+			"this node was AS%d with router ID %s and becomes AS%d with router ID %s",
+			e.asn, e.routerID, want.ASN, want.RouterID))
+		if err := s.stop(ctx, Withdraw); err != nil {
+			return err
+		}
+	}
+	e, err := startEngine(ctx, want.ASN, want.RouterID, s.log)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engine = e
+	return nil
+}
+
+// stop ends the engine and all sessions with it. Whatever comes of it, this
+// Server is done with them.
+func (s *Server) stop(ctx context.Context, how How) error {
+	s.mu.Lock()
+	e, sessions := s.engine, s.sessions
+	s.engine, s.sessions, s.routes, s.have = nil, nil, nil, nil
+	s.mu.Unlock()
+	if e == nil {
+		return nil
+	}
+	err := end(ctx, sessions, errStopping)
+	err = errors.Join(err, e.stop(ctx, how == Restart))
+	s.poke()
+	return err
+}
+
+// setRoutes makes want the routes of GoBGP's table. After an error the table may
+// hold more than it should, and s.routes says so.
+func (s *Server) setRoutes(ctx context.Context, want []Route) error {
+	if s.engine == nil {
+		return nil
+	}
+	withdraw, announce := diffRoutes(s.routes, want)
+	if s.retry {
+		announce = want // announcing again does no harm
+	}
+	if len(withdraw)+len(announce) == 0 {
+		return nil
+	}
+	select {
+	case s.gate <- struct{}{}:
+		defer func() { <-s.gate }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := s.engine.withdraw(withdraw); err != nil {
+		return fmt.Errorf("withdrawing %d routes: %w", len(withdraw), err)
+	}
+	err := s.engine.announce(announce)
+	if err != nil {
+		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.routes = want
+	return err
+}
+
+// setSessions closes the sessions that are not in want, or not as they are, and
+// then opens those that are missing.
+func (s *Server) setSessions(ctx context.Context, want State) error {
+	if s.engine == nil {
+		return nil
+	}
+	del, add := diff(s.confs(), want.Sessions, compareSessions)
+	err := s.closeSessions(ctx, del)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := !s.hadSessions && len(want.Sessions) > 0
+	if first {
+		s.hadSessions = true
+		s.syncing = newSyncing(time.Now(), want.Sessions)
+		time.AfterFunc(time.Until(s.syncing.limit()), s.poke)
+	}
+	for _, conf := range add {
+		s.open(conf, first)
+	}
+	return err
+}
+
+// confs are the open sessions as they were configured.
+func (s *Server) confs() []Session {
+	confs := make([]Session, len(s.sessions))
+	for i, x := range s.sessions {
+		confs[i] = x.conf
+	}
+	return confs
+}
+
+func (s *Server) open(conf Session, first bool) {
+	x := &session{
+		conf:     conf,
+		localASN: conf.localASN(State{ASN: s.engine.asn}),
+		engine:   s.engine,
+		gate:     s.gate,
+		log:      s.log.With("peer", conf.Name),
+		changed:  s.poke,
+		synced:   func(at time.Time) { s.markSynced(conf.Name, at) },
+	}
+	if first && s.restarting && conf.GracefulRestart {
+		x.restartUntil = time.Now().Add(conf.restartTime())
+	}
+	i, _ := slices.BinarySearchFunc(s.sessions, x, func(a, b *session) int { return compareSessions(a.conf, b.conf) })
+	s.sessions = slices.Insert(slices.Clone(s.sessions), i, x)
+	x.start()
+}
+
+func (s *Server) markSynced(name string, at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.syncing.mark(name, at)
+}
+
+// closeSessions forgets the sessions even when ctx ends before they have closed:
+// they go on closing.
+func (s *Server) closeSessions(ctx context.Context, del []Session) error {
+	var ending, staying []*session
+	for _, x := range s.sessions {
+		if slices.Contains(del, x.conf) {
+			ending = append(ending, x)
+		} else {
+			staying = append(staying, x)
+		}
+	}
+	s.mu.Lock()
+	s.sessions = staying
+	s.mu.Unlock()
+	return end(ctx, ending, errClosing)
+}
+
+// end ends sessions at once and waits for all of them.
+func end(ctx context.Context, sessions []*session, why error) error {
+	for _, x := range sessions {
+		x.cancel(why)
+	}
+	for _, x := range sessions {
+		select {
+		case <-x.done:
+		case <-ctx.Done():
+			return fmt.Errorf("session %s: still closing: %w", x.conf.Name, ctx.Err())
+		}
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// What a Session means when it does not say.
+const (
+	defaultPort        = 179
+	defaultHoldTime    = 90 * time.Second // RFC 4271 §10
+	defaultConnectTime = 5 * time.Second
+	defaultRestartTime = 30 * time.Second
+)
+
+// Validate names everything in s that cannot work: which object, which field,
+// what it says, and what would be right. Set leaves out what is named and does
+// the rest.
+func (s State) Validate() error {
+	_, bad := check(s)
+	return errors.Join(bad...)
+}
+
+// Validate names everything in s that cannot work on its own. What two sessions
+// cannot share, a name or an address, is [State.Validate]'s business.
+func (s Session) Validate() error {
+	return errors.Join(s.faults()...)
+}
+
+// check parts s into what can be done and what is wrong with the rest. The
+// routes it returns are sorted and without duplicates; they are s.Routes itself
+// if that was in order, so that comparing pointers goes on working.
+func check(s State) (State, []error) {
+	identity := s.identityFaults()
+	sessions, bad := checkSessions(s.Sessions)
+	routes, badRoutes := checkRoutes(s.Routes)
+	s.Sessions, s.Routes = sessions, routes
+	return s, slices.Concat(identity, bad, badRoutes)
+}
+
+// identityFaults says why this State cannot open any session. One without
+// sessions needs no identity.
+func (s State) identityFaults() []error {
+	var bad []error
+	if len(s.Sessions) == 0 {
+		return nil
+	}
+	if s.ASN == 0 {
+		bad = append(bad, errors.New("ASN 0: must be 1 to 4294967295"))
+	}
+	if !s.RouterID.Is4() || s.RouterID.IsUnspecified() {
+		bad = append(bad, fmt.Errorf("router ID %s: must be an IPv4 address (RFC 4271 §4.2)", s.RouterID))
+	}
+	return bad
+}
+
+// checkSessions keeps the first of those that share a name or a router: GoBGP,
+// and the router, know a session by the peer's address.
+func checkSessions(all []Session) (good []Session, bad []error) {
+	names := map[string]bool{}
+	peers := map[netip.Addr]string{}
+	for _, s := range all {
+		faults := s.faults()
+		if names[s.Name] {
+			faults = append(faults, fmt.Errorf("session %s: the name is used twice", s.Name))
+		}
+		if other, ok := peers[s.PeerAddress]; ok && len(faults) == 0 {
+			faults = append(faults, fmt.Errorf("session %s: PeerAddress %s: session %s has it already", s.Name, s.PeerAddress, other))
+		}
+		if len(faults) > 0 {
+			bad = append(bad, faults...)
+			continue
+		}
+		names[s.Name], peers[s.PeerAddress] = true, s.Name
+		good = append(good, s)
+	}
+	slices.SortFunc(good, compareSessions)
+	return good, bad
+}
+
+func (s Session) faults() []error {
+	var bad []error
+	add := func(field string, value any, right string) {
+		bad = append(bad, fmt.Errorf("session %s: %s %v: %s", s.Name, field, value, right))
+	}
+	if s.Name == "" {
+		add("Name", `""`, "must not be empty")
+	}
+	if s.PeerASN == 0 {
+		add("PeerASN", 0, "must be 1 to 4294967295")
+	}
+	s.addressFaults(add)
+	s.timerFaults(add)
+	return bad
+}
+
+func (s Session) addressFaults(add func(field string, value any, right string)) {
+	peer, source := s.PeerAddress, s.SourceAddress
+	switch {
+	case !usable(peer):
+		add("PeerAddress", peer, "must be the router's IPv4 or IPv6 address")
+		return
+	case peer.IsLinkLocalUnicast() && peer.Is6() && peer.Zone() == "":
+		add("PeerAddress", peer, "a link-local address needs its interface, as in "+peer.String()+"%eth0")
+	case peer.Zone() != "" && !peer.IsLinkLocalUnicast():
+		add("PeerAddress", peer, "only a link-local address can name an interface")
+	}
+	switch {
+	case !source.IsValid():
+	case !usable(source):
+		add("SourceAddress", source, "must be an address of this node")
+	case source.Is4() != peer.Is4():
+		add("SourceAddress", source, fmt.Sprintf("must be of the same family as PeerAddress %s", peer))
+	}
+}
+
+func (s Session) timerFaults(add func(field string, value any, right string)) {
+	hold, keepalive, restart := s.holdTime(), s.keepaliveTime(), s.restartTime()
+	if hold < 3*time.Second || hold > 65535*time.Second || !wholeSeconds(hold) {
+		add("HoldTime", hold, "must be whole seconds, 3 s to 65535 s (RFC 4271 §4.2)")
+	}
+	if s.KeepaliveTime != 0 && (keepalive < time.Second || keepalive >= hold || !wholeSeconds(keepalive)) {
+		add("KeepaliveTime", keepalive, "must be whole seconds, at least 1 s and less than the hold time")
+	}
+	if s.ConnectTime < 0 {
+		add("ConnectTime", s.ConnectTime, "must not be negative")
+	}
+	if s.GracefulRestart && (restart < 2*time.Second || restart > 4095*time.Second || !wholeSeconds(restart)) {
+		add("RestartTime", restart, "must be whole seconds, 2 s to 4095 s (RFC 4724 §3)")
+	}
+}
+
+// usable tells whether a is a plain address of one host. ::ffff:192.0.2.1 is
+// refused: it is neither family, and which one was meant is a guess.
+func usable(a netip.Addr) bool {
+	return a.IsValid() && !a.Is4In6() && !a.IsUnspecified() && !a.IsMulticast()
+}
+
+func wholeSeconds(d time.Duration) bool { return d%time.Second == 0 }
+
+// checkRoutes returns all itself when it is sorted and right, which is the
+// usual case and takes one walk without an allocation.
+func checkRoutes(all []Route) (good []Route, bad []error) {
+	if inOrder(all) && !slices.ContainsFunc(all, func(r Route) bool { return r.fault() != nil }) {
+		return all, nil
+	}
+	for _, r := range all {
+		if err := r.fault(); err != nil {
+			bad = append(bad, err)
+			continue
+		}
+		good = append(good, r)
+	}
+	slices.SortStableFunc(good, compareRoutes)
+	same := func(a, b Route) bool {
+		if a.Prefix == b.Prefix && a.NextHop != b.NextHop {
+			bad = append(bad, fmt.Errorf("route %s: wanted twice, also with next hop %s", a, b.NextHop))
+		}
+		return a.Prefix == b.Prefix
+	}
+	return slices.CompactFunc(good, same), bad
+}
+
+func inOrder(routes []Route) bool {
+	for i := 1; i < len(routes); i++ {
+		if compareRoutes(routes[i-1], routes[i]) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// fault says why nobody can be told r, nil if somebody can.
+func (r Route) fault() error {
+	switch {
+	case !r.Prefix.IsValid() || r.Prefix.Addr().Is4In6():
+		return fmt.Errorf("route %s: must be an IPv4 or IPv6 prefix", r.Prefix)
+	case r.Prefix != r.Prefix.Masked():
+		return fmt.Errorf("route %s: has bits beyond its length, %s would be right", r.Prefix, r.Prefix.Masked())
+	case !r.NextHop.IsValid():
+		return nil
+	case !usable(r.NextHop):
+		return fmt.Errorf("route %s: the next hop must be an address of this node", r)
+	case r.NextHop.Is4() != r.Prefix.Addr().Is4():
+		// RFC 8950 allows IPv4 routes over IPv6 next hops where both ends agree.
+		return fmt.Errorf("route %s: the next hop must be of the prefix's own family", r)
+	}
+	return nil
+}
+
+func (s Session) port() uint16 {
+	if s.PeerPort == 0 {
+		return defaultPort
+	}
+	return s.PeerPort
+}
+
+func (s Session) holdTime() time.Duration { return orDefault(s.HoldTime, defaultHoldTime) }
+
+// keepaliveTime is rounded to whole seconds, which is what GoBGP's timer has.
+func (s Session) keepaliveTime() time.Duration {
+	return orDefault(s.KeepaliveTime, max(s.holdTime()/3, time.Second).Truncate(time.Second))
+}
+
+func (s Session) connectTime() time.Duration { return orDefault(s.ConnectTime, defaultConnectTime) }
+
+func (s Session) restartTime() time.Duration { return orDefault(s.RestartTime, defaultRestartTime) }
+
+func orDefault(d, def time.Duration) time.Duration {
+	if d == 0 {
+		return def
+	}
+	return d
+}

@@ -1,0 +1,352 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"reflect"
+	"time"
+	"unsafe"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+)
+
+// deferralTime is how long GoBGP, after a restart, holds our routes back from a
+// router that does not send End-of-RIB. RFC 4724 §4.1 means it for speakers
+// whose choice depends on what others send; ours does not, so it is as short as
+// GoBGP's whole seconds allow. (With 0 GoBGP's timer can fire before the session
+// counts as established, and is then lost.)
+const deferralTime = time.Second
+
+// An engine is one GoBGP server with one AS number and router ID. It listens on
+// nothing and dials nobody: connections are handed to it.
+type engine struct {
+	gobgp    *server.BgpServer
+	conns    chan net.Conn
+	asn      uint32
+	routerID netip.Addr
+	log      *gobgpLog
+}
+
+func startEngine(ctx context.Context, asn uint32, routerID netip.Addr, log *slog.Logger) (*engine, error) {
+	e := &engine{conns: make(chan net.Conn), asn: asn, routerID: routerID, log: newGobgpLog(log)}
+	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
+	if err := takeConnsFrom(e.gobgp, e.conns); err != nil {
+		return nil, err
+	}
+	go e.gobgp.Serve()
+	if err := e.configure(ctx); err != nil {
+		e.log.mute()
+		e.gobgp.Stop()
+		return nil, fmt.Errorf("GoBGP: %w", err)
+	}
+	return e, nil
+}
+
+// takeConnsFrom makes GoBGP take the connections that come through conns for
+// connections that its own listener accepted. GoBGP has no call for that: its
+// acceptCh is not exported, and this is the one place where we reach into it
+// (TestTakeConns fails when GoBGP changes it). The alternatives are its own
+// dialler, with 2 s before the first attempt and 5 s more after each loss, or a
+// listener that anything on this host could connect to.
+func takeConnsFrom(s *server.BgpServer, conns chan net.Conn) error {
+	field := reflect.ValueOf(s).Elem().FieldByName("acceptCh")
+	if !field.IsValid() || field.Type() != reflect.TypeOf(conns) {
+		return fmt.Errorf("this version of GoBGP takes no connections from us: BgpServer.acceptCh is %v", field)
+	}
+	// Before Serve runs nobody else looks at the field, and with ListenPort -1
+	// GoBGP never sets it.
+	*(*chan net.Conn)(unsafe.Pointer(field.UnsafeAddr())) = conns
+	return nil
+}
+
+func (e *engine) configure(ctx context.Context) error {
+	global := &api.Global{
+		Asn:        e.asn,
+		RouterId:   e.routerID.String(),
+		ListenPort: -1,
+		Families:   []uint32{0, 1}, // GoBGP's own numbers for IPv4 and IPv6 unicast
+	}
+	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
+		return err
+	}
+	for _, p := range []struct {
+		direction  api.PolicyDirection
+		action     api.RouteAction
+		statements []*api.Statement
+	}{
+		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, importStatements()},
+		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exportStatements()},
+	} {
+		policy := &api.Policy{Name: p.direction.String(), Statements: p.statements}
+		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+			return err
+		}
+		assignment := &api.PolicyAssignment{
+			Name:          "global",
+			Direction:     p.direction,
+			Policies:      []*api.Policy{policy},
+			DefaultAction: p.action,
+		}
+		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// importStatements let in our own routes, to which GoBGP applies the import
+// policy as well. All else is rejected, and so there is nothing to pass on from
+// one router to another.
+func importStatements() []*api.Statement {
+	return []*api.Statement{{
+		Name:       "ours",
+		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
+		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
+	}}
+}
+
+// exportStatements hold back what exportable says no to: GoBGP has put the
+// session's source address in place of a missing next hop by the time it asks.
+func exportStatements() []*api.Statement {
+	reject := func(name string, family *api.Family, nextHops string) *api.Statement {
+		return &api.Statement{
+			Name:       name,
+			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: []string{nextHops}},
+			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
+		}
+	}
+	return []*api.Statement{
+		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), "0.0.0.0/0"),
+		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), "::/0"),
+	}
+}
+
+func apiFamily(f packet.Family) *api.Family {
+	return &api.Family{Afi: api.Family_Afi(f.Afi()), Safi: api.Family_Safi(f.Safi())}
+}
+
+// announce puts routes into GoBGP's table, in place of those of the same prefix.
+func (e *engine) announce(routes []Route) error {
+	if len(routes) == 0 {
+		return nil
+	}
+	paths, err := paths(routes)
+	if err != nil {
+		return err
+	}
+	_, err = e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths})
+	return err
+}
+
+func (e *engine) withdraw(routes []Route) error {
+	if len(routes) == 0 {
+		return nil
+	}
+	paths, err := paths(routes)
+	if err != nil {
+		return err
+	}
+	return e.gobgp.DeletePath(apiutil.DeletePathRequest{Paths: paths})
+}
+
+func paths(routes []Route) ([]*apiutil.Path, error) {
+	paths := make([]*apiutil.Path, 0, len(routes))
+	now := time.Now().Unix()
+	for _, r := range routes {
+		p, err := path(r)
+		if err != nil {
+			return nil, fmt.Errorf("route %s: %w", r, err)
+		}
+		p.Age = now
+		paths = append(paths, p)
+	}
+	return paths, nil
+}
+
+// path translates one route. An unspecified next hop tells GoBGP to put in the
+// source address of each session.
+func path(r Route) (*apiutil.Path, error) {
+	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	p := &apiutil.Path{
+		Family: familyOf(r.Prefix.Addr()),
+		Nlri:   nlri,
+		Attrs:  []packet.PathAttributeInterface{packet.NewPathAttributeOrigin(packet.BGP_ORIGIN_ATTR_TYPE_IGP)},
+	}
+	hop := r.NextHop
+	if !hop.IsValid() {
+		hop = unspecified(r.Prefix.Addr())
+	}
+	var attr packet.PathAttributeInterface
+	if p.Family == packet.RF_IPv4_UC {
+		attr, err = packet.NewPathAttributeNextHop(hop)
+	} else {
+		attr, err = packet.NewPathAttributeMpReachNLRI(p.Family, []packet.PathNLRI{{NLRI: nlri}}, hop.WithZone(""))
+	}
+	p.Attrs = append(p.Attrs, attr)
+	return p, err
+}
+
+func familyOf(a netip.Addr) packet.Family {
+	if a.Is4() {
+		return packet.RF_IPv4_UC
+	}
+	return packet.RF_IPv6_UC
+}
+
+func unspecified(a netip.Addr) netip.Addr {
+	if a.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// A neighbor is what GoBGP must know to speak on one connection.
+type neighbor struct {
+	conf          Session
+	remote, local netip.Addr // of the connection
+	asn           uint32     // our side's
+	restarting    bool       // RFC 4724: we restarted, and kept forwarding
+}
+
+func (n neighbor) api() *api.Peer {
+	p := &api.Peer{
+		Conf: &api.PeerConf{
+			NeighborAddress: n.remote.String(),
+			PeerAsn:         n.conf.PeerASN,
+			LocalAsn:        n.asn,
+		},
+		Timers: &api.Timers{Config: &api.TimersConfig{
+			HoldTime:          uint64(n.conf.holdTime() / time.Second),
+			KeepaliveInterval: uint64(n.conf.keepaliveTime() / time.Second),
+		}},
+		Transport: &api.Transport{LocalAddress: n.local.String(), PassiveMode: true},
+		EbgpMultihop: &api.EbgpMultihop{
+			Enabled:     n.conf.EBGPMultihopTTL != 0,
+			MultihopTtl: uint32(n.conf.EBGPMultihopTTL),
+		},
+	}
+	if n.conf.GracefulRestart {
+		p.GracefulRestart = &api.GracefulRestart{
+			Enabled:         true,
+			RestartTime:     uint32(n.conf.restartTime() / time.Second),
+			DeferralTime:    uint32(deferralTime / time.Second),
+			LocalRestarting: n.restarting,
+		}
+	}
+	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
+		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
+			Config:            &api.AfiSafiConfig{Family: apiFamily(f), Enabled: true},
+			MpGracefulRestart: &api.MpGracefulRestart{Config: &api.MpGracefulRestartConfig{Enabled: n.conf.GracefulRestart}},
+		})
+	}
+	return p
+}
+
+func (e *engine) addNeighbor(ctx context.Context, n neighbor) error {
+	return e.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: n.api()})
+}
+
+// deleteNeighbor sends a Cease if the session is established. It does not wait
+// for it to be sent.
+func (e *engine) deleteNeighbor(ctx context.Context, remote netip.Addr) error {
+	return e.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: remote.String()})
+}
+
+// handOver gives GoBGP a connection to a neighbour, which must be Active:
+// GoBGP closes a connection that comes while it is Idle.
+func (e *engine) handOver(ctx context.Context, conn net.Conn) error {
+	select {
+	case e.conns <- conn:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// state is the neighbour's state as all of GoBGP sees it. GoBGP reports a
+// change to watchers before it acts on it, and in between it neither sends a
+// new route to the neighbour nor remembers to; that is why we ask.
+func (e *engine) state(ctx context.Context, remote netip.Addr) (SessionState, error) {
+	state := Idle
+	err := e.gobgp.ListPeer(ctx, &api.ListPeerRequest{Address: remote.String()}, func(p *api.Peer) {
+		state = sessionStates[p.GetState().GetSessionState()]
+	})
+	return state, err
+}
+
+var sessionStates = map[api.PeerState_SessionState]SessionState{
+	api.PeerState_SESSION_STATE_IDLE:        Idle,
+	api.PeerState_SESSION_STATE_CONNECT:     Connect,
+	api.PeerState_SESSION_STATE_ACTIVE:      Active,
+	api.PeerState_SESSION_STATE_OPENSENT:    OpenSent,
+	api.PeerState_SESSION_STATE_OPENCONFIRM: OpenConfirm,
+	api.PeerState_SESSION_STATE_ESTABLISHED: Established,
+}
+
+// stop ends all sessions and waits until what there is to say has been sent.
+// With keep, sessions with graceful restart end without a NOTIFICATION, and
+// their routers keep the routes.
+func (e *engine) stop(ctx context.Context, keep bool) error {
+	done := make(chan error, 1)
+	go func() {
+		err := e.gobgp.StopBgp(context.WithoutCancel(ctx), &api.StopBgpRequest{AllowGracefulRestart: keep})
+		e.log.mute() // the next call complains that GoBGP has stopped already
+		e.gobgp.Stop()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// An open is what a router says of itself in its OPEN (RFC 4271 §4.2).
+type open struct {
+	asn             uint32
+	routerID        netip.Addr
+	holdTime        time.Duration
+	ipv4, ipv6      bool // the families it takes part in
+	gracefulRestart bool
+}
+
+func parseOpen(body []byte) (open, error) {
+	var msg packet.BGPOpen
+	if err := msg.DecodeFromBytes(body); err != nil {
+		return open{}, err
+	}
+	o := open{asn: uint32(msg.MyAS), routerID: msg.ID, holdTime: time.Duration(msg.HoldTime) * time.Second}
+	multiprotocol := false
+	for _, param := range msg.OptParams {
+		caps, ok := param.(*packet.OptionParameterCapability)
+		if !ok {
+			continue
+		}
+		for _, c := range caps.Capability {
+			switch c := c.(type) {
+			case *packet.CapFourOctetASNumber:
+				o.asn = c.CapValue
+			case *packet.CapGracefulRestart:
+				o.gracefulRestart = true
+			case *packet.CapMultiProtocol:
+				multiprotocol = true
+				o.ipv4 = o.ipv4 || c.CapValue == packet.RF_IPv4_UC
+				o.ipv6 = o.ipv6 || c.CapValue == packet.RF_IPv6_UC
+			}
+		}
+	}
+	if !multiprotocol {
+		o.ipv4 = true // RFC 4760 §8: without the capability it is plain BGP, IPv4 only
+	}
+	return o, nil
+}

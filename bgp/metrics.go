@@ -1,0 +1,63 @@
+package bgp
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics reports a Server's Status when it is asked to, so that a metric
+// never says anything else than `fanfare status` does, and those of a session
+// go with it.
+type metrics struct {
+	server *Server
+
+	up, flaps, announced, leftOut, updates, routes *prometheus.Desc
+}
+
+func newMetrics(s *Server) *metrics {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("fanfare_bgp_"+name, help, labels, nil)
+	}
+	return &metrics{
+		server: s,
+		up: desc("session_up",
+			"Whether the BGP session is established (1) or not (0). Observed.", "peer"),
+		flaps: desc("session_flaps_total",
+			"How often the BGP session went down without being told to. Observed.", "peer"),
+		announced: desc("announced_prefixes",
+			"Prefixes that the router is told now, 0 while the session is down. Observed: sent, not necessarily accepted.", "peer"),
+		leftOut: desc("left_out_prefixes",
+			"Prefixes that this router cannot be told, for lack of a next hop or of the address family. Observed.", "peer"),
+		updates: desc("updates_sent_total",
+			"UPDATE messages sent to the router. Observed.", "peer"),
+		routes: desc("routes",
+			"Prefixes that this node shall announce to all routers. Desired."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.up, m.flaps, m.announced, m.leftOut, m.updates, m.routes} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *metrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	st := m.server.Status()
+	gauge(m.routes, float64(st.Routes))
+	for _, s := range st.Sessions {
+		up := 0.0
+		if s.State == Established {
+			up = 1
+		}
+		gauge(m.up, up, s.Name)
+		counter(m.flaps, s.Flaps, s.Name)
+		gauge(m.announced, float64(s.Advertised), s.Name)
+		gauge(m.leftOut, float64(s.LeftOut), s.Name)
+		counter(m.updates, s.Updates, s.Name)
+	}
+}

@@ -1,0 +1,153 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// A notification is a BGP NOTIFICATION (RFC 4271 §4.5).
+type notification struct {
+	code, subcode byte
+	message       string // what the other side's operator says (RFC 9003)
+}
+
+// The codes and subcodes that we say something of our own about.
+const (
+	codeOpen             = 2
+	codeHoldTimerExpired = 4
+	codeCease            = 6
+
+	openBadPeerAS     = 2
+	openBadIdentifier = 3
+	ceaseShutdown     = 2
+	ceaseReset        = 4
+)
+
+// notificationNames are IANA's names of the codes and, by index, subcodes.
+var notificationNames = map[byte][]string{
+	1: {"Message Header Error", "Connection Not Synchronized", "Bad Message Length", "Bad Message Type"},
+	2: {"OPEN Message Error", "Unsupported Version Number", "Bad Peer AS", "Bad BGP Identifier",
+		"Unsupported Optional Parameter", "", "Unacceptable Hold Time", "Unsupported Capability", "", "", "", "Role Mismatch"},
+	3: {"UPDATE Message Error", "Malformed Attribute List", "Unrecognized Well-known Attribute",
+		"Missing Well-known Attribute", "Attribute Flags Error", "Attribute Length Error", "Invalid ORIGIN Attribute",
+		"", "Invalid NEXT_HOP Attribute", "Optional Attribute Error", "Invalid Network Field", "Malformed AS_PATH"},
+	4: {"Hold Timer Expired"},
+	5: {"Finite State Machine Error", "Unexpected Message in OpenSent", "Unexpected Message in OpenConfirm",
+		"Unexpected Message in Established"},
+	6: {"Cease", "Maximum Number of Prefixes Reached", "Administrative Shutdown", "Peer De-configured",
+		"Administrative Reset", "Connection Rejected", "Other Configuration Change", "Connection Collision Resolution",
+		"Out of Resources", "Hard Reset", "BFD Down"},
+	7: {"ROUTE-REFRESH Message Error", "Invalid Message Length"},
+	8: {"Send Hold Timer Expired"},
+}
+
+func parseNotification(body []byte) *notification {
+	if len(body) < 2 {
+		return &notification{}
+	}
+	n := &notification{code: body[0], subcode: body[1]}
+	if n.code == codeCease && (n.subcode == ceaseShutdown || n.subcode == ceaseReset) {
+		n.message = shutdownMessage(body[2:])
+	}
+	return n
+}
+
+// shutdownMessage reads the text of RFC 9003. It comes from outside and goes
+// into logs and terminals, hence only what can be printed.
+func shutdownMessage(data []byte) string {
+	if len(data) == 0 || int(data[0]) > len(data)-1 || !utf8.Valid(data[1:1+data[0]]) {
+		return ""
+	}
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return -1
+		}
+		return r
+	}, string(data[1:1+data[0]]))
+}
+
+// String is such as "Cease/Administrative Shutdown".
+func (n notification) String() string {
+	names, ok := notificationNames[n.code]
+	if !ok {
+		return fmt.Sprintf("code %d subcode %d", n.code, n.subcode)
+	}
+	text := names[0]
+	switch {
+	case n.subcode == 0:
+	case int(n.subcode) < len(names) && names[n.subcode] != "":
+		text += "/" + names[n.subcode]
+	default:
+		text += fmt.Sprintf("/subcode %d", n.subcode)
+	}
+	if n.message != "" {
+		text += fmt.Sprintf(" (%q)", n.message)
+	}
+	return text
+}
+
+// endReason says in an operator's words why a session on a wire ended. The
+// first cause in time is the one that matters: a NOTIFICATION is followed by the
+// end of the connection, and a wrong AS number by a NOTIFICATION.
+func endReason(s Session, localASN uint32, f wireFacts) string {
+	switch {
+	case f.badMessage != nil:
+		return "router's OPEN cannot be read: " + f.badMessage.Error()
+	case f.open != nil && f.open.asn != s.PeerASN:
+		return fmt.Sprintf("wrong AS number: router says AS%d, BGPPeer says AS%d", f.open.asn, s.PeerASN)
+	case f.received != nil:
+		return receivedReason(*f.received, localASN)
+	case f.sent != nil:
+		return sentReason(s, f)
+	case f.writeErr != nil:
+		return "connection lost while sending: " + cause(f.writeErr)
+	case f.readErr != nil && f.open == nil:
+		return "router closed the connection before its OPEN: it may not know this node as a neighbour"
+	case errors.Is(f.readErr, io.EOF):
+		return "router closed the connection without a NOTIFICATION"
+	case f.readErr != nil:
+		return "connection lost: " + cause(f.readErr)
+	}
+	return "session ended"
+}
+
+func receivedReason(n notification, localASN uint32) string {
+	if n.code == codeOpen && n.subcode == openBadPeerAS {
+		return fmt.Sprintf("router refuses our AS%d: it expects another AS number (%s received)", localASN, n)
+	}
+	return fmt.Sprintf("router ended the session: %s received", n)
+}
+
+func sentReason(s Session, f wireFacts) string {
+	switch n := *f.sent; {
+	case n.code == codeHoldTimerExpired:
+		return fmt.Sprintf("hold timer expired: nothing heard from the router for %s", negotiatedHoldTime(s, f.open))
+	case n.code == codeOpen && n.subcode == openBadIdentifier && f.open != nil:
+		return fmt.Sprintf("router has the same router ID %s as this node", f.open.routerID)
+	default:
+		return fmt.Sprintf("this node ended the session: %s sent", n)
+	}
+}
+
+// negotiatedHoldTime is the smaller of both sides' (RFC 4271 §4.2).
+func negotiatedHoldTime(s Session, o *open) time.Duration {
+	if o == nil {
+		return s.holdTime()
+	}
+	return min(s.holdTime(), o.holdTime)
+}
+
+// cause strips what package net puts round an error: both addresses are known.
+func cause(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,181 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// A SessionState is a state of RFC 4271 §8.2.2.
+type SessionState string
+
+const (
+	Idle        SessionState = "Idle"        // closed by us
+	Connect     SessionState = "Connect"     // waiting for the router to take the connection
+	Active      SessionState = "Active"      // waiting for the next attempt
+	OpenSent    SessionState = "OpenSent"    // waiting for the router's OPEN
+	OpenConfirm SessionState = "OpenConfirm" // waiting for the router's KEEPALIVE
+	Established SessionState = "Established" // routes are exchanged
+)
+
+// maxListed is how many prefixes of a kind a Status lists per session. The
+// counts are complete.
+const maxListed = 100
+
+// A Status is what is so now, as far as this node can know. It is a plain value.
+type Status struct {
+	ASN      uint32     `json:"asn,omitempty"` // 0 until the first session is configured
+	RouterID netip.Addr `json:"routerID,omitzero"`
+	Routes   int        `json:"routes"` // that this node announces, to whoever can be told
+
+	// Synced is what Server.Synced says.
+	Synced time.Time `json:"synced,omitzero"`
+	// Problems say what of the last State was left out, and what would be right.
+	Problems []string        `json:"problems,omitempty"`
+	Sessions []SessionStatus `json:"sessions"` // sorted by name
+}
+
+// A SessionStatus is what is so about one session.
+type SessionStatus struct {
+	Name        string     `json:"name"`
+	PeerAddress netip.Addr `json:"peerAddress"`
+	PeerASN     uint32     `json:"peerASN"`
+	LocalASN    uint32     `json:"localASN"`
+	// LocalAddress is our end of the newest connection, PeerRouterID what the
+	// router called itself on it.
+	LocalAddress netip.Addr `json:"localAddress,omitzero"`
+	PeerRouterID netip.Addr `json:"peerRouterID,omitzero"`
+
+	State SessionState `json:"state"`
+	Since time.Time    `json:"since"` // up since, or down since
+	Flaps int          `json:"flaps"` // how often it went down without our doing
+
+	// LastError is why the newest attempt or session ended, for an operator.
+	LastError     string    `json:"lastError,omitempty"`
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+
+	// GracefulRestart tells whether both ends have it on this connection.
+	GracefulRestart bool `json:"gracefulRestart"`
+	// EndOfRIB is when the router had been told everything, zero until then.
+	EndOfRIB time.Time `json:"endOfRIB,omitzero"`
+	Updates  int       `json:"updates"` // UPDATE messages sent
+
+	// Advertised counts the prefixes that the router is told now; Prefixes are
+	// the first 100 of them.
+	Advertised int            `json:"advertised"`
+	Prefixes   []netip.Prefix `json:"prefixes,omitempty"`
+	// LeftOut counts the routes that this router cannot be told, and Omissions
+	// say why for the first 100 of them.
+	LeftOut   int        `json:"leftOut"`
+	Omissions []Omission `json:"omissions,omitempty"`
+}
+
+// An Omission is a route that one router is not told.
+type Omission struct {
+	Prefix netip.Prefix `json:"prefix"`
+	Reason string       `json:"reason"`
+}
+
+// Status says what is so now. It takes time that grows with the number of
+// routes, but stops nothing.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	sessions, routes := s.sessions, s.routes
+	st := Status{Routes: len(routes), Sessions: make([]SessionStatus, 0, len(sessions))}
+	if s.engine != nil {
+		st.ASN, st.RouterID = s.engine.asn, s.engine.routerID
+	}
+	for _, err := range s.problems {
+		st.Problems = append(st.Problems, err.Error())
+	}
+	s.mu.Unlock()
+
+	st.Synced, _ = s.Synced()
+	for _, x := range sessions {
+		st.Sessions = append(st.Sessions, x.status(routes))
+	}
+	return st
+}
+
+func (s *session) status(routes []Route) SessionStatus {
+	s.mu.Lock()
+	f := s.facts
+	s.mu.Unlock()
+	st := SessionStatus{
+		Name:          s.conf.Name,
+		PeerAddress:   s.conf.PeerAddress,
+		PeerASN:       s.conf.PeerASN,
+		LocalASN:      s.localASN,
+		LocalAddress:  f.local,
+		State:         f.state,
+		Since:         f.since,
+		Flaps:         f.flaps,
+		LastError:     f.lastError,
+		LastErrorTime: f.lastErrorAt,
+		Updates:       f.updates,
+	}
+	var router *open
+	if f.wire != nil {
+		router = st.addWire(s.conf, f.wire.seen())
+	}
+	st.addRoutes(routes, s.conf.PeerAddress.Is4(), router)
+	return st
+}
+
+// addWire adds what the current connection tells and returns the router's OPEN,
+// nil before that has come.
+func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
+	st.Updates += f.updates
+	if f.open == nil {
+		return nil
+	}
+	if st.State == OpenSent {
+		st.State = OpenConfirm
+	}
+	st.PeerRouterID = f.open.routerID
+	if st.State == Established {
+		st.GracefulRestart = conf.GracefulRestart && f.open.gracefulRestart
+		st.EndOfRIB, _ = ribSent(conf, f)
+	}
+	return f.open
+}
+
+// addRoutes says what this router is told and what it is not.
+func (st *SessionStatus) addRoutes(routes []Route, session4 bool, router *open) {
+	for _, r := range routes {
+		if reason := omission(r, session4, router); reason != "" {
+			st.LeftOut++
+			if len(st.Omissions) < maxListed {
+				st.Omissions = append(st.Omissions, Omission{r.Prefix, reason})
+			}
+			continue
+		}
+		if st.State != Established {
+			continue
+		}
+		st.Advertised++
+		if len(st.Prefixes) < maxListed {
+			st.Prefixes = append(st.Prefixes, r.Prefix)
+		}
+	}
+}
+
+// omission says why a router is not told r, or nothing. It is what GoBGP's
+// export does with exportStatements and the families of both OPENs.
+func omission(r Route, session4 bool, router *open) string {
+	is4 := r.Prefix.Addr().Is4()
+	switch {
+	case !exportable(r, session4):
+		return fmt.Sprintf("no next hop: the session's own address is %s and cannot be one for %s", ipVersion(session4), ipVersion(is4))
+	case router != nil && is4 && !router.ipv4, router != nil && !is4 && !router.ipv6:
+		return fmt.Sprintf("the router does not take %s routes on this session", ipVersion(is4))
+	}
+	return ""
+}
+
+func ipVersion(is4 bool) string {
+	if is4 {
+		return "IPv4"
+	}
+	return "IPv6"
+}

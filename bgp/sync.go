@@ -1,0 +1,60 @@
+package bgp
+
+import "time"
+
+// A syncing is the wait, after a start, for routers that may hold routes from
+// before it: until the End-of-RIB has told each of them what is no longer so.
+type syncing struct {
+	begin  time.Time
+	until  map[string]time.Time // by session: when its router gives up on us
+	synced map[string]time.Time // by session: when it had been told everything
+}
+
+// newSyncing begins the wait for those of sessions that have graceful restart:
+// the others' routers forgot everything when we went away.
+func newSyncing(begin time.Time, sessions []Session) *syncing {
+	y := &syncing{begin: begin, until: map[string]time.Time{}, synced: map[string]time.Time{}}
+	for _, s := range sessions {
+		if s.GracefulRestart {
+			y.until[s.Name] = begin.Add(s.restartTime())
+		}
+	}
+	return y
+}
+
+// mark records that a session's router was told everything; only the first time
+// counts.
+func (y *syncing) mark(name string, at time.Time) {
+	if y.synced[name].IsZero() {
+		y.synced[name] = at
+	}
+}
+
+// done tells when the last router had been told, or, unreachable, had given up.
+func (y *syncing) done(now time.Time) (time.Time, bool) {
+	last := y.begin
+	for name, until := range y.until {
+		at, ok := y.synced[name]
+		if !ok {
+			at = until
+		}
+		if at.After(now) {
+			return time.Time{}, false
+		}
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last, true
+}
+
+// limit is when the wait is over at the latest.
+func (y *syncing) limit() time.Time {
+	limit := y.begin
+	for _, until := range y.until {
+		if until.After(limit) {
+			limit = until
+		}
+	}
+	return limit
+}
