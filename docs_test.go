@@ -1,0 +1,143 @@
+package fanfare
+
+import (
+	"fmt"
+	"go/ast"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Every package says what it is for: in doc.go, or, a command, in main.go.
+func TestPackagesAreDocumented(t *testing.T) {
+	documented := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test() {
+			continue
+		}
+		home := "doc.go"
+		if s.main() {
+			home = "main.go"
+		}
+		comment := s.file.Doc != nil && !ast.IsGenerated(s.file)
+		if comment && path.Base(s.path) != home {
+			t.Errorf("%s has the package comment, which belongs in %s", s.path, home)
+		}
+		documented[s.dir()] = documented[s.dir()] || comment
+	}
+	for dir, ok := range documented {
+		if !ok {
+			t.Errorf("package %s has no package comment", dir)
+		}
+	}
+}
+
+// Links between the documents lead somewhere. Links to other places are not
+// followed: no test needs the Internet.
+func TestLinks(t *testing.T) {
+	for _, name := range files(t, ".md") {
+		for _, l := range links(read(t, name)) {
+			if why := dangling(t, name, l); why != "" {
+				t.Errorf("%s: link to %s: %s", name, l, why)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+var (
+	fenced = regexp.MustCompile("(?ms)^```.*?^```")
+	inline = regexp.MustCompile("`[^`\n]*`")
+	linked = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	header = regexp.MustCompile(`(?m)^#+ +(.*)$`)
+	noSlug = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// links are the targets of links in a Markdown text, code left out.
+func links(text string) []string {
+	text = inline.ReplaceAllString(fenced.ReplaceAllString(text, ""), "")
+	var targets []string
+	for _, m := range linked.FindAllStringSubmatch(text, -1) {
+		targets = append(targets, m[1])
+	}
+	return targets
+}
+
+// anchors are the names by which GitHub lets one link to headings.
+func anchors(text string) []string {
+	var names []string
+	for _, m := range header.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		slug := noSlug.ReplaceAllString(strings.ToLower(strings.TrimSpace(m[1])), "")
+		names = append(names, strings.ReplaceAll(slug, " ", "-"))
+	}
+	return names
+}
+
+// dangling says what is wrong with a link in the file called name.
+func dangling(t *testing.T, name, link string) string {
+	t.Helper()
+	if strings.Contains(link, "://") || strings.HasPrefix(link, "mailto:") {
+		return ""
+	}
+	file, anchor, _ := strings.Cut(link, "#")
+	target := name
+	if file != "" {
+		target = path.Join(path.Dir(name), file)
+	}
+	if _, err := os.Stat(target); err != nil {
+		return "there is no such file"
+	}
+	if anchor != "" && !slices.Contains(anchors(read(t, target)), anchor) {
+		return "there is no such heading"
+	}
+	return ""
+}
+
+func TestDangling(t *testing.T) {
+	for _, tt := range []struct{ link, want string }{
+		{"LICENSE", ""},
+		{"../LICENSE", "there is no such file"},
+		{"CONTRIBUTING.md#the-tree", ""},
+		{"CONTRIBUTING.md#the-forest", "there is no such heading"},
+		{"#the-forest", "there is no such heading"},
+		{"nowhere.md", "there is no such file"},
+		{"https://example.org/nowhere", ""},
+	} {
+		if got := dangling(t, "README.md", tt.link); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.link, got, tt.want)
+		}
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	const text = "# A `b`: c, d\n[one](x.md) [two](y.md#z)\n```\n# no\n[three](no.md)\n```\n`[four](no.md)`\n"
+	if got, want := fmt.Sprint(links(text)), "[x.md y.md#z]"; got != want {
+		t.Errorf("links %s, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(anchors(text)), "[a-b-c-d]"; got != want {
+		t.Errorf("anchors %s, want %s", got, want)
+	}
+}
+
+// What the documents tell people to type exists.
+func TestMakeTargets(t *testing.T) {
+	makefile := read(t, "Makefile")
+	for _, name := range append(files(t, ".md"), "Makefile", ".ci/run") {
+		for _, m := range regexp.MustCompile("(?m)(?:`|^ *|\\$ )make ([a-z-]+)").FindAllStringSubmatch(read(t, name), -1) {
+			if !strings.Contains(makefile, "\n"+m[1]+":") {
+				t.Errorf("%s: make %s: the Makefile has no such target", name, m[1])
+			}
+		}
+	}
+}

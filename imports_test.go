@@ -1,0 +1,188 @@
+package fanfare
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The borders between packages. They are what keeps each part small enough to
+// hold in one's head, and testable without the others: bgp, l2 and proxy know
+// addresses and packets and nothing of Kubernetes; what decides knows
+// Kubernetes and nothing of GoBGP or netfilter.
+//
+// To move a border is to change the design: say why in docs/decisions.
+
+// A sealed package imports nothing of this module but what is listed.
+var sealed = map[string][]string{
+	"api/v1alpha1":     nil,
+	"bgp":              nil,
+	"l2":               nil,
+	"proxy":            nil,
+	"internal/cluster": {"api/v1alpha1"},
+	"internal/ipam":    {"internal/cluster"},
+	"internal/nstest":  nil,
+}
+
+// alsoInTests may be imported by the tests of a sealed package.
+var alsoInTests = []string{"internal/nstest"}
+
+// A fence keeps libraries in the places that are theirs.
+type fence struct {
+	// libraries are import paths; what is below them belongs to them.
+	libraries []string
+	// homes are directories, with what is below them, and single files.
+	homes []string
+	why   string
+}
+
+var fences = []fence{
+	{
+		libraries: []string{"github.com/osrg/gobgp"},
+		homes:     []string{"bgp"},
+		why:       "its API is wide and changes; bgp.State is ours",
+	},
+	{
+		libraries: []string{"github.com/google/nftables", "sigs.k8s.io/knftables", "github.com/coreos/go-iptables"},
+		homes:     []string{"proxy"},
+		why:       "one table, one writer",
+	},
+	{
+		libraries: []string{"github.com/mdlayher/arp", "github.com/mdlayher/ndp"},
+		homes:     []string{"l2"},
+		why:       "who answers for an address is decided in one place",
+	},
+	{
+		libraries: []string{"github.com/hashicorp/memberlist"},
+		homes:     []string{"speaker"},
+		why:       "who is alive is a fact for Decide, not a service for everyone",
+	},
+	{
+		libraries: []string{"k8s.io/client-go"},
+		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "cmd"},
+		why:       "the API server is read into a Snapshot, and everything else works without one",
+	},
+	{
+		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
+		homes:     []string{"api", "internal/cluster", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
+		why:       "bgp, l2 and proxy can be used and tested without a cluster",
+	},
+}
+
+func TestImports(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, v := range violations(s.path, s.imports) {
+			t.Error(v)
+		}
+	}
+}
+
+// violations says which imports of the file at path cross a border.
+func violations(path string, imports []string) []string {
+	var bad []string
+	for _, i := range imports {
+		if ours, ok := strings.CutPrefix(i, module+"/"); ok {
+			if why := unsealed(path, ours); why != "" {
+				bad = append(bad, fmt.Sprintf("%s imports %s: %s", path, ours, why))
+			}
+			continue
+		}
+		for _, f := range fences {
+			if f.keeps(i) && !f.admits(path) {
+				bad = append(bad, fmt.Sprintf("%s imports %s, which belongs in %s: %s", path, i, strings.Join(f.homes, ", "), f.why))
+			}
+		}
+	}
+	return bad
+}
+
+// unsealed says what is wrong when the file at path imports our package pkg.
+func unsealed(path, pkg string) string {
+	for home, allowed := range sealed {
+		if !within(path, home) || within(pkg, home) || slices.Contains(allowed, pkg) {
+			continue
+		}
+		if strings.HasSuffix(path, "_test.go") && slices.Contains(alsoInTests, pkg) {
+			continue
+		}
+		if len(allowed) == 0 {
+			return home + " imports nothing of this module"
+		}
+		return fmt.Sprintf("%s imports nothing of this module but %s", home, strings.Join(allowed, ", "))
+	}
+	return ""
+}
+
+func (f fence) keeps(library string) bool {
+	return slices.ContainsFunc(f.libraries, func(l string) bool { return within(library, l) })
+}
+
+func (f fence) admits(path string) bool {
+	return slices.ContainsFunc(f.homes, func(h string) bool { return within(path, h) })
+}
+
+// within says whether path is place or below it.
+func within(path, place string) bool {
+	return path == place || strings.HasPrefix(path, place+"/")
+}
+
+func TestViolations(t *testing.T) {
+	const ours = module + "/"
+	for _, tt := range []struct {
+		path, imports string
+		want          string // a part of the violation, empty when there is none
+	}{
+		{"bgp/gobgp.go", "github.com/osrg/gobgp/v4/pkg/server", ""},
+		{"bgp/gobgp_test.go", "github.com/osrg/gobgp/v4/api", ""},
+		{"speaker/speaker.go", "github.com/osrg/gobgp/v4/api", "belongs in bgp"},
+		{"speaker/speaker_test.go", "github.com/osrg/gobgp/v4/api", "belongs in bgp"},
+		{"e2e/lab/story_test.go", "github.com/osrg/gobgp/v4/api", "belongs in bgp"},
+
+		{"proxy/nft.go", "github.com/google/nftables/expr", ""},
+		{"proxy/nft.go", "sigs.k8s.io/knftables", ""},
+		{"proxy/iptables.go", "github.com/coreos/go-iptables/iptables", ""},
+		{"e2e/lab/observer.go", "github.com/google/nftables", "belongs in proxy"},
+		{"cmd/fanfare/cleanup.go", "sigs.k8s.io/knftables", "belongs in proxy"},
+		{"speaker/pass_test.go", "github.com/google/nftables", "belongs in proxy"},
+
+		{"l2/arp.go", "github.com/mdlayher/arp", ""},
+		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
+		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
+		{"speaker/members.go", "github.com/hashicorp/memberlist", ""},
+		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in speaker"},
+
+		{"internal/cluster/watch.go", "k8s.io/client-go/tools/cache", ""},
+		{"speaker/status.go", "k8s.io/client-go/rest", ""},
+		{"speaker/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
+		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
+		{"speaker/decide.go", "k8s.io/api/core/v1", ""},
+		{"bgp/bgp.go", "k8s.io/api/core/v1", "can be used and tested without a cluster"},
+		{"proxy/proxy.go", "k8s.io/utils/ptr", "without a cluster"},
+		{"l2/l2_test.go", "k8s.io/apimachinery/pkg/labels", "without a cluster"},
+		{"proxy/proxy_test.go", "sigs.k8s.io/yaml", "without a cluster"},
+
+		{"bgp/bgp.go", ours + "proxy", "bgp imports nothing of this module"},
+		{"proxy/proxy.go", ours + "internal/cluster", "proxy imports nothing of this module"},
+		{"l2/l2.go", ours + "api/v1alpha1", "l2 imports nothing of this module"},
+		{"proxy/nft_test.go", ours + "proxy", ""},
+		{"proxy/nft_test.go", ours + "internal/nstest", ""},
+		{"proxy/nft.go", ours + "internal/nstest", "proxy imports nothing of this module"},
+		{"proxy/internal/text/text.go", ours + "bgp", "proxy imports nothing of this module"},
+		{"internal/cluster/parse.go", ours + "api/v1alpha1", ""},
+		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1"},
+		{"internal/ipam/allocate.go", ours + "speaker", "nothing of this module but internal/cluster"},
+		{"api/v1alpha1/pool.go", ours + "internal/cluster", "api/v1alpha1 imports nothing of this module"},
+		{"speaker/pass.go", ours + "bgp", ""},
+		{"cmd/fanfare/main.go", ours + "speaker", ""},
+		{"bgproute/x.go", "k8s.io/client-go/rest", "belongs in"},
+	} {
+		got := strings.Join(violations(tt.path, []string{tt.imports}), "\n")
+		switch {
+		case tt.want == "" && got != "":
+			t.Errorf("%s imports %s: %q, want nothing", tt.path, tt.imports, got)
+		case !strings.Contains(got, tt.want):
+			t.Errorf("%s imports %s: %q, want %q", tt.path, tt.imports, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package fanfare
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"testing"
+)
+
+// Nothing sleeps in order to give something else time: it waits for what it is
+// waiting for. Time is slept away in two places only, and both are in tests: in
+// a loop that asks again until a deadline, and in a bubble of testing/synctest,
+// where it costs nothing.
+func TestNobodySleeps(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, n := range sleeps(s.file, s.test() || within(s.path, "e2e") || within(s.path, "internal/nstest")) {
+			t.Errorf("%s: time.Sleep; wait for the condition, or use a timer that ctx can end", s.line(n))
+		}
+	}
+}
+
+// sleeps finds the calls of time.Sleep that the rule forbids in f.
+func sleeps(f *ast.File, test bool) []ast.Node {
+	if test && slices.ContainsFunc(f.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing/synctest"` }) {
+		return nil
+	}
+	var found []ast.Node
+	ast.PreorderStack(f, nil, func(n ast.Node, stack []ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok || sel.Sel.Name != "Sleep" {
+			return true
+		}
+		if x, ok := sel.X.(*ast.Ident); !ok || x.Name != "time" {
+			return true
+		}
+		inLoop := slices.ContainsFunc(stack, func(n ast.Node) bool { _, ok := n.(*ast.ForStmt); return ok })
+		if !test || !inLoop {
+			found = append(found, n)
+		}
+		return true
+	})
+	return found
+}
+
+func TestSleeps(t *testing.T) {
+	const head = "package p\nimport \"time\"\n"
+	for _, tt := range []struct {
+		name, src string
+		test      bool
+		want      int
+	}{
+		{"product", head + "func f() { time.Sleep(1) }", false, 1},
+		{"product, in a loop", head + "func f() { for { time.Sleep(1) } }", false, 1},
+		{"product, as a value", head + "var wait = time.Sleep", false, 1},
+		{"test", head + "func f() { time.Sleep(1) }", true, 1},
+		{"test, until a deadline", head + "func f() { for !done() { time.Sleep(1) } }", true, 0},
+		{"test, in a bubble", head + "import \"testing/synctest\"\nfunc f() { synctest.Test(nil, func() { time.Sleep(1) }) }", true, 0},
+		{"another Sleep", head + "func f() { sheep.Sleep(time.Second) }", false, 0},
+	} {
+		f, err := parser.ParseFile(token.NewFileSet(), "p.go", tt.src, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(sleeps(f, tt.test)); got != tt.want {
+			t.Errorf("%s: %d found, want %d", tt.name, got, tt.want)
+		}
+	}
+}

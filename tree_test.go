@@ -1,0 +1,78 @@
+package fanfare
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/fanfare-lb/fanfare"
+
+// A source is a Go file of this module.
+type source struct {
+	path    string // below the root, with slashes: "bgp/state.go"
+	imports []string
+	file    *ast.File
+	fset    *token.FileSet
+}
+
+func (s source) dir() string { return path.Dir(s.path) }
+func (s source) test() bool  { return strings.HasSuffix(s.path, "_test.go") }
+func (s source) main() bool  { return s.file.Name.Name == "main" }
+func (s source) built() bool { return !s.test() && !ast.IsGenerated(s.file) }
+func (s source) line(n ast.Node) string {
+	return s.path + ":" + strconv.Itoa(s.fset.Position(n.Pos()).Line)
+}
+
+// sources parses every Go file below the root, whatever its build constraints.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, name := range files(t, ".go") {
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := source{path: name, file: f, fset: fset}
+		for _, i := range f.Imports {
+			// The parser has checked that it is a string.
+			p, _ := strconv.Unquote(i.Path.Value)
+			s.imports = append(s.imports, p)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// files lists the files below the root that end in suffix, without testdata and
+// what begins with a dot, as the go command does.
+func files(t *testing.T, suffix string) []string {
+	t.Helper()
+	var names []string
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && p != "." && (d.Name() == "testdata" || d.Name() == "bin" || d.Name()[0] == '.') {
+			return fs.SkipDir
+		}
+		if !d.IsDir() && strings.HasSuffix(p, suffix) {
+			names = append(names, filepath.ToSlash(p))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) == 0 {
+		t.Fatalf("no file ends in %s", suffix)
+	}
+	return names
+}
