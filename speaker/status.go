@@ -1,9 +1,11 @@
 package speaker
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -145,18 +147,50 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {
 	switch {
 	case r.Code == cluster.Programmed && !p.programmed:
-		r.Code, r.Message = cluster.WaitingForProxy, fmt.Sprintf("the kernel does not have this yet: %v", p.err)
+		r.Code, r.Message = cluster.WaitingForProxy, "the kernel does not have this yet"
+		if p.err != nil {
+			r.Message += ": " + p.err.Error()
+		}
 	case r.Code == cluster.Announced && !st.Announced:
 		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
 		if p.programmed {
-			r.Code, r.Message = cluster.WaitingForSession, fmt.Sprintf("not announced: %v", p.err)
+			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.obstacle(st.Address, b)
 		}
-	case r.Code == cluster.Announced && !b.Established():
-		r.Code, r.Message = cluster.WaitingForSession, "nobody hears it: "+b.Trouble()
+	case r.Code == cluster.Announced && !heard(b):
+		r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+trouble(b)
 	case st.Lingering != nil && r.Protocol == "bgp":
 		r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", st.Lingering.Format(time.TimeOnly))
 	}
 	return r
+}
+
+// obstacle is why BGP does not announce an address that it should.
+func (p *published) obstacle(addr netip.Addr, b bgp.Status) string {
+	for _, s := range b.Sessions {
+		for _, o := range s.Omissions {
+			if o.Prefix.Addr() == addr {
+				return fmt.Sprintf("router %s cannot be told: %s", s.Name, o.Reason)
+			}
+		}
+	}
+	if p.err != nil {
+		return p.err.Error()
+	}
+	return "no session can carry it"
+}
+
+// heard says whether any router listens.
+func heard(b bgp.Status) bool {
+	return slices.ContainsFunc(b.Sessions, func(s bgp.SessionStatus) bool { return s.State == bgp.Established })
+}
+
+// trouble is what is in the way of each session.
+func trouble(b bgp.Status) string {
+	var what []string
+	for _, s := range b.Sessions {
+		what = append(what, fmt.Sprintf("%s (%s): %s", s.Name, s.State, cmp.Or(s.LastError, "not up yet")))
+	}
+	return strings.Join(what, "; ")
 }
 
 // orphans are the addresses that nobody holds any more and that are still

@@ -20,7 +20,6 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
-	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+// run runs a command line and returns what it prints.
+func run(args ...string) (string, error) {
+	cmd := root()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetArgs(args)
+	err := cmd.Execute()
+	return out.String(), err
+}
+
+// What a user gets wrong is named with what would be right.
+func TestMistakesAreNamed(t *testing.T) {
+	t.Setenv("NODE_NAME", "")
+	dir := t.TempDir()
+	for _, row := range []struct {
+		args string
+		want string
+	}{
+		{"plan --files " + dir, "--node-name: missing"},
+		{"plan --node-name n1", "--files: missing"},
+		{"plan --node-name n1 --files " + dir + "/none", dir + "/none"},
+		{"plan --node-name n1 --files " + dir + " --detect-local cidr=10.0.0.0/99", `--detect-local "cidr=10.0.0.0/99": want a prefix such as`},
+		{"plan --node-name n1 --files " + dir + " --detect-local pods", `--detect-local "pods": want node-cidr`},
+		{"speaker --node-name n1 --files " + dir + " --log-level loud", `--log-level "loud": want debug`},
+		{"speaker --node-name n1 --files " + dir + " --linger-bgp -1s", "--linger-bgp -1s: want zero or more"},
+		{"status --run-dir " + dir, "no speaker answers at " + dir},
+		{"stauts", `unknown command "stauts"`},
+	} {
+		_, err := run(strings.Fields(row.args)...)
+		if err == nil || !strings.Contains(err.Error(), row.want) {
+			t.Errorf("fanfare %s: %v; want %q in it", row.args, err, row.want)
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"pool.yaml", "peer.yaml", "service.yaml"} {
+		data, err := os.ReadFile(filepath.Join("../../manifests/samples", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node := "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {addresses: [{type: InternalIP, address: 10.0.0.11}]}\n"
+	if err := os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(node), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := run("plan", "--files", dir, "--node-name", "n1", "--run-dir", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"session ", "NoEndpoints: not announced: no endpoint is ready anywhere"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if strings.Contains(out, "problems") {
+		t.Errorf("the samples have problems:\n%s", out)
+	}
+}
+
+func TestPrintStatus(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	behind := now.Add(-5 * time.Second)
+	reason := func(protocol string, code cluster.Code, message string) speaker.ReasonStatus {
+		return speaker.ReasonStatus{Service: "shop/web", Protocol: protocol, Code: code, Message: message}
+	}
+	st := &speaker.Status{
+		Node: "n1", Version: "v1", Started: now.Add(-time.Hour), Error: "forward: no\nannounce: no", Behind: &behind,
+		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
+			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: now.Add(-time.Minute), Advertised: 1},
+			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.Active, Since: now.Add(-time.Minute), LastError: "connection refused"},
+		}},
+		Addresses: []speaker.AddressStatus{
+			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Ports: []string{"tcp/80"}, Announced: true, Programmed: true,
+				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.Programmed, "fine"), reason("bgp", cluster.Announced, "announced to tor1")}},
+			{Address: netip.MustParseAddr("192.0.2.2"), Services: []string{"shop/web"}, Ports: []string{"tcp/1", "tcp/2", "tcp/3", "tcp/4"}, Programmed: true,
+				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.NoEndpoints, "connections are refused: no endpoint is ready anywhere"),
+					reason("bgp", cluster.NoEndpoints, "not announced: no endpoint is ready anywhere")}},
+		},
+		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
+		Problems: []cluster.Problem{{Object: "AddressPool lan", File: "pool.yaml", Field: "spec.addresses[0]", Value: "x", Message: "want a prefix"}},
+	}
+	var out bytes.Buffer
+	if err := printStatus(&out, st, now); err != nil {
+		t.Fatal(err)
+	}
+	want := `node n1, fanfare v1, up 60m
+
+ROUTER  ADDRESS   AS     SESSION      SINCE  ROUTES
+tor1    10.0.0.1  65000  Established  60s    1
+tor2    10.0.0.2  65000  Active       60s    0
+
+ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
+192.0.2.1  shop/web  tcp/80          yes        yes
+192.0.2.2  shop/web  tcp/1,tcp/2,+2  yes        no: no endpoint is ready anywhere
+
+Needs attention:
+  forward: no; announce: no
+  a change has been waiting for 5s
+  router tor2: connection refused
+  AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
+  Service shop/db: there is no AddressPool
+  Service shop/web (192.0.2.2): connections are refused: no endpoint is ready anywhere
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+func statusCommand() *cobra.Command {
+	var (
+		runDir string
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Say what the speaker of this node announces and forwards, and why not",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			st, err := speaker.Ask(ctx, runDir)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(st)
+			}
+			return printStatus(cmd.OutOrStdout(), st, time.Now())
+		},
+	}
+	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "everything, for programs")
+	return cmd
+}
+
+// printStatus is silent about what is well: a column or a section is there when
+// it has something to say.
+func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "node %s, fanfare %s, up %s\n", st.Node, st.Version, duration.HumanDuration(now.Sub(st.Started)))
+	printSessions(t, st.BGP, now)
+	printAddresses(t, st.Addresses)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	if lines := attention(st, now); len(lines) > 0 {
+		fmt.Fprintf(w, "\nNeeds attention:\n  %s\n", strings.Join(lines, "\n  "))
+	}
+	return nil
+}
+
+func printSessions(w io.Writer, b bgp.Status, now time.Time) {
+	if len(b.Sessions) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nROUTER\tADDRESS\tAS\tSESSION\tSINCE\tROUTES\n")
+	for _, s := range b.Sessions {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\n", s.Name, s.PeerAddress, s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
+	}
+}
+
+func printAddresses(w io.Writer, list []speaker.AddressStatus) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprint(w, "\nADDRESS\tSERVICE\tPORTS\tFORWARDED\tANNOUNCED\n")
+	for _, a := range list {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", a.Address, dash(a.Services), dash(a.Ports), yes(a.Programmed), announced(a))
+	}
+}
+
+// announced is "yes", or "no" and why.
+func announced(a speaker.AddressStatus) string {
+	var why []string
+	for _, r := range a.Reasons {
+		if r.Protocol == "bgp" && r.Code != cluster.Announced {
+			why = append(why, strings.TrimPrefix(r.Message, "not announced: "))
+		}
+	}
+	if len(why) == 0 {
+		return yes(a.Announced)
+	}
+	return yes(a.Announced) + ": " + strings.Join(why, "; ")
+}
+
+// attention is what somebody has to do something about.
+func attention(st *speaker.Status, now time.Time) (lines []string) {
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if st.Error != "" {
+		say("%s", strings.ReplaceAll(st.Error, "\n", "; "))
+	}
+	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
+		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
+	}
+	for _, s := range st.BGP.Sessions {
+		if s.State != bgp.Established {
+			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
+		}
+		for _, o := range s.Omissions {
+			say("router %s is not told %s: %s", s.Name, o.Prefix, o.Reason)
+		}
+	}
+	for _, p := range st.BGP.Problems {
+		say("%s", p)
+	}
+	for _, p := range st.Problems {
+		say("%s", p)
+	}
+	for _, r := range st.Waiting {
+		say("Service %s: %s", r.Service, r.Message)
+	}
+	for _, a := range st.Addresses {
+		for _, r := range a.Reasons {
+			if r.Protocol == "proxy" && r.Code != cluster.Programmed {
+				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
+			}
+		}
+	}
+	return lines
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// dash joins words, or says that there are none.
+func dash(words []string) string {
+	switch len(words) {
+	case 0:
+		return "-"
+	case 1, 2, 3:
+		return strings.Join(words, ",")
+	default:
+		return strings.Join(words[:2], ",") + ",+" + strconv.Itoa(len(words)-2)
+	}
+}

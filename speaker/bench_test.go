@@ -1,0 +1,126 @@
+package speaker
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+const benchServices = 10_000
+
+// BenchmarkPass measures the way from a Snapshot to the kernel among 10,000
+// Services with two endpoints each: one endpoint that changes, beside a full load
+// into an empty table.
+func BenchmarkPass(b *testing.B) {
+	b.Run("one endpoint", func(b *testing.B) {
+		p, decider := benchPass(b)
+		snap := benchSnapshot()
+		benchRun(b, p, decider, snap)
+		for i := 0; b.Loop(); i++ {
+			snap = changed(snap, i)
+			benchRun(b, p, decider, snap)
+		}
+	})
+	b.Run("full load", func(b *testing.B) {
+		snap := benchSnapshot()
+		for b.Loop() {
+			b.StopTimer()
+			p, decider := benchPass(b)
+			b.StartTimer()
+			benchRun(b, p, decider, snap)
+			b.StopTimer()
+			if err := proxy.Cleanup(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+}
+
+// BenchmarkDecide measures the decision alone.
+func BenchmarkDecide(b *testing.B) {
+	c := Config{Node: "n1"}
+	b.Run("one endpoint", func(b *testing.B) {
+		decider, snap := NewDecider(c), benchSnapshot()
+		decider.Decide(snap)
+		for i := 0; b.Loop(); i++ {
+			snap = changed(snap, i)
+			decider.Decide(snap)
+		}
+	})
+	b.Run("everything", func(b *testing.B) {
+		snap := benchSnapshot()
+		for b.Loop() {
+			Decide(c, snap)
+		}
+	})
+}
+
+func benchPass(b *testing.B) (*pass, *Decider) {
+	b.Helper()
+	nstest.Isolate(b)
+	log := slog.New(slog.DiscardHandler)
+	forwarder, err := proxy.New(b.Context(), proxy.Options{Logger: log})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { forwarder.Close() })
+	return newPass(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, forwarder, testLinger, log), NewDecider(Config{Node: "n1"})
+}
+
+func benchRun(b *testing.B, p *pass, decider *Decider, snap *cluster.Snapshot) {
+	if err := p.run(b.Context(), decider.Decide(snap), true); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func benchSnapshot() *cluster.Snapshot {
+	snap := &cluster.Snapshot{
+		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
+		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
+		Peers: []*cluster.Peer{{Name: "elsewhere", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Nothing()}},
+	}
+	addr := netip.MustParseAddr("198.18.0.0")
+	for i := range benchServices {
+		spec := &cluster.Spec{
+			Name:                  cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%05d", i)},
+			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+			Ports:                 []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+		}
+		snap.Services = append(snap.Services, cluster.Service{Spec: spec, Endpoints: benchEndpoints(i, 0)})
+		snap.Assignments = append(snap.Assignments, cluster.Assignment{Addr: addr, Service: spec.Name, Pool: "lan"})
+		addr = addr.Next()
+	}
+	return snap
+}
+
+func benchEndpoints(service, generation int) *cluster.Endpoints {
+	e := &cluster.Endpoints{}
+	for pod, node := range []string{"n1", "n2"} {
+		ip := netip.AddrFrom4([4]byte{10, byte(pod*2 + generation%2), byte(service >> 8), byte(service)})
+		e.List = append(e.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
+			Addr: netip.AddrPortFrom(ip, 8080), Ready: true, Serving: true})
+	}
+	e.List[0].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(service >> 8), byte(service)}), 8080)
+	return e
+}
+
+// changed is snap with another endpoint behind one Service.
+func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
+	next := *snap
+	next.Services = slices.Clone(snap.Services)
+	n := i * 7919 % benchServices
+	next.Services[n].Endpoints = benchEndpoints(n, 1+i/benchServices)
+	return &next
+}

@@ -1,0 +1,63 @@
+package speaker
+
+import (
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// Each file of testdata/decide is a cluster as YAML and, for each node, all that
+// the speaker there would do with it and why.
+func TestDecide(t *testing.T) {
+	paths, err := filepath.Glob("testdata/decide/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatal("no golden files", err)
+	}
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			golden, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			snap := snapshotOf(t, golden.Files[0].Data)
+			for i, f := range golden.Files[1:] {
+				got := Decide(Config{Node: f.Name, NodeCIDR: true}, snap).String()
+				if !*update {
+					if diff := cmp.Diff(string(f.Data), got); diff != "" {
+						t.Errorf("node %s (-want +got):\n%s", f.Name, diff)
+					}
+				}
+				golden.Files[i+1].Data = []byte(got)
+			}
+			if *update {
+				if err := os.WriteFile(path, txtar.Format(golden), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// snapshotOf reads YAML as a speaker with --files does.
+func snapshotOf(t *testing.T, yaml []byte) *cluster.Snapshot {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ipam.NewSource(files, nil).Snapshot()
+}

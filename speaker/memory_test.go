@@ -1,0 +1,91 @@
+package speaker
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+func TestMemory(t *testing.T) {
+	dir := t.TempDir()
+	if held, err := Held(dir); held != nil || err != nil {
+		t.Fatalf("a new speaker remembers %v, %v", held, err)
+	}
+	want := []cluster.Assignment{
+		{Addr: netip.MustParseAddr("192.0.2.1"), Service: cluster.Name{Namespace: "shop", Name: "web"}, Pool: "lan"},
+		{Addr: netip.MustParseAddr("2001:db8::1"), Service: cluster.Name{Namespace: "shop", Name: "web"}, Pool: "lan"},
+	}
+	m := memory{dir: dir}
+	for range 2 {
+		if err := m.keep(&cluster.Snapshot{Assignments: want}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held, err := Held(dir)
+	if err != nil || !slices.Equal(held, want) {
+		t.Errorf("remembered %v, %v; want %v", held, err, want)
+	}
+	if err := Forget(dir); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// An unchanged list is not written again: the file would wear out flash disks
+// and hide when an address was last given out.
+func TestMemoryWritesOnlyChanges(t *testing.T) {
+	m := memory{dir: t.TempDir()}
+	snap := &cluster.Snapshot{}
+	if err := m.keep(snap); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(m.path()); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.keep(snap); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(m.path()); err == nil {
+		t.Error("written again")
+	}
+}
+
+func TestHeldNamesABrokenFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "assignments.json")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Held(dir)
+	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOneSpeakerForARunDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	if Running(dir) {
+		t.Error("a speaker runs where there is no directory")
+	}
+	release, err := lock(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !Running(dir) {
+		t.Error("the speaker is not seen")
+	}
+	if _, err := lock(dir); err == nil || !strings.Contains(err.Error(), "--run-dir") {
+		t.Errorf("a second speaker got %v", err)
+	}
+	release()
+	if Running(dir) {
+		t.Error("the speaker is seen after its end")
+	}
+}
