@@ -94,7 +94,7 @@ type BGPPeerSpec struct {
 	// away than one hop. Unset: it is directly connected.
 	//
 	// +optional
-	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	EBGPMultihopTTL int32 `json:"ebgpMultihopTTL,omitempty"`
 

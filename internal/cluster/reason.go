@@ -82,5 +82,6 @@ const (
 	RequestRefused   Code = "RequestRefused"   // the requested address or pool cannot be had
 	AddressConflict  Code = "AddressConflict"  // another Service holds the address
 	PoolGone         Code = "PoolGone"         // the address is kept although its pool no longer has it
-	PositionConflict Code = "PositionConflict" // two Services hash to one address of the pool
+	NotOurs          Code = "NotOurs"          // the status names an address of no pool: somebody else's
+	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service
 )

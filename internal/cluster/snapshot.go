@@ -61,9 +61,26 @@ type Spec struct {
 	// spec.loadBalancerIP; RequestedPool is the pool, by annotation.
 	Requested     []netip.Addr
 	RequestedPool string
+	// BadRequest is what the Service asks for in words that are no addresses,
+	// empty when it was understood. Such a Service gets no address by chance: it
+	// would move as soon as the mistake is mended.
+	BadRequest string
+
+	// Unsupported are the fields that say something that is not done yet, such
+	// as "spec.loadBalancerSourceRanges". To serve the Service as if they were
+	// not there would be wrong or unsafe.
+	Unsupported []string
 
 	// Status are the addresses of status.loadBalancer.ingress.
 	Status []netip.Addr
+}
+
+// status is the addresses of the object's status; s may be nil.
+func (s *Spec) status() []netip.Addr {
+	if s == nil {
+		return nil
+	}
+	return s.Status
 }
 
 // A Port is one port of a Service. Its Name ties it to the endpoints' ports.
@@ -111,7 +128,8 @@ type Node struct {
 // A Pool is a set of addresses to give to Services.
 type Pool struct {
 	Name          string
-	Ranges        []netipx.IPRange // in the object's order; never overlapping another pool
+	Created       time.Time        // zero when the object carries no creationTimestamp
+	Ranges        []netipx.IPRange // in the object's order; none overlaps another, of this pool or of any
 	Allocation    Allocation
 	AvoidBuggyIPs bool // do not give out .0 and .255 of IPv4
 }
@@ -133,6 +151,16 @@ func (p *Pool) Contains(addr netip.Addr) bool {
 		}
 	}
 	return false
+}
+
+// PoolOf is the name of the pool that contains addr, empty when none does.
+func PoolOf(pools []*Pool, addr netip.Addr) string {
+	for _, p := range pools {
+		if p.Contains(addr) {
+			return p.Name
+		}
+	}
+	return ""
 }
 
 // A Peer is a BGP router to announce to, from the nodes that it selects.
@@ -160,6 +188,11 @@ type Assignment struct {
 	Addr    netip.Addr
 	Service Name
 	Pool    string // empty when no pool contains the address any more
+}
+
+// Compare orders by address, then Service.
+func (a Assignment) Compare(o Assignment) int {
+	return cmp.Or(a.Addr.Compare(o.Addr), a.Service.Compare(o.Service))
 }
 
 // A Name is a namespaced name.

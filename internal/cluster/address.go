@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+)
+
+// reserved are the addresses that no Service can have: a node would take them
+// for its own, for a group, or for a neighbour's.
+var reserved = []struct {
+	netip.Prefix
+	what string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast"},
+	{netip.MustParsePrefix("255.255.255.255/32"), "broadcast"},
+	{netip.MustParsePrefix("::/127"), "unspecified or loopback"},
+	{netip.MustParsePrefix("::ffff:0:0/96"), "IPv4-mapped"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast"},
+}
+
+// reservedIn says what is reserved in r, empty when nothing is.
+func reservedIn(r netipx.IPRange) string {
+	for _, p := range reserved {
+		if r.Overlaps(netipx.RangeOfPrefix(p.Prefix)) {
+			return p.what
+		}
+	}
+	return ""
+}
+
+// parseAddr reads an address without a zone. An IPv4-mapped IPv6 address is not
+// taken for the IPv4 address inside: the kernel and routers do not either.
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		return netip.Addr{}, errors.New("is no IP address; write one such as 192.0.2.10 or 2001:db8::10")
+	case a.Zone() != "":
+		return netip.Addr{}, fmt.Errorf("has a zone; write %s", a.WithZone(""))
+	case a.Is4In6():
+		return netip.Addr{}, fmt.Errorf("is an IPv4 address written as IPv6; write %s", a.Unmap())
+	}
+	return a, nil
+}
+
+// parseRange reads a CIDR, a range or an address of a pool.
+func parseRange(s string) (netipx.IPRange, error) {
+	var r netipx.IPRange
+	var err error
+	switch from, to, dash := strings.Cut(s, "-"); {
+	case dash:
+		r, err = parseFromTo(strings.TrimSpace(from), strings.TrimSpace(to))
+	case strings.Contains(s, "/"):
+		r, err = parseCIDR(strings.TrimSpace(s))
+	default:
+		var a netip.Addr
+		a, err = parseAddr(strings.TrimSpace(s))
+		r = netipx.IPRangeFrom(a, a)
+	}
+	if err != nil {
+		return netipx.IPRange{}, err
+	}
+	if what := reservedIn(r); what != "" {
+		return netipx.IPRange{}, fmt.Errorf("contains %s addresses, which no Service can have; leave them out", what)
+	}
+	return r, nil
+}
+
+func parseFromTo(from, to string) (netipx.IPRange, error) {
+	a, err := parseAddr(from)
+	if err != nil {
+		return netipx.IPRange{}, fmt.Errorf("its first address %q %w", from, err)
+	}
+	b, err := parseAddr(to)
+	if err != nil {
+		return netipx.IPRange{}, fmt.Errorf("its last address %q %w", to, err)
+	}
+	if a.BitLen() != b.BitLen() {
+		return netipx.IPRange{}, errors.New("begins in one address family and ends in the other; write two ranges")
+	}
+	if b.Less(a) {
+		return netipx.IPRange{}, fmt.Errorf("ends before it begins; write %s-%s", b, a)
+	}
+	return netipx.IPRangeFrom(a, b), nil
+}
+
+func parseCIDR(s string) (netipx.IPRange, error) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return netipx.IPRange{}, errors.New("is no CIDR; write one such as 192.0.2.0/26 or 2001:db8::/112")
+	case p.Addr().Is4In6():
+		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s/%d", p.Addr().Unmap(), max(0, p.Bits()-96))
+	case p != p.Masked():
+		// Half of those who write this mean the network and half the address.
+		return netipx.IPRange{}, fmt.Errorf("begins in the middle of a network; write %s for the network or %s for the address",
+			p.Masked(), p.Addr())
+	}
+	return netipx.RangeOfPrefix(p), nil
+}
+
+// parseAddrs reads addresses separated by commas. bad says what of it is no
+// address, empty when all is; the others are returned all the same, sorted and
+// without duplicates.
+func parseAddrs(s string) (addrs []netip.Addr, bad string) {
+	var mistakes []string
+	for f := range strings.SplitSeq(s, ",") {
+		f = strings.TrimSpace(f)
+		if f == "" {
+			continue
+		}
+		a, err := parseAddr(f)
+		if err == nil {
+			err = assignable(a)
+		}
+		if err != nil {
+			mistakes = append(mistakes, fmt.Sprintf("%q %v", f, err))
+			continue
+		}
+		addrs = append(addrs, a)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), strings.Join(mistakes, "; ")
+}
+
+// assignable says why a Service cannot have address a.
+func assignable(a netip.Addr) error {
+	if what := reservedIn(netipx.IPRangeFrom(a, a)); what != "" {
+		return fmt.Errorf("is %s, and no Service can have it", what)
+	}
+	return nil
+}

@@ -1,0 +1,379 @@
+package cluster
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// A Key names an object. The namespace of cluster-scoped kinds is empty.
+type Key struct {
+	Kind string
+	Name Name
+}
+
+func (k Key) String() string {
+	if k.Name.Namespace == "" {
+		return k.Kind + " " + k.Name.Name
+	}
+	return k.Kind + " " + k.Name.String()
+}
+
+// KeyOf is the key of an object that Set takes. ok is false for any other.
+func KeyOf(obj runtime.Object) (k Key, ok bool) {
+	switch o := obj.(type) {
+	case *corev1.Service:
+		return Key{"Service", Name{o.Namespace, o.Name}}, true
+	case *discoveryv1.EndpointSlice:
+		return Key{"EndpointSlice", Name{o.Namespace, o.Name}}, true
+	case *corev1.Node:
+		return Key{"Node", Name{Name: o.Name}}, true
+	case *v1alpha1.AddressPool:
+		return Key{"AddressPool", Name{Name: o.Name}}, true
+	case *v1alpha1.BGPPeer:
+		return Key{"BGPPeer", Name{Name: o.Name}}, true
+	}
+	return Key{}, false
+}
+
+// Parse makes a snapshot of objects, of the kinds that [Builder.Set] takes.
+func Parse(objects ...runtime.Object) *Snapshot {
+	b := NewBuilder()
+	for _, o := range objects {
+		b.Set(o, "")
+	}
+	return b.Snapshot()
+}
+
+// A Builder turns objects into snapshots. It keeps the parsed parts of each
+// object, so that a snapshot after one change costs the parsing of that object
+// and a copy of the slices' pointers. It is for one goroutine.
+type Builder struct {
+	services  map[Name]*Spec
+	slices    map[Name]*slice          // by the slice's own name
+	byService map[Name]map[Name]*slice // by the Service, then the slice's own name
+	endpoints map[Name]*Endpoints      // joined, for Services in services
+	nodes     map[string]*Node
+	pools     map[string]*Pool // also those that admit refuses
+	peers     map[string]*Peer
+	poolFiles map[string]string    // where pools came from
+	problems  map[string][]Problem // by what caused them; never an empty list
+
+	// What differs from the snapshot that was built last. A Service is in
+	// changed with its former Spec, nil when it had none.
+	changed       map[Name]*Spec
+	joins         map[Name]struct{} // Services whose slices changed
+	nodesChanged  bool
+	poolsChanged  bool
+	peersChanged  bool
+	problemsMoved bool
+	last          *Snapshot
+}
+
+// NewBuilder returns a Builder that knows no object.
+func NewBuilder() *Builder {
+	return &Builder{
+		services:  map[Name]*Spec{},
+		slices:    map[Name]*slice{},
+		byService: map[Name]map[Name]*slice{},
+		endpoints: map[Name]*Endpoints{},
+		nodes:     map[string]*Node{},
+		pools:     map[string]*Pool{},
+		peers:     map[string]*Peer{},
+		poolFiles: map[string]string{},
+		problems:  map[string][]Problem{},
+		changed:   map[Name]*Spec{},
+		joins:     map[Name]struct{}{},
+		last:      &Snapshot{},
+	}
+}
+
+// kept is said of an object that cannot be used while an older version can.
+const kept = "; the version before stays in use"
+
+// Set adds or replaces an object: a Service, EndpointSlice, Node, AddressPool or
+// BGPPeer. It does not keep obj, but parts of it (labels), which must not be
+// written any more. File is where it came from, for Problems.
+//
+// An AddressPool or BGPPeer with a mistake in it does not replace a good one of
+// its name, as an API server would not let it: no typo ends a session or takes
+// addresses away. If there was none, the pool's good part is used.
+func (b *Builder) Set(obj runtime.Object, file string) {
+	key, ok := KeyOf(obj)
+	if !ok {
+		return
+	}
+	var p problems
+	switch o := obj.(type) {
+	case *corev1.Service:
+		var s *Spec
+		s, p = parseService(o)
+		b.setService(key.Name, s)
+	case *discoveryv1.EndpointSlice:
+		var s *slice
+		s, p = parseSlice(o)
+		b.setSlice(key.Name, s)
+	case *corev1.Node:
+		var n *Node
+		n, p = parseNode(o)
+		b.nodesChanged = replace(b.nodes, o.Name, n) || b.nodesChanged
+	case *v1alpha1.AddressPool:
+		var pool *Pool
+		pool, p = parsePool(o)
+		if !keepOld(b.pools[o.Name], p) {
+			b.poolsChanged = replace(b.pools, o.Name, pool) || b.poolsChanged
+			b.poolFiles[o.Name] = file
+		}
+	case *v1alpha1.BGPPeer:
+		var peer *Peer
+		peer, p = parsePeer(o)
+		if !keepOld(b.peers[o.Name], p) {
+			b.peersChanged = replace(b.peers, o.Name, peer) || b.peersChanged
+		}
+	}
+	b.Report(key.String(), p.of(key.String(), file))
+}
+
+// keepOld says whether the version before stays, and says so in p.
+func keepOld[T any](old *T, p problems) bool {
+	if old == nil || len(p) == 0 {
+		return false
+	}
+	for i := range p {
+		p[i].Message += kept
+	}
+	return true
+}
+
+// Delete removes an object. One that is not there is no error.
+func (b *Builder) Delete(key Key) {
+	switch name := key.Name.Name; key.Kind {
+	case "Service":
+		b.setService(key.Name, nil)
+	case "EndpointSlice":
+		b.setSlice(key.Name, nil)
+	case "Node":
+		b.nodesChanged = replace(b.nodes, name, nil) || b.nodesChanged
+	case "AddressPool":
+		b.poolsChanged = replace(b.pools, name, nil) || b.poolsChanged
+		delete(b.poolFiles, name)
+	case "BGPPeer":
+		b.peersChanged = replace(b.peers, name, nil) || b.peersChanged
+	}
+	b.Report(key.String(), nil)
+}
+
+// replace sets m[k] to v, or deletes it when v is nil, and says whether that is
+// a change. An equal value stays the pointer that it was.
+func replace[K comparable, V any](m map[K]*V, k K, v *V) bool {
+	return replaceFunc(m, k, v, func(a, b *V) bool { return reflect.DeepEqual(a, b) })
+}
+
+func replaceFunc[K comparable, V any](m map[K]*V, k K, v *V, equal func(a, b *V) bool) bool {
+	old := m[k]
+	if old == v || old != nil && v != nil && equal(old, v) {
+		return false
+	}
+	if v == nil {
+		delete(m, k)
+	} else {
+		m[k] = v
+	}
+	return true
+}
+
+// Report sets the Problems that cause accounts for. An empty list ends them.
+func (b *Builder) Report(cause string, p []Problem) {
+	if slices.Equal(b.problems[cause], p) {
+		return
+	}
+	b.problemsMoved = true
+	if len(p) == 0 {
+		delete(b.problems, cause)
+	} else {
+		b.problems[cause] = p
+	}
+}
+
+func (b *Builder) setService(name Name, s *Spec) {
+	old := b.services[name]
+	if !replace(b.services, name, s) {
+		return
+	}
+	if _, ok := b.changed[name]; !ok {
+		b.changed[name] = old
+	}
+	if old == nil || s == nil {
+		b.joins[name] = struct{}{}
+	}
+}
+
+func (b *Builder) setSlice(name Name, s *slice) {
+	old := b.slices[name]
+	if !replaceFunc(b.slices, name, s, (*slice).equal) {
+		return
+	}
+	if old != nil {
+		b.unjoin(old.service, name)
+	}
+	if s == nil {
+		return
+	}
+	parts := b.byService[s.service]
+	if parts == nil {
+		parts = map[Name]*slice{}
+		b.byService[s.service] = parts
+	}
+	parts[name] = s
+	b.joins[s.service] = struct{}{}
+}
+
+func (b *Builder) unjoin(service, name Name) {
+	parts := b.byService[service]
+	delete(parts, name)
+	if len(parts) == 0 {
+		delete(b.byService, service)
+	}
+	b.joins[service] = struct{}{}
+}
+
+// Snapshot returns the snapshot of all objects that were set and not deleted.
+// It is the one before, the same pointer, if nothing changed.
+func (b *Builder) Snapshot() *Snapshot {
+	touched := b.joinEndpoints()
+	if len(touched) == 0 && !b.nodesChanged && !b.poolsChanged && !b.peersChanged && !b.problemsMoved {
+		return b.last
+	}
+	s := *b.last
+	if len(touched) != 0 {
+		s.Services = b.patchServices(s.Services, touched)
+	}
+	if b.nodesChanged {
+		s.Nodes = sortedValues(b.nodes)
+	}
+	if b.poolsChanged {
+		var p []Problem
+		s.Pools, p = admit(b.pools)
+		for i := range p {
+			p[i].File = b.poolFiles[strings.TrimPrefix(p[i].Object, "AddressPool ")]
+		}
+		b.Report("overlapping pools", p)
+	}
+	if b.peersChanged {
+		s.Peers = sortedValues(b.peers)
+	}
+	s.Assignments = b.assignments(&s)
+	if b.problemsMoved {
+		s.Problems = slices.Concat(slices.Collect(maps.Values(b.problems))...)
+		slices.SortFunc(s.Problems, Problem.compare)
+	}
+	b.settle(&s)
+	return &s
+}
+
+// joinEndpoints joins the slices of the Services whose slices changed. It
+// returns the names of all Services with any change, sorted.
+func (b *Builder) joinEndpoints() []Name {
+	touched := make(map[Name]struct{}, len(b.changed)+len(b.joins))
+	for name := range b.changed {
+		touched[name] = struct{}{}
+	}
+	for name := range b.joins {
+		if b.services[name] == nil {
+			delete(b.endpoints, name)
+			continue
+		}
+		parts := slices.Collect(maps.Values(b.byService[name]))
+		if replaceFunc(b.endpoints, name, join(parts), (*Endpoints).equal) {
+			touched[name] = struct{}{}
+		}
+	}
+	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
+}
+
+// patchServices copies old, with the Services named in touched, which is sorted,
+// as they are now. Between them it copies whole stretches.
+func (b *Builder) patchServices(old []Service, touched []Name) []Service {
+	out := make([]Service, 0, len(old)+len(touched))
+	for _, name := range touched {
+		i, found := slices.BinarySearchFunc(old, name, func(s Service, n Name) int { return s.Name.Compare(n) })
+		out = append(out, old[:i]...)
+		if found {
+			i++
+		}
+		old = old[i:]
+		if spec := b.services[name]; spec != nil {
+			out = append(out, Service{spec, b.endpoints[name]})
+		}
+	}
+	return append(out, old...)
+}
+
+// assignments are what the status of the Services in s says. Only the entries of
+// Services that changed are made anew, unless the pools changed.
+func (b *Builder) assignments(s *Snapshot) []Assignment {
+	var out []Assignment
+	switch {
+	case b.poolsChanged:
+		for _, svc := range s.Services {
+			out = svc.appendStatus(out, s.Pools)
+		}
+	case b.statusChanged():
+		for _, a := range s.Assignments {
+			if _, ok := b.changed[a.Service]; !ok {
+				out = append(out, a)
+			}
+		}
+		for name := range b.changed {
+			if spec := b.services[name]; spec != nil {
+				out = spec.appendStatus(out, s.Pools)
+			}
+		}
+	default:
+		return s.Assignments
+	}
+	slices.SortFunc(out, Assignment.Compare)
+	if slices.Equal(out, s.Assignments) {
+		return s.Assignments
+	}
+	return out
+}
+
+func (b *Builder) statusChanged() bool {
+	for name, old := range b.changed {
+		if !slices.Equal(old.status(), b.services[name].status()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
+	for _, a := range s.Status {
+		out = append(out, Assignment{a, s.Name, PoolOf(pools, a)})
+	}
+	return out
+}
+
+// settle makes s the snapshot that the next one is compared with.
+func (b *Builder) settle(s *Snapshot) {
+	b.last = s
+	clear(b.changed)
+	clear(b.joins)
+	b.nodesChanged, b.poolsChanged, b.peersChanged, b.problemsMoved = false, false, false, false
+}
+
+func sortedValues[V any](m map[string]*V) []*V {
+	out := make([]*V, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[k])
+	}
+	return out
+}

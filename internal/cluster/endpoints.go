@@ -1,0 +1,177 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// A slice is what one EndpointSlice contributes to a Service.
+type slice struct {
+	service Name
+	list    []Endpoint // sorted, without duplicates
+}
+
+func (s *slice) equal(o *slice) bool {
+	return s.service == o.service && slices.Equal(s.list, o.list)
+}
+
+func (e *Endpoints) equal(o *Endpoints) bool { return slices.Equal(e.List, o.List) }
+
+// parseSlice returns nil for a slice that belongs to no Service.
+func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
+	var p problems
+	service := o.Labels[discoveryv1.LabelServiceName]
+	if service == "" {
+		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
+		return nil, p
+	}
+	s := &slice{service: Name{o.Namespace, service}}
+	switch o.AddressType {
+	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
+	case discoveryv1.AddressTypeFQDN:
+		return s, nil // Nothing can be forwarded to a host name.
+	default:
+		p.add("addressType", string(o.AddressType), "must be IPv4 or IPv6")
+		return s, p
+	}
+	ports := parseEndpointPorts(o.Ports, &p)
+	for i := range o.Endpoints {
+		s.list = append(s.list, parseEndpoint(&o.Endpoints[i], i, o.AddressType, ports, &p)...)
+	}
+	s.list = compactEndpoints(s.list)
+	return s, p
+}
+
+// parseEndpointPorts leaves out ports without a number ("all ports"), which a
+// Service cannot refer to.
+func parseEndpointPorts(in []discoveryv1.EndpointPort, p *problems) []Port {
+	var ports []Port
+	for i, ep := range in {
+		if ep.Port == nil {
+			continue
+		}
+		port := Port{Protocol: corev1.ProtocolTCP, Port: uint16(*ep.Port)}
+		if ep.Name != nil {
+			port.Name = *ep.Name
+		}
+		if ep.Protocol != nil {
+			port.Protocol = *ep.Protocol
+		}
+		switch {
+		case *ep.Port < 1 || *ep.Port > 65535:
+			p.add(fmt.Sprintf("ports[%d].port", i), fmt.Sprint(*ep.Port), "must be from 1 to 65535; this port is left out")
+		case !knownProtocol(port.Protocol):
+			p.add(fmt.Sprintf("ports[%d].protocol", i), string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
+		default:
+			ports = append(ports, port)
+		}
+	}
+	return ports
+}
+
+// parseEndpoint makes one Endpoint per port. Of several addresses only the first
+// is used: they are the same pod's (discovery/v1 says so).
+func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, ports []Port, p *problems) []Endpoint {
+	field := fmt.Sprintf("endpoints[%d].addresses", i)
+	if len(e.Addresses) == 0 {
+		p.add(field, "", "missing; write the pod's address")
+		return nil
+	}
+	field += "[0]"
+	a, err := parseAddr(e.Addresses[0])
+	if err != nil {
+		p.add(field, e.Addresses[0], err.Error())
+		return nil
+	}
+	if string(typ) != string(FamilyOf(a)) {
+		p.add(field, e.Addresses[0], fmt.Sprintf("is no %s address, and addressType says that it is", typ))
+		return nil
+	}
+	// DNAT to a loopback, link-local or multicast address would reach the
+	// wrong machine or none. The API server refuses them too.
+	if err := assignable(a); err != nil {
+		p.add(field, e.Addresses[0], "is no address that a pod can be reached at")
+		return nil
+	}
+	ep := Endpoint{
+		Ready:       orDefault(e.Conditions.Ready, true),
+		Serving:     orDefault(e.Conditions.Serving, true),
+		Terminating: orDefault(e.Conditions.Terminating, false),
+	}
+	if e.NodeName != nil {
+		ep.Node = *e.NodeName
+	}
+	list := make([]Endpoint, 0, len(ports))
+	for _, port := range ports {
+		ep.PortName, ep.Protocol, ep.Addr = port.Name, port.Protocol, netip.AddrPortFrom(a, port.Port)
+		list = append(list, ep)
+	}
+	return list
+}
+
+func orDefault(v *bool, def bool) bool {
+	if v == nil {
+		return def
+	}
+	return *v
+}
+
+// compactEndpoints sorts list and removes duplicates. While the controller
+// moves an endpoint from one slice to another it may stand in both, with the
+// conditions of two moments: the one that is more ready stays, so that a Service
+// does not blink.
+func compactEndpoints(list []Endpoint) []Endpoint {
+	slices.SortFunc(list, func(a, b Endpoint) int {
+		return cmp.Or(a.compareKey(b), a.compareState(b))
+	})
+	return slices.CompactFunc(list, func(a, b Endpoint) bool { return a.compareKey(b) == 0 })
+}
+
+func (e Endpoint) compareKey(o Endpoint) int {
+	return cmp.Or(
+		cmp.Compare(e.PortName, o.PortName),
+		cmp.Compare(e.Protocol, o.Protocol),
+		e.Addr.Compare(o.Addr),
+	)
+}
+
+// compareState puts the better of two first.
+func (e Endpoint) compareState(o Endpoint) int {
+	return cmp.Or(
+		trueFirst(e.Ready, o.Ready),
+		trueFirst(e.Serving, o.Serving),
+		trueFirst(!e.Terminating, !o.Terminating),
+		trueFirst(e.Node != "", o.Node != ""),
+		cmp.Compare(e.Node, o.Node),
+	)
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+// join makes one list of the slices of a Service.
+func join(parts []*slice) *Endpoints {
+	switch len(parts) {
+	case 0:
+		return nil
+	case 1:
+		return &Endpoints{List: parts[0].list}
+	}
+	var list []Endpoint
+	for _, s := range parts {
+		list = append(list, s.list...)
+	}
+	return &Endpoints{List: compactEndpoints(list)}
+}

@@ -1,0 +1,167 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// snapshotFile is the file of a golden archive that holds the result. All other
+// files of the archive are the folder that is read.
+const snapshotFile = "snapshot.txt"
+
+func TestGolden(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no golden files: %v", err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			want := extract(t, a, dir)
+			f, err := OpenFiles(t.Context(), dir, quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := render(f.Snapshot())
+			if *update {
+				setFile(a, snapshotFile, got)
+				if err := os.WriteFile(path, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if d := gocmp.Diff(want, got); d != "" {
+				t.Errorf("snapshot differs (-want +got; -update writes it anew):\n%s", d)
+			}
+		})
+	}
+}
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// extract writes the folder of a into dir and returns the result that it wants.
+func extract(t *testing.T, a *txtar.Archive, dir string) (want string) {
+	t.Helper()
+	for _, f := range a.Files {
+		if f.Name == snapshotFile {
+			want = string(f.Data)
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return want
+}
+
+func setFile(a *txtar.Archive, name, data string) {
+	i := slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == name })
+	if i < 0 {
+		a.Files = append(a.Files, txtar.File{Name: name})
+		i = len(a.Files) - 1
+	}
+	a.Files[i].Data = []byte(data)
+}
+
+// render writes a snapshot as text: what is at its default is left out.
+func render(s *Snapshot) string {
+	var b strings.Builder
+	for _, svc := range s.Services {
+		renderService(&b, svc)
+	}
+	for _, n := range s.Nodes {
+		fmt.Fprintf(&b, "node %s%s%s%s%s\n", n.Name, list(" ip ", n.InternalIPs), list(" pods ", n.PodCIDRs),
+			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable"))
+	}
+	for _, p := range s.Pools {
+		fmt.Fprintf(&b, "pool %s %s%s%s\n", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
+	}
+	for _, p := range s.Peers {
+		renderPeer(&b, p)
+	}
+	for _, a := range s.Assignments {
+		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
+	}
+	for _, p := range s.Problems {
+		fmt.Fprintf(&b, "problem %s\n", p)
+	}
+	return b.String()
+}
+
+func renderService(b *strings.Builder, s Service) {
+	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy, s.InternalTrafficPolicy)
+	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
+	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + when(s.RequestedPool != "", " wants pool "+s.RequestedPool))
+	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" unsupported ", s.Unsupported) + list(" status ", s.Status) + "\n")
+	for _, p := range s.Ports {
+		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
+	}
+	if s.Endpoints == nil {
+		b.WriteString("  no slices\n")
+		return
+	}
+	for _, e := range s.Endpoints.List {
+		fmt.Fprintf(b, "  endpoint %s %s/%s on %s%s%s%s\n", cmp.Or(e.PortName, `""`), e.Addr, e.Protocol, cmp.Or(e.Node, "-"),
+			when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating"))
+	}
+}
+
+func renderPeer(b *strings.Builder, p *Peer) {
+	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, p.Address, p.Port, p.MyASN)
+	b.WriteString(when(p.SourceAddress.IsValid(), " from "+p.SourceAddress.String()) + when(p.RouterID.IsValid(), " id "+p.RouterID.String()))
+	b.WriteString(when(!p.NodeSelector.Empty(), " nodes "+p.NodeSelector.String()))
+	b.WriteString(when(p.HoldTime != 0, " hold "+p.HoldTime.String()) + when(p.KeepaliveTime != 0, " keepalive "+p.KeepaliveTime.String()))
+	b.WriteString(when(p.ConnectTime != 0, " connect "+p.ConnectTime.String()) + when(p.EBGPMultihopTTL != 0, fmt.Sprintf(" ttl %d", p.EBGPMultihopTTL)))
+	b.WriteString(when(p.GracefulRestart, " restart "+p.RestartTime.String()) + "\n")
+}
+
+func when(cond bool, s string) string {
+	if cond {
+		return s
+	}
+	return ""
+}
+
+func list[T any](prefix string, l []T) string {
+	if len(l) == 0 {
+		return ""
+	}
+	s := make([]string, len(l))
+	for i, v := range l {
+		s[i] = fmt.Sprint(v)
+	}
+	return prefix + strings.Join(s, ",")
+}
+
+// The samples are what a newcomer begins with: they must parse without a word.
+func TestSamples(t *testing.T) {
+	f, err := OpenFiles(context.Background(), "../../manifests/samples", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := f.Snapshot()
+	if len(s.Problems) != 0 {
+		t.Errorf("problems: %v", s.Problems)
+	}
+	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 1 {
+		t.Errorf("the samples do not make a whole:\n%s", render(s))
+	}
+}

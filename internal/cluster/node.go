@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// leavingTaints say that a node is about to go away. Those that only may be set
+// in error or for long are not here: cordon (a node reserved for ingress is
+// cordoned on purpose), not-ready and unreachable (others decide who is alive),
+// and the cluster autoscaler's DeletionCandidate (most candidates stay).
+var leavingTaints = []string{
+	"fanfare.io/leaving",
+	"ToBeDeletedByClusterAutoscaler",
+	"karpenter.sh/disrupted",
+	"karpenter.sh/disruption", // karpenter before its v1 API
+	"node.cloudprovider.kubernetes.io/shutdown",
+	"node.kubernetes.io/out-of-service",
+}
+
+func parseNode(o *corev1.Node) (*Node, []Problem) {
+	var p problems
+	n := &Node{Name: o.Name, Labels: o.Labels, Leaving: leaving(o)}
+	_, n.Excluded = o.Labels[corev1.LabelNodeExcludeBalancers]
+	for i, a := range o.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		ip, err := parseAddr(a.Address)
+		if err != nil {
+			p.add(fmt.Sprintf("status.addresses[%d].address", i), a.Address, err.Error())
+			continue
+		}
+		n.InternalIPs = append(n.InternalIPs, ip)
+	}
+	n.PodCIDRs = parsePodCIDRs(o, &p)
+	for _, c := range o.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			n.NetworkUnavailable = c.Status == corev1.ConditionTrue
+		}
+	}
+	return n, p
+}
+
+func leaving(o *corev1.Node) string {
+	if o.DeletionTimestamp != nil {
+		return "metadata.deletionTimestamp"
+	}
+	for _, key := range leavingTaints {
+		if slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key }) {
+			return key
+		}
+	}
+	return ""
+}
+
+func parsePodCIDRs(o *corev1.Node, p *problems) []netip.Prefix {
+	field, in := "spec.podCIDRs", o.Spec.PodCIDRs
+	if len(in) == 0 && o.Spec.PodCIDR != "" {
+		field, in = "spec.podCIDR", []string{o.Spec.PodCIDR}
+	}
+	var out []netip.Prefix
+	for i, s := range in {
+		c, err := netip.ParsePrefix(s)
+		if err != nil || c.Addr().Is4In6() {
+			p.add(fmt.Sprintf("%s[%d]", field, i), s, "is no CIDR; write one such as 10.244.1.0/24")
+			continue
+		}
+		out = append(out, c.Masked())
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return slices.Compact(out)
+}

@@ -1,0 +1,179 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+const (
+	bgpPort            = 179
+	defaultHoldTime    = 90 * time.Second
+	defaultRestartTime = 30 * time.Second
+	// asTrans stands for AS numbers that an old router cannot say (RFC 6793).
+	asTrans = 23456
+)
+
+// parsePeer returns nil if anything is wrong: a session that is not quite what
+// was asked for may come up, and then announce what it should not.
+func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
+	var p problems
+	s := &o.Spec
+	peer := &Peer{
+		Name:            o.Name,
+		Address:         parsePeerAddress(s.PeerAddress, &p),
+		Port:            bgpPort,
+		MyASN:           parseASN("spec.myASN", s.MyASN, &p),
+		NodeSelector:    parseSelector(s.NodeSelector, &p),
+		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
+		KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
+		ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
+		GracefulRestart: true,
+		RestartTime:     defaultRestartTime,
+	}
+	if s.PeerPort != 0 {
+		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
+	}
+	if s.PeerASN.Internal {
+		peer.PeerASN = peer.MyASN
+	} else {
+		peer.PeerASN = parseASN("spec.peerASN", s.PeerASN.Number, &p)
+	}
+	parseOurEnd(s, peer, &p)
+	parseMultihop(s, peer, &p)
+	if hold := orHold(peer.HoldTime); peer.KeepaliveTime >= hold {
+		p.add("spec.keepaliveTime", peer.KeepaliveTime.String(),
+			fmt.Sprintf("must be less than holdTime, which is %s; a third of it is usual", hold))
+	}
+	if gr := s.GracefulRestart; gr != nil {
+		peer.GracefulRestart = orDefault(gr.Enabled, true)
+		if gr.RestartTime != nil {
+			peer.RestartTime = parseSeconds("spec.gracefulRestart.restartTime", gr.RestartTime, 1, 4095, &p)
+		}
+	}
+	if len(p) != 0 {
+		return nil, p
+	}
+	return peer, nil
+}
+
+func orHold(d time.Duration) time.Duration {
+	if d == 0 {
+		return defaultHoldTime
+	}
+	return d
+}
+
+// parsePeerAddress insists on a zone where one is needed, and only there: a
+// link-local address says nothing without its interface.
+func parsePeerAddress(s string, p *problems) netip.Addr {
+	const field = "spec.peerAddress"
+	if s == "" {
+		p.add(field, "", "missing; name the router's address, such as 192.0.2.1")
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		p.add(field, s, "is no IP address; write one such as 192.0.2.1 or 2001:db8::1")
+		return netip.Addr{}
+	}
+	linkLocal := a.Is6() && a.IsLinkLocalUnicast()
+	switch {
+	case a.Is4In6():
+		p.add(field, s, fmt.Sprintf("is an IPv4 address written as IPv6; write %s", a.Unmap().WithZone("")))
+	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		p.add(field, s, "is no address of one router")
+	case linkLocal && a.Zone() == "":
+		p.add(field, s, fmt.Sprintf("is link-local; add the interface, as in %s%%eth0", a))
+	case !linkLocal && a.Zone() != "":
+		p.add(field, s, fmt.Sprintf("has a zone but is not link-local; write %s", a.WithZone("")))
+	}
+	return a
+}
+
+func parseASN(field string, n int64, p *problems) uint32 {
+	switch {
+	case n == 0:
+		p.add(field, "", "missing; an AS number from 1 to 4294967295")
+	case n == asTrans:
+		p.add(field, "23456", "is reserved by RFC 6793; private numbers are 64512 to 65534")
+	default:
+		return uint32(parseNumber(field, n, 1, v1alpha1.MaxASN, p))
+	}
+	return 0
+}
+
+func parseNumber(field string, n, lo, hi int64, p *problems) int64 {
+	if n < lo || n > hi {
+		p.add(field, strconv.FormatInt(n, 10), fmt.Sprintf("must be from %d to %d", lo, hi))
+		return 0
+	}
+	return n
+}
+
+// parseSeconds reads a time that goes on the wire in whole seconds. Zero: unset.
+func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *problems) time.Duration {
+	switch {
+	case d == nil:
+		return 0
+	case d.Duration%time.Second != 0:
+		p.add(field, d.Duration.String(), "must be in whole seconds, which is what BGP counts in")
+	case d.Duration < time.Duration(lo)*time.Second || d.Duration > time.Duration(hi)*time.Second:
+		p.add(field, d.Duration.String(), fmt.Sprintf("must be from %ds to %ds", lo, hi))
+	default:
+		return d.Duration
+	}
+	return 0
+}
+
+// parseSelector takes no selector for all nodes. metav1 would take it for none.
+func parseSelector(s *metav1.LabelSelector, p *problems) labels.Selector {
+	if s == nil {
+		return labels.Everything()
+	}
+	sel, err := metav1.LabelSelectorAsSelector(s)
+	if err != nil {
+		p.add("spec.nodeSelector", "", err.Error())
+		return labels.Nothing()
+	}
+	return sel
+}
+
+// parseOurEnd reads our address and our BGP identifier.
+func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+	if s.SourceAddress != "" {
+		a, err := parseAddr(s.SourceAddress)
+		switch {
+		case err != nil:
+			p.add("spec.sourceAddress", s.SourceAddress, err.Error())
+		case peer.Address.IsValid() && a.BitLen() != peer.Address.BitLen():
+			p.add("spec.sourceAddress", s.SourceAddress, "must be of the address family of peerAddress")
+		}
+		peer.SourceAddress = a
+	}
+	if s.RouterID != "" {
+		a, err := parseAddr(s.RouterID)
+		if err != nil || !a.Is4() || a.IsUnspecified() {
+			p.add("spec.routerID", s.RouterID, "must be written as an IPv4 address such as 192.0.2.7, and not 0.0.0.0")
+		}
+		peer.RouterID = a
+	}
+}
+
+func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+	const field = "spec.ebgpMultihopTTL"
+	if s.EBGPMultihopTTL == 0 {
+		return
+	}
+	if peer.PeerASN == peer.MyASN && peer.MyASN != 0 {
+		p.add(field, strconv.Itoa(int(s.EBGPMultihopTTL)), "is for eBGP, and this peer has our own AS number; remove it")
+		return
+	}
+	peer.EBGPMultihopTTL = uint8(parseNumber(field, int64(s.EBGPMultihopTTL), 1, 255, p))
+}

@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"go4.org/netipx"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// parsePool returns the pool without the addresses that it could not read.
+func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
+	var p problems
+	pool := &Pool{
+		Name:          o.Name,
+		Created:       o.CreationTimestamp.UTC(),
+		Allocation:    Automatic,
+		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
+	}
+	switch a := o.Spec.Allocation; a {
+	case "":
+	case v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained:
+		pool.Allocation = Allocation(a)
+	default:
+		// Not what the author meant, but the one that gives nothing away.
+		pool.Allocation = OnRequest
+		p.add("spec.allocation", string(a), "must be Automatic, OnRequest or Drained; taken for OnRequest")
+	}
+	if len(o.Spec.Addresses) == 0 {
+		p.add("spec.addresses", "", "missing; name at least one CIDR or range, such as 192.0.2.0/26")
+	}
+	for i, s := range o.Spec.Addresses {
+		field := fmt.Sprintf("spec.addresses[%d]", i)
+		r, err := parseRange(s)
+		if err != nil {
+			p.add(field, s, err.Error())
+			continue
+		}
+		if before := slices.IndexFunc(pool.Ranges, r.Overlaps); before >= 0 {
+			p.add(field, s, fmt.Sprintf("contains addresses of %s, which is in this pool already; remove them from one of the two",
+				pool.Ranges[before]))
+		}
+		pool.Ranges = append(pool.Ranges, without(r, pool.Ranges)...)
+	}
+	if len(pool.Ranges) == 0 {
+		return nil, p
+	}
+	return pool, p
+}
+
+// without returns r without what is in others.
+func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
+	var b netipx.IPSetBuilder
+	b.AddRange(r)
+	for _, o := range others {
+		b.RemoveRange(o)
+	}
+	set, err := b.IPSet()
+	if err != nil {
+		panic("BUG: " + err.Error()) // Only invalid ranges make one.
+	}
+	return set.Ranges()
+}
+
+// admit returns the pools of which no two contain one address, sorted by name.
+// Of two that overlap the older one stays, by creationTimestamp and then by
+// name, because Services may have addresses of it already; the other one is
+// refused whole, because half a pool would hide the mistake.
+func admit(pools map[string]*Pool) ([]*Pool, []Problem) {
+	var admitted []*Pool
+	var p []Problem
+	byAge := make([]*Pool, 0, len(pools))
+	for _, pool := range pools {
+		byAge = append(byAge, pool)
+	}
+	slices.SortFunc(byAge, func(a, b *Pool) int {
+		return cmp.Or(CompareAge(a.Created, b.Created), cmp.Compare(a.Name, b.Name))
+	})
+	for _, pool := range byAge {
+		if older, both := overlap(pool, admitted); older != nil {
+			p = append(p, refusedPool(pool, older, both))
+			continue
+		}
+		admitted = append(admitted, pool)
+	}
+	slices.SortFunc(admitted, func(a, b *Pool) int { return cmp.Compare(a.Name, b.Name) })
+	return admitted, p
+}
+
+func refusedPool(pool, older *Pool, both netipx.IPRange) Problem {
+	why := "is older"
+	if CompareAge(older.Created, pool.Created) == 0 {
+		why = "comes first by name"
+	}
+	return Problem{
+		Object: Key{"AddressPool", Name{Name: pool.Name}}.String(),
+		Field:  "spec.addresses",
+		Value:  both.String(),
+		Message: fmt.Sprintf("belongs to AddressPool %s too, which %s; all of pool %s is refused until these addresses are removed from one of the two",
+			older.Name, why, pool.Name),
+	}
+}
+
+// overlap returns the first of pools that shares addresses with p, and which.
+func overlap(p *Pool, pools []*Pool) (*Pool, netipx.IPRange) {
+	for _, other := range pools {
+		for _, r := range p.Ranges {
+			for _, o := range other.Ranges {
+				if r.Overlaps(o) {
+					return other, intersection(r, o)
+				}
+			}
+		}
+	}
+	return nil, netipx.IPRange{}
+}
+
+func intersection(a, b netipx.IPRange) netipx.IPRange {
+	from, to := a.From(), a.To()
+	if from.Less(b.From()) {
+		from = b.From()
+	}
+	if b.To().Less(to) {
+		to = b.To()
+	}
+	return netipx.IPRangeFrom(from, to)
+}
+
+// CompareAge puts the older first. A zero time is that of an object without an
+// API server, whose age nobody knows: it comes last.
+func CompareAge(a, b time.Time) int {
+	switch {
+	case a.IsZero() && b.IsZero():
+		return 0
+	case a.IsZero():
+		return 1
+	case b.IsZero():
+		return -1
+	}
+	return a.Compare(b)
+}

@@ -1,0 +1,290 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Class is the spec.loadBalancerClass of Services that are ours beyond doubt.
+// Those without a class are ours too.
+const Class = "fanfare.io/lb"
+
+// Annotations by which a Service asks for addresses, in order of precedence.
+// MetalLB's are honoured, so that nobody has to edit Services to move here.
+var (
+	addressAnnotations = []string{
+		"fanfare.io/load-balancer-ips",
+		"metallb.io/loadBalancerIPs",
+		"metallb.universe.tf/loadBalancerIPs",
+	}
+	poolAnnotations = []string{
+		"fanfare.io/address-pool",
+		"metallb.io/address-pool",
+		"metallb.universe.tf/address-pool",
+	}
+	// sharingAnnotations let Services share an address, which is not done yet.
+	sharingAnnotations = []string{
+		"fanfare.io/allow-shared-ip",
+		"metallb.io/allow-shared-ip",
+		"metallb.universe.tf/allow-shared-ip",
+	}
+)
+
+// sourceRangesAnnotation is the older way to write spec.loadBalancerSourceRanges.
+const sourceRangesAnnotation = "service.beta.kubernetes.io/load-balancer-source-ranges"
+
+// parseService returns nil for a Service that is not Fanfare's business.
+func parseService(o *corev1.Service) (*Spec, []Problem) {
+	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return nil, nil
+	}
+	class := ""
+	if o.Spec.LoadBalancerClass != nil {
+		class = *o.Spec.LoadBalancerClass
+	}
+	if class != "" && class != Class {
+		return nil, nil
+	}
+	var p problems
+	s := &Spec{
+		Name:                  Name{o.Namespace, o.Name},
+		Created:               o.CreationTimestamp.UTC(),
+		Class:                 class,
+		Ports:                 parsePorts(o.Spec.Ports, &p),
+		ExternalTrafficPolicy: parseExternalPolicy(o.Spec.ExternalTrafficPolicy, &p),
+		InternalTrafficPolicy: parseInternalPolicy(o.Spec.InternalTrafficPolicy, &p),
+		PublishNotReady:       o.Spec.PublishNotReadyAddresses,
+		Unsupported:           unsupported(o),
+		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
+	}
+	parseRequest(o, s, &p)
+	parseFamilies(o, s, &p)
+	return s, p
+}
+
+func parsePorts(in []corev1.ServicePort, p *problems) []Port {
+	if len(in) == 0 {
+		p.add("spec.ports", "", "missing; a Service needs at least one port")
+	}
+	var ports []Port
+	for i, sp := range in {
+		field := fmt.Sprintf("spec.ports[%d]", i)
+		port := Port{Name: sp.Name, Protocol: cmp.Or(sp.Protocol, corev1.ProtocolTCP), Port: uint16(sp.Port)}
+		switch {
+		case sp.Port < 1 || sp.Port > 65535:
+			p.add(field+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
+			continue
+		case !knownProtocol(port.Protocol):
+			p.add(field+".protocol", string(port.Protocol), "must be TCP, UDP or SCTP; this port is left out")
+			continue
+		}
+		// The API server refuses both, a folder of files does not: the same port
+		// could not be told apart by packets, the same name not by endpoints.
+		if slices.ContainsFunc(ports, func(q Port) bool {
+			return q.Name == port.Name || q.Protocol == port.Protocol && q.Port == port.Port
+		}) {
+			p.add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
+				port.Name, port.Port, port.Protocol))
+			continue
+		}
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+func knownProtocol(p corev1.Protocol) bool {
+	return p == corev1.ProtocolTCP || p == corev1.ProtocolUDP || p == corev1.ProtocolSCTP
+}
+
+func parseExternalPolicy(v corev1.ServiceExternalTrafficPolicy, p *problems) corev1.ServiceExternalTrafficPolicy {
+	switch v {
+	case "", corev1.ServiceExternalTrafficPolicyCluster:
+		return corev1.ServiceExternalTrafficPolicyCluster
+	case corev1.ServiceExternalTrafficPolicyLocal:
+		return v
+	}
+	p.add("spec.externalTrafficPolicy", string(v), "must be Cluster or Local; taken for Cluster")
+	return corev1.ServiceExternalTrafficPolicyCluster
+}
+
+func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *problems) corev1.ServiceInternalTrafficPolicy {
+	if v == nil || *v == corev1.ServiceInternalTrafficPolicyCluster {
+		return corev1.ServiceInternalTrafficPolicyCluster
+	}
+	if *v != corev1.ServiceInternalTrafficPolicyLocal {
+		p.add("spec.internalTrafficPolicy", string(*v), "must be Cluster or Local; taken for Cluster")
+		return corev1.ServiceInternalTrafficPolicyCluster
+	}
+	return *v
+}
+
+// unsupported lists what the Service says and Fanfare does not do yet.
+func unsupported(o *corev1.Service) []string {
+	var fields []string
+	if len(o.Spec.LoadBalancerSourceRanges) != 0 {
+		fields = append(fields, "spec.loadBalancerSourceRanges")
+	} else if strings.TrimSpace(o.Annotations[sourceRangesAnnotation]) != "" {
+		fields = append(fields, annotation(sourceRangesAnnotation))
+	}
+	if o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		fields = append(fields, "spec.sessionAffinity")
+	}
+	return fields
+}
+
+// parseStatus reads the addresses. An entry with a host name in place of an
+// address is another implementation's.
+func parseStatus(in []corev1.LoadBalancerIngress, p *problems) []netip.Addr {
+	var addrs []netip.Addr
+	for i, ing := range in {
+		if ing.IP == "" {
+			continue
+		}
+		a, err := parseAddr(ing.IP)
+		if err == nil {
+			err = assignable(a)
+		}
+		if err != nil {
+			p.add(fmt.Sprintf("status.loadBalancer.ingress[%d].ip", i), ing.IP, err.Error())
+			continue
+		}
+		addrs = append(addrs, a)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs)
+}
+
+// A wish is one place where a Service says what it wants.
+type wish struct{ field, value string }
+
+func annotation(key string) string { return "metadata.annotations[" + key + "]" }
+
+// wishes are the annotations of keys that are set, in order of precedence.
+func wishes(o *corev1.Service, keys []string) []wish {
+	var ws []wish
+	for _, k := range keys {
+		if v := strings.TrimSpace(o.Annotations[k]); v != "" {
+			ws = append(ws, wish{annotation(k), v})
+		}
+	}
+	return ws
+}
+
+// parseRequest reads which addresses and which pool the Service asks for. Where
+// it says so twice, the first one counts and a difference is a Problem.
+func parseRequest(o *corev1.Service, s *Spec, p *problems) {
+	ws := wishes(o, addressAnnotations)
+	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
+		ws = append(ws, wish{"spec.loadBalancerIP", ip})
+	}
+	for i, w := range ws {
+		addrs, bad := parseAddrs(w.value)
+		if i > 0 {
+			if !slices.Equal(addrs, s.Requested) {
+				p.add(w.field, w.value, "contradicts "+ws[0].field+", which counts; remove one of them")
+			}
+			continue
+		}
+		s.Requested = addrs
+		if bad != "" {
+			s.BadRequest = w.field + ": " + bad
+			p.add(w.field, w.value, bad)
+		}
+	}
+	for i, w := range wishes(o, poolAnnotations) {
+		if i == 0 {
+			s.RequestedPool = w.value
+		} else if w.value != s.RequestedPool {
+			p.add(w.field, w.value, fmt.Sprintf("contradicts another annotation, which asks for pool %q and counts; remove one of them", s.RequestedPool))
+		}
+	}
+	for _, w := range wishes(o, sharingAnnotations)[:min(1, len(wishes(o, sharingAnnotations)))] {
+		p.add(w.field, w.value, "is not done yet; the Service gets no address that another one has")
+	}
+}
+
+// parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always
+// set both. A file that somebody wrote may have neither, and gets what the API
+// server of a dual-stack cluster would have made of it.
+func parseFamilies(o *corev1.Service, s *Spec, p *problems) {
+	var families []corev1.IPFamily
+	for i, f := range o.Spec.IPFamilies {
+		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
+			p.add(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "must be IPv4 or IPv6")
+		} else if !slices.Contains(families, f) {
+			families = append(families, f)
+		}
+	}
+	if len(families) == 0 {
+		families = impliedFamilies(o, s)
+	}
+	s.IPFamilyPolicy = parseFamilyPolicy(o.Spec.IPFamilyPolicy, len(families), p)
+
+	defaulted := len(o.Spec.ClusterIPs) != 0 || o.Spec.ClusterIP != "" // by an API server
+	single := s.IPFamilyPolicy == corev1.IPFamilyPolicySingleStack
+	if len(families) == 1 && !single && !defaulted {
+		families = append(families, otherFamily(families[0]))
+	}
+	if single {
+		families = families[:1]
+	}
+	s.IPFamilies = families
+}
+
+func parseFamilyPolicy(v *corev1.IPFamilyPolicy, families int, p *problems) corev1.IPFamilyPolicy {
+	if v == nil {
+		if families > 1 {
+			return corev1.IPFamilyPolicyPreferDualStack
+		}
+		return corev1.IPFamilyPolicySingleStack
+	}
+	switch *v {
+	case corev1.IPFamilyPolicySingleStack, corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack:
+		return *v
+	}
+	p.add("spec.ipFamilyPolicy", string(*v), "must be SingleStack, PreferDualStack or RequireDualStack; taken for SingleStack")
+	return corev1.IPFamilyPolicySingleStack
+}
+
+// impliedFamilies are the families of the addresses that the object names.
+func impliedFamilies(o *corev1.Service, s *Spec) []corev1.IPFamily {
+	var families []corev1.IPFamily
+	add := func(a netip.Addr) {
+		if f := FamilyOf(a); a.IsValid() && !slices.Contains(families, f) {
+			families = append(families, f)
+		}
+	}
+	for _, ip := range append(slices.Clone(o.Spec.ClusterIPs), o.Spec.ClusterIP) {
+		a, _ := netip.ParseAddr(ip) // "None" and "" are no address
+		add(a)
+	}
+	if len(families) == 0 {
+		for _, a := range slices.Concat(s.Requested, s.Status) {
+			add(a)
+		}
+	}
+	if len(families) == 0 {
+		families = append(families, corev1.IPv4Protocol)
+	}
+	return families
+}
+
+// FamilyOf is the address family of a.
+func FamilyOf(a netip.Addr) corev1.IPFamily {
+	if a.Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
+}
+
+func otherFamily(f corev1.IPFamily) corev1.IPFamily {
+	if f == corev1.IPv4Protocol {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
+}
