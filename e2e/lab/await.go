@@ -1,0 +1,40 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// Await calls probe every few milliseconds until it returns nil. At the limit
+// the error is the probe's last one.
+func Await(ctx context.Context, limit time.Duration, what string, probe func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := probe()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %s: %w", what, limit, err)
+		}
+	}
+}
+
+// pause waits for a moment of a schedule, which is part of a scenario and not a
+// condition: the seconds that a pod takes to stop, for instance.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,91 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Patience is how long a client waits for a whole answer. It never tries again;
+// the kernel repeats a lost SYN after 1 s, which is in time.
+const Patience = 3 * time.Second
+
+// A Client is the host behind the router.
+type Client struct{ *Namespace }
+
+// An Answer is what a pod said.
+type Answer struct {
+	Pod  string
+	Saw  netip.AddrPort // the client, as the pod saw it
+	From netip.AddrPort // the client, as it is
+}
+
+// Get opens a connection, sends one HTTP request and reads the whole answer. The
+// local address is the kernel's choice unless it is valid; so is its port if it
+// is 0.
+func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	conn, err := c.Dial(ctx, "tcp", from, to)
+	if err != nil {
+		return Answer{}, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	setDeadline(ctx, conn)
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", to); err != nil {
+		return Answer{}, fmt.Errorf("send: %w", err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return Answer{}, fmt.Errorf("receive: %w", err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return Answer{}, fmt.Errorf("receive: %w", err)
+	}
+	return parseAnswer(string(body), conn)
+}
+
+// AskUDP sends one datagram and waits for the answer.
+func (c *Client) AskUDP(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, Patience)
+	defer cancel()
+	conn, err := c.Dial(ctx, "udp", from, to)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer conn.Close()
+	setDeadline(ctx, conn)
+	if _, err := conn.Write([]byte("?\n")); err != nil {
+		return Answer{}, err
+	}
+	buf := make([]byte, 1500)
+	n, err := conn.Read(buf)
+	if err != nil {
+		return Answer{}, err
+	}
+	return parseAnswer(string(buf[:n]), conn)
+}
+
+func setDeadline(ctx context.Context, c net.Conn) {
+	if d, ok := ctx.Deadline(); ok {
+		c.SetDeadline(d)
+	}
+}
+
+func parseAnswer(line string, c net.Conn) (Answer, error) {
+	pod, saw, _ := strings.Cut(strings.TrimSpace(line), " ")
+	addr, err := netip.ParseAddrPort(saw)
+	if err != nil {
+		return Answer{}, fmt.Errorf("answer %q: %w", line, err)
+	}
+	from, err := netip.ParseAddrPort(c.LocalAddr().String())
+	return Answer{Pod: pod, Saw: addr, From: from}, err
+}

@@ -1,0 +1,203 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
+)
+
+// A Cluster is the folder of YAML that all speakers of the lab read.
+type Cluster struct {
+	Dir   string // what they read
+	draft string // beside it, where files are written
+}
+
+// newCluster makes the folder, with a copy of the files that every lab begins
+// with.
+func newCluster(dir, base string) (*Cluster, error) {
+	c := &Cluster{Dir: dir, draft: dir + ".draft"}
+	for _, d := range []string{c.Dir, c.draft} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.restore(base)
+}
+
+// restore puts the files of a folder in place.
+func (c *Cluster) restore(base string) error {
+	files, err := filepath.Glob(filepath.Join(base, "*.yaml"))
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		if err := c.PutText(strings.TrimSuffix(filepath.Base(f), ".yaml"), string(text)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PutText puts a file in place: whole, in one instant.
+func (c *Cluster) PutText(name, text string) error {
+	draft := filepath.Join(c.draft, name+".yaml")
+	if err := os.WriteFile(draft, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(draft, filepath.Join(c.Dir, name+".yaml"))
+}
+
+// Delete removes a file.
+func (c *Cluster) Delete(name string) error {
+	return os.Remove(filepath.Join(c.Dir, name+".yaml"))
+}
+
+// Put writes Services with their EndpointSlices into one file, named after the
+// first.
+func (c *Cluster) Put(services ...Service) error {
+	var docs [][]byte
+	for _, s := range services {
+		for _, object := range s.objects() {
+			doc, err := yaml.Marshal(object)
+			if err != nil {
+				return fmt.Errorf("service %s: %w", s.Name, err)
+			}
+			docs = append(docs, doc)
+		}
+	}
+	return c.PutText(services[0].Name, string(bytes.Join(docs, []byte("---\n"))))
+}
+
+// A Service is a LoadBalancer Service of namespace shop, with port 80 for web
+// and port 7 for echo over TCP and UDP.
+type Service struct {
+	Name      string
+	Policy    corev1.ServiceExternalTrafficPolicy // empty: Cluster
+	Ask       []netip.Addr                        // addresses that it asks for
+	Families  []corev1.IPFamily                   // empty: IPv4
+	Endpoints []Endpoint
+}
+
+// An Endpoint is a pod and its part in a Service.
+type Endpoint struct {
+	Pod   string
+	State EndpointState
+}
+
+// EndpointState is where a pod is in its life.
+type EndpointState int
+
+const (
+	Ready       EndpointState = iota
+	Terminating               // told to stop, still serving
+)
+
+// At are ready endpoints.
+func At(pods ...string) []Endpoint {
+	var all []Endpoint
+	for _, p := range pods {
+		all = append(all, Endpoint{Pod: p})
+	}
+	return all
+}
+
+func (s Service) families() []corev1.IPFamily {
+	if len(s.Families) == 0 {
+		return []corev1.IPFamily{corev1.IPv4Protocol}
+	}
+	return s.Families
+}
+
+func (s Service) objects() []any {
+	objects := []any{s.service()}
+	for _, f := range s.families() {
+		objects = append(objects, s.slice(f))
+	}
+	return objects
+}
+
+func (s Service) service() *corev1.Service {
+	policy := corev1.IPFamilyPolicySingleStack
+	if len(s.families()) == 2 {
+		policy = corev1.IPFamilyPolicyRequireDualStack
+	}
+	traffic := s.Policy
+	if traffic == "" {
+		traffic = corev1.ServiceExternalTrafficPolicyCluster
+	}
+	o := &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: s.Name},
+		Spec: corev1.ServiceSpec{
+			Type:                  corev1.ServiceTypeLoadBalancer,
+			ExternalTrafficPolicy: traffic,
+			IPFamilies:            s.families(),
+			IPFamilyPolicy:        &policy,
+			Ports: []corev1.ServicePort{
+				{Name: "web", Protocol: corev1.ProtocolTCP, Port: 80, TargetPort: intstr.FromInt32(WebPort)},
+				{Name: "echo", Protocol: corev1.ProtocolTCP, Port: 7, TargetPort: intstr.FromInt32(EchoPort)},
+				{Name: "echo-udp", Protocol: corev1.ProtocolUDP, Port: 7, TargetPort: intstr.FromInt32(EchoPort)},
+			},
+		},
+	}
+	if len(s.Ask) > 0 {
+		var ask []string
+		for _, a := range s.Ask {
+			ask = append(ask, a.String())
+		}
+		o.Annotations = map[string]string{"fanfare.io/load-balancer-ips": strings.Join(ask, ",")}
+	}
+	return o
+}
+
+func (s Service) slice(family corev1.IPFamily) *discoveryv1.EndpointSlice {
+	o := &discoveryv1.EndpointSlice{
+		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: s.Name + "-" + strings.ToLower(string(family)),
+			Labels: map[string]string{discoveryv1.LabelServiceName: s.Name},
+		},
+		AddressType: discoveryv1.AddressType(family),
+		Ports: []discoveryv1.EndpointPort{
+			{Name: new("web"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(WebPort))},
+			{Name: new("echo"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(EchoPort))},
+			{Name: new("echo-udp"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(EchoPort))},
+		},
+	}
+	for _, e := range s.Endpoints {
+		o.Endpoints = append(o.Endpoints, e.object(family))
+	}
+	return o
+}
+
+func (e Endpoint) object(family corev1.IPFamily) discoveryv1.Endpoint {
+	terminating := e.State == Terminating
+	return discoveryv1.Endpoint{
+		Addresses:  []string{PodAddr(e.Pod, family).String()},
+		NodeName:   new(NodeOf(e.Pod)),
+		Conditions: discoveryv1.EndpointConditions{Ready: new(!terminating), Serving: new(true), Terminating: &terminating},
+		TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "shop", Name: e.Pod},
+	}
+}
+
+// PodAddr is a pod's address.
+func PodAddr(pod string, family corev1.IPFamily) netip.Addr {
+	node, number := pod[1:2], pod[1:]
+	if family == corev1.IPv6Protocol {
+		return netip.MustParseAddr("2001:db8:244:" + node + "::1" + number[1:])
+	}
+	return netip.MustParseAddr("10.244." + node + ".1" + number[1:])
+}

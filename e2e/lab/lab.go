@@ -1,0 +1,296 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// root holds a directory per lab. /run is gone after a reboot, as
+	// namespaces are.
+	root = "/run/fanfare-lab"
+	// prefix of every namespace that a lab makes.
+	prefix = "ff-"
+)
+
+// Options say what to build.
+type Options struct {
+	ID       string // part of the namespaces' names; letters and digits
+	Topology string // path of a containerlab file
+	Objects  string // folder of YAML that the cluster begins with
+	Binary   string // path of fanfare
+}
+
+// A Lab is a topology that has been built.
+type Lab struct {
+	Options
+	Router   *Router
+	Cluster  *Cluster
+	Client   *Client
+	Observer *Observer
+
+	topology   *Topology
+	namespaces map[string]*Namespace
+	pods       map[string]*Pod
+	speakers   map[string]*Speaker
+}
+
+// The lab's addresses follow a pattern; the topology file has them in full.
+var (
+	// ClientAddr is what pods should see.
+	ClientAddr  = netip.MustParseAddr("203.0.113.10")
+	ClientAddr6 = netip.MustParseAddr("2001:db8:203::10")
+	// NodeNames are the nodes that speakers run on.
+	NodeNames = []string{"n1", "n2", "n3"}
+	// PodNames begin with p, the number of their node and their own.
+	PodNames = []string{"p11", "p12", "p21", "p22", "p31", "p32"}
+)
+
+// NodeAddr is a node's address of the family of like.
+func NodeAddr(node string, like netip.Addr) netip.Addr {
+	if like.Is4() {
+		return netip.MustParseAddr("198.51.100.1" + node[1:])
+	}
+	return netip.MustParseAddr("2001:db8:51::1" + node[1:])
+}
+
+// NodeOf is the node that a pod is on.
+func NodeOf(pod string) string { return "n" + pod[1:2] }
+
+// Up builds a lab. Nothing is left of it if that does not work out.
+func Up(ctx context.Context, o Options) (*Lab, error) {
+	if err := Sweep(false); err != nil {
+		return nil, err
+	}
+	t, err := ReadTopology(o.Topology)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{Options: o, topology: t, namespaces: map[string]*Namespace{}, pods: map[string]*Pod{}, speakers: map[string]*Speaker{}}
+	if err := l.up(ctx); err != nil {
+		return nil, errors.Join(err, l.Down())
+	}
+	return l, nil
+}
+
+func (l *Lab) up(ctx context.Context) error {
+	// Mkdir, not MkdirAll: two labs of one name must not share it.
+	if err := errors.Join(os.MkdirAll(root, 0o755), os.Mkdir(l.path(), 0o755)); err != nil {
+		return fmt.Errorf("lab %s: %w; is it up? `make lab-down` removes it", l.ID, err)
+	}
+	for _, d := range []string{"pids", "log", "run"} {
+		if err := os.Mkdir(l.path(d), 0o755); err != nil {
+			return err
+		}
+	}
+	if err := writeRecord(l.path("owner"), os.Getpid()); err != nil {
+		return err
+	}
+	if err := l.wire(ctx); err != nil {
+		return err
+	}
+	var err error
+	if l.Observer, err = l.observe(); err != nil {
+		return err
+	}
+	if l.Cluster, err = newCluster(l.path("cluster"), l.Objects); err != nil {
+		return err
+	}
+	l.Client = &Client{l.namespaces["client"]}
+	return l.startPods(ctx)
+}
+
+// wire makes the namespaces and the links between them, then runs what each
+// node's exec says.
+func (l *Lab) wire(ctx context.Context) error {
+	for _, n := range l.topology.Nodes {
+		if err := l.addNamespace(ctx, n); err != nil {
+			return err
+		}
+	}
+	for _, k := range l.topology.Links {
+		if err := l.addLink(ctx, k); err != nil {
+			return err
+		}
+	}
+	for _, n := range l.topology.Nodes {
+		if err := l.runExec(ctx, n); err != nil {
+			return err
+		}
+	}
+	if l.Router == nil {
+		return fmt.Errorf("%s: no node starts FRR", l.Topology)
+	}
+	return nil
+}
+
+func (l *Lab) addNamespace(ctx context.Context, n Node) error {
+	name := l.namespaceName(n.Name)
+	if out, err := exec.CommandContext(ctx, "ip", "netns", "add", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip netns add %s: %w: %s", name, err, out)
+	}
+	ns, err := openNamespace(name)
+	if err != nil {
+		return err
+	}
+	l.namespaces[n.Name] = ns
+	return ns.Do(func() error {
+		for _, key := range slices.Sorted(maps.Keys(n.Sysctls)) {
+			// /proc/sys/net shows the namespace of who looks.
+			file := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
+			if err := os.WriteFile(file, []byte(n.Sysctls[key]), 0); err != nil {
+				return fmt.Errorf("%s: sysctl %s: %w", n.Name, key, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (l *Lab) addLink(ctx context.Context, k Link) error {
+	args := []string{"link", "add", k.A.Name, "netns", l.namespaceName(k.A.Node), "type", "veth",
+		"peer", "name", k.B.Name, "netns", l.namespaceName(k.B.Node)}
+	if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	for _, e := range []Interface{k.A, k.B} {
+		for _, iface := range []string{"lo", e.Name} {
+			if _, err := l.namespaces[e.Node].Run(ctx, "ip", "link", "set", iface, "up"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// runExec runs a node's commands. The one that starts FRR in a container starts
+// the lab's Router instead.
+func (l *Lab) runExec(ctx context.Context, n Node) error {
+	for _, args := range n.Exec {
+		if args[0] == "/usr/lib/frr/frrinit.sh" {
+			r, err := l.newRouter(n)
+			if err != nil {
+				return err
+			}
+			l.Router = r
+			if err := r.Start(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		if _, err := l.namespaces[n.Name].Run(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Namespace is a node's.
+func (l *Lab) Namespace(node string) *Namespace { return l.namespaces[node] }
+
+func (l *Lab) namespaceName(node string) string { return prefix + l.ID + "-" + node }
+
+// path is a path in the lab's directory.
+func (l *Lab) path(parts ...string) string {
+	return filepath.Join(append([]string{root, l.ID}, parts...)...)
+}
+
+// Down stops everything and removes every trace.
+func (l *Lab) Down() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(l.speakers)) {
+		errs = append(errs, l.speakers[name].stop(syscall.SIGKILL))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.pods)) {
+		l.pods[name].Kill()
+	}
+	if l.Router != nil {
+		errs = append(errs, l.Router.stop(syscall.SIGKILL))
+	}
+	l.release()
+	return errors.Join(append(errs, remove(l.ID))...)
+}
+
+// release lets go of what this process holds of the lab.
+func (l *Lab) release() {
+	if l.Observer != nil {
+		l.Observer.Close()
+	}
+	for _, n := range l.namespaces {
+		n.Close()
+	}
+}
+
+// Keep leaves the lab up when this process ends: the pods move to a process of
+// their own. Only Sweep(true) removes it.
+func (l *Lab) Keep(ctx context.Context, binary string) error {
+	for _, name := range slices.Sorted(maps.Keys(l.pods)) {
+		l.pods[name].Kill()
+		if _, err := l.startProcess(l.namespaces[name], "pod-"+name, binary, "pod", name); err != nil {
+			return err
+		}
+	}
+	l.release()
+	return os.Rename(l.path("owner"), l.path("kept"))
+}
+
+// Sweep removes labs whose process is gone, and with kept also those that were
+// left up on purpose.
+func Sweep(kept bool) error {
+	dirs, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range dirs {
+		if abandoned(filepath.Join(root, d.Name()), kept) {
+			errs = append(errs, remove(d.Name()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func abandoned(dir string, kept bool) bool {
+	if _, err := os.Stat(filepath.Join(dir, "kept")); err == nil {
+		return kept
+	}
+	pid, err := readRecord(filepath.Join(dir, "owner"))
+	if errors.Is(err, fs.ErrNotExist) {
+		// Between Mkdir and writeRecord, unless it has been so for long.
+		info, err := os.Stat(dir)
+		return err == nil && time.Since(info.ModTime()) > time.Minute
+	}
+	return err == nil && pid == 0
+}
+
+// remove ends a lab's processes and deletes its namespaces and its directory, in
+// this order, so that a removal that is cut short can be taken up again.
+func remove(id string) error {
+	dir := filepath.Join(root, id)
+	if err := killRecorded(dir); err != nil {
+		return err
+	}
+	names, err := filepath.Glob("/run/netns/" + prefix + id + "-*")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if out, err := exec.Command("ip", "netns", "delete", filepath.Base(name)).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip netns delete %s: %w: %s", filepath.Base(name), err, out)
+		}
+	}
+	return os.RemoveAll(dir)
+}

@@ -1,0 +1,126 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// Rate of new connections in the story, a second.
+	Rate = 200
+	// slow is what counts as slow in a report: a SYN that was lost once takes
+	// more than a second.
+	slow = 500 * time.Millisecond
+	// openAtOnce bounds the connections that wait for an answer.
+	openAtOnce = 4 * Rate
+)
+
+// A Load opens new connections at a steady rate, each for one request.
+type Load struct {
+	client *Client
+	to     netip.AddrPort
+	ctx    context.Context
+	stop   context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	report Report
+}
+
+// A Report is what became of a load.
+type Report struct {
+	Sent    int
+	Lost    []Loss // in the order of their ends
+	Slow    int    // answered, but late
+	Longest time.Duration
+	Pods    map[string]int // who answered how many
+}
+
+// A Loss is a request that got no whole answer.
+type Loss struct {
+	Begin, End time.Time
+	Err        error
+}
+
+// StartLoad begins to send.
+func (c *Client) StartLoad(ctx context.Context, to netip.AddrPort) *Load {
+	l := &Load{client: c, to: to, done: make(chan struct{}), report: Report{Pods: map[string]int{}}}
+	l.ctx, l.stop = context.WithCancel(ctx)
+	go l.run(context.WithoutCancel(ctx))
+	return l
+}
+
+func (l *Load) run(ctx context.Context) {
+	defer close(l.done)
+	var open sync.WaitGroup
+	places := make(chan struct{}, openAtOnce)
+	begin := time.Now()
+	for i := 0; pause(l.ctx, time.Until(begin.Add(time.Duration(i)*time.Second/Rate))) == nil; i++ {
+		select {
+		case places <- struct{}{}:
+			open.Go(func() { l.request(ctx); <-places })
+		default:
+			now := time.Now()
+			l.count(now, Answer{}, errors.New("too many requests wait for an answer"))
+		}
+	}
+	open.Wait()
+}
+
+func (l *Load) request(ctx context.Context) {
+	begin := time.Now()
+	a, err := l.client.Get(ctx, netip.AddrPort{}, l.to)
+	l.count(begin, a, err)
+}
+
+func (l *Load) count(begin time.Time, a Answer, err error) {
+	end := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.report.Sent++
+	if err != nil {
+		l.report.Lost = append(l.report.Lost, Loss{begin, end, err})
+		return
+	}
+	l.report.Pods[a.Pod]++
+	l.report.Longest = max(l.report.Longest, end.Sub(begin))
+	if end.Sub(begin) > slow {
+		l.report.Slow++
+	}
+}
+
+// Stop sends no more, and waits for what is under way.
+func (l *Load) Stop() Report {
+	l.stop()
+	<-l.done
+	return l.report
+}
+
+func (r Report) String() string {
+	var pods []string
+	for _, p := range slices.Sorted(maps.Keys(r.Pods)) {
+		pods = append(pods, fmt.Sprintf("%s %d", p, r.Pods[p]))
+	}
+	return fmt.Sprintf("%d requests, %d lost, %d slow, longest %s; answered by %s",
+		r.Sent, len(r.Lost), r.Slow, r.Longest.Round(100*time.Microsecond), strings.Join(pods, ", "))
+}
+
+// Losses lists what was lost, when, and why; times are relative to since.
+func (r Report) Losses(since time.Time) string {
+	var b strings.Builder
+	for i, l := range r.Lost {
+		if i == 10 {
+			fmt.Fprintf(&b, "and %d more\n", len(r.Lost)-i)
+			break
+		}
+		fmt.Fprintf(&b, "lost: begun %+.3f s, ended %+.3f s: %v\n", l.Begin.Sub(since).Seconds(), l.End.Sub(since).Seconds(), l.Err)
+	}
+	return b.String()
+}

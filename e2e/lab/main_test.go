@@ -1,0 +1,106 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The tests of this package that need a network share one lab, built by the
+// first that asks for it. Each leaves it as it found it: speakers running, no
+// Service.
+var shared struct {
+	up, build       sync.Once
+	lab             *Lab
+	errUp, errBuild error
+}
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code := m.Run()
+	if l := shared.lab; l != nil {
+		if err := errors.Join(l.Down(), os.RemoveAll(filepath.Dir(l.Binary))); err != nil {
+			fmt.Fprintln(os.Stderr, "lab down:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// laboratory returns the shared lab, with speakers running and sessions up.
+func laboratory(t *testing.T) *Lab {
+	t.Helper()
+	l := wiring(t)
+	shared.build.Do(func() { shared.errBuild = build(l.Binary) })
+	if shared.errBuild != nil {
+		t.Fatal(shared.errBuild)
+	}
+	if err := l.StartSpeakers(t.Context(), NodeNames...); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// wiring returns the shared lab without regard to speakers.
+func wiring(t *testing.T) *Lab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs minutes")
+	}
+	if err := missing(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	shared.up.Do(func() { shared.lab, shared.errUp = upForTests() })
+	if shared.errUp != nil {
+		t.Fatal(shared.errUp)
+	}
+	return shared.lab
+}
+
+// missing says what the lab needs and this machine does not have.
+func missing() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab needs root")
+	}
+	for _, tool := range []string{"ip", "nft", "vtysh", "conntrack", "/usr/lib/frr/bgpd"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("the lab needs %w; hack/setup.sh installs it", err)
+		}
+	}
+	return nil
+}
+
+func upForTests() (*Lab, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	dir, err := os.MkdirTemp("", "fanfare-lab-")
+	if err != nil {
+		return nil, err
+	}
+	return Up(ctx, Options{
+		ID:       fmt.Sprintf("t%d", os.Getpid()),
+		Topology: "../containerlab/fanfare.clab.yml",
+		Objects:  "../containerlab/cluster",
+		Binary:   filepath.Join(dir, "fanfare"),
+	})
+}
+
+func build(binary string) error {
+	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return nil
+}
+
+func port(a netip.Addr, p uint16) netip.AddrPort { return netip.AddrPortFrom(a, p) }

@@ -1,0 +1,134 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netns"
+)
+
+// A Namespace is a named network namespace. A socket belongs for life to the
+// namespace of the thread that made it, so a goroutine needs to be there only
+// for that moment.
+type Namespace struct {
+	Name   string // under /run/netns
+	handle netns.NsHandle
+}
+
+// home is the namespace that this process started in; all threads are there
+// except within enter and leave.
+var home = sync.OnceValues(netns.Get)
+
+func openNamespace(name string) (*Namespace, error) {
+	h, err := netns.GetFromName(name)
+	if err != nil {
+		return nil, fmt.Errorf("namespace %s: %w", name, err)
+	}
+	return &Namespace{Name: name, handle: h}, nil
+}
+
+// Close lets go of the namespace; it does not remove it.
+func (n *Namespace) Close() error { return n.handle.Close() }
+
+// enter takes this goroutine into the namespace and returns the way out, which
+// must be called on the same goroutine and may be called twice.
+func (n *Namespace) enter() (leave func(), err error) {
+	back, err := home()
+	if err != nil {
+		return nil, err
+	}
+	runtime.LockOSThread()
+	if err := netns.Set(n.handle); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("enter namespace %s: %w", n.Name, err)
+	}
+	return sync.OnceFunc(func() {
+		if err := netns.Set(back); err != nil {
+			// Another goroutine must not get a thread that is in the wrong
+			// namespace.
+			panic(fmt.Sprintf("BUG: leave namespace %s: %v", n.Name, err))
+		}
+		runtime.UnlockOSThread()
+	}), nil
+}
+
+// Do calls fn in the namespace.
+func (n *Namespace) Do(fn func() error) error {
+	leave, err := n.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return fn()
+}
+
+// Dial connects from the namespace to an address, from a local one if it is
+// valid (port 0: the kernel chooses).
+func (n *Namespace) Dial(ctx context.Context, network string, local, remote netip.AddrPort) (net.Conn, error) {
+	leave, err := n.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	d := net.Dialer{KeepAlive: -1}
+	// Control is called on this goroutine after socket() and before connect().
+	// Leaving there frees the thread for the time that connecting takes.
+	d.ControlContext = func(context.Context, string, string, syscall.RawConn) error { leave(); return nil }
+	if local.IsValid() {
+		d.LocalAddr = net.TCPAddrFromAddrPort(local)
+		if network == "udp" {
+			d.LocalAddr = net.UDPAddrFromAddrPort(local)
+		}
+	}
+	return d.DialContext(ctx, network, remote.String())
+}
+
+// Listen listens in the namespace for both families, on a port such as ":80".
+func (n *Namespace) Listen(ctx context.Context, port string) (l net.Listener, err error) {
+	err = n.Do(func() error {
+		var c net.ListenConfig
+		c.SetMultipathTCP(false)
+		l, err = c.Listen(ctx, "tcp", port)
+		return err
+	})
+	return l, err
+}
+
+// ListenUDP receives datagrams in the namespace, of both families.
+func (n *Namespace) ListenUDP(ctx context.Context, port string) (c *net.UDPConn, err error) {
+	err = n.Do(func() error {
+		p, err := new(net.ListenConfig).ListenPacket(ctx, "udp", port)
+		if err == nil {
+			c = p.(*net.UDPConn)
+		}
+		return err
+	})
+	return c, err
+}
+
+// start starts a command in the namespace. A child inherits it from the thread
+// that forks.
+func (n *Namespace) start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
+
+// Run runs a command in the namespace and returns what it prints. An error has
+// its output in it.
+func (n *Namespace) Run(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := n.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		return out.String(), fmt.Errorf("%s: %s: %w: %s", n.Name, strings.Join(args, " "), err, strings.TrimSpace(out.String()))
+	}
+	return out.String(), nil
+}

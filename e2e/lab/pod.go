@@ -1,0 +1,166 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// What a pod listens on. A Service maps 80 to WebPort and 7 to EchoPort, TCP and
+// UDP.
+const (
+	WebPort  = 8080
+	EchoPort = 7000
+)
+
+// A Pod is a server. It answers every HTTP request, every line over TCP and
+// every datagram over UDP with one line: its name, and the client's address as it
+// sees it.
+type Pod struct {
+	Name string
+
+	web  *http.Server
+	echo net.Listener
+	udp  *net.UDPConn
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+}
+
+// StartPod starts a pod's servers in a namespace.
+func StartPod(ctx context.Context, name string, n *Namespace) (*Pod, error) {
+	p := &Pod{Name: name, conns: map[net.Conn]bool{}}
+	web, err := n.Listen(ctx, fmt.Sprintf(":%d", WebPort))
+	if err != nil {
+		return nil, fmt.Errorf("pod %s: %w", name, err)
+	}
+	p.web = &http.Server{Handler: http.HandlerFunc(p.answer), ReadHeaderTimeout: time.Minute}
+	go p.web.Serve(web)
+	if p.echo, err = n.Listen(ctx, fmt.Sprintf(":%d", EchoPort)); err != nil {
+		return nil, fmt.Errorf("pod %s: %w", name, err)
+	}
+	go p.acceptEcho()
+	if p.udp, err = n.ListenUDP(ctx, fmt.Sprintf(":%d", EchoPort)); err != nil {
+		return nil, fmt.Errorf("pod %s: %w", name, err)
+	}
+	go p.echoUDP()
+	return p, nil
+}
+
+func (p *Pod) line(client netip.AddrPort) string {
+	return fmt.Sprintf("%s %s\n", p.Name, netip.AddrPortFrom(client.Addr().Unmap(), client.Port()))
+}
+
+func (p *Pod) answer(w http.ResponseWriter, req *http.Request) {
+	client, err := netip.ParseAddrPort(req.RemoteAddr)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprint(w, p.line(client))
+}
+
+func (p *Pod) acceptEcho() {
+	for {
+		c, err := p.echo.Accept()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		p.conns[c] = true
+		p.mu.Unlock()
+		go p.echoLines(c)
+	}
+}
+
+func (p *Pod) echoLines(c net.Conn) {
+	defer func() {
+		p.mu.Lock()
+		delete(p.conns, c)
+		p.mu.Unlock()
+		c.Close()
+	}()
+	line := []byte(p.line(c.RemoteAddr().(*net.TCPAddr).AddrPort()))
+	for lines := bufio.NewScanner(c); lines.Scan(); {
+		if _, err := c.Write(line); err != nil {
+			return
+		}
+	}
+}
+
+func (p *Pod) echoUDP() {
+	buf := make([]byte, 1500)
+	for {
+		_, client, err := p.udp.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			p.udp.WriteToUDPAddrPort([]byte(p.line(client)), client)
+		}
+	}
+}
+
+// Stop ends the pod as a well-behaved program ends on SIGTERM: it stops
+// accepting, and finishes what it has begun.
+func (p *Pod) Stop(ctx context.Context) error {
+	p.echo.Close()
+	err := p.web.Shutdown(ctx)
+	p.Kill()
+	return err
+}
+
+// Kill ends the pod as SIGKILL would: the kernel closes all sockets.
+func (p *Pod) Kill() {
+	p.web.Close()
+	p.echo.Close()
+	p.udp.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.Close()
+	}
+}
+
+// ServePod runs a pod in this process's own namespace until ctx ends, for
+// containers and for a lab that is kept.
+func ServePod(ctx context.Context, name string) error {
+	h, err := home()
+	if err != nil {
+		return err
+	}
+	p, err := StartPod(ctx, name, &Namespace{Name: "its own", handle: h})
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	p.Kill()
+	return nil
+}
+
+func (l *Lab) startPods(ctx context.Context) error {
+	for _, name := range PodNames {
+		if err := l.StartPod(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StartPod starts one of PodNames that does not run.
+func (l *Lab) StartPod(ctx context.Context, name string) error {
+	p, err := StartPod(ctx, name, l.namespaces[name])
+	if err == nil {
+		l.pods[name] = p
+	}
+	return err
+}
+
+// Pod is one of PodNames.
+func (l *Lab) Pod(name string) *Pod { return l.pods[name] }

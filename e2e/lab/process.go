@@ -1,0 +1,157 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A process is one that the lab started and has put on record.
+type process struct {
+	name   string
+	cmd    *exec.Cmd
+	record string        // file that names it for a later Sweep
+	done   chan struct{} // closed when it has ended
+	err    error         // what Wait said; read after done
+}
+
+// startProcess starts a command in a namespace, with its output appended to a
+// log file, and records it.
+func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*process, error) {
+	log, err := os.OpenFile(l.path("log", name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = log, log
+	// Its own session: an interrupt at the terminal is for the lab, which then
+	// takes everything down in order.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := n.start(cmd); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	p := &process{name: name, cmd: cmd, record: l.path("pids", name), done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, writeRecord(p.record, cmd.Process.Pid)
+}
+
+// alive says whether the process still runs.
+func (p *process) alive() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop sends a signal and waits for the end; after the limit it kills.
+func (p *process) stop(sig syscall.Signal, limit time.Duration) error {
+	defer os.Remove(p.record)
+	if !p.alive() {
+		return nil
+	}
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("%s: %w", p.name, err)
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+		err := p.cmd.Process.Kill()
+		<-p.done
+		return errors.Join(fmt.Errorf("%s: still there %s after %s; killed", p.name, limit, sig), err)
+	}
+}
+
+// writeRecord names a process by its number and its start time, because numbers
+// are used again.
+func writeRecord(path string, pid int) error {
+	start, err := startTime(pid)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, "%d %s\n", pid, start), 0o644)
+}
+
+// readRecord returns the process on record if it still is the same one, else 0.
+func readRecord(path string) (pid int, err error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	number, start, _ := strings.Cut(strings.TrimSpace(string(text)), " ")
+	if pid, err = strconv.Atoi(number); err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	if now, err := startTime(pid); err != nil || now != start {
+		return 0, nil
+	}
+	return pid, nil
+}
+
+// startTime is the 22nd field of /proc/PID/stat, in ticks since boot. The
+// second, the command's name, is in brackets and may hold anything. A process
+// that has ended and was not waited for counts as gone.
+func startTime(pid int) (string, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := cutLast(string(text), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 20 || fields[0] == "Z" {
+		return "", fs.ErrNotExist
+	}
+	return fields[19], nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// killRecorded ends every process on record in a lab's directory, and waits.
+func killRecorded(dir string) error {
+	records, err := filepath.Glob(filepath.Join(dir, "pids", "*"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range records {
+		errs = append(errs, killRecord(r))
+	}
+	return errors.Join(errs...)
+}
+
+func killRecord(record string) error {
+	pid, err := readRecord(record)
+	if err != nil || pid == 0 {
+		return err
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill %d of %s: %w", pid, record, err)
+	}
+	return Await(context.Background(), 5*time.Second, "end of "+record, func() error {
+		if pid, err := readRecord(record); err != nil || pid == 0 {
+			return err
+		}
+		return fmt.Errorf("process %d is still there", pid)
+	})
+}

@@ -1,0 +1,198 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// Linger is the speakers' default: how long an address is forwarded after its
+// route was withdrawn.
+const Linger = 5 * time.Second
+
+// A Speaker is the fanfare binary on one node.
+type Speaker struct {
+	Node   string
+	RunDir string
+
+	lab  *Lab
+	proc *process // nil when it does not run
+}
+
+// Speaker is a node's, running or not.
+func (l *Lab) Speaker(node string) *Speaker {
+	s := l.speakers[node]
+	if s == nil {
+		s = &Speaker{Node: node, RunDir: l.path("run", node), lab: l}
+		l.speakers[node] = s
+	}
+	return s
+}
+
+// Start starts the speaker.
+func (s *Speaker) Start() error {
+	if s.Running() {
+		return fmt.Errorf("speaker %s runs already", s.Node)
+	}
+	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
+		return err
+	}
+	var err error
+	s.proc, err = s.lab.startProcess(s.lab.namespaces[s.Node], "speaker-"+s.Node, s.lab.Binary, "speaker",
+		"--files", s.lab.Cluster.Dir, "--node-name", s.Node, "--run-dir", s.RunDir)
+	return err
+}
+
+// Running says whether the process is there.
+func (s *Speaker) Running() bool { return s.proc != nil && s.proc.alive() }
+
+// Kill is SIGKILL: a crash.
+func (s *Speaker) Kill() error { return s.stop(syscall.SIGKILL) }
+
+// Terminate is SIGTERM: the first half of an upgrade. The process must end by
+// itself, and well.
+func (s *Speaker) Terminate() error {
+	p := s.proc
+	if err := s.stop(syscall.SIGTERM); err != nil || p == nil {
+		return err
+	}
+	if p.err != nil {
+		return fmt.Errorf("speaker %s after SIGTERM: %w", s.Node, p.err)
+	}
+	return nil
+}
+
+// Freeze is SIGSTOP: it hangs. Thaw is the end of that.
+func (s *Speaker) Freeze() error { return s.proc.cmd.Process.Signal(syscall.SIGSTOP) }
+func (s *Speaker) Thaw() error   { return s.proc.cmd.Process.Signal(syscall.SIGCONT) }
+
+func (s *Speaker) stop(sig syscall.Signal) error {
+	if s.proc == nil {
+		return nil
+	}
+	p := s.proc
+	s.proc = nil
+	return p.stop(sig, 2*Linger)
+}
+
+// Log is what the speaker has written so far.
+func (s *Speaker) Log() string {
+	text, err := os.ReadFile(s.lab.path("log", "speaker-"+s.Node+".log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// A Status is the part of `fanfare status --json` that the lab looks at.
+type Status struct {
+	Ready     bool
+	Error     string
+	Addresses []struct {
+		Address               netip.Addr
+		Services              []string
+		Announced, Programmed bool
+		LingeringUntil        *time.Time
+	}
+	WithoutAddress []struct{ Service, Code, Message string }
+	Problems       []struct{ Object, File, Field, Value, Message string }
+}
+
+// Status asks the speaker for its status, as a program would.
+func (s *Speaker) Status(ctx context.Context) (Status, error) {
+	var st Status
+	out, err := s.command(ctx, "status", "--run-dir", s.RunDir, "--json")
+	if err != nil {
+		return st, err
+	}
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		return st, fmt.Errorf("fanfare status --json: %w: %s", err, out)
+	}
+	return st, nil
+}
+
+// StatusText is what a person sees.
+func (s *Speaker) StatusText(ctx context.Context) (string, error) {
+	return s.command(ctx, "status", "--run-dir", s.RunDir)
+}
+
+func (s *Speaker) command(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, s.lab.Binary, args...).Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return string(out), fmt.Errorf("fanfare %v: %w: %s", args, err, exit.Stderr)
+	}
+	return string(out), err
+}
+
+// AddressOf returns the first address that a Service holds, of a family.
+func (s Status) AddressOf(service string, v6 bool) (netip.Addr, bool) {
+	for _, a := range s.Addresses {
+		if a.Address.Is6() == v6 && slices.Contains(a.Services, service) && a.LingeringUntil == nil {
+			return a.Address, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// StartSpeakers starts the speakers that do not run, and waits until the router
+// has a session with every node.
+func (l *Lab) StartSpeakers(ctx context.Context, nodes ...string) error {
+	for _, n := range nodes {
+		if s := l.Speaker(n); !s.Running() {
+			if err := s.Start(); err != nil {
+				return err
+			}
+		}
+	}
+	return l.AwaitSessions(ctx, nodes...)
+}
+
+// AwaitSessions waits until the router has a session with each of these nodes.
+func (l *Lab) AwaitSessions(ctx context.Context, nodes ...string) error {
+	return Await(ctx, 20*time.Second, fmt.Sprintf("BGP sessions with %v", nodes), func() error {
+		got, err := l.Router.Established(ctx)
+		if err != nil {
+			return err
+		}
+		for _, n := range nodes {
+			if s := l.Speaker(n); !s.Running() {
+				return fmt.Errorf("speaker %s has ended:\n%s", n, s.Log())
+			}
+			if !slices.Contains(got, n) {
+				return fmt.Errorf("there are sessions with %v", got)
+			}
+		}
+		return nil
+	})
+}
+
+// AwaitAddress waits until the speakers agree on a Service's address of a family.
+func (l *Lab) AwaitAddress(ctx context.Context, service string, v6 bool) (netip.Addr, error) {
+	var vip netip.Addr
+	err := Await(ctx, 5*time.Second, "an address for "+service, func() error {
+		vip = netip.Addr{}
+		for _, n := range NodeNames {
+			st, err := l.Speaker(n).Status(ctx)
+			if err != nil {
+				return err
+			}
+			got, ok := st.AddressOf(service, v6)
+			if !ok {
+				return fmt.Errorf("%s knows none", n)
+			}
+			if vip.IsValid() && got != vip {
+				return fmt.Errorf("%s says %s, others %s", n, got, vip)
+			}
+			vip = got
+		}
+		return nil
+	})
+	return vip, err
+}

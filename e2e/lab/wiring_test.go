@@ -1,0 +1,158 @@
+package lab
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// The wires must be right before anything is said about what goes over them: a
+// static route in place of BGP, and pods in place of VIPs.
+func TestLabReachesPods(t *testing.T) {
+	l, ctx := wiring(t), t.Context()
+	for _, p := range []struct{ prefix, via string }{
+		{"10.244.1.0/24", "198.51.100.11"}, {"2001:db8:244:1::/64", "2001:db8:51::11"},
+	} {
+		staticRoute(t, l, p.prefix, p.via)
+	}
+	for _, addr := range []string{"10.244.1.11", "10.244.1.12", "2001:db8:244:1::11", "2001:db8:244:1::12"} {
+		to := netip.MustParseAddr(addr)
+		want := ClientAddr
+		if to.Is6() {
+			want = ClientAddr6
+		}
+		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(to, WebPort))
+		if err != nil {
+			t.Fatalf("%s: %v", addr, err)
+		}
+		if a.Saw != a.From || a.Saw.Addr() != want {
+			t.Errorf("%s: saw %s, the client is %s: want %s", addr, a.Saw, a.From, want)
+		}
+		if a, err = l.Client.AskUDP(ctx, netip.AddrPort{}, port(to, EchoPort)); err != nil || a.Saw != a.From {
+			t.Errorf("%s by UDP: %+v, %v", addr, a, err)
+		}
+	}
+}
+
+// Pods reach one another across nodes, as with a CNI plug-in that routes.
+func TestLabRoutesBetweenNodes(t *testing.T) {
+	l, ctx := wiring(t), t.Context()
+	for _, from := range PodNames {
+		for _, to := range []string{"10.244.3.11", "2001:db8:244:3::11"} {
+			if from == "p31" {
+				continue
+			}
+			c := Client{l.Namespace(from)}
+			if a, err := c.Get(ctx, netip.AddrPort{}, port(netip.MustParseAddr(to), WebPort)); err != nil || a.Saw != a.From {
+				t.Errorf("%s to %s: %+v, %v", from, to, a, err)
+			}
+		}
+	}
+}
+
+// Ingress predicts what the kernel then does. Each node answers for the address
+// itself here, so that the answer tells which one it was.
+func TestLabIngress(t *testing.T) {
+	l, ctx := wiring(t), t.Context()
+	addr := netip.MustParseAddr("192.0.2.250")
+	route := []string{"ip", "route", "add", addr.String()}
+	for _, n := range NodeNames {
+		run(t, l, n, "ip", "addr", "add", addr.String(), "dev", "lo")
+		t.Cleanup(func() { run(t, l, n, "ip", "addr", "del", addr.String(), "dev", "lo") })
+		pod, err := StartPod(ctx, n, l.Namespace(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pod.Kill)
+		route = append(route, "nexthop", "via", NodeAddr(n, addr).String())
+	}
+	run(t, l, "tor1", route...)
+	t.Cleanup(func() { run(t, l, "tor1", "ip", "route", "del", addr.String()) })
+
+	seen := map[string]int{}
+	for range 30 {
+		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(addr, WebPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := l.Router.Ingress(ctx, "tcp", a.From, port(addr, WebPort))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Pod != want {
+			t.Errorf("%s: went to %s, predicted %s", a.From, a.Pod, want)
+		}
+		seen[a.Pod]++
+	}
+	if len(seen) != 3 {
+		t.Errorf("answered by %v: want all three nodes", seen)
+	}
+}
+
+// A load notices a server that dies, and one that hangs.
+func TestLabCountsLosses(t *testing.T) {
+	l, ctx := wiring(t), t.Context()
+	staticRoute(t, l, "10.244.1.0/24", "198.51.100.11")
+	load := l.Client.StartLoad(ctx, netip.MustParseAddrPort("10.244.1.11:8080"))
+	if err := pause(ctx, 500*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	l.Pod("p11").Kill()
+	if err := pause(ctx, 200*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.StartPod(ctx, "p11"); err != nil {
+		t.Fatal(err)
+	}
+	report := load.Stop()
+	t.Log(report)
+	if lost := len(report.Lost); lost < 20 || lost > 80 {
+		t.Errorf("%d lost of a server that was away for 0.2 s at %d/s\n%s", lost, Rate, report.Losses(time.Now()))
+	}
+	if got := report.Pods["p11"]; got < 80 {
+		t.Errorf("%d answered in 0.5 s at %d/s", got, Rate)
+	}
+}
+
+func TestLabFlows(t *testing.T) {
+	l, ctx := wiring(t), t.Context()
+	staticRoute(t, l, "10.244.1.0/24", "198.51.100.11")
+	flows, err := l.Client.OpenFlows(ctx, 5, netip.MustParseAddrPort("10.244.1.11:7000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flows.Close()
+	if err := flows.AwaitLines(ctx, 3); err != nil {
+		t.Fatal(err)
+	}
+	l.Pod("p11").Kill()
+	t.Cleanup(func() {
+		if err := l.StartPod(context.WithoutCancel(ctx), "p11"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := flows.AwaitLines(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range flows.All {
+		if f.Err() == nil {
+			t.Errorf("%s lives although its pod was killed", f.From)
+		}
+	}
+}
+
+func run(t *testing.T, l *Lab, node string, args ...string) string {
+	t.Helper()
+	out, err := l.Namespace(node).Run(context.WithoutCancel(t.Context()), args...)
+	if err != nil {
+		t.Error(err)
+	}
+	return out
+}
+
+func staticRoute(t *testing.T, l *Lab, prefix, via string) {
+	t.Helper()
+	run(t, l, "tor1", "ip", "route", "add", prefix, "via", via)
+	t.Cleanup(func() { run(t, l, "tor1", "ip", "route", "del", prefix) })
+}
