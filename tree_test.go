@@ -25,7 +25,6 @@ type source struct {
 func (s source) dir() string { return path.Dir(s.path) }
 func (s source) test() bool  { return strings.HasSuffix(s.path, "_test.go") }
 func (s source) main() bool  { return s.file.Name.Name == "main" }
-func (s source) built() bool { return !s.test() && !ast.IsGenerated(s.file) }
 func (s source) line(n ast.Node) string {
 	return s.path + ":" + strconv.Itoa(s.fset.Position(n.Pos()).Line)
 }
