@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// A batch is one transaction of nftables: the kernel does all of it or none,
+// and no packet sees a part of it.
+type batch struct {
+	e    encoder
+	seq  uint32
+	what []string // for each message what it does, for errors
+	last int      // where the last message begins
+}
+
+// maxElementList bounds the list of elements in one message: the length of an
+// attribute has 16 bits.
+const maxElementList = 60 << 10
+
+var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT_GOTO+1))
+
+// newBatch begins a batch of messages with numbers above seq.
+func newBatch(seq uint32) *batch {
+	b := &batch{seq: seq}
+	b.e.header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, seq, 0, unix.NFNL_SUBSYS_NFTABLES)
+	return b
+}
+
+func (b *batch) empty() bool { return len(b.what) == 0 }
+
+// op appends one message.
+func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
+	b.last = len(b.e.b)
+	b.what = append(b.what, what)
+	seq := b.seq + uint32(len(b.what))
+	b.e.message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, unix.NFPROTO_INET, body)
+}
+
+// addChain adds a chain that is on no hook, with its rules.
+func (b *batch) addChain(name string, c chain) {
+	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
+		b.e.string(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.string(unix.NFTA_CHAIN_NAME, name)
+	})
+	for _, r := range c.rules {
+		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
+			b.e.string(unix.NFTA_RULE_TABLE, tableName)
+			b.e.string(unix.NFTA_RULE_CHAIN, name)
+			b.e.bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r)
+		})
+	}
+}
+
+// delChain deletes a chain and its rules.
+func (b *batch) delChain(name string) {
+	b.op("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func() {
+		b.e.string(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.string(unix.NFTA_CHAIN_NAME, name)
+	})
+}
+
+// delTable deletes the table and all that is in it.
+func (b *batch) delTable() {
+	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {
+		b.e.string(unix.NFTA_TABLE_NAME, tableName)
+	})
+}
+
+// addElements adds elements, which must not be there; all is sorted.
+func (b *batch) addElements(all []element) {
+	for run := range bySet(all) {
+		b.elements("add element to ", unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, run, true)
+	}
+}
+
+// delElements deletes elements, which must be there; all is sorted.
+func (b *batch) delElements(all []element) {
+	for run := range bySet(all) {
+		b.elements("delete element of ", unix.NFT_MSG_DELSETELEM, 0, run, false)
+	}
+}
+
+// elements appends as many messages as the elements of one set need.
+func (b *batch) elements(what string, kind uint8, flags uint16, run []element, data bool) {
+	spec := &specs[run[0].set]
+	for len(run) > 0 {
+		b.op(what+spec.name, kind, flags, func() {
+			b.e.string(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+			b.e.string(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+			at := b.e.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for len(run) > 0 && len(b.e.b)-at < maxElementList {
+				b.element(spec, run[0], data)
+				run = run[1:]
+			}
+			b.e.shut(at)
+		})
+	}
+}
+
+func (b *batch) element(spec *setSpec, e element, data bool) {
+	if spec.interval {
+		b.item(e.key, 0, nil)
+		if e.data != "" {
+			b.item(e.data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
+		}
+		return
+	}
+	var value func()
+	if data && len(spec.data) > 0 {
+		value = func() { b.value(spec, e.data) }
+	}
+	b.item(e.key, 0, value)
+}
+
+// item appends one entry of a list of elements.
+func (b *batch) item(key string, flags uint32, value func()) {
+	at := b.e.open(unix.NFTA_LIST_ELEM)
+	k := b.e.open(unix.NFTA_SET_ELEM_KEY)
+	b.e.opaque(unix.NFTA_DATA_VALUE, key)
+	b.e.shut(k)
+	if flags != 0 {
+		b.e.uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
+	}
+	if value != nil {
+		value()
+	}
+	b.e.shut(at)
+}
+
+// value appends the value of an element of a map.
+func (b *batch) value(spec *setSpec, data string) {
+	at := b.e.open(unix.NFTA_SET_ELEM_DATA)
+	if spec.verdicts() {
+		v := b.e.open(unix.NFTA_DATA_VERDICT)
+		b.e.bytes(unix.NFTA_VERDICT_CODE, verdictGoto)
+		b.e.string(unix.NFTA_VERDICT_CHAIN, data)
+		b.e.shut(v)
+	} else {
+		b.e.opaque(unix.NFTA_DATA_VALUE, data)
+	}
+	b.e.shut(at)
+}
+
+// errUnanswered means that the kernel neither refused nor confirmed a batch.
+var errUnanswered = errors.New("the kernel did not answer")
+
+// commit sends the batch. After an error nothing of it is done, but for
+// errUnanswered, after which nothing is known.
+func (b *batch) commit(s *socket) error {
+	if b.empty() {
+		return nil
+	}
+	// Only the last message asks to be acknowledged: the kernel reports every
+	// message that failed whether or not it asks.
+	flags := b.e.b[b.last+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+	end := b.seq + uint32(len(b.what)) + 1
+	b.e.header(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, end, 0, unix.NFNL_SUBSYS_NFTABLES)
+	s.seq = end
+	if err := s.send(b.e.b); err != nil {
+		return err
+	}
+	return b.answer(s)
+}
+
+// answer reads what the kernel says of the batch. The first error is the one
+// that made it undo everything; others follow from it.
+func (b *batch) answer(s *socket) error {
+	acked := false
+	var failed error
+	for r, err := range s.replies(false) {
+		if err != nil {
+			return errors.Join(errUnanswered, err)
+		}
+		if r.kind != unix.NLMSG_ERROR {
+			continue
+		}
+		err := r.errno()
+		if err == nil {
+			acked = true
+		} else if failed == nil {
+			failed = fmt.Errorf("%s: %w", b.name(r.seq), err)
+		}
+	}
+	if failed == nil && !acked {
+		return errUnanswered
+	}
+	return failed
+}
+
+// name says which message an error is about; those of the whole batch carry
+// the number of its begin or end.
+func (b *batch) name(seq uint32) string {
+	if i := int(seq - b.seq - 1); i >= 0 && i < len(b.what) {
+		return b.what[i]
+	}
+	return "commit"
+}
+
+// isStale says whether err tells that the kernel does not hold what we
+// thought: somebody else changed our table.
+func isStale(err error) bool {
+	for _, e := range []error{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.ENOTEMPTY} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return errors.Is(err, errUnanswered)
+}

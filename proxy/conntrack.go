@@ -1,0 +1,378 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// From linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h, which
+// x/sys does not have.
+const (
+	ctGet    = 1 // IPCTNL_MSG_CT_GET
+	ctDelete = 2 // IPCTNL_MSG_CT_DELETE
+
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaID         = 12
+	ctaZone       = 18
+	ctaFilter     = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaIPv4Src    = 1
+	ctaIPv4Dst    = 2
+	ctaIPv6Src    = 3
+	ctaIPv6Dst    = 4
+	ctaProtoNum   = 1
+	ctaProtoSrc   = 2
+	ctaProtoDst   = 3
+
+	ctaFilterOrigFlags = 1
+	ctaFilterIPDst     = 1 << 1
+
+	ipsDstNAT = 1 << 5 // IPS_DST_NAT: the destination was rewritten
+)
+
+// A port is a protocol and a port of an address.
+type port struct {
+	proto Protocol
+	port  uint16
+}
+
+// sides says for which kinds of clients something holds.
+type sides uint8
+
+const (
+	sideExternal sides = 1 << iota
+	sideInternal
+)
+
+// A purge says, by VIP, which conntrack entries a change has made wrong. NAT
+// is decided once for each entry, so without this they would outlive the rules
+// that they were born under for as long as packets come.
+type purge map[netip.Addr]*vipPurge
+
+type vipPurge struct {
+	// born: the VIP is new. Entries to it that were not rewritten go, of
+	// whatever protocol: they send the client's packets past the rules, and in
+	// a loop between here and the router.
+	born bool
+	// ports are frontends that are new at a VIP that is not.
+	ports map[port]bool
+	// gone are backends that were removed. Entries of protocols that have no
+	// end of their own would keep sending there.
+	gone map[goneBackend]sides
+}
+
+type goneBackend struct {
+	port
+	backend netip.AddrPort
+}
+
+func (p purge) at(vip netip.Addr) *vipPurge {
+	v := p[vip]
+	if v == nil {
+		v = &vipPurge{ports: make(map[port]bool), gone: make(map[goneBackend]sides)}
+		p[vip] = v
+	}
+	return v
+}
+
+// planPurge derives from a change of elements what it makes wrong.
+func planPurge(c change) purge {
+	p := make(purge)
+	before := make(map[element]bool) // the keys that existed
+	for _, e := range c.del {
+		before[element{set: e.set, key: e.key}] = true
+		p.backend(e, func(had, s sides) sides { return had | s })
+	}
+	for _, e := range c.add {
+		p.backend(e, func(had, s sides) sides { return had &^ s })
+		if !before[element{set: e.set, key: e.key}] {
+			p.appeared(e)
+		}
+	}
+	for vip, v := range p {
+		for b, s := range v.gone {
+			if s == 0 {
+				delete(v.gone, b)
+			}
+		}
+		if !v.born && len(v.ports) == 0 && len(v.gone) == 0 {
+			delete(p, vip)
+		}
+	}
+	return p
+}
+
+// appeared notes a new VIP or frontend.
+func (p purge) appeared(e element) {
+	switch base(e.set) {
+	case setVIPs:
+		vip, _ := netip.AddrFromSlice([]byte(e.key))
+		p.at(vip).born = true
+	case setExtSvc, setIntSvc:
+		vip, proto, n := frontendOf(e.set, e.key)
+		p.at(vip).ports[port{proto, n}] = true
+	}
+}
+
+// backend updates what is known of the backend that e is for. A backend that
+// only moved to another slot is deleted in one and added in another.
+func (p purge) backend(e element, update func(had, s sides) sides) {
+	var s sides
+	switch base(e.set) {
+	case setExtEps:
+		s = sideExternal
+	case setIntEps:
+		s = sideInternal
+	default:
+		return
+	}
+	vip, proto, n := frontendOf(e.set, e.key)
+	if proto == TCP {
+		return
+	}
+	b := goneBackend{port{proto, n}, backendOf(e.data)}
+	v := p.at(vip)
+	v.gone[b] = update(v.gone[b], s)
+}
+
+// base is the set for IPv4 of the pair that id is of.
+func base(id setID) setID {
+	if id >= setClientIf {
+		return id
+	}
+	return id &^ 1
+}
+
+// merge adds what o asks for.
+func (p purge) merge(o purge) {
+	for vip, from := range o {
+		to := p.at(vip)
+		to.born = to.born || from.born
+		for k := range from.ports {
+			to.ports[k] = true
+		}
+		for k, s := range from.gone {
+			to.gone[k] |= s
+		}
+	}
+}
+
+// A flow is a conntrack entry, as far as it matters here.
+type flow struct {
+	client  netip.Addr     // original source
+	vip     netip.Addr     // original destination
+	port    port           // original protocol and destination port; port 0 where there is none
+	backend netip.AddrPort // source of replies
+	dnat    bool
+
+	family uint8
+	key    []byte // the attributes that name this very entry to the kernel
+}
+
+// wrong says whether the flow must go. clients are the addresses that are
+// known to be of this node's pods; whether others are, an entry does not tell.
+func (p purge) wrong(f *flow, clients []netip.Prefix) bool {
+	v := p[f.vip]
+	if v == nil {
+		return false
+	}
+	if !f.dnat {
+		return v.born || v.ports[f.port]
+	}
+	s := v.gone[goneBackend{f.port, f.backend}]
+	if s == sideExternal && containsAddr(clients, f.client) {
+		return false
+	}
+	return s != 0
+}
+
+func containsAddr(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// maxFilters is up to how many VIPs the kernel is asked for the entries of
+// each: it walks its whole table for every one. For more, all entries of a
+// family are read once.
+const maxFilters = 16
+
+// deleteFlows deletes the entries that p says are wrong, and counts them.
+// Entries that are gone by themselves meanwhile are no error.
+func deleteFlows(s *socket, p purge, clients []netip.Prefix) (deleted int, err error) {
+	var wrong []flow
+	for _, request := range flowRequests(p) {
+		found, err := listFlows(s, request, func(f *flow) bool { return p.wrong(f, clients) })
+		if err != nil {
+			return 0, fmt.Errorf("list conntrack entries: %w", err)
+		}
+		wrong = append(wrong, found...)
+	}
+	var errs []error
+	for _, f := range wrong {
+		switch err := deleteFlow(s, &f); {
+		case err == nil:
+			deleted++
+		case !errors.Is(err, unix.ENOENT):
+			errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.client, f.vip, err))
+		}
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// A flowRequest asks for the entries of one family, to one address if it is
+// valid.
+type flowRequest struct {
+	family uint8
+	vip    netip.Addr
+}
+
+func flowRequests(p purge) []flowRequest {
+	var one []flowRequest
+	whole := make(map[flowRequest]bool)
+	for vip := range p {
+		fam := uint8(unix.AF_INET)
+		if vip.Is6() {
+			fam = unix.AF_INET6
+		}
+		one = append(one, flowRequest{fam, vip})
+		whole[flowRequest{family: fam}] = true
+	}
+	if len(one) <= maxFilters {
+		return one
+	}
+	one = one[:0]
+	for r := range whole {
+		one = append(one, r)
+	}
+	return one
+}
+
+// attributes are those that have the kernel filter (since 5.8; older ones
+// list all, which is why the answer is checked in any case).
+func (r flowRequest) attributes() []byte {
+	var e encoder
+	if !r.vip.IsValid() {
+		return nil
+	}
+	t := e.open(ctaTupleOrig)
+	ip := e.open(ctaTupleIP)
+	dst := uint16(ctaIPv4Dst)
+	if r.vip.Is6() {
+		dst = ctaIPv6Dst
+	}
+	e.bytes(dst, r.vip.AsSlice())
+	e.shut(ip)
+	e.shut(t)
+	f := e.open(ctaFilter)
+	e.bytes(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, ctaFilterIPDst))
+	e.shut(f)
+	return e.b
+}
+
+// listFlows lists the entries that keep chooses. Each is complete: one that is
+// missed because the table changed meanwhile was just born, or is gone.
+func listFlows(s *socket, r flowRequest, keep func(*flow) bool) ([]flow, error) {
+	var all []flow
+	err := s.dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.family, r.attributes(), func(data []byte) {
+		f, ok := parseFlow(data)
+		if ok && keep(&f) {
+			f.family = r.family
+			f.key = flowKey(data)
+			all = append(all, f)
+		}
+	})
+	if errors.Is(err, errInterrupted) {
+		err = nil
+	}
+	return all, err
+}
+
+func parseFlow(data []byte) (f flow, ok bool) {
+	var orig, reply []byte
+	for t, v := range attributes(data) {
+		switch t {
+		case ctaTupleOrig:
+			orig = v
+		case ctaTupleReply:
+			reply = v
+		case ctaStatus:
+			f.dnat = len(v) == 4 && binary.BigEndian.Uint32(v)&ipsDstNAT != 0
+		}
+	}
+	var src, dst, from netip.Addr
+	var toPort, fromPort uint16
+	src, dst, f.port.proto, _, toPort = parseTuple(orig)
+	from, _, _, fromPort, _ = parseTuple(reply)
+	f.client, f.vip, f.port.port = src, dst, toPort
+	f.backend = netip.AddrPortFrom(from, fromPort)
+	return f, src.IsValid() && dst.IsValid() && from.IsValid()
+}
+
+// parseTuple reads one direction of an entry.
+func parseTuple(tuple []byte) (src, dst netip.Addr, proto Protocol, srcPort, dstPort uint16) {
+	for t, v := range attributes(attribute(tuple, ctaTupleIP)) {
+		switch a, _ := netip.AddrFromSlice(v); t {
+		case ctaIPv4Src, ctaIPv6Src:
+			src = a
+		case ctaIPv4Dst, ctaIPv6Dst:
+			dst = a
+		}
+	}
+	for t, v := range attributes(attribute(tuple, ctaTupleProto)) {
+		switch {
+		case t == ctaProtoNum && len(v) == 1:
+			proto = Protocol(v[0])
+		case t == ctaProtoSrc && len(v) == 2:
+			srcPort = binary.BigEndian.Uint16(v)
+		case t == ctaProtoDst && len(v) == 2:
+			dstPort = binary.BigEndian.Uint16(v)
+		}
+	}
+	return src, dst, proto, srcPort, dstPort
+}
+
+// flowKey copies the attributes that name an entry. The id makes sure that an
+// entry which took its place meanwhile is left alone.
+func flowKey(data []byte) []byte {
+	var e encoder
+	for t, v := range attributes(data) {
+		switch t {
+		case ctaTupleOrig:
+			e.bytes(t|unix.NLA_F_NESTED, v)
+		case ctaID, ctaZone:
+			e.bytes(t, v)
+		}
+	}
+	return e.b
+}
+
+// deleteFlow deletes one entry. The kernel takes a request without a tuple
+// for one to delete every entry there is.
+func deleteFlow(s *socket, f *flow) error {
+	if attribute(f.key, ctaTupleOrig) == nil {
+		return errors.New("BUG: no tuple")
+	}
+	s.seq++
+	var e encoder
+	e.message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, unix.NLM_F_REQUEST|unix.NLM_F_ACK, s.seq, f.family, func() { e.raw(f.key) })
+	if err := s.send(e.b); err != nil {
+		return err
+	}
+	for r, err := range s.replies(false) {
+		if err != nil {
+			return err
+		}
+		if r.kind == unix.NLMSG_ERROR && r.seq == s.seq {
+			return r.errno()
+		}
+	}
+	return errUnanswered
+}

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"log/slog"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// inNamespace runs f in a network namespace of its own, with a real kernel's
+// nftables.
+func inNamespace(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil {
+		nstest.Missing(t, err.Error())
+	}
+	nstest.Run(t, f)
+}
+
+func newProxy(t testing.TB) *Proxy {
+	t.Helper()
+	p, err := New(t.Context(), Options{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func mustSet(t testing.TB, p *Proxy, s State) {
+	t.Helper()
+	if err := p.Set(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkKernel compares what the kernel holds with what s means.
+func checkKernel(t *testing.T, s State) {
+	t.Helper()
+	sock, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.close()
+	got, err := readTable(sock, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := got.damage(); d != "" {
+		t.Fatalf("the table is damaged: %s", d)
+	}
+	if diff := cmp.Diff(elementsText(renderState(s)), elementsText(got.elements)); diff != "" {
+		t.Fatalf("elements (-want +got)\n%s", diff)
+	}
+	for name := range chainUses(got.elements) {
+		if _, ok := got.chains[name]; !ok {
+			t.Errorf("chain %s is used and not there", name)
+		}
+	}
+}
+
+// The kernel holds each State, whatever the State before it was: first along a
+// path, then visiting the States in random order.
+func TestStatesInRandomOrder(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		p := newProxy(t)
+		w := newWorld(7)
+		states := []State{{Node: "n1"}}
+		for range 25 {
+			states = append(states, w.next(states[len(states)-1]))
+		}
+		visit := slices.Clone(states)
+		for range 100 {
+			visit = append(visit, pick(w, states...))
+		}
+		for _, s := range visit {
+			mustSet(t, p, s)
+			checkKernel(t, s)
+		}
+		if s := p.Status(); s.Repairs != 0 {
+			t.Errorf("%d repairs, %s; nobody interfered", s.Repairs, s.Found)
+		}
+	})
+}

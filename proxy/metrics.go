@@ -1,0 +1,43 @@
+package proxy
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics are what a Proxy tells Prometheus. All of them are of what the kernel
+// holds, not of what is wanted.
+type metrics struct {
+	elements     prometheus.Gauge
+	vips         prometheus.Gauge
+	transactions prometheus.Histogram
+	dumps        prometheus.Counter
+	retries      prometheus.Counter
+	repairs      prometheus.Counter
+	flows        prometheus.Counter
+	flowErrors   prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help})
+	}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help})
+	}
+	m := &metrics{
+		elements: gauge("elements", "Elements in the sets and maps of table inet fanfare, as last written."),
+		vips:     gauge("vips", "Addresses that the kernel forwards, as last written."),
+		transactions: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: "transaction_duration_seconds",
+			Help:    "Time that the kernel took for transactions of nftables that succeeded.",
+			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 9), // 10 µs to 0.65 s
+		}),
+		dumps:      counter("dumps_total", "Times that the whole table was read from the kernel."),
+		retries:    counter("retries_total", "Transactions that were made anew because the kernel held something else than known."),
+		repairs:    counter("repairs_total", "Times that the table differed from what had been written, and was repaired."),
+		flows:      counter("conntrack_deleted_total", "Conntrack entries deleted because a change made them wrong."),
+		flowErrors: counter("conntrack_errors_total", "Failures to list or delete conntrack entries."),
+	}
+	if r != nil {
+		r.MustRegister(m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.flows, m.flowErrors)
+	}
+	return m
+}

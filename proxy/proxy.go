@@ -1,0 +1,356 @@
+package proxy
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// Options are what New needs. The zero value will do.
+type Options struct {
+	Logger     *slog.Logger          // nil: the default logger
+	Registerer prometheus.Registerer // nil: no metrics
+}
+
+// A Proxy makes the kernel of one network namespace forward what a State says.
+// There must be no more than one at a time for a namespace.
+//
+// The namespace is that of the thread which calls New; Set must be called in
+// the same, since it may start nft.
+type Proxy struct {
+	log     *slog.Logger
+	metrics *metrics
+	watch   *watch
+	adopted []netip.Addr
+	record  record
+	recheck atomic.Bool
+
+	mu   sync.Mutex // held by Set; guards what follows
+	sock *socket
+
+	have  State // what was set last
+	known bool  // the kernel holds have, as far as we heard
+
+	// How the kernel's table stands when known.
+	elements int
+	uses     map[string]int // count chains, and how many frontends go to each
+	table    *table         // as last read; its patterns are copied
+
+	// purge is what could not be deleted from conntrack yet.
+	purge purge
+}
+
+// New opens the connections to the kernel and looks for a table that an
+// earlier process left. It changes nothing.
+func New(ctx context.Context, o Options) (*Proxy, error) {
+	p := &Proxy{
+		log:     cmp.Or(o.Logger, slog.Default()),
+		metrics: newMetrics(o.Registerer),
+		purge:   make(purge),
+	}
+	var err error
+	if p.sock, err = dial(); err != nil {
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	// Listen before looking, so that no change falls between.
+	if p.watch, err = newWatch(p.sock, p.log); err != nil {
+		p.sock.close()
+		return nil, fmt.Errorf("proxy: nftables notifications: %w", err)
+	}
+	if p.adopted, err = readVIPs(p.sock); err != nil {
+		p.Close()
+		return nil, fmt.Errorf("proxy: %w", err)
+	}
+	if len(p.adopted) > 0 {
+		p.log.InfoContext(ctx, "found a table that forwards", "vips", len(p.adopted))
+	}
+	return p, nil
+}
+
+// Adopted is the VIPs that the table found by New forwards, sorted: none after
+// a reboot or Cleanup. They are forwarded until the first Set.
+func (p *Proxy) Adopted() []netip.Addr { return slices.Clone(p.adopted) }
+
+// Disturbed tells that somebody else changed the table, or may have. The next
+// Set compares the kernel with its State and repairs.
+func (p *Proxy) Disturbed() <-chan struct{} { return p.watch.notify }
+
+// Recheck makes the next Set compare the kernel with its State whether or not
+// anything was heard.
+func (p *Proxy) Recheck() { p.recheck.Store(true) }
+
+// Status is what the Proxy has done so far.
+func (p *Proxy) Status() Status { return p.record.get() }
+
+// Close ends the connections. The kernel goes on forwarding.
+func (p *Proxy) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return errors.Join(p.watch.close(), p.sock.close())
+}
+
+// Cleanup removes the table. Connections that it forwarded go on for as long
+// as conntrack remembers them.
+func Cleanup(context.Context) error {
+	s, err := dial()
+	if err != nil {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	defer s.close()
+	b := newBatch(0)
+	b.delTable()
+	if err := b.commit(s); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	return nil
+}
+
+// Set makes the kernel forward what want says and nothing else, in one
+// transaction. After an error the kernel forwards what it did before, and the
+// next Set begins by looking at what that is.
+//
+// What is the same *VIP as in the State before is known to be unchanged; want
+// must not be written afterwards.
+func (p *Proxy) Set(ctx context.Context, want State) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.set(ctx, want)
+	purgeErr := p.runPurge()
+	p.record.set(p.have, cmp.Or(err, purgeErr))
+	if err != nil {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	return nil
+}
+
+func (p *Proxy) set(ctx context.Context, want State) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	vips, err := p.validate(want)
+	if err != nil {
+		return err
+	}
+	// Taken before the kernel is read: what happens later tells anew.
+	disturbed := p.watch.take()
+	if p.recheck.Swap(false) || disturbed || !p.known || want.Node != p.have.Node {
+		return p.reconcile(ctx, want)
+	}
+	c := diffStates(p.have, want, vips)
+	if c.empty() {
+		p.have = want
+		return nil
+	}
+	switch err := p.apply(c, ""); {
+	case isStale(err):
+		p.metrics.retries.Inc()
+		return p.reconcile(ctx, want)
+	case err != nil:
+		p.known = false
+		return err
+	}
+	p.settle(want, p.elements+len(c.add)-len(c.del))
+	p.purge.merge(planPurge(c))
+	return nil
+}
+
+// validate finds what differs from the last State, and checks only that.
+func (p *Proxy) validate(want State) ([]vipChange, error) {
+	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	if !sameShared(p.have, want) {
+		errs = append(errs, validateShared(want))
+	}
+	for _, v := range vips {
+		if v.want != nil {
+			errs = append(errs, v.want.validate())
+		}
+	}
+	return vips, errors.Join(errs...)
+}
+
+// settle notes that the kernel holds want.
+func (p *Proxy) settle(want State, elements int) {
+	p.have, p.known, p.elements = want, true, elements
+	p.metrics.elements.Set(float64(elements))
+	p.metrics.vips.Set(float64(len(want.VIPs)))
+}
+
+// maxAttempts bounds how often a Set starts over because somebody changes our
+// table meanwhile.
+const maxAttempts = 5
+
+// reconcile reads the kernel's table and turns it into want's.
+func (p *Proxy) reconcile(ctx context.Context, want State) error {
+	// Only if the kernel is known to have held have does a difference mean
+	// that somebody interfered.
+	expected := p.known
+	p.known = false
+	var err error
+	for attempt := range maxAttempts {
+		if attempt > 0 {
+			p.metrics.retries.Inc()
+		}
+		if err = p.converge(ctx, want, expected); !isStale(err) {
+			return err
+		}
+	}
+	return err
+}
+
+func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
+	t, err := p.read(false)
+	if err != nil {
+		return err
+	}
+	all := renderState(want)
+	found := t.damage()
+	if found == "" && expected {
+		found = differenceText(diffElements(t.elements, renderState(p.have)))
+	}
+	had, schema := t.elements, ""
+	if t.damage() != "" {
+		if t, err = p.install(ctx, t, all); err != nil {
+			return err
+		}
+		schema = schemaChain(t.rulesHash())
+	}
+	p.adopt(t)
+	if err := p.apply(diffElements(t.elements, all), schema); err != nil {
+		return err
+	}
+	t.elements = nil // large, and from now on p.have says it
+	p.settle(want, len(all))
+	p.purge.merge(planPurge(diffElements(had, all)))
+	if expected && found != "" {
+		p.metrics.repairs.Inc()
+		p.record.repaired(found)
+		p.log.WarnContext(ctx, "repaired the table", "reason", found)
+	}
+	return nil
+}
+
+func (p *Proxy) read(fresh bool) (*table, error) {
+	p.metrics.dumps.Inc()
+	return readTable(p.sock, fresh)
+}
+
+// install loads the rules anew. Where there is a table, another takes its
+// place in one transaction, with all elements; where there is none, the
+// elements come in the next, through netlink, which is many times faster.
+func (p *Proxy) install(ctx context.Context, t *table, all []element) (*table, error) {
+	if !t.found {
+		all = nil
+	}
+	p.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
+	if err := nft(ctx, replaceScript(all), func(pid int) { p.watch.child.Store(uint32(pid)) }); err != nil {
+		return nil, fmt.Errorf("load the rules: %w", err)
+	}
+	p.record.transaction()
+	return p.read(true)
+}
+
+// adopt takes a table that was read as the one to go on from.
+func (p *Proxy) adopt(t *table) {
+	p.table = t
+	p.uses = chainUses(t.elements)
+	for _, name := range t.countChains() {
+		p.uses[name] += 0
+	}
+}
+
+// apply makes one transaction of a change, together with the count chains that
+// it needs and, where schema is not empty, the chain of that name.
+//
+// A count chain is made before its first use and deleted in a transaction
+// later than the one that ended its last: until then a packet may be in it.
+func (p *Proxy) apply(c change, schema string) error {
+	slices.SortFunc(c.del, element.compare)
+	slices.SortFunc(c.add, element.compare)
+	b := newBatch(p.sock.seq)
+	if schema != "" {
+		b.addChain(schema, chain{})
+	}
+	gained := chainUses(c.add)
+	for name := range gained {
+		if _, exists := p.uses[name]; !exists && !slices.Contains(patterns, name) {
+			b.addChain(name, p.table.countChainLike(name))
+		}
+	}
+	b.delElements(c.del)
+	b.addElements(c.add)
+	idle := p.idle(gained)
+	for _, name := range idle {
+		b.delChain(name)
+	}
+	if b.empty() {
+		return nil
+	}
+	start := time.Now()
+	if err := b.commit(p.sock); err != nil {
+		return err
+	}
+	p.metrics.transactions.Observe(time.Since(start).Seconds())
+	p.record.transaction()
+	countUses(p.uses, c.del, -1)
+	countUses(p.uses, c.add, 1)
+	for _, name := range idle {
+		delete(p.uses, name)
+	}
+	return nil
+}
+
+// idle are the count chains that nothing goes to, nor will.
+func (p *Proxy) idle(gained map[string]int) []string {
+	var names []string
+	for name, uses := range p.uses {
+		if uses == 0 && gained[name] == 0 && !slices.Contains(patterns, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// runPurge deletes the conntrack entries that changes have made wrong. What
+// fails is tried again with the next Set: forwarding itself is in order.
+func (p *Proxy) runPurge() error {
+	if len(p.purge) == 0 {
+		return nil
+	}
+	deleted, err := deleteFlows(p.sock, p.purge, p.have.Clients.CIDRs)
+	p.metrics.flows.Add(float64(deleted))
+	if err != nil {
+		p.metrics.flowErrors.Inc()
+		p.log.Warn("conntrack entries remain", "err", err)
+		return err
+	}
+	clear(p.purge)
+	return nil
+}
+
+// differenceText says what turns the kernel's elements into those that were
+// written, by the first example of each kind.
+func differenceText(c change) string {
+	switch {
+	case c.empty():
+		return ""
+	case len(c.add) == 0:
+		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.del), c.del[0])
+	default:
+		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.add), c.add[0])
+	}
+}

@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+)
+
+// A world makes random States that have much in common with the one before,
+// as those of a cluster do.
+type world struct{ *rand.Rand }
+
+func newWorld(seed uint64) world { return world{rand.New(rand.NewPCG(seed, 1))} }
+
+var worldNodes = []string{"n1", "n2", ""}
+
+// next derives a State from s: most VIPs stay the same pointer.
+func (w world) next(s State) State {
+	out := State{Node: "n1", Owned: s.Owned, Clients: s.Clients}
+	if w.IntN(4) == 0 {
+		out.Owned = w.prefixes("192.0.2.0/27", "192.0.2.32/27", "192.0.2.64/26", "2001:db8:1::/64", "255.255.255.0/24")
+		out.Clients = LocalClients{
+			CIDRs:           w.prefixes("10.244.1.0/24", "10.245.0.0/16", "fd00:1::/64"),
+			InterfacePrefix: pick(w, "", "cali", "veth"),
+			Bridge:          pick(w, "", "cni0", "cali0"),
+		}
+	}
+	for _, v := range s.VIPs {
+		switch w.IntN(6) {
+		case 0: // goes
+		case 1:
+			out.VIPs = append(out.VIPs, w.vip(v.Addr))
+		default:
+			out.VIPs = append(out.VIPs, v)
+		}
+	}
+	for range w.IntN(4) {
+		a := pick(w, netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(12))}),
+			netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 15: byte(w.IntN(8))}))
+		i, found := slices.BinarySearchFunc(out.VIPs, a, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		if !found {
+			out.VIPs = slices.Insert(out.VIPs, i, w.vip(a))
+		}
+	}
+	return out
+}
+
+func pick[T any](w world, from ...T) T { return from[w.IntN(len(from))] }
+
+// prefixes is some of those given, in order.
+func (w world) prefixes(from ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range from {
+		if w.IntN(2) == 0 {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return out
+}
+
+func (w world) vip(a netip.Addr) *VIP {
+	v := &VIP{Addr: a}
+	for _, p := range []Protocol{TCP, UDP, SCTP} {
+		for _, port := range []uint16{53, 80, 443} {
+			if w.IntN(3) == 0 {
+				v.Frontends = append(v.Frontends, Frontend{Protocol: p, Port: port, External: w.target(a), Internal: w.target(a)})
+			}
+		}
+	}
+	return v
+}
+
+func (w world) target(vip netip.Addr) Target {
+	t := Target{Miss: Miss(w.IntN(2)), Remote: Remote(w.IntN(2))}
+	for i := range 9 {
+		if w.IntN(4) != 0 {
+			continue
+		}
+		a := netip.AddrFrom4([4]byte{10, 244, 1, byte(i)})
+		if vip.Is6() {
+			a = netip.AddrFrom16([16]byte{0xfd, 15: byte(i)})
+		}
+		t.Backends = append(t.Backends, Backend{Addr: netip.AddrPortFrom(a, 8080), Node: pick(w, worldNodes...)})
+	}
+	return t
+}

@@ -1,0 +1,169 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Chains that frontends go to when there is no backend.
+const (
+	chainRefuse = "refuse"
+	chainIgnore = "ignore"
+)
+
+// A side is one of the two kinds of clients that a frontend has.
+type side struct {
+	prefix          string // of its count chains
+	svc, eps, masqs setID
+}
+
+var (
+	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, masqs: setExtMasq}
+	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, masqs: setIntMasq}
+)
+
+// chain is where a frontend with n backends goes.
+func (s side) chain(n int) string { return s.prefix + strconv.Itoa(n) }
+
+// renderState is all elements of the table for s, sorted.
+func renderState(s State) []element {
+	var bySet [setCount][]element
+	add := func(all []element) {
+		for _, e := range all {
+			bySet[e.set] = append(bySet[e.set], e)
+		}
+	}
+	add(renderShared(s))
+	for _, v := range s.VIPs {
+		add(renderVIP(v, s.Node))
+	}
+	for i := range bySet {
+		// In order already where slots do not count: VIPs come sorted.
+		if !slices.IsSortedFunc(bySet[i], element.compare) {
+			slices.SortFunc(bySet[i], element.compare)
+		}
+	}
+	return slices.Concat(bySet[:]...)
+}
+
+// renderShared is the elements that belong to no VIP, sorted.
+func renderShared(s State) []element {
+	var all []element
+	for _, p := range s.Owned {
+		all = append(all, prefixElement(setOwned, p))
+	}
+	for _, p := range s.Clients.CIDRs {
+		all = append(all, prefixElement(setClients, p))
+	}
+	prefix, bridge := s.Clients.InterfacePrefix, s.Clients.Bridge
+	if prefix != "" {
+		all = append(all, ifnameElement(prefix, true))
+	}
+	// Intervals must not overlap: a bridge that the prefix matches is in.
+	if bridge != "" && (prefix == "" || !strings.HasPrefix(bridge, prefix)) {
+		all = append(all, ifnameElement(bridge, false))
+	}
+	slices.SortFunc(all, element.compare)
+	return all
+}
+
+// renderVIP is the elements of one address, sorted. All of their keys begin
+// with that address, so no two VIPs share an element: what becomes of one
+// never depends on another.
+func renderVIP(v *VIP, node string) []element {
+	f := family(v.Addr)
+	all := make([]element, 0, 1+8*len(v.Frontends))
+	all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(v.Addr))})
+	for i := range v.Frontends {
+		fe := &v.Frontends[i]
+		all = renderTarget(all, v.Addr, fe, external, &fe.External, node)
+		all = renderTarget(all, v.Addr, fe, internal, &fe.Internal, node)
+	}
+	all = renderHairpin(all, v, node)
+	slices.SortFunc(all, element.compare)
+	return all
+}
+
+// renderTarget appends what one kind of clients finds at one frontend.
+func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target, node string) []element {
+	f := family(vip)
+	key := make(encoding, 0, 48).addr(vip).proto(fe.Protocol).port(fe.Port)
+	all = append(all, element{set: s.svc + f, key: string(key), data: verdict(s, t)})
+	for slot, b := range t.Backends {
+		data := string(make(encoding, 0, 20).addrPort(b.Addr))
+		all = append(all, element{set: s.eps + f, key: string(key.slot(slot)), data: data})
+		if t.Remote == Masquerade && b.Node != node {
+			all = append(all, element{set: s.masqs + f, key: string(key) + data})
+		}
+	}
+	return all
+}
+
+// verdict is the chain that a frontend's new flows go to.
+func verdict(s side, t *Target) string {
+	switch {
+	case len(t.Backends) > 0:
+		return s.chain(len(t.Backends))
+	case t.Miss == Drop:
+		return chainIgnore
+	default:
+		return chainRefuse
+	}
+}
+
+// renderHairpin appends the pods that may meet themselves behind the VIP: those
+// that are on this node, or may be. A pod on another one comes by that node.
+func renderHairpin(all []element, v *VIP, node string) []element {
+	var pods []netip.Addr
+	for i := range v.Frontends {
+		for _, t := range []*Target{&v.Frontends[i].External, &v.Frontends[i].Internal} {
+			for _, b := range t.Backends {
+				if b.Node == node || b.Node == "" {
+					pods = append(pods, b.Addr.Addr())
+				}
+			}
+		}
+	}
+	slices.SortFunc(pods, netip.Addr.Compare)
+	for _, pod := range slices.Compact(pods) {
+		key := make(encoding, 0, 48).addr(v.Addr).addr(pod).addr(pod)
+		all = append(all, element{set: setHairpin + family(v.Addr), key: string(key)})
+	}
+	return all
+}
+
+// chainUses counts, for each count chain, the frontends that go to it.
+func chainUses(all []element) map[string]int {
+	uses := make(map[string]int)
+	countUses(uses, all, 1)
+	return uses
+}
+
+// countUses adds by for every element that goes to a count chain.
+func countUses(uses map[string]int, all []element, by int) {
+	for _, e := range all {
+		if specs[e.set].verdicts() && isCountChain(e.data) {
+			uses[e.data] += by
+		}
+	}
+}
+
+// isCountChain says whether name is that of a chain x1, x2, … or i1, i2, ….
+func isCountChain(name string) bool {
+	_, n := splitCountChain(name)
+	return n > 0
+}
+
+// splitCountChain splits "x12" into x and 12; n is 0 for other names.
+func splitCountChain(name string) (prefix string, n int) {
+	if !strings.HasPrefix(name, external.prefix) && !strings.HasPrefix(name, internal.prefix) {
+		return "", 0
+	}
+	n, err := strconv.Atoi(name[1:])
+	if err != nil || n < 1 {
+		return "", 0
+	}
+	return name[:1], n
+}

@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// tableName is our table's, in family inet. Nothing else in the kernel is ours.
+const tableName = "fanfare"
+
+// Schema is the version of the table's layout for people. What machines go by
+// is the hash of the text beside it: a change of the text can not be forgotten.
+const Schema = 1
+
+//go:embed ruleset.nft
+var staticRules string
+
+// countChain is the chain for frontends with a given number of backends: one
+// random slot of the frontend, looked up among its backends. What misses must
+// go no further, or another proxy could answer in our place.
+//
+// The parts are prefix, number, and the address family's words twice.
+const countChain = `
+	chain %[1]s%[2]d {
+		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod %[2]d map @%[1]seps4
+		dnat ip6 to ip6 daddr . meta l4proto . th dport . numgen random mod %[2]d map @%[1]seps6
+		counter drop
+	}
+`
+
+// patterns are the count chains that always exist. The others are copies of
+// their rules with another modulus.
+var patterns = []string{external.chain(1), internal.chain(1)}
+
+// rulesetText is the table without elements, with the given count chains
+// besides the patterns, as nft reads it.
+func rulesetText(counts []string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "table inet %s {\n%s", tableName, staticRules)
+	for _, name := range slices.Concat(patterns, counts) {
+		prefix, n := splitCountChain(name)
+		fmt.Fprintf(&b, countChain, prefix, n)
+	}
+	b.WriteString("}\n")
+	return b.String()
+}
+
+// replaceScript makes one batch of nft that puts the table with these
+// elements in the place of whatever table was there.
+func replaceScript(all []element) string {
+	var counts []string
+	for name := range chainUses(all) {
+		if !slices.Contains(patterns, name) {
+			counts = append(counts, name)
+		}
+	}
+	slices.Sort(counts)
+
+	var b strings.Builder
+	// Adding first makes the deletion right whether or not it exists.
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", tableName, rulesetText(counts))
+	for chunk := range bySet(all) {
+		fmt.Fprintf(&b, "add element inet %s %s {", tableName, specs[chunk[0].set].name)
+		for i, e := range chunk {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			b.WriteByte(' ')
+			b.WriteString(e.text())
+		}
+		b.WriteString(" }\n")
+	}
+	return b.String()
+}
+
+// textHash names the text that a table was made from.
+func textHash() string { return shortHash(rulesetText(nil)) }
+
+func shortHash(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// schemaPrefix begins the name of the empty chain that says what the table is:
+// "schema-1-<hash of the text>-<hash of the rules as the kernel shows them>".
+// The second hash is taken right after nft has loaded the text. It lets a
+// process that finds the table, or hears that somebody touched it, see whether
+// every rule is still what it was.
+const schemaPrefix = "schema-"
+
+func schemaChain(rulesHash string) string {
+	return fmt.Sprintf("%s%d-%s-%s", schemaPrefix, Schema, textHash(), rulesHash)
+}
+
+// nft runs a script of nft as one transaction. started is told the child's
+// process id, by which the kernel names who changed the ruleset.
+func nft(ctx context.Context, script string, started func(pid int)) error {
+	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(script)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	started(cmd.Process.Pid)
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, firstLines(out.String(), 3))
+	}
+	return nil
+}
+
+func firstLines(s string, n int) string {
+	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
+	return strings.Join(lines[:min(n, len(lines))], "; ")
+}

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Status is what a Proxy has done, for people.
+type Status struct {
+	Schema     int    `json:"schema"`
+	Generation uint64 `json:"generation"` // transactions since the start
+
+	// What the kernel forwards. Backends counts an endpoint once for every
+	// frontend that it stands behind.
+	VIPs      int `json:"vips"`
+	Frontends int `json:"frontends"`
+	Backends  int `json:"backends"`
+
+	// Repairs counts the times that the table was not what had been written.
+	// Found says what was wrong the last time.
+	Repairs    uint64    `json:"repairs"`
+	LastRepair time.Time `json:"lastRepair,omitzero"`
+	Found      string    `json:"found,omitempty"`
+
+	// LastError is that of the last Set, empty when it did all it should.
+	LastError string `json:"lastError,omitempty"`
+}
+
+// A record keeps what Status tells. It has a lock of its own, so that asking
+// does not wait for the kernel.
+type record struct {
+	mu     sync.Mutex
+	status Status
+	have   State
+}
+
+// set notes the outcome of a Set.
+func (r *record) set(have State, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.have = have
+	r.status.LastError = ""
+	if err != nil {
+		r.status.LastError = err.Error()
+	}
+}
+
+func (r *record) transaction() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Generation++
+}
+
+func (r *record) repaired(found string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Repairs++
+	r.status.LastRepair = time.Now()
+	r.status.Found = found
+}
+
+func (r *record) get() Status {
+	r.mu.Lock()
+	s, have := r.status, r.have
+	r.mu.Unlock()
+	s.Schema = Schema
+	s.VIPs = len(have.VIPs)
+	for _, v := range have.VIPs {
+		s.Frontends += len(v.Frontends)
+		for i := range v.Frontends {
+			s.Backends += v.Frontends[i].countBackends()
+		}
+	}
+	return s
+}
+
+// countBackends counts the endpoints of both targets, those of both once.
+func (f *Frontend) countBackends() int {
+	n := len(f.External.Backends)
+	for _, b := range f.Internal.Backends {
+		same := func(e, b Backend) int { return e.Addr.Compare(b.Addr) }
+		if _, found := slices.BinarySearchFunc(f.External.Backends, b, same); !found {
+			n++
+		}
+	}
+	return n
+}

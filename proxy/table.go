@@ -1,0 +1,323 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A table is our table as the kernel shows it.
+type table struct {
+	found  bool
+	flags  string // such as dormant, as opaque bytes
+	schema string // the name of the chain that says what this is, empty when there is none
+
+	// chains holds for every chain but the schema's what it does, without
+	// counters: hook, priority, policy and rules.
+	chains map[string]chain
+	// fresh: it was just loaded, and lacks the schema's chain for that reason.
+	fresh bool
+	// elements is sorted. From a table of another schema it holds the VIPs
+	// only, as far as they can be read.
+	elements []element
+	missing  []string // sets that are not there
+}
+
+// A chain is what one chain does.
+type chain struct {
+	base  string   // how it is hooked in, as opaque bytes; empty when it is not
+	rules [][]byte // the expressions of each rule, normal
+}
+
+func (c chain) equal(o chain) bool {
+	return c.base == o.base && slices.EqualFunc(c.rules, o.rules, slices.Equal)
+}
+
+// dumpAttempts bounds how often a list that changes while it is read is read
+// again. Any change of any table counts as one, and a kube-proxy may be busy.
+const dumpAttempts = 20
+
+// readTable reads the whole table. fresh says that we have just loaded it.
+func readTable(s *socket, fresh bool) (*table, error) {
+	t := &table{chains: make(map[string]chain), fresh: fresh}
+	if err := t.readTable(s); err != nil {
+		return nil, fmt.Errorf("list tables: %w", err)
+	}
+	if !t.found {
+		return t, nil
+	}
+	if err := t.readChains(s); err != nil {
+		return nil, fmt.Errorf("list chains: %w", err)
+	}
+	if err := t.readRules(s); err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	if err := t.readElements(s); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// list dumps one kind of object of our table, again and again until it held
+// still. reset is called before each attempt.
+func list(s *socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
+	var err error
+	for range dumpAttempts {
+		reset()
+		if err = s.dump(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NFPROTO_INET, request, each); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return err
+}
+
+func (t *table) readTable(s *socket) error {
+	reset := func() { t.found, t.flags = false, "" }
+	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
+		if cstring(attribute(data, unix.NFTA_TABLE_NAME)) == tableName {
+			t.found = true
+			t.flags = string(attribute(data, unix.NFTA_TABLE_FLAGS))
+		}
+	})
+}
+
+func (t *table) readChains(s *socket) error {
+	reset := func() { t.schema = ""; clear(t.chains) }
+	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
+		if cstring(attribute(data, unix.NFTA_CHAIN_TABLE)) != tableName {
+			return
+		}
+		name := cstring(attribute(data, unix.NFTA_CHAIN_NAME))
+		if strings.HasPrefix(name, schemaPrefix) {
+			t.schema = name
+			return
+		}
+		t.chains[name] = chain{base: strings.Join([]string{
+			string(attribute(data, unix.NFTA_CHAIN_HOOK)),
+			string(attribute(data, unix.NFTA_CHAIN_POLICY)),
+			string(attribute(data, unix.NFTA_CHAIN_TYPE)),
+		}, "")}
+	})
+}
+
+func (t *table) readRules(s *socket) error {
+	var e encoder
+	e.string(unix.NFTA_RULE_TABLE, tableName)
+	reset := func() {
+		for name, c := range t.chains {
+			t.chains[name] = chain{base: c.base}
+		}
+	}
+	return list(s, unix.NFT_MSG_GETRULE, e.b, reset, func(data []byte) {
+		// Old kernels ignore the table in the request.
+		if cstring(attribute(data, unix.NFTA_RULE_TABLE)) != tableName {
+			return
+		}
+		name := cstring(attribute(data, unix.NFTA_RULE_CHAIN))
+		if c, ok := t.chains[name]; ok {
+			c.rules = append(c.rules, normal(attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
+			t.chains[name] = c
+		}
+	})
+}
+
+// normal copies the expressions of a rule without what counters counted.
+func normal(expressions []byte) []byte {
+	var e encoder
+	for _, expr := range attributes(expressions) {
+		name := attribute(expr, unix.NFTA_EXPR_NAME)
+		at := e.open(unix.NFTA_LIST_ELEM)
+		e.bytes(unix.NFTA_EXPR_NAME, name)
+		if data := attribute(expr, unix.NFTA_EXPR_DATA); data != nil && cstring(name) != "counter" {
+			e.bytes(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, data)
+		}
+		e.shut(at)
+	}
+	return e.b
+}
+
+// withModulus copies the expressions of a rule of a count chain for n
+// backends.
+func withModulus(expressions []byte, n int) []byte {
+	out := slices.Clone(expressions)
+	for _, expr := range attributes(out) {
+		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "numgen" {
+			continue
+		}
+		// What attribute returns is part of out.
+		if m := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_NG_MODULUS); len(m) == 4 {
+			copy(m, encoding(nil).modulus(n))
+		}
+	}
+	return out
+}
+
+// countChainLike is the chain for n backends after the pattern for one.
+func (t *table) countChainLike(name string) chain {
+	prefix, n := splitCountChain(name)
+	var c chain
+	for _, r := range t.chains[prefix+"1"].rules {
+		c.rules = append(c.rules, withModulus(r, n))
+	}
+	return c
+}
+
+func (t *table) readElements(s *socket) error {
+	t.elements, t.missing = nil, nil
+	for id := range setID(setCount) {
+		if !t.ours() && !t.fresh && id != setVIPs && id != setVIPs+1 {
+			continue
+		}
+		all, err := readSet(s, id)
+		if errors.Is(err, unix.ENOENT) {
+			t.missing = append(t.missing, specs[id].name)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("list %s: %w", specs[id].name, err)
+		}
+		t.elements = append(t.elements, all...)
+	}
+	return nil
+}
+
+// readSet lists the elements of one set, sorted.
+func readSet(s *socket, id setID) ([]element, error) {
+	spec := &specs[id]
+	var e encoder
+	e.string(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+	e.string(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+	var all []element
+	var ends []string
+	reset := func() { all, ends = nil, nil }
+	err := list(s, unix.NFT_MSG_GETSETELEM, e.b, reset, func(data []byte) {
+		for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			key := string(attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
+			if len(key) != fieldsSize(spec.key) {
+				continue // of another schema
+			}
+			if isIntervalEnd(item) {
+				ends = append(ends, key)
+				continue
+			}
+			all = append(all, element{set: id, key: key, data: elementData(spec, item)})
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if spec.interval {
+		return pairIntervals(all, ends), nil
+	}
+	slices.SortFunc(all, element.compare)
+	return all, nil
+}
+
+func isIntervalEnd(item []byte) bool {
+	flags := attribute(item, unix.NFTA_SET_ELEM_FLAGS)
+	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
+}
+
+// elementData is the value of an element of a map. A verdict that is no goto
+// is one that we never write; its name is made to match nothing.
+func elementData(spec *setSpec, item []byte) string {
+	if !spec.verdicts() {
+		return string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
+	}
+	v := attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)
+	if string(attribute(v, unix.NFTA_VERDICT_CODE)) != string(verdictGoto) {
+		return "?"
+	}
+	return cstring(attribute(v, unix.NFTA_VERDICT_CHAIN))
+}
+
+// rulesHash names all that is not element and not count chain.
+func (t *table) rulesHash() string {
+	parts := []string{t.flags}
+	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
+		if isCountChain(name) && !slices.Contains(patterns, name) {
+			continue
+		}
+		c := t.chains[name]
+		parts = append(parts, name, c.base)
+		for _, r := range c.rules {
+			parts = append(parts, string(r))
+		}
+		parts = append(parts, "")
+	}
+	return shortHash(parts...)
+}
+
+// ours says whether the table was made by a process with the same text.
+func (t *table) ours() bool {
+	return t.found && strings.HasPrefix(t.schema, schemaChain(""))
+}
+
+// damage says in words what of the table, elements aside, is not as it was
+// loaded; empty when all is.
+func (t *table) damage() string {
+	switch {
+	case !t.found:
+		return "table missing"
+	case t.schema == "":
+		return "schema unknown"
+	case !t.ours():
+		return "schema " + strings.TrimPrefix(t.schema, schemaPrefix)
+	case len(t.missing) > 0:
+		return "sets missing: " + strings.Join(t.missing, ", ")
+	case t.schema != schemaChain(t.rulesHash()):
+		return "chains or rules changed"
+	}
+	if stray := t.strayCountChains(); len(stray) > 0 {
+		return "chains changed: " + strings.Join(stray, ", ")
+	}
+	return ""
+}
+
+// strayCountChains are the count chains whose rules are not as they must be.
+func (t *table) strayCountChains() []string {
+	var stray []string
+	for _, name := range t.countChains() {
+		if !t.chains[name].equal(t.countChainLike(name)) {
+			stray = append(stray, name)
+		}
+	}
+	return stray
+}
+
+// countChains are the count chains besides the patterns, sorted.
+func (t *table) countChains() []string {
+	var names []string
+	for name := range t.chains {
+		if isCountChain(name) && !slices.Contains(patterns, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// readVIPs lists the addresses that the table forwards, sorted, whatever its
+// schema: none when there is no table.
+func readVIPs(s *socket) ([]netip.Addr, error) {
+	var all []netip.Addr
+	for _, id := range []setID{setVIPs, setVIPs + 1} {
+		elements, err := readSet(s, id)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list %s: %w", specs[id].name, err)
+		}
+		for _, e := range elements {
+			a, _ := netip.AddrFromSlice([]byte(e.key))
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// String is the state in words, one line for every address, frontend and
+// setting:
+//
+//	node n1
+//	owned 192.0.2.0/24
+//	client 10.244.1.0/24
+//	192.0.2.1 tcp/80 shop/web:http external 10.244.1.11:8080@n1 internal 10.244.1.11:8080@n1 10.244.2.11:8080@n2; miss drop
+//
+// "masquerade" stands before backends on other nodes that see this node's
+// address instead of the client's, "none" for no backends, and miss only where
+// a target has none. An address without frontends stands alone.
+func (s State) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "node %s\n", s.Node)
+	for _, p := range s.Owned {
+		fmt.Fprintf(&b, "owned %s\n", p)
+	}
+	b.WriteString(s.Clients.text())
+	for _, v := range s.VIPs {
+		if len(v.Frontends) == 0 {
+			fmt.Fprintf(&b, "%s\n", v.Addr)
+		}
+		for i := range v.Frontends {
+			b.WriteString(v.Frontends[i].text(v, s.Node))
+		}
+	}
+	return b.String()
+}
+
+func (c LocalClients) text() string {
+	var b strings.Builder
+	for _, p := range c.CIDRs {
+		fmt.Fprintf(&b, "client %s\n", p)
+	}
+	if c.InterfacePrefix != "" {
+		fmt.Fprintf(&b, "client interface %s*\n", c.InterfacePrefix)
+	}
+	if c.Bridge != "" {
+		fmt.Fprintf(&b, "client bridge %s\n", c.Bridge)
+	}
+	return b.String()
+}
+
+func (f *Frontend) text(v *VIP, node string) string {
+	words := []string{f.label(v)}
+	if f.Name != "" {
+		words = append(words, f.Name)
+	}
+	words = append(words, "external", f.External.text(node), "internal", f.Internal.text(node))
+	return strings.Join(words, " ") + missText(&f.External, &f.Internal) + "\n"
+}
+
+// text lists the backends, those to masquerade last.
+func (t *Target) text(node string) string {
+	var plain, masqueraded []string
+	for _, b := range t.Backends {
+		word := b.Addr.String() + "@" + b.Node
+		if t.Remote == Masquerade && b.Node != node {
+			masqueraded = append(masqueraded, word)
+		} else {
+			plain = append(plain, word)
+		}
+	}
+	switch {
+	case len(t.Backends) == 0:
+		return "none"
+	case len(masqueraded) > 0:
+		plain = append(plain, "masquerade")
+	}
+	return strings.Join(append(plain, masqueraded...), " ")
+}
+
+// missText says what becomes of flows that find no backend.
+func missText(external, internal *Target) string {
+	x, i := len(external.Backends) == 0, len(internal.Backends) == 0
+	switch {
+	case x && i && external.Miss != internal.Miss:
+		return fmt.Sprintf("; miss external %s internal %s", external.Miss, internal.Miss)
+	case x:
+		return "; miss " + external.Miss.String()
+	case i:
+		return "; miss " + internal.Miss.String()
+	default:
+		return ""
+	}
+}
+
+func (m Miss) String() string {
+	switch m {
+	case Reject:
+		return "reject"
+	case Drop:
+		return "drop"
+	default:
+		return "miss " + strconv.Itoa(int(m))
+	}
+}
+
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	default:
+		return strconv.Itoa(int(p))
+	}
+}

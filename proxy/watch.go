@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// A watch listens to the kernel's notifications of changes of nftables and
+// tells when somebody else changed our table.
+type watch struct {
+	conn   *netlink.Conn
+	log    *slog.Logger
+	child  atomic.Uint32 // port of the nft that works for us
+	dirty  atomic.Bool   // told, and not yet taken
+	notify chan struct{}
+	closed chan struct{}
+	done   chan struct{}
+}
+
+// newWatch starts listening. Changes made by own are not told.
+func newWatch(own *socket, log *slog.Logger) (*watch, error) {
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, err
+	}
+	w := &watch{conn: conn, log: log, notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
+	if err := errors.Join(
+		conn.SetReadBuffer(socketBuffer),
+		conn.SetBPF(dropPort(own.port)),
+		conn.JoinGroup(unix.NFNLGRP_NFTABLES),
+	); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	go w.run()
+	return w, nil
+}
+
+// dropPort is a filter that drops what the socket with this port caused: after
+// a full load that is a message for every element. All that is in one datagram
+// is of one transaction, so the first header tells.
+func dropPort(port uint32) []bpf.RawInstruction {
+	// The filter loads words in network order, the header is in the host's.
+	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
+	const nlmsgPid = 12 // offset of nlmsg_pid in nlmsghdr
+	raw, err := bpf.Assemble([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: nlmsgPid, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: loaded, SkipTrue: 1},
+		bpf.RetConstant{Val: 0xffff_ffff},
+		bpf.RetConstant{Val: 0},
+	})
+	if err != nil {
+		panic("BUG: " + err.Error()) // constants only
+	}
+	return raw
+}
+
+func (w *watch) run() {
+	defer close(w.done)
+	for {
+		messages, err := w.conn.Receive()
+		switch {
+		case errors.Is(err, os.ErrClosed) || errors.Is(err, unix.EBADF):
+			return
+		case errors.Is(err, syscall.ENOBUFS):
+			// Notifications were lost, perhaps one of ours.
+			w.disturb()
+		case err != nil:
+			w.log.Warn("nftables notifications", "err", err)
+			w.disturb()
+			select { // not known to happen; never spin
+			case <-w.closed:
+			case <-time.After(time.Second):
+			}
+		}
+		for _, m := range messages {
+			if w.foreign(m) {
+				w.disturb()
+			}
+		}
+	}
+}
+
+// foreign says whether a notification is of a change of our table by somebody
+// else.
+func (w *watch) foreign(m netlink.Message) bool {
+	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data) && m.Header.PID != w.child.Load()
+}
+
+// ofOurTable reads the table that a notification is about. In all of them that
+// are about one, its name is attribute 1.
+func ofOurTable(data []byte) bool {
+	const name = unix.NFTA_TABLE_NAME
+	return len(data) >= sizeofNfGenMsg && data[0] == unix.NFPROTO_INET &&
+		cstring(attribute(data[sizeofNfGenMsg:], name)) == tableName
+}
+
+// disturb tells that the table may differ from what was set.
+func (w *watch) disturb() {
+	w.dirty.Store(true)
+	select {
+	case w.notify <- struct{}{}:
+	default:
+	}
+}
+
+// take says whether the table was disturbed since the last call.
+func (w *watch) take() bool { return w.dirty.Swap(false) }
+
+func (w *watch) close() error {
+	close(w.closed)
+	err := w.conn.Close()
+	<-w.done
+	return err
+}
