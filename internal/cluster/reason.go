@@ -35,7 +35,7 @@ func (p Problem) String() string {
 // A Reason is why something is done, or is not, for one address of one Service.
 // Every yes and every no has one.
 type Reason struct {
-	VIP      netip.Addr // invalid when the Service holds no address
+	VIP      netip.Addr // invalid when it is about an address that the Service does not hold
 	Service  Name
 	Protocol string // the part of Fanfare that decided: "ipam", "proxy" or "bgp"
 	Code     Code

@@ -1,0 +1,408 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// Allocate says which Service holds which address, sorted by address, and why
+// one holds none, or fewer than it asked for, or a doubtful one, sorted by
+// Service. It reads the Services, Pools and Assignments of snap:
+//
+//  1. What snap.Assignments says is kept, as long as the Service exists and wants
+//     an address of that family. Where two claim one address, one whose status
+//     says so goes before one that this process remembers, then the older, then
+//     the first by name.
+//  2. Services that name an address get it, the oldest first, if a pool has it
+//     and nobody holds it. If not, they get none by chance, and keep what they
+//     held.
+//  3. The others get an address of each family that they have none of, the oldest
+//     first: from the pool that they name, or from the oldest Automatic pool that
+//     has one left.
+func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
+	p := newPlan(snap)
+	var claims []claim
+	for _, a := range snap.Assignments {
+		written := slices.Contains(p.status(a.Service), a.Addr)
+		claims = append(claims, claim{a, written, !written || a.Pool != ""})
+	}
+	p.run(claims)
+	return p.assignments(), p.sortedReasons()
+}
+
+// A claim is an address that a Service is said to hold.
+type claim struct {
+	cluster.Assignment
+	// written: the Service's status says so.
+	written bool
+	// ours: a pool has it, or had it when it was given out. If not, another
+	// implementation wrote the status.
+	ours bool
+}
+
+// A plan is an allocation in the making.
+type plan struct {
+	services []cluster.Service // oldest first
+	byName   map[cluster.Name]*holder
+	pools    []*pool // oldest first
+	taken    map[netip.Addr]cluster.Name
+	reasons  []cluster.Reason
+}
+
+// A holder is a Service and the addresses that it holds.
+type holder struct {
+	cluster.Service
+	addrs []netip.Addr
+	// settled are families that get no address by chance: the Service asked for
+	// one that it cannot have, or its status names one that it cannot have.
+	settled []corev1.IPFamily
+}
+
+// A pool is a Pool with its addresses laid out.
+type pool struct {
+	*cluster.Pool
+	v4, v6 space
+	// full are families of which no address is left, as long as none is freed.
+	full map[corev1.IPFamily]bool
+}
+
+func (p *pool) space(f corev1.IPFamily) space {
+	if f == corev1.IPv4Protocol {
+		return p.v4
+	}
+	return p.v6
+}
+
+func newPlan(snap *cluster.Snapshot) *plan {
+	p := &plan{
+		services: slices.Clone(snap.Services),
+		byName:   make(map[cluster.Name]*holder, len(snap.Services)),
+		taken:    make(map[netip.Addr]cluster.Name, len(snap.Services)),
+	}
+	slices.SortStableFunc(p.services, compareAge) // They are sorted by name.
+	holders := make([]holder, len(p.services))
+	for i, s := range p.services {
+		holders[i].Service = s
+		p.byName[s.Name] = &holders[i]
+	}
+	for _, c := range snap.Pools {
+		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
+	}
+	slices.SortStableFunc(p.pools, func(a, b *pool) int { return cluster.CompareAge(a.Created, b.Created) })
+	return p
+}
+
+func compareAge(a, b cluster.Service) int { return cluster.CompareAge(a.Created, b.Created) }
+
+func (p *plan) status(name cluster.Name) []netip.Addr {
+	if h := p.byName[name]; h != nil {
+		return h.Status
+	}
+	return nil
+}
+
+func (p *plan) run(claims []claim) {
+	p.keep(claims)
+	for _, s := range p.services {
+		p.grant(p.byName[s.Name])
+	}
+	for _, s := range p.services {
+		p.place(p.byName[s.Name])
+	}
+}
+
+// keep leaves Services what they hold.
+func (p *plan) keep(claims []claim) {
+	claims = slices.DeleteFunc(claims, func(c claim) bool { return p.byName[c.Service] == nil })
+	slices.SortFunc(claims, func(a, b claim) int {
+		return cmp.Or(
+			trueFirst(a.written, b.written),
+			compareAge(p.byName[a.Service].Service, p.byName[b.Service].Service),
+			a.Service.Compare(b.Service),
+			a.Addr.Compare(b.Addr),
+		)
+	})
+	for _, c := range claims {
+		p.keepOne(p.byName[c.Service], c)
+	}
+}
+
+func trueFirst(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
+}
+
+func (p *plan) keepOne(h *holder, c claim) {
+	family := cluster.FamilyOf(c.Addr)
+	other, taken := p.taken[c.Addr]
+	pool := p.poolOf(c.Addr)
+	switch {
+	case !slices.Contains(h.IPFamilies, family):
+		// It does not want one any more.
+	case taken && other == h.Name:
+		// Claimed twice, by status and by memory.
+	case pool == nil && !c.ours:
+		h.settle(family)
+		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so it is left to whoever gave it: to have an address from here, remove the status, or add %s to a pool; %s",
+			c.Addr, c.Addr, p.describePools())
+	case taken && c.written:
+		h.settle(family)
+		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.Addr, other)
+	case taken || !c.written && h.has(family):
+		// Its status says otherwise, or another one's does.
+	default:
+		p.take(h, c.Addr)
+		if pool == nil {
+			p.say(h, c.Addr, cluster.PoolGone, "%s is kept, although no pool has it any more; %s", c.Addr, p.describePools())
+		}
+	}
+}
+
+// grant gives h the addresses that it names.
+func (p *plan) grant(h *holder) {
+	if h.BadRequest != "" {
+		p.refuse(h, cluster.RequestRefused, "%s", h.BadRequest)
+		h.settle(h.IPFamilies...)
+	}
+	var granted []corev1.IPFamily
+	for _, a := range h.Requested {
+		family := cluster.FamilyOf(a)
+		if slices.Contains(granted, family) {
+			p.refuse(h, cluster.RequestRefused, "asks for more than one %s address, and gets only the first; remove %s", family, a)
+			continue
+		}
+		granted = append(granted, family)
+		if slices.Contains(h.addrs, a) {
+			h.settle(family)
+			continue
+		}
+		h.settle(family)
+		code, why := p.refusal(h, a)
+		switch {
+		case why == "":
+			p.replace(h, a)
+			continue
+		case !slices.Contains(h.IPFamilies, family):
+			h.settle(h.IPFamilies...) // Whichever it meant.
+		}
+		p.refuse(h, code, "asks for %s, %s", a, why)
+	}
+}
+
+// refusal says why h cannot have address a, empty when it can.
+func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
+	pool := p.poolOf(a)
+	other, taken := p.taken[a]
+	switch {
+	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
+		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
+	case taken:
+		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other)
+	case pool == nil:
+		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
+	case h.RequestedPool != "" && pool.Name != h.RequestedPool:
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two", pool.Name, h.RequestedPool)
+	case pool.Allocation == cluster.Drained:
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and gives out no more", pool.Name)
+	case pool.AvoidBuggyIPs && a.Is4() && buggy(a):
+		return cluster.RequestRefused, fmt.Sprintf("which pool %s does not give out, because of avoidBuggyIPs", pool.Name)
+	}
+	return "", ""
+}
+
+// place gives h an address of each family that it has none of.
+func (p *plan) place(h *holder) {
+	var found []netip.Addr
+	missing := false
+	for _, family := range h.IPFamilies {
+		if slices.Contains(h.settled, family) || h.has(family) && !p.elsewhere(h, family) {
+			missing = missing || !h.has(family)
+			continue
+		}
+		a, code, why := p.find(h, family)
+		if why != "" {
+			p.refuse(h, code, "%s", why)
+			missing = missing || !h.has(family)
+			continue
+		}
+		found = append(found, a)
+	}
+	if missing && len(found) != 0 && h.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack {
+		p.refuse(h, cluster.RequestRefused, "needs addresses of both families (RequireDualStack), and gets no other until both can be had")
+		return
+	}
+	for _, a := range found {
+		p.replace(h, a)
+	}
+}
+
+// elsewhere says whether h names another pool than the one that its address of
+// family is of.
+func (p *plan) elsewhere(h *holder, family corev1.IPFamily) bool {
+	return h.RequestedPool != "" && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
+		pool := p.poolOf(a)
+		return cluster.FamilyOf(a) == family && pool != nil && pool.Name == h.RequestedPool
+	})
+}
+
+// find looks for an address of family that h could have.
+func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
+	pools, why := p.candidates(h, family)
+	if why != "" {
+		return netip.Addr{}, cluster.RequestRefused, why
+	}
+	for _, pool := range pools {
+		if pool.full[family] {
+			continue
+		}
+		for a := range pool.space(family).positions(h.Name) {
+			if _, taken := p.taken[a]; !taken {
+				return a, "", ""
+			}
+		}
+		pool.full[family] = true
+	}
+	if len(pools) == 0 {
+		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool has %s addresses; %s", family, p.describePools())
+	}
+	return netip.Addr{}, cluster.PoolExhausted, fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(pools))
+}
+
+// candidates are the pools of which h may get an address without naming it, in
+// the order in which they are tried. If h names a pool that it cannot have, why
+// says so.
+func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why string) {
+	if h.RequestedPool == "" {
+		for _, pool := range p.pools {
+			if pool.Allocation == cluster.Automatic && len(pool.space(family).ranges) != 0 {
+				pools = append(pools, pool)
+			}
+		}
+		return pools, ""
+	}
+	i := slices.IndexFunc(p.pools, func(q *pool) bool { return q.Name == h.RequestedPool })
+	switch {
+	case i < 0:
+		return nil, fmt.Sprintf("asks for pool %s, which does not exist; %s", h.RequestedPool, p.describePools())
+	case p.pools[i].Allocation == cluster.Drained:
+		return nil, fmt.Sprintf("asks for pool %s, which is Drained and gives out no more", h.RequestedPool)
+	case len(p.pools[i].space(family).ranges) == 0:
+		return nil, fmt.Sprintf("asks for pool %s, which has no %s addresses", h.RequestedPool, family)
+	}
+	return p.pools[i : i+1], ""
+}
+
+func (p *plan) poolOf(a netip.Addr) *pool {
+	for _, pool := range p.pools {
+		if pool.Contains(a) {
+			return pool
+		}
+	}
+	return nil
+}
+
+func (p *plan) take(h *holder, a netip.Addr) {
+	p.taken[a] = h.Name
+	h.addrs = append(h.addrs, a)
+}
+
+func (p *plan) release(h *holder, a netip.Addr) {
+	delete(p.taken, a)
+	h.addrs = slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b })
+	for _, pool := range p.pools {
+		clear(pool.full)
+	}
+}
+
+// replace gives h address a in the place of any other of its family.
+func (p *plan) replace(h *holder, a netip.Addr) {
+	for _, old := range slices.Clone(h.addrs) {
+		if cluster.FamilyOf(old) == cluster.FamilyOf(a) {
+			p.release(h, old)
+		}
+	}
+	p.take(h, a)
+}
+
+func (h *holder) has(f corev1.IPFamily) bool {
+	return slices.ContainsFunc(h.addrs, func(a netip.Addr) bool { return cluster.FamilyOf(a) == f })
+}
+
+func (h *holder) settle(families ...corev1.IPFamily) { h.settled = append(h.settled, families...) }
+
+// refuse says why h does not get what it asks for.
+func (p *plan) refuse(h *holder, code cluster.Code, format string, args ...any) {
+	p.say(h, netip.Addr{}, code, format, args...)
+}
+
+func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, args ...any) {
+	p.reasons = append(p.reasons, cluster.Reason{
+		VIP: a, Service: h.Name, Protocol: "ipam", Code: code, Message: fmt.Sprintf(format, args...),
+	})
+}
+
+func (p *plan) assignments() []cluster.Assignment {
+	out := make([]cluster.Assignment, 0, len(p.taken))
+	for a, name := range p.taken {
+		as := cluster.Assignment{Addr: a, Service: name}
+		if pool := p.poolOf(a); pool != nil {
+			as.Pool = pool.Name
+		}
+		out = append(out, as)
+	}
+	slices.SortFunc(out, cluster.Assignment.Compare)
+	return out
+}
+
+func (p *plan) sortedReasons() []cluster.Reason {
+	slices.SortFunc(p.reasons, func(a, b cluster.Reason) int {
+		return cmp.Or(a.Service.Compare(b.Service), a.VIP.Compare(b.VIP), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+	})
+	return p.reasons
+}
+
+// describePools says in a few words which pools there are.
+func (p *plan) describePools() string {
+	if len(p.pools) == 0 {
+		return "there is no pool: add an AddressPool"
+	}
+	var s []string
+	for _, pool := range p.pools {
+		const most = 3
+		ranges := pool.Ranges[:min(most, len(pool.Ranges))]
+		more := ""
+		if len(pool.Ranges) > most {
+			more = ", …"
+		}
+		s = append(s, fmt.Sprintf("%s (%s, %s%s)", pool.Name, pool.Allocation, join(ranges), more))
+	}
+	return "pools are " + strings.Join(s, "; ")
+}
+
+func names(pools []*pool) string {
+	var s []string
+	for _, p := range pools {
+		s = append(s, p.Name)
+	}
+	return "pool " + strings.Join(s, ", ")
+}
+
+func join[T any](list []T) string {
+	var s []string
+	for _, v := range list {
+		s = append(s, fmt.Sprint(v))
+	}
+	return strings.Join(s, ", ")
+}

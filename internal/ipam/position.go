@@ -1,0 +1,158 @@
+package ipam
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"iter"
+	"math/bits"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A space is the addresses of one family of a pool, in ascending order whatever
+// the order in which the object lists them. It may have 2^127 of them: they are
+// counted, not enumerated.
+type space struct {
+	ranges     []netipx.IPRange
+	size       uint128
+	avoidBuggy bool
+}
+
+func newSpace(p *cluster.Pool, ipv4 bool) space {
+	s := space{avoidBuggy: p.AvoidBuggyIPs && ipv4}
+	for _, r := range p.Ranges {
+		if r.From().Is4() == ipv4 {
+			s.ranges = append(s.ranges, r)
+			s.size = s.size.add(length(r))
+		}
+	}
+	slices.SortFunc(s.ranges, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
+	return s
+}
+
+func length(r netipx.IPRange) uint128 {
+	return toUint128(r.To()).sub(toUint128(r.From())).add(uint128{lo: 1})
+}
+
+// positions yields the addresses of the space, each once, in the order in which
+// name would have them: its own position first, then those after it, and after
+// the last one the first.
+//
+// The position is the first 128 bits of SHA-256 over "namespace/name", as a
+// fraction of the space. Another version of Fanfare must find the same one, so
+// this must not change.
+func (s space) positions(name cluster.Name) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		if len(s.ranges) == 0 {
+			return
+		}
+		i, start := s.at(hash(name).fraction(s.size))
+		if !s.walk(start, s.ranges[i].To(), yield) {
+			return
+		}
+		for n := 1; n < len(s.ranges); n++ {
+			r := s.ranges[(i+n)%len(s.ranges)]
+			if !s.walk(r.From(), r.To(), yield) {
+				return
+			}
+		}
+		if first := s.ranges[i].From(); first != start {
+			s.walk(first, start.Prev(), yield)
+		}
+	}
+}
+
+// at is the address at an offset into the space, and the index of its range.
+func (s space) at(offset uint128) (int, netip.Addr) {
+	for i, r := range s.ranges {
+		if n := length(r); !offset.less(n) {
+			offset = offset.sub(n)
+			continue
+		}
+		return i, toUint128(r.From()).add(offset).addr(r.From().Is4())
+	}
+	panic("BUG: offset is outside of the space")
+}
+
+func (s space) walk(from, to netip.Addr, yield func(netip.Addr) bool) bool {
+	for a := from; ; a = a.Next() {
+		if !(s.avoidBuggy && buggy(a)) && !yield(a) {
+			return false
+		}
+		if a == to {
+			return true
+		}
+	}
+}
+
+// buggy says whether a client from the days of classes could take an address for
+// a network's or for broadcast.
+func buggy(a netip.Addr) bool {
+	b := a.As4()
+	return b[3] == 0 || b[3] == 255
+}
+
+// home is the first of positions: the address that name has when no other
+// Service is in its way.
+func (s space) home(name cluster.Name) netip.Addr {
+	for a := range s.positions(name) {
+		return a
+	}
+	return netip.Addr{}
+}
+
+func hash(name cluster.Name) uint128 {
+	sum := sha256.Sum256([]byte(name.String()))
+	return uint128{binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])}
+}
+
+// A uint128 counts IPv6 addresses. Arithmetic is modulo 2^128.
+type uint128 struct{ hi, lo uint64 }
+
+func toUint128(a netip.Addr) uint128 {
+	if a.Is4() {
+		b := a.As4()
+		return uint128{lo: uint64(binary.BigEndian.Uint32(b[:]))}
+	}
+	b := a.As16()
+	return uint128{binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])}
+}
+
+func (u uint128) addr(ipv4 bool) netip.Addr {
+	if ipv4 {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(u.lo))))
+	}
+	return netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, u.hi), u.lo)))
+}
+
+func (u uint128) add(v uint128) uint128 {
+	lo, carry := bits.Add64(u.lo, v.lo, 0)
+	hi, _ := bits.Add64(u.hi, v.hi, carry)
+	return uint128{hi, lo}
+}
+
+func (u uint128) sub(v uint128) uint128 {
+	lo, borrow := bits.Sub64(u.lo, v.lo, 0)
+	hi, _ := bits.Sub64(u.hi, v.hi, borrow)
+	return uint128{hi, lo}
+}
+
+func (u uint128) less(v uint128) bool {
+	return u.hi < v.hi || u.hi == v.hi && u.lo < v.lo
+}
+
+// fraction is u/2^128 of size: the upper half of their product, which is less
+// than size. Unlike a remainder it needs no 128-bit division.
+func (u uint128) fraction(size uint128) uint128 {
+	a1, _ := bits.Mul64(u.lo, size.lo)
+	b1, b0 := bits.Mul64(u.hi, size.lo)
+	c1, c0 := bits.Mul64(u.lo, size.hi)
+	d1, d0 := bits.Mul64(u.hi, size.hi)
+	mid, carry1 := bits.Add64(a1, b0, 0)
+	_, carry2 := bits.Add64(mid, c0, 0)
+	return uint128{d1, d0}.add(uint128{lo: b1}).add(uint128{lo: c1}).add(uint128{lo: carry1 + carry2})
+}

@@ -1,0 +1,127 @@
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// NewSource returns a Source whose snapshots are those of inner with Assignments
+// and Refusals as [Allocate] decides them. It is for inner sources in which
+// nobody else does, such as a folder of files.
+//
+// It remembers what it assigned, so that whatever is added to inner, no Service's
+// address moves as long as the Source lives. Held is what an earlier Source had
+// assigned; its caller keeps it over restarts.
+//
+// A snapshot without a change to any Service's Spec or to a Pool costs a walk
+// over pointers, and shares Assignments and Refusals with the one before.
+func NewSource(inner cluster.Source, held []cluster.Assignment) cluster.Source {
+	return &source{inner: inner, out: &cluster.Snapshot{Assignments: held}}
+}
+
+type source struct {
+	inner cluster.Source
+
+	mu sync.Mutex
+	in *cluster.Snapshot // that out was made from; nil at first
+	// out is what was returned last. Its Assignments are the memory.
+	out *cluster.Snapshot
+}
+
+func (s *source) Changed() <-chan struct{} { return s.inner.Changed() }
+
+func (s *source) Snapshot() *cluster.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.inner.Snapshot()
+	if in == s.in {
+		return s.out
+	}
+	out := *in
+	if s.in != nil && sameInput(s.in, in) {
+		out.Assignments, out.Refusals = s.out.Assignments, s.out.Refusals
+	} else {
+		out.Assignments, out.Refusals = allocate(in, s.out.Assignments)
+		if slices.Equal(out.Assignments, s.out.Assignments) {
+			out.Assignments = s.out.Assignments
+		}
+		if slices.Equal(out.Refusals, s.out.Refusals) {
+			out.Refusals = s.out.Refusals
+		}
+	}
+	s.in, s.out = in, &out
+	return s.out
+}
+
+// sameInput says whether Allocate would find nothing new in b.
+func sameInput(a, b *cluster.Snapshot) bool {
+	return slices.Equal(a.Pools, b.Pools) &&
+		slices.EqualFunc(a.Services, b.Services, func(x, y cluster.Service) bool { return x.Spec == y.Spec })
+}
+
+// allocate is Allocate for one who remembers what was assigned, and who is not
+// the only one to decide: other nodes do so as well.
+func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
+	p := newPlan(snap)
+	claims := make([]claim, 0, len(remembered)+len(snap.Assignments))
+	known := make(map[cluster.Assignment]bool, len(remembered))
+	for _, a := range remembered {
+		a.Pool = ""
+		known[a] = true
+		claims = append(claims, claim{a, slices.Contains(p.status(a.Service), a.Addr), true})
+	}
+	for _, a := range snap.Assignments {
+		ours := a.Pool != ""
+		a.Pool = ""
+		if !known[a] {
+			claims = append(claims, claim{a, true, ours})
+		}
+	}
+	p.run(claims)
+	for _, s := range p.services {
+		p.doubt(p.byName[s.Name])
+	}
+	return p.assignments(), p.sortedReasons()
+}
+
+// doubt says so when a node that starts now, and remembers nothing, could give h
+// another address than it has here: when that is not its own position in the
+// pool, and nothing that all nodes read pins it.
+func (p *plan) doubt(h *holder) {
+	for _, a := range h.addrs {
+		if slices.Contains(h.Status, a) || slices.Contains(h.Requested, a) || p.poolOf(a) == nil {
+			continue
+		}
+		if home := p.home(h, cluster.FamilyOf(a)); home != a {
+			p.say(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
+				a, p.instead(home))
+		}
+	}
+}
+
+// home is the address that h has if nobody is in its way, invalid when it would
+// get none.
+func (p *plan) home(h *holder, family corev1.IPFamily) netip.Addr {
+	pools, _ := p.candidates(h, family)
+	if len(pools) == 0 || slices.Contains(h.settled, family) {
+		return netip.Addr{}
+	}
+	return pools[0].space(family).home(h.Name)
+}
+
+// instead says what another node may give a Service whose home this is.
+func (p *plan) instead(home netip.Addr) string {
+	if !home.IsValid() {
+		return "a node that starts now would give it none"
+	}
+	if other, taken := p.taken[home]; taken {
+		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another order may have it the other way round", home, other)
+	}
+	return fmt.Sprintf("a node that starts now would give it %s", home)
+}
