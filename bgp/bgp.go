@@ -138,7 +138,9 @@ func (s *Server) conclude(problems []error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.problems = problems
-	s.have = announced(s.routes, s.confs())
+	if have := announced(s.routes, s.confs()); !slices.Equal(have, s.have) {
+		s.have = have // the same slice else, for those who compare pointers
+	}
 	if s.syncing == nil {
 		s.syncing = newSyncing(time.Now(), nil)
 	}

@@ -1,17 +1,572 @@
 package bgp
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-func TestSmoke(t *testing.T) {
+// A step of TestStates: a State, and what two routers then have from us.
+type step struct {
+	name     string
+	sessions []Session
+	routes   []Route
+	ebgp     string // 127.0.0.2, AS65001
+	ibgp     string // 127.0.0.3, AS65010
+	have     string
+}
+
+func steps(ebgp, ibgp *router) []step {
+	tor1, core := ebgp.session("tor1"), ibgp.session("core")
+	tor1Slow := tor1
+	tor1Slow.HoldTime = 30 * time.Second
+	tor1As := tor1
+	tor1As.Name, tor1As.KeepaliveTime = "another name", 2*time.Second
+	tor1Graceful := tor1
+	tor1Graceful.GracefulRestart = true
+
+	const (
+		e1 = "192.0.2.1/32 via 127.0.0.1 as [65010]\n"
+		e2 = "192.0.2.2/32 via 127.0.0.1 as [65010]\n"
+		e3 = "192.0.2.3/32 via 127.0.0.9 as [65010]\n"
+		e6 = "2001:db8::1/128 via 2001:db8::a as [65010]\n"
+		i1 = "192.0.2.1/32 via 127.0.0.1 as [] localpref 100\n"
+		i2 = "192.0.2.2/32 via 127.0.0.1 as [] localpref 100\n"
+		i3 = "192.0.2.3/32 via 127.0.0.9 as [] localpref 100\n"
+		i6 = "2001:db8::1/128 via 2001:db8::a as [] localpref 100\n"
+	)
+	both := []Session{core, tor1}
+	return []step{
+		{name: "nothing"},
+		{name: "routes without a session", routes: routes("192.0.2.1/32")},
+		{name: "one session", sessions: []Session{tor1}, routes: routes("192.0.2.1/32"),
+			ebgp: e1, have: "192.0.2.1/32"},
+		{name: "two sessions", sessions: both, routes: routes("192.0.2.1/32"),
+			ebgp: e1, ibgp: i1, have: "192.0.2.1/32"},
+		{name: "more routes", sessions: both, routes: routes("192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32 via 127.0.0.9"),
+			ebgp: e1 + e2 + e3, ibgp: i1 + i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
+		{name: "both families", sessions: both, routes: routes("192.0.2.2/32", "2001:db8::1/128 via 2001:db8::a"),
+			ebgp: e2 + e6, ibgp: i2 + i6, have: "192.0.2.2/32 2001:db8::1/128"},
+		{name: "no IPv6 next hop", sessions: both, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
+			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
+		{name: "another next hop", sessions: both, routes: routes("192.0.2.2/32 via 127.0.0.8", "192.0.2.3/32 via 127.0.0.9"),
+			ebgp: "192.0.2.2/32 via 127.0.0.8 as [65010]\n" + e3,
+			ibgp: "192.0.2.2/32 via 127.0.0.8 as [] localpref 100\n" + i3, have: "192.0.2.2/32 192.0.2.3/32"},
+		{name: "another hold time", sessions: []Session{core, tor1Slow}, routes: routes("192.0.2.1/32"),
+			ebgp: e1, ibgp: i1, have: "192.0.2.1/32"},
+		{name: "another name", sessions: []Session{tor1As}, routes: routes("192.0.2.1/32", "192.0.2.2/32"),
+			ebgp: e1 + e2, have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "graceful", sessions: []Session{core, tor1Graceful}, routes: routes("192.0.2.2/32"),
+			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
+		{name: "no routes", sessions: both},
+	}
+}
+
+// From any State to any State: the routers have what it says, sessions that it
+// did not change stay up, and those that it did change open once.
+func TestStates(t *testing.T) {
+	ebgp := startRouter(t, routerConf{addr: "127.0.0.2"})
+	ibgp := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65010, id: "10.255.0.2"})
+	s := newServer(t, Options{})
+	all := steps(ebgp, ibgp)
+
+	var last step
+	var ups [2]int32
+	visit := func(st step) {
+		t.Helper()
+		have, err := s.Set(t.Context(), state(st.sessions, st.routes))
+		must(t, err)
+		if got := joined(have); got != st.have {
+			t.Fatalf("%s after %s: have %q, want %q", st.name, last.name, got, st.have)
+		}
+		for i, r := range []*router{ebgp, ibgp} {
+			was, is := last.session(r), st.session(r)
+			if is != nil && (was == nil || *was != *is) {
+				ups[i]++
+			}
+			eventually(t, st.name, func() bool { return r.established() == (is != nil) && r.ups.Load() >= ups[i] })
+		}
+		var gotE, gotI string
+		eventually(t, fmt.Sprintf("%s after %s", st.name, last.name), func() bool {
+			gotE, gotI = ebgp.adjIn(), ibgp.adjIn()
+			return gotE == st.ebgp && gotI == st.ibgp
+		})
+		if e, i := ebgp.ups.Load(), ibgp.ups.Load(); e != ups[0] || i != ups[1] {
+			t.Fatalf("%s after %s: sessions opened %d and %d times so far, want %v", st.name, last.name, e, i, ups)
+		}
+		for _, x := range s.Status().Sessions {
+			if x.Flaps != 0 {
+				t.Errorf("%s: session %s flapped: %s", st.name, x.Name, x.LastError)
+			}
+		}
+		last = st
+	}
+	for _, st := range all {
+		visit(st)
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Log("seed", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 5 * len(all) {
+		visit(all[rng.IntN(len(all))])
+	}
+}
+
+// session is the step's session to r.
+func (st step) session(r *router) *Session {
+	i := slices.IndexFunc(st.sessions, func(s Session) bool { return s.PeerAddress == r.addr })
+	if i < 0 {
+		return nil
+	}
+	return &st.sessions[i]
+}
+
+func joined(prefixes []netip.Prefix) string {
+	words := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		words[i] = p.String()
+	}
+	return strings.Join(words, " ")
+}
+
+// Status says what the router says.
+func TestStatusIsWhatTheRouterHas(t *testing.T) {
+	r := startRouter(t, routerConf{only4: true})
+	s := newServer(t, Options{})
+	_, err := s.Set(t.Context(), state([]Session{r.session("tor1")},
+		routes("192.0.2.1/32", "192.0.2.2/32 via 127.0.0.9", "2001:db8::1/128 via 2001:db8::a", "2001:db8::2/128")))
+	must(t, err)
+	eventually(t, "routes", func() bool { return strings.Count(r.adjIn(), "\n") == 2 })
+
+	st := s.sessionStatus("tor1")
+	if st.State != Established || st.Flaps != 0 || st.LocalAddress != r.peer || st.PeerRouterID != netip.MustParseAddr("10.255.0.1") {
+		t.Errorf("status: %+v", st)
+	}
+	if got := joined(st.Prefixes); st.Advertised != 2 || got != "192.0.2.1/32 192.0.2.2/32" {
+		t.Errorf("advertised %d: %s", st.Advertised, got)
+	}
+	want := []Omission{
+		{netip.MustParsePrefix("2001:db8::1/128"), "the router does not take IPv6 routes on this session"},
+		{netip.MustParsePrefix("2001:db8::2/128"), "no next hop: the session's own address is IPv4 and cannot be one for IPv6"},
+	}
+	if st.LeftOut != 2 || !slices.Equal(st.Omissions, want) {
+		t.Errorf("left out %d: %v", st.LeftOut, st.Omissions)
+	}
+}
+
+func TestSessionKinds(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		router routerConf
+		change func(*Session)
+		want   string
+	}{
+		{"own AS number per session", routerConf{peerASN: 65099}, func(s *Session) { s.LocalASN = 65099 },
+			"192.0.2.1/32 via 127.0.0.1 as [65099]\n2001:db8::1/128 via 2001:db8::a as [65099]\n"},
+		{"iBGP by the session's AS number", routerConf{asn: 65099, peerASN: 65099}, func(s *Session) { s.LocalASN = 65099 },
+			"192.0.2.1/32 via 127.0.0.1 as [] localpref 100\n2001:db8::1/128 via 2001:db8::a as [] localpref 100\n"},
+		{"AS numbers of four octets", routerConf{asn: 4200000001, peerASN: 4200000002}, func(s *Session) { s.LocalASN = 4200000002 },
+			"192.0.2.1/32 via 127.0.0.1 as [4200000002]\n2001:db8::1/128 via 2001:db8::a as [4200000002]\n"},
+		{"multihop", routerConf{}, func(s *Session) { s.EBGPMultihopTTL = 3 },
+			"192.0.2.1/32 via 127.0.0.1 as [65010]\n2001:db8::1/128 via 2001:db8::a as [65010]\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startRouter(t, c.router)
+			s := newServer(t, Options{})
+			conf := r.session("tor1")
+			c.change(&conf)
+			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32", "2001:db8::1/128 via 2001:db8::a")))
+			must(t, err)
+			eventually(t, c.want, func() bool { return r.adjIn() == c.want })
+		})
+	}
+}
+
+// IPv6 transport, with a link-local address and an interface too.
+func TestIPv6Transport(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Node(t)
+		nstest.Link(t, node, "uplink", node, "router")
+		node.Addr("uplink", "fe80::1/64")
+		node.Addr("router", "fe80::2/64")
+		node.Addr("lo", "2001:db8::a/128", "2001:db8::b/128")
+		for _, c := range []struct{ router, peer, want string }{
+			{"2001:db8::b", "2001:db8::a", "192.0.2.1/32 via 192.0.2.254 as [65010]\n2001:db8::1/128 via 2001:db8::a as [65010]\n"},
+			{"fe80::2%router", "fe80::1%router", "192.0.2.1/32 via 192.0.2.254 as [65010]\n2001:db8::1/128 via fe80::1 as [65010]\n"},
+		} {
+			t.Run(c.router, func(t *testing.T) {
+				r := startRouter(t, routerConf{addr: c.router, peer: c.peer})
+				s := newServer(t, Options{})
+				conf := r.session("tor1")
+				if conf.PeerAddress.Zone() != "" {
+					conf.PeerAddress = conf.PeerAddress.WithZone("uplink")
+					conf.SourceAddress = netip.MustParseAddr("fe80::1")
+				}
+				have, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32 via 192.0.2.254", "192.0.2.2/32", "2001:db8::1/128")))
+				must(t, err)
+				if got := joined(have); got != "192.0.2.1/32 2001:db8::1/128" {
+					t.Errorf("have %s", got)
+				}
+				eventually(t, c.want, func() bool { return r.adjIn() == c.want })
+			})
+		}
+	})
+}
+
+// Nothing that a router sends stays here or reaches another router.
+func TestImportsNothing(t *testing.T) {
+	one := startRouter(t, routerConf{addr: "127.0.0.2"})
+	two := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65002, id: "10.255.0.2"})
+	s := newServer(t, Options{})
+	theirs := []Route{{Prefix: netip.MustParsePrefix("198.51.100.0/24"), NextHop: one.addr}, {Prefix: netip.MustParsePrefix("192.0.2.1/32"), NextHop: one.addr}}
+	p, err := paths(theirs)
+	must(t, err)
+	_, err = one.gobgp.AddPath(apiutil.AddPathRequest{Paths: p})
+	must(t, err)
+	_, err = s.Set(t.Context(), state([]Session{one.session("one"), two.session("two")}, routes("192.0.2.1/32")))
+	must(t, err)
+	// The router's routes come before its End-of-RIB or, here, before we answer
+	// its route refresh; our own route arriving on both sides is later than that.
+	eventually(t, "their route here", func() bool { return len(table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_IN, one.addr)) == 2 })
+	eventually(t, "our route there", func() bool { return two.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010]\n" })
+
+	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{}); !slices.Equal(got, []string{"192.0.2.1/32"}) {
+		t.Errorf("table: %v", got)
+	}
+	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_OUT, two.addr); !slices.Equal(got, []string{"192.0.2.1/32"}) {
+		t.Errorf("told router two: %v", got)
+	}
+	// Our own withdrawal does not uncover theirs.
+	_, err = s.Set(t.Context(), state([]Session{one.session("one"), two.session("two")}, nil))
+	must(t, err)
+	eventually(t, "withdrawal", func() bool { return two.adjIn() == "" })
+	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{}); len(got) != 0 {
+		t.Errorf("table: %v", got)
+	}
+}
+
+func table(t *testing.T, g *server.BgpServer, kind api.TableType, peer netip.Addr) (prefixes []string) {
+	t.Helper()
+	req := apiutil.ListPathRequest{TableType: kind, Family: packet.RF_IPv4_UC}
+	if peer.IsValid() {
+		req.Name = peer.String()
+	}
+	// An error means that the neighbour is not there yet, or no longer.
+	_ = g.ListPath(req, func(prefix packet.NLRI, _ []*apiutil.Path) { prefixes = append(prefixes, prefix.String()) })
+	slices.Sort(prefixes)
+	return prefixes
+}
+
+// A bad session is named, and the others go on. So does everything when the
+// State itself turns bad.
+func TestBadAmongGood(t *testing.T) {
 	r := startRouter(t, routerConf{})
 	s := newServer(t, Options{})
+	bad := r.session("bad")
+	bad.PeerAddress, bad.PeerASN, bad.HoldTime = netip.MustParseAddr("127.0.0.7"), 0, 2*time.Second
+	want := state([]Session{bad, r.session("tor1")}, routes("192.0.2.1/24", "192.0.2.2/32"))
+
+	have, err := s.Set(t.Context(), want)
+	const wantErr = `session bad: PeerASN 0: must be 1 to 4294967295
+session bad: HoldTime 2s: must be whole seconds, 3 s to 65535 s (RFC 4271 §4.2)
+route 192.0.2.1/24: has bits beyond its length, 192.0.2.0/24 would be right`
+	if err == nil || err.Error() != wantErr {
+		t.Errorf("error:\n%v\nwant:\n%s", err, wantErr)
+	}
+	if got := joined(have); got != "192.0.2.2/32" {
+		t.Errorf("have %s", got)
+	}
+	eventually(t, "the good session", func() bool { return r.adjIn() == "192.0.2.2/32 via 127.0.0.1 as [65010]\n" })
+	if got := strings.Join(s.Status().Problems, "\n"); got != wantErr {
+		t.Errorf("problems in status:\n%s", got)
+	}
+	if _, again := s.Set(t.Context(), want); again == nil || again.Error() != wantErr {
+		t.Errorf("the same State again: %v", again)
+	}
+
+	broken := state([]Session{r.session("tor1")}, routes("192.0.2.3/32"))
+	broken.RouterID = netip.MustParseAddr("2001:db8::1")
+	have, err = s.Set(t.Context(), broken)
+	if err == nil || err.Error() != "router ID 2001:db8::1: must be an IPv4 address (RFC 4271 §4.2)" {
+		t.Errorf("bad router ID: %v", err)
+	}
+	if got := joined(have); got != "192.0.2.3/32" {
+		t.Errorf("have %s with a bad router ID", got)
+	}
+	eventually(t, "the open session", func() bool { return r.adjIn() == "192.0.2.3/32 via 127.0.0.1 as [65010]\n" })
+	if r.ups.Load() != 1 {
+		t.Errorf("session opened %d times", r.ups.Load())
+	}
+}
+
+// Another AS number or router ID is another speaker: everything restarts, and
+// the log says why.
+func TestIdentityChanges(t *testing.T) {
+	ids := make(chan string, 10)
+	r := startFake(t, func(c *fakeConn) {
+		o := c.read().Body.(*packet.BGPOpen)
+		ids <- fmt.Sprintf("AS%d %s", o.MyAS, o.ID)
+		c.send(openMessage(65001))
+		c.send(packet.NewBGPKeepAliveMessage())
+		c.readAll()
+	})
+	var out syncBuffer
+	s := newServer(t, Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	want := state([]Session{r.session()}, routes("192.0.2.1/32"))
+	for _, id := range []string{"10.255.0.10", "10.255.0.11", "10.255.0.11"} {
+		want.RouterID = netip.MustParseAddr(id)
+		have, err := s.Set(t.Context(), want)
+		must(t, err)
+		if joined(have) != "192.0.2.1/32" {
+			t.Errorf("have %v", have)
+		}
+		eventually(t, "session with "+id, func() bool { return s.sessionStatus("tor1").State == Established })
+	}
+	if one, two := <-ids, <-ids; one != "AS65010 10.255.0.10" || two != "AS65010 10.255.0.11" || len(ids) != 0 {
+		t.Errorf("the router heard %s, %s and %d more", one, two, len(ids))
+	}
+	const why = `level=WARN msg="all sessions restart" reason="this node was AS65010 with router ID 10.255.0.10 and becomes AS65010 with router ID 10.255.0.11"`
+	if strings.Count(out.String(), "all sessions restart") != 1 || !strings.Contains(out.String(), why) {
+		t.Errorf("log:\n%s", out.String())
+	}
+}
+
+// With everything listening that a Server has, and routers that refuse.
+func TestListensOnNothing(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		s := newServer(t, Options{})
+		conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerASN: 65001, ConnectTime: 10 * time.Millisecond}
+		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
+		must(t, err)
+		eventually(t, "refused", func() bool { return s.sessionStatus("tor1").LastError != "" })
+		for _, file := range []string{"tcp", "tcp6", "udp", "udp6"} {
+			b, err := os.ReadFile("/proc/net/" + file)
+			must(t, err)
+			for _, line := range strings.Split(string(b), "\n")[1:] {
+				// 0A is LISTEN; a bound UDP socket is 07.
+				if f := strings.Fields(line); len(f) > 3 && (f[3] == "0A" || f[3] == "07") {
+					t.Errorf("listens: %s %s", file, line)
+				}
+			}
+		}
+	})
+}
+
+// Close withdraws, or leaves the routes with routers that have graceful restart.
+func TestClose(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		graceful bool
+		how      How
+		kept     bool
+	}{
+		{"withdraw", false, Withdraw, false},
+		{"withdraw with graceful restart", true, Withdraw, false},
+		{"restart without graceful restart", false, Restart, false},
+		{"restart", true, Restart, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startRouter(t, routerConf{graceful: c.graceful})
+			s := newServer(t, Options{})
+			conf := r.session("tor1")
+			conf.GracefulRestart = true
+			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
+			must(t, err)
+			eventually(t, "route", func() bool { return len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1 })
+			must(t, s.Close(t.Context(), c.how))
+			eventually(t, "session gone", func() bool { return !r.established() })
+			eventually(t, "routes kept or gone", func() bool {
+				return (len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1) == c.kept
+			})
+			if _, err := s.Set(t.Context(), state(nil, nil)); err == nil {
+				t.Error("Set after Close: no error")
+			}
+		})
+	}
+}
+
+// A restarted speaker keeps its routes in a router, and tells it all in time
+// although a second router is dead or does not answer.
+func TestRestart(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		other func(t *testing.T) netip.AddrPort
+		limit time.Duration // from established to End-of-RIB
+	}{
+		{"second router dead", func(t *testing.T) netip.AddrPort {
+			a := netip.MustParseAddr("127.0.0.3")
+			return netip.AddrPortFrom(a, freePort(t, a))
+		}, 500 * time.Millisecond},
+		// Here GoBGP waits for the silent router until the deferral time is over.
+		{"second router silent", silentRouter, deferralTime + 500*time.Millisecond},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startRouter(t, routerConf{graceful: true})
+			other := c.other(t)
+			dead := Session{Name: "dead", PeerAddress: other.Addr(), PeerPort: other.Port(), PeerASN: 65002,
+				ConnectTime: 50 * time.Millisecond, GracefulRestart: true, RestartTime: 2 * time.Second}
+			alive := r.session("alive")
+			alive.GracefulRestart = true
+			want := state([]Session{alive, dead}, routes("192.0.2.1/32", "2001:db8::1/128 via 2001:db8::a"))
+			lost := r.countLosses()
+
+			first := newServer(t, Options{})
+			_, err := first.Set(t.Context(), want)
+			must(t, err)
+			eventually(t, "first End-of-RIB", func() bool { return !first.sessionStatus("alive").EndOfRIB.IsZero() })
+			must(t, first.Close(t.Context(), Restart))
+			eventually(t, "session gone", func() bool { return !r.established() })
+
+			second := newServer(t, Options{Restarting: true})
+			begin := time.Now()
+			_, err = second.Set(t.Context(), want)
+			must(t, err)
+			if _, ok := second.Synced(); ok {
+				t.Error("synced before anything was sent")
+			}
+			eventually(t, "second End-of-RIB", func() bool { return !second.sessionStatus("alive").EndOfRIB.IsZero() })
+			st := second.sessionStatus("alive")
+			took := st.EndOfRIB.Sub(st.Since)
+			t.Logf("up after %s, End-of-RIB %s later", st.Since.Sub(begin), took)
+			if took > c.limit || !st.GracefulRestart {
+				t.Errorf("End-of-RIB after %s, graceful restart %v", took, st.GracefulRestart)
+			}
+			eventually(t, "synced", func() bool { _, ok := second.Synced(); return ok })
+			at, _ := second.Synced()
+			if limit := begin.Add(dead.restartTime()); at.Before(limit.Truncate(time.Millisecond)) || at.Before(st.EndOfRIB) {
+				t.Errorf("synced at %s, the dead router gives up at %s, End-of-RIB at %s", at, limit, st.EndOfRIB)
+			}
+			if n := lost(); n != 0 {
+				t.Errorf("the router lost a route %d times", n)
+			}
+		})
+	}
+}
+
+// countLosses counts the routes that leave the router's own table from now on.
+func (r *router) countLosses() func() int {
+	var mu sync.Mutex
+	n := 0
+	must(r.t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{
+		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, p := range paths {
+				if p.Withdrawal {
+					n++
+				}
+			}
+		},
+	}, server.WatchBestPath(false)))
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// silentRouter takes connections and never says a word.
+func silentRouter(t *testing.T) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.4:0")
+	must(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { conn.Close() })
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// Routes that change while a session comes up arrive all the same.
+func TestChangesWhileComingUp(t *testing.T) {
+	r := startRouter(t, routerConf{})
+	s := newServer(t, Options{})
+	conf := r.session("tor1")
+	on, off := routes("192.0.2.1/32", "192.0.2.2/32"), routes("192.0.2.1/32")
+	for i := range 20 {
+		conf.KeepaliveTime = time.Duration(1+i%2) * time.Second // opens anew
+		for range 40 {
+			_, err := s.Set(t.Context(), state([]Session{conf}, on))
+			must(t, err)
+			_, err = s.Set(t.Context(), state([]Session{conf}, off))
+			must(t, err)
+		}
+		eventually(t, "route", func() bool { return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010]\n" })
+	}
+}
+
+func TestUnchangedSetCostsNothing(t *testing.T) {
+	s := newServer(t, Options{})
+	want := state(nil, manyRoutes(10_000))
+	_, err := s.Set(t.Context(), want)
+	must(t, err)
+	if n := testing.AllocsPerRun(100, func() { _, _ = s.Set(t.Context(), want) }); n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func manyRoutes(n int) []Route {
+	rs := make([]Route, n)
+	for i := range rs {
+		rs[i].Prefix = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 32)
+	}
+	return rs
+}
+
+// BenchmarkSet is one route more, then one less, among 10,000 others.
+func BenchmarkSet(b *testing.B) {
+	s := newServer(b, Options{Logger: slog.New(slog.DiscardHandler)})
+	conf := Session{Name: "dead", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerPort: 9, PeerASN: 65001, ConnectTime: time.Hour}
+	all := manyRoutes(10_001)
+	less := slices.Delete(slices.Clone(all), 5000, 5001)
+	sessions := []Session{conf}
 	begin := time.Now()
-	have, err := s.Set(t.Context(), state([]Session{r.session("tor1")}, routes("192.0.2.1/32")))
-	t.Log(have, err, time.Since(begin))
-	within(t, 5*time.Second, "route", func() bool { return r.adjIn() != "" })
-	t.Log(r.adjIn(), time.Since(begin))
-	t.Logf("%+v", s.Status())
+	_, err := s.Set(b.Context(), state(sessions, all))
+	must(b, err)
+	b.ReportMetric(float64(time.Since(begin).Milliseconds()), "ms/first")
+	for b.Loop() {
+		_, _ = s.Set(b.Context(), state(sessions, less))
+		_, _ = s.Set(b.Context(), state(sessions, all))
+	}
+}
+
+// syncBuffer is a bytes.Buffer for a logger and a reader at once.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }

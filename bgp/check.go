@@ -157,7 +157,7 @@ func checkRoutes(all []Route) (good []Route, bad []error) {
 	slices.SortStableFunc(good, compareRoutes)
 	same := func(a, b Route) bool {
 		if a.Prefix == b.Prefix && a.NextHop != b.NextHop {
-			bad = append(bad, fmt.Errorf("route %s: wanted twice, also with next hop %s", a, b.NextHop))
+			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different next hops", a.Prefix))
 		}
 		return a.Prefix == b.Prefix
 	}

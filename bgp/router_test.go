@@ -52,21 +52,42 @@ func startRouter(t *testing.T, c routerConf) *router {
 	r.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(slog.NewTextHandler(io.Discard, nil)), nil))
 	go r.gobgp.Serve()
 	ctx := t.Context()
+	listen := c.addr
+	if r.addr.Zone() != "" {
+		listen = "::" // GoBGP cannot listen on an address with a zone
+	}
 	must(t, r.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
-		Asn: c.asn, RouterId: c.id, ListenPort: int32(r.port), ListenAddresses: []string{c.addr},
+		Asn: c.asn, RouterId: c.id, ListenPort: int32(r.port), ListenAddresses: []string{listen},
 	}}))
-	t.Cleanup(r.stop)
-	must(t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{
-		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
-			if e.Peer.State.SessionState == packet.BGP_FSM_ESTABLISHED {
-				r.ups.Add(1)
-			}
-		},
-	}, server.WatchPeer()))
+	t.Cleanup(r.gobgp.Stop)
+	r.watch(c)
 	must(t, r.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: r.neighbor(c)}))
 	// GoBGP turns a connection away while the neighbour is Idle.
 	eventually(t, "router ready", func() bool { return r.state() == api.PeerState_SESSION_STATE_ACTIVE })
 	return r
+}
+
+// watch counts sessions. It also makes the neighbour anew after each of them,
+// since GoBGP turns everybody away for 5 s; not with graceful restart, where
+// the neighbour holds the stale routes.
+func (r *router) watch(c routerConf) {
+	spoke := false
+	onUpdate := func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
+		switch e.Peer.State.SessionState {
+		case packet.BGP_FSM_ESTABLISHED:
+			r.ups.Add(1)
+		case packet.BGP_FSM_OPENSENT:
+			spoke = true
+		case packet.BGP_FSM_IDLE:
+			if spoke && !c.graceful {
+				spoke = false
+				ctx := context.Background()
+				_ = r.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: c.peer})
+				_ = r.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: r.neighbor(c)})
+			}
+		}
+	}
+	must(r.t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{OnPeerUpdate: onUpdate}, server.WatchPeer()))
 }
 
 func (r *router) neighbor(c routerConf) *api.Peer {
@@ -86,13 +107,6 @@ func (r *router) neighbor(c routerConf) *api.Peer {
 		})
 	}
 	return p
-}
-
-func (r *router) stop() {
-	if r.gobgp != nil {
-		r.gobgp.Stop()
-	}
-	r.gobgp = nil
 }
 
 func (r *router) state() (st api.PeerState_SessionState) {

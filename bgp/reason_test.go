@@ -1,0 +1,156 @@
+package bgp
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// What Status says when real connections go wrong.
+func TestReasons(t *testing.T) {
+	cease := func(subcode byte, data string) *packet.BGPMessage {
+		return packet.NewBGPNotificationMessage(packet.BGP_ERROR_CEASE, subcode, []byte(data))
+	}
+	for _, c := range []struct {
+		name   string
+		script func(c *fakeConn)
+		change func(s *Session)
+		want   string
+		flaps  bool
+	}{
+		{name: "wrong AS number",
+			script: func(c *fakeConn) { c.send(openMessage(65009)); c.readAll() },
+			want:   "wrong AS number: router says AS65009, BGPPeer says AS65001"},
+		{name: "wrong AS number of four octets",
+			script: func(c *fakeConn) { c.send(openMessage(4200000009)); c.readAll() },
+			want:   "wrong AS number: router says AS4200000009, BGPPeer says AS65001"},
+		{name: "router expects another of us",
+			script: func(c *fakeConn) {
+				c.read()
+				c.send(packet.NewBGPNotificationMessage(packet.BGP_ERROR_OPEN_MESSAGE_ERROR, packet.BGP_ERROR_SUB_BAD_PEER_AS, nil))
+				c.readAll()
+			},
+			want: "router refuses our AS65010: it expects another AS number (OPEN Message Error/Bad Peer AS received)"},
+		{name: "same router ID",
+			script: func(c *fakeConn) {
+				m := openMessage(65010)
+				m.Body.(*packet.BGPOpen).ID = netip.MustParseAddr("10.255.0.10")
+				c.send(m)
+				c.readAll()
+			},
+			change: func(s *Session) { s.PeerASN = 65010 },
+			want:   "router has the same router ID 10.255.0.10 as this node"},
+		{name: "closes at once",
+			script: func(*fakeConn) {},
+			want:   "router closed the connection before its OPEN: it may not know this node as a neighbour"},
+		{name: "not BGP",
+			script: func(c *fakeConn) {
+				_, _ = io.WriteString(c, strings.Repeat("HTTP/1.1 400 Bad Request\r\n", 4))
+				c.readAll()
+			},
+			want: "this node ended the session: Message Header Error/Bad Message Length sent"},
+		{name: "shut down",
+			script: func(c *fakeConn) {
+				c.establish()
+				c.send(cease(packet.BGP_ERROR_SUB_ADMINISTRATIVE_SHUTDOWN, "\x0cmaintenance\x07"))
+				c.readAll()
+			},
+			want: `router ended the session: Cease/Administrative Shutdown ("maintenance") received`, flaps: true},
+		{name: "too many prefixes",
+			script: func(c *fakeConn) {
+				c.establish()
+				c.send(cease(packet.BGP_ERROR_SUB_MAXIMUM_NUMBER_OF_PREFIXES_REACHED, ""))
+				c.readAll()
+			},
+			want: "router ended the session: Cease/Maximum Number of Prefixes Reached received", flaps: true},
+		{name: "connection ends",
+			script: func(c *fakeConn) { c.establish() },
+			want:   "router closed the connection without a NOTIFICATION", flaps: true},
+		{name: "falls silent",
+			script: func(c *fakeConn) { c.establish(); c.readAll() },
+			want:   "hold timer expired: nothing heard from the router for 3s", flaps: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := startFake(t, c.script)
+			s := newServer(t, Options{})
+			conf := r.session()
+			if c.change != nil {
+				c.change(&conf)
+			}
+			_, err := s.Set(t.Context(), state([]Session{conf}, nil))
+			must(t, err)
+			// Sessions end many times over, not always before we read all of it.
+			t.Cleanup(func() { t.Log(s.sessionStatus("tor1").LastError) })
+			eventually(t, c.want, func() bool { return s.sessionStatus("tor1").LastError == c.want })
+			if st := s.sessionStatus("tor1"); (st.Flaps > 0) != c.flaps || st.LastErrorTime.IsZero() {
+				t.Errorf("%d flaps; status %+v", st.Flaps, st)
+			}
+		})
+	}
+}
+
+func TestConnectionRefused(t *testing.T) {
+	s := newServer(t, Options{})
+	conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.6"), PeerASN: 65001, ConnectTime: 50 * time.Millisecond}
+	_, err := s.Set(t.Context(), state([]Session{conf}, nil))
+	must(t, err)
+	const want = "connection refused: nothing listens at 127.0.0.6 port 179"
+	eventually(t, want, func() bool { return s.sessionStatus("tor1").LastError == want })
+	select {
+	case <-s.Changed():
+	case <-time.After(5 * time.Second):
+		t.Error("Changed said nothing")
+	}
+}
+
+func TestDialError(t *testing.T) {
+	s := Session{PeerAddress: netip.MustParseAddr("192.0.2.1"), SourceAddress: netip.MustParseAddr("192.0.2.9"), PeerPort: 1179}
+	op := func(err error) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", err)}
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{op(syscall.ECONNREFUSED), "connection refused: nothing listens at 192.0.2.1 port 1179"},
+		{op(syscall.EHOSTUNREACH), "no route to host: 192.0.2.1 port 1179 does not answer, or is not directly connected"},
+		{op(syscall.ENETUNREACH), "network is unreachable: this node has no route to 192.0.2.1"},
+		{op(syscall.EADDRNOTAVAIL), "source address 192.0.2.9 is not on this node"},
+		{op(syscall.EPERM), "a firewall on this node refuses connections to 192.0.2.1 port 1179"},
+		{op(syscall.ECONNRESET), "connection reset by 192.0.2.1 port 1179"},
+		{op(syscall.ETIMEDOUT), "no answer from 192.0.2.1 port 1179"},
+		{fmt.Errorf("dial: %w", os.ErrDeadlineExceeded), "no answer from 192.0.2.1 port 1179"},
+		{io.ErrUnexpectedEOF, "unexpected EOF"},
+	} {
+		if got := dialError(s, c.err); got != c.want {
+			t.Errorf("%v: %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+func TestNotificationText(t *testing.T) {
+	for _, c := range []struct{ body, want string }{
+		{"", "code 0 subcode 0"},
+		{"\x04\x00", "Hold Timer Expired"},
+		{"\x06\x02", "Cease/Administrative Shutdown"},
+		{"\x06\x02\x05hello", `Cease/Administrative Shutdown ("hello")`},
+		{"\x06\x04\x07a\x1b[2Jb\n", `Cease/Administrative Reset ("a[2Jb")`}, // no terminal escapes
+		{"\x06\x02\xffshort", "Cease/Administrative Shutdown"},
+		{"\x06\x02\x02\xff\xfe", "Cease/Administrative Shutdown"},
+		{"\x06\x09", "Cease/Hard Reset"},
+		{"\x06\x63", "Cease/subcode 99"},
+		{"\x63\x01", "code 99 subcode 1"},
+	} {
+		if got := parseNotification([]byte(c.body)).String(); got != c.want {
+			t.Errorf("%q: %s, want %s", c.body, got, c.want)
+		}
+	}
+}
