@@ -138,9 +138,13 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 	}
 }
 
-// nextHop is where routers shall send traffic for addr when their session is of
-// the other address family.
+// nextHop is where routers shall send traffic for addr when no session is of its
+// own address family. Where there is one, its source address serves: on a node
+// with several networks that is the one the router can reach.
 func (v *view) nextHop(addr netip.Addr) netip.Addr {
+	if slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return s.PeerAddress.Is4() == addr.Is4() }) {
+		return netip.Addr{}
+	}
 	if addr.Is4() {
 		return v.next4
 	}

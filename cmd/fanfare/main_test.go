@@ -62,15 +62,15 @@ func TestPlan(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	node := "apiVersion: v1\nkind: Node\nmetadata: {name: n1}\nstatus: {addresses: [{type: InternalIP, address: 10.0.0.11}]}\n"
+	node := "apiVersion: v1\nkind: Node\nmetadata: {name: node1, labels: {topology.kubernetes.io/rack: a}}\nstatus: {addresses: [{type: InternalIP, address: 10.0.0.11}]}\n"
 	if err := os.WriteFile(filepath.Join(dir, "node.yaml"), []byte(node), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := run("plan", "--files", dir, "--node-name", "n1", "--run-dir", t.TempDir())
+	out, err := run("plan", "--files", dir, "--node-name", "node1", "--run-dir", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"session ", "NoEndpoints: not announced: no endpoint is ready anywhere"} {
+	for _, want := range []string{"session tor1: AS64513 to AS64512", "announce 192.0.2.", "Announced: announced to tor1"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
 		}

@@ -111,9 +111,6 @@ func attention(st *speaker.Status, now time.Time) (lines []string) {
 		if s.State != bgp.Established {
 			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
 		}
-		for _, o := range s.Omissions {
-			say("router %s is not told %s: %s", s.Name, o.Prefix, o.Reason)
-		}
 	}
 	for _, p := range st.BGP.Problems {
 		say("%s", p)
