@@ -199,21 +199,12 @@ func containsAddr(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// maxFilters is up to how many VIPs the kernel is asked for the entries of
-// each: it walks its whole table for every one. For more, all entries of a
-// family are read once.
-const maxFilters = 16
-
 // deleteFlows deletes the entries that p says are wrong, and counts them.
 // Entries that are gone by themselves meanwhile are no error.
 func deleteFlows(s *socket, p purge, clients []netip.Prefix) (deleted int, err error) {
-	var wrong []flow
-	for _, request := range flowRequests(p) {
-		found, err := listFlows(s, request, func(f *flow) bool { return p.wrong(f, clients) })
-		if err != nil {
-			return 0, fmt.Errorf("list conntrack entries: %w", err)
-		}
-		wrong = append(wrong, found...)
+	wrong, err := listFlows(s, p.request(), func(f *flow) bool { return p.wrong(f, clients) })
+	if err != nil {
+		return 0, fmt.Errorf("list conntrack entries: %w", err)
 	}
 	var errs []error
 	for _, f := range wrong {
@@ -227,32 +218,34 @@ func deleteFlows(s *socket, p purge, clients []netip.Prefix) (deleted int, err e
 	return deleted, errors.Join(errs...)
 }
 
-// A flowRequest asks for the entries of one family, to one address if it is
-// valid.
+// A flowRequest asks for entries of one family or all, to one address if it
+// is valid.
 type flowRequest struct {
 	family uint8
 	vip    netip.Addr
 }
 
-func flowRequests(p purge) []flowRequest {
-	var one []flowRequest
-	whole := make(map[flowRequest]bool)
+// request asks for all entries that may be wrong. It is always one: the kernel
+// walks its whole hash table for each (9 ms for 262,144 buckets), and can
+// filter by one address only.
+func (p purge) request() flowRequest {
+	var r flowRequest
+	first := true
 	for vip := range p {
-		fam := uint8(unix.AF_INET)
+		f := uint8(unix.AF_INET)
 		if vip.Is6() {
-			fam = unix.AF_INET6
+			f = unix.AF_INET6
 		}
-		one = append(one, flowRequest{fam, vip})
-		whole[flowRequest{family: fam}] = true
+		if !first && r.family != f {
+			return flowRequest{family: unix.AF_UNSPEC}
+		}
+		r = flowRequest{family: f}
+		if first && len(p) == 1 {
+			r.vip = vip
+		}
+		first = false
 	}
-	if len(one) <= maxFilters {
-		return one
-	}
-	one = one[:0]
-	for r := range whole {
-		one = append(one, r)
-	}
-	return one
+	return r
 }
 
 // attributes are those that have the kernel filter (since 5.8; older ones
@@ -284,7 +277,10 @@ func listFlows(s *socket, r flowRequest, keep func(*flow) bool) ([]flow, error) 
 	err := s.dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.family, r.attributes(), func(data []byte) {
 		f, ok := parseFlow(data)
 		if ok && keep(&f) {
-			f.family = r.family
+			f.family = unix.AF_INET
+			if f.vip.Is6() {
+				f.family = unix.AF_INET6
+			}
 			f.key = flowKey(data)
 			all = append(all, f)
 		}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -68,9 +67,12 @@ func (w *watch) run() {
 	defer close(w.done)
 	for {
 		messages, err := w.conn.Receive()
-		switch {
-		case errors.Is(err, os.ErrClosed) || errors.Is(err, unix.EBADF):
+		select {
+		case <-w.closed:
 			return
+		default:
+		}
+		switch {
 		case errors.Is(err, syscall.ENOBUFS):
 			// Notifications were lost, perhaps one of ours.
 			w.disturb()

@@ -1,0 +1,317 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv4"
+	"golang.org/x/net/ipv6"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A lab is a node, n1, in the test's own namespace, and what is around it:
+//
+//	client --- router --- node --- cali1 pod1
+//	              |         |----- cali2 pod2
+//	              |         '----- cni0 (bridge) pod3
+//	            remote (a pod on node n2, which answers the client directly)
+//
+// All of it has IPv4 and IPv6. The router has routes for the VIPs,
+// 192.0.2.0/24 and 2001:db8::/64, to the node, and the node's default route
+// is the router: what the node does not stop goes round between them.
+type lab struct {
+	t                                              *testing.T
+	node, router, client, pod1, pod2, pod3, remote *nstest.NS
+	names                                          map[netip.Addr]string
+}
+
+// labAddr are the addresses, by the names that expectations use.
+var labAddr = map[string][2]string{
+	"client":  {"10.0.1.2", "fd00:1::2"},
+	"node":    {"10.0.2.2", "fd00:2::2"},
+	"remote":  {"10.244.2.11", "fd00:244:2::11"},
+	"pod1":    {"10.244.1.11", "fd00:244:1::11"},
+	"pod2":    {"10.244.1.12", "fd00:244:1::12"},
+	"pod3":    {"10.244.1.13", "fd00:244:1::13"},
+	"gateway": {"10.244.1.1", "fd00:244:1::1"}, // the node, towards its pods
+	"vip":     {"192.0.2.1", "2001:db8::1"},
+	"other":   {"192.0.2.99", "2001:db8::99"}, // in the pool, no VIP
+	"mine":    {"192.0.2.77", "2001:db8::77"}, // in the pool by mistake: the node's own
+}
+
+func at(name string, family setID) netip.Addr { return netip.MustParseAddr(labAddr[name][family]) }
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, node: nstest.Node(t), names: make(map[netip.Addr]string)}
+	for name, both := range labAddr {
+		for _, a := range both {
+			l.names[netip.MustParseAddr(a)] = name
+		}
+	}
+	l.router, l.client = nstest.New(t, "router"), nstest.New(t, "client")
+	l.pod1, l.pod2, l.pod3, l.remote = nstest.New(t, "pod1"), nstest.New(t, "pod2"), nstest.New(t, "pod3"), nstest.New(t, "remote")
+	l.uplinks()
+	l.pod(l.pod1, "cali1")
+	l.pod(l.pod2, "cali2")
+	nstest.Link(t, l.node, "port3", l.pod3, "eth0")
+	l.node.Bridge("cni0", "port3")
+	l.podAddresses(l.pod3, "cni0")
+	for family := range setID(2) {
+		l.serve(l.pod1, netip.AddrPortFrom(at("pod1", family), 8080))
+		l.serve(l.remote, netip.AddrPortFrom(at("remote", family), 8080))
+		l.serve(l.node, netip.AddrPortFrom(at("node", family), 9090))
+	}
+	return l
+}
+
+// uplinks joins client, node and remote with the router.
+func (l *lab) uplinks() {
+	l.t.Helper()
+	for i, ns := range []*nstest.NS{l.client, l.node, l.remote} {
+		port := fmt.Sprintf("eth%d", i+1)
+		nstest.Link(l.t, l.router, port, ns, "eth0")
+		l.router.Addr(port, fmt.Sprintf("10.0.%d.1/24", i+1), fmt.Sprintf("fd00:%d::1/64", i+1))
+		ns.Addr("eth0", fmt.Sprintf("10.0.%d.2/24", i+1), fmt.Sprintf("fd00:%d::2/64", i+1))
+		ns.Route("0.0.0.0/0", fmt.Sprintf("10.0.%d.1", i+1), "")
+		ns.Route("::/0", fmt.Sprintf("fd00:%d::1", i+1), "")
+	}
+	l.router.Forward()
+	l.node.Forward()
+	l.remote.Addr("eth0", "10.244.2.11/32", "fd00:244:2::11/128")
+	for prefix, via := range map[string]string{
+		"192.0.2.0/24": "10.0.2.2", "2001:db8::/64": "fd00:2::2",
+		"10.244.1.0/24": "10.0.2.2", "fd00:244:1::/64": "fd00:2::2",
+		"10.244.2.0/24": "10.0.3.2", "fd00:244:2::/64": "fd00:3::2",
+	} {
+		l.router.Route(prefix, via, "")
+	}
+}
+
+// pod joins a pod to the node by a routed veth pair.
+func (l *lab) pod(ns *nstest.NS, iface string) {
+	l.t.Helper()
+	nstest.Link(l.t, l.node, iface, ns, "eth0")
+	l.podAddresses(ns, iface)
+}
+
+func (l *lab) podAddresses(ns *nstest.NS, iface string) {
+	l.t.Helper()
+	l.node.Addr(iface, "10.244.1.1/32", "fd00:244:1::1/128")
+	for family, bits := range []int{32, 128} {
+		a := labAddr[ns.Name][family]
+		ns.Addr("eth0", fmt.Sprintf("%s/%d", a, bits))
+		l.node.Route(fmt.Sprintf("%s/%d", a, bits), "", iface)
+		ns.Route([]string{"0.0.0.0/0", "::/0"}[family], labAddr["gateway"][family], "eth0")
+	}
+}
+
+// serve answers on an address, over TCP and UDP, with the name of the namespace
+// and the address that the client has for it.
+func (l *lab) serve(ns *nstest.NS, on netip.AddrPort) {
+	l.t.Helper()
+	var tcp net.Listener
+	var udp net.PacketConn
+	var err error
+	ns.Do(func() {
+		tcp, err = net.Listen("tcp", on.String())
+		if err == nil {
+			udp, err = net.ListenPacket("udp", on.String())
+		}
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { tcp.Close(); udp.Close() })
+	go func() {
+		for {
+			c, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(c, "%s saw %s", ns.Name, c.RemoteAddr())
+			c.Close()
+		}
+	}()
+	go func() {
+		buf := make([]byte, 64)
+		for {
+			_, from, err := udp.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			fmt.Fprintf(writerTo{udp, from}, "%s saw %s", ns.Name, from)
+		}
+	}()
+}
+
+type writerTo struct {
+	conn net.PacketConn
+	to   net.Addr
+}
+
+func (w writerTo) Write(b []byte) (int, error) { return w.conn.WriteTo(b, w.to) }
+
+// patience is how long a probe waits before it calls nothing silence.
+const patience = 250 * time.Millisecond
+
+// probe sends from a namespace to an address and says what comes of it: "pod1
+// saw client", "refused" or "silence".
+func (l *lab) probe(from *nstest.NS, network string, to netip.AddrPort) string {
+	l.t.Helper()
+	return l.probeFrom(from, network, 0, to)
+}
+
+// probeFrom is probe with a source port.
+func (l *lab) probeFrom(from *nstest.NS, network string, port int, to netip.AddrPort) string {
+	l.t.Helper()
+	var c net.Conn
+	var err error
+	from.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		c, err = dialer(network, port).DialContext(ctx, network, to.String())
+	})
+	if err != nil {
+		return outcome(err)
+	}
+	defer c.Close()
+	return l.ask(c)
+}
+
+func dialer(network string, port int) *net.Dialer {
+	d := &net.Dialer{}
+	if port != 0 && network == "tcp" {
+		d.LocalAddr = &net.TCPAddr{Port: port}
+	} else if port != 0 {
+		d.LocalAddr = &net.UDPAddr{Port: port}
+	}
+	// The same port serves again at once.
+	d.Control = func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) {
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+		})
+	}
+	return d
+}
+
+// ask says something over a connection and names who answered whom.
+func (l *lab) ask(c net.Conn) string {
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Write([]byte("who?")); err != nil {
+		return outcome(err)
+	}
+	buf := make([]byte, 128)
+	n, err := c.Read(buf)
+	if err != nil {
+		return outcome(err)
+	}
+	who, source, _ := strings.Cut(string(buf[:n]), " saw ")
+	a, err := netip.ParseAddrPort(source)
+	if err != nil {
+		return string(buf[:n])
+	}
+	name, ok := l.names[a.Addr().Unmap()]
+	if !ok {
+		name = a.Addr().String()
+	}
+	return who + " saw " + name
+}
+
+func outcome(err error) string {
+	switch {
+	// EPERM is how a process learns at once that its own datagram was rejected.
+	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EPERM):
+		return "refused"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return "silence"
+	default:
+		return err.Error()
+	}
+}
+
+// ping sends an echo request and says whether the address itself answers.
+func (l *lab) ping(from *nstest.NS, to netip.Addr) string {
+	l.t.Helper()
+	network, listen, proto := "ip4:icmp", "0.0.0.0", 1
+	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
+	if to.Is6() {
+		network, listen, proto = "ip6:ipv6-icmp", "::", 58
+		request, reply = ipv6.ICMPTypeEchoRequest, ipv6.ICMPTypeEchoReply
+	}
+	var c *icmp.PacketConn
+	var err error
+	from.Do(func() { c, err = icmp.ListenPacket(network, listen) })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer c.Close()
+	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: 4711, Seq: 1, Data: []byte("fanfare")}}
+	b, err := m.Marshal(nil)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if _, err := c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}); err != nil {
+		return outcome(err)
+	}
+	return awaitReply(c, proto, to, reply)
+}
+
+func awaitReply(c *icmp.PacketConn, proto int, to netip.Addr, reply icmp.Type) string {
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	buf := make([]byte, 256)
+	for {
+		n, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return outcome(err)
+		}
+		m, err := icmp.ParseMessage(proto, buf[:n])
+		if err == nil && m.Type == reply && from.String() == to.String() {
+			return "reply"
+		}
+		if err == nil && (m.Type == ipv4.ICMPTypeDestinationUnreachable || m.Type == ipv6.ICMPTypeDestinationUnreachable) {
+			return "refused"
+		}
+	}
+}
+
+// flows lists the conntrack entries of the node to an address.
+func (l *lab) flows(vip netip.Addr) []flow {
+	l.t.Helper()
+	s, err := dial()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer s.close()
+	all, err := listFlows(s, purge{vip: nil}.request(), func(f *flow) bool { return f.vip == vip })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return all
+}
+
+// backends are targets at pods by name, on port 8080.
+func backends(family setID, names ...string) []Backend {
+	var all []Backend
+	for _, name := range names {
+		b := Backend{Addr: netip.AddrPortFrom(at(name, family), 8080), Node: "n1"}
+		switch name {
+		case "remote":
+			b.Node = "n2"
+		case "node":
+			b.Addr = netip.AddrPortFrom(b.Addr.Addr(), 9090)
+		}
+		all = append(all, b)
+	}
+	return all
+}
