@@ -7,7 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -139,8 +143,7 @@ func (l *lab) serve(ns *nstest.NS, on netip.AddrPort) {
 			if err != nil {
 				return
 			}
-			fmt.Fprintf(c, "%s saw %s", ns.Name, c.RemoteAddr())
-			c.Close()
+			go answer(c, ns.Name)
 		}
 	}()
 	go func() {
@@ -153,6 +156,18 @@ func (l *lab) serve(ns *nstest.NS, on netip.AddrPort) {
 			fmt.Fprintf(writerTo{udp, from}, "%s saw %s", ns.Name, from)
 		}
 	}()
+}
+
+// answer answers each thing that is said, for as long as the client stays.
+func answer(c net.Conn, name string) {
+	defer c.Close()
+	buf := make([]byte, 64)
+	for {
+		if _, err := c.Read(buf); err != nil {
+			return
+		}
+		fmt.Fprintf(c, "%s saw %s", name, c.RemoteAddr())
+	}
 }
 
 type writerTo struct {
@@ -240,6 +255,9 @@ func outcome(err error) string {
 	}
 }
 
+// pingID makes each ping a flow of its own.
+var pingID atomic.Int32
+
 // ping sends an echo request and says whether the address itself answers.
 func (l *lab) ping(from *nstest.NS, to netip.Addr) string {
 	l.t.Helper()
@@ -256,7 +274,7 @@ func (l *lab) ping(from *nstest.NS, to netip.Addr) string {
 		l.t.Fatal(err)
 	}
 	defer c.Close()
-	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: 4711, Seq: 1, Data: []byte("fanfare")}}
+	m := icmp.Message{Type: request, Body: &icmp.Echo{ID: int(pingID.Add(1)), Seq: 1, Data: []byte("fanfare")}}
 	b, err := m.Marshal(nil)
 	if err != nil {
 		l.t.Fatal(err)
@@ -282,6 +300,51 @@ func awaitReply(c *icmp.PacketConn, proto int, to netip.Addr, reply icmp.Type) s
 		if err == nil && (m.Type == ipv4.ICMPTypeDestinationUnreachable || m.Type == ipv6.ICMPTypeDestinationUnreachable) {
 			return "refused"
 		}
+	}
+}
+
+// connect opens a connection that stays open for the test.
+func (l *lab) connect(from *nstest.NS, network string, port int, to netip.AddrPort) net.Conn {
+	l.t.Helper()
+	var c net.Conn
+	var err error
+	from.Do(func() {
+		d := dialer(network, port)
+		d.Timeout = patience
+		c, err = d.Dial(network, to.String())
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// forwarded is how many IPv4 packets a router has forwarded.
+func (l *lab) forwarded(ns *nstest.NS) int {
+	l.t.Helper()
+	var b []byte
+	var err error
+	ns.Do(func() { b, err = os.ReadFile("/proc/thread-self/net/snmp") })
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	lines := strings.Split(string(b), "\n")
+	names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+	n, err := strconv.Atoi(values[slices.Index(names, "ForwDatagrams")])
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return n
+}
+
+// nftables runs a script of nft on the node, as somebody else would.
+func nftables(t testing.TB, script string) {
+	t.Helper()
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("nft: %v\n%s", err, out)
 	}
 }
 

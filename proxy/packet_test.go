@@ -129,6 +129,223 @@ func (l *lab) row(t *testing.T, row string) {
 	}
 }
 
+// What is no VIP is refused, in a pool that is ours; the node's own addresses
+// never are; and nothing goes round between node and router.
+func TestUnassignedAddresses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}))
+		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
+		before := l.forwarded(l.router)
+		for family := range setID(2) {
+			other, mine := at("other", family), at("mine", family)
+			l.serve(l.node, netip.AddrPortFrom(mine, 7070))
+			for _, from := range []*nstest.NS{l.client, l.pod2, l.node} {
+				for _, network := range []string{"tcp", "udp"} {
+					// What a host sends comes back by the router; the kernel answers
+					// nothing but RST to a packet from an address of its own.
+					if got := l.probe(from, network, netip.AddrPortFrom(other, 80)); got != "refused" && (from != l.node || network == "tcp") {
+						t.Errorf("%s to %s %s: %s; want refused", from.Name, network, other, got)
+					}
+					got, want := l.probe(from, network, netip.AddrPortFrom(mine, 7070)), "node saw "+from.Name
+					if from == l.node {
+						want = "node saw mine"
+					}
+					if got != want {
+						t.Errorf("%s to %s %s: %s; want %s", from.Name, network, mine, got, want)
+					}
+				}
+				if got := l.ping(from, other); got != "refused" && from != l.node {
+					t.Errorf("%s pings %s: %s; want refused", from.Name, other, got)
+				}
+			}
+			for _, f := range l.flows(other) {
+				// The node's own packets are tracked before they leave it.
+				if f.client != at("node", family) {
+					t.Errorf("a flow from %s to %s is tracked", f.client, other)
+				}
+			}
+		}
+		// A packet that loops is forwarded up to 64 times.
+		if n := l.forwarded(l.router) - before; n > 60 {
+			t.Errorf("the router forwarded %d packets", n)
+		}
+	})
+}
+
+// Refusing an unserved port takes one packet each way.
+func TestUnservedPortsDoNotLoop(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		vip := netip.AddrPortFrom(at("vip", 0), portUnserved)
+		l.probe(l.client, "tcp", vip)
+		if n := l.forwarded(l.router); n < 30 {
+			t.Fatalf("without rules the router forwarded %d packets; the lab does not loop", n)
+		}
+		p := newProxy(t)
+		s := packetState(LocalClients{})
+		s.Owned = nil
+		mustSet(t, p, s)
+		before := l.forwarded(l.router)
+		for _, network := range []string{"tcp", "udp"} {
+			if got := l.probe(l.client, network, vip); got != "refused" {
+				t.Errorf("%s: %s; want refused", network, got)
+			}
+		}
+		// Without ports, such as any protocol that is not served.
+		if n := l.forwarded(l.router) - before; n > 6 {
+			t.Errorf("the router forwarded %d packets for two that were refused", n)
+		}
+	})
+}
+
+func TestPing(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		check := func(want string) {
+			t.Helper()
+			for family := range setID(2) {
+				for _, from := range []*nstest.NS{l.client, l.pod1, l.pod3, l.node} {
+					if want == "refused" && from == l.node {
+						continue // its packets leave, and come back from the router
+					}
+					if got := l.ping(from, at("vip", family)); got != want {
+						t.Errorf("%s pings %s: %s; want %s", from.Name, at("vip", family), got, want)
+					}
+				}
+			}
+		}
+		s := packetState(LocalClients{})
+		mustSet(t, p, s)
+		check("reply")
+		mustSet(t, p, State{Node: "n1", Owned: s.Owned})
+		check("refused")
+	})
+}
+
+// Each way to tell a local client does, alone and with the others.
+func TestLocalClients(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		cidrs := prefixes("10.244.1.12/32", "fd00:244:1::12/128") // pod2
+		for _, tc := range []struct {
+			name       string
+			clients    LocalClients
+			pod2, pod3 bool // internal
+		}{
+			{"none", LocalClients{}, false, false},
+			{"cidr", LocalClients{CIDRs: cidrs}, true, false},
+			{"interface", LocalClients{InterfacePrefix: "cali"}, true, false},
+			{"bridge", LocalClients{Bridge: "cni0"}, false, true},
+			{"interface and bridge", LocalClients{InterfacePrefix: "cali", Bridge: "cni0"}, true, true},
+			{"bridge that the prefix matches", LocalClients{InterfacePrefix: "cn", Bridge: "cni0"}, false, true},
+			{"all", LocalClients{CIDRs: cidrs, InterfacePrefix: "eth9", Bridge: "cni0"}, true, true},
+			{"a longer name", LocalClients{InterfacePrefix: "cali22", Bridge: "cni"}, false, false},
+		} {
+			s := packetState(tc.clients)
+			mustSet(t, p, s)
+			checkKernel(t, s)
+			for name, inside := range map[string]bool{"pod2": tc.pod2, "pod3": tc.pod3, "node": true, "client": false} {
+				// Behind portAway only internal clients find an endpoint; behind
+				// portRemote only they keep their address.
+				away, remote := "silence", "remote saw node"
+				if inside {
+					away, remote = "remote saw "+name, "remote saw "+name
+				}
+				for family := range setID(2) {
+					vip := at("vip", family)
+					if got := l.probe(l.ns(name), "tcp", netip.AddrPortFrom(vip, portAway)); got != away {
+						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, away)
+					}
+					if got := l.probe(l.ns(name), "tcp", netip.AddrPortFrom(vip, portRemote)); got != remote {
+						t.Errorf("%s: %s to %s: %s; want %s", tc.name, name, vip, got, remote)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Another proxy that translates the VIP too, as kube-proxy does, gets none of
+// its flows.
+func TestOtherProxyLoses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		nftables(t, `table ip kube-proxy {
+			chain nat-prerouting { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 meta l4proto tcp dnat to 10.244.2.11:8080; }
+			chain nat-output { type nat hook output priority -100; ip daddr 192.0.2.1 meta l4proto tcp dnat to 10.244.2.11:8080; }
+			chain nat-postrouting { type nat hook postrouting priority srcnat; ip daddr 10.244.2.11 masquerade; }
+		}`)
+		vip := netip.AddrPortFrom(at("vip", 0), portLocal)
+		if got := l.probe(l.client, "tcp", vip); got != "remote saw node" {
+			t.Fatalf("before: %s", got)
+		}
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		for port, want := range map[uint16]string{portLocal: "pod1 saw client", portNone: "refused", portAway: "silence"} {
+			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(vip.Addr(), port)); got != want {
+				t.Errorf("client to port %d: %s; want %s", port, got, want)
+			}
+		}
+		if got := l.probe(l.node, "tcp", vip); got != "pod1 saw node" {
+			t.Errorf("node: %s", got)
+		}
+	})
+}
+
+// A connection goes on when its endpoint, its frontend's policy or even its
+// rules go; only new ones are refused.
+func TestEstablishedConnectionsStay(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{})
+		mustSet(t, p, s)
+		vip := at("vip", 0)
+		local := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, portLocal))
+		remote := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, portRemote))
+		check := func(when string) {
+			t.Helper()
+			if a, b := l.ask(local), l.ask(remote); a != "pod1 saw client" || b != "remote saw node" {
+				t.Errorf("%s: %s; %s", when, a, b)
+			}
+		}
+		check("at first")
+		for _, miss := range []Miss{Drop, Reject} {
+			mustSet(t, p, without(s, miss))
+			check("without backends, miss " + miss.String())
+			want := map[Miss]string{Drop: "silence", Reject: "refused"}[miss]
+			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(vip, portLocal)); got != want {
+				t.Errorf("a new connection: %s; want %s", got, want)
+			}
+		}
+		// The kernel tracks and translates for as long as any table needs it.
+		nftables(t, `table ip other { chain postrouting { type nat hook postrouting priority srcnat; oifname "none" masquerade; }; }`)
+		if err := Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		check("without rules")
+	})
+}
+
+// without is s with no backends at all.
+func without(s State, miss Miss) State {
+	out := s
+	out.VIPs = nil
+	for _, v := range s.VIPs {
+		w := &VIP{Addr: v.Addr}
+		for _, f := range v.Frontends {
+			f.External, f.Internal = Target{Miss: miss}, Target{Miss: miss}
+			w.Frontends = append(w.Frontends, f)
+		}
+		out.VIPs = append(out.VIPs, w)
+	}
+	return out
+}
+
 func (l *lab) ns(name string) *nstest.NS {
 	return map[string]*nstest.NS{
 		"client": l.client, "node": l.node, "pod1": l.pod1, "pod2": l.pod2, "pod3": l.pod3, "remote": l.remote,

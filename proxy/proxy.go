@@ -99,8 +99,10 @@ func (p *Proxy) Close() error {
 	return errors.Join(p.watch.close(), p.sock.close())
 }
 
-// Cleanup removes the table. Connections that it forwarded go on for as long
-// as conntrack remembers them.
+// Cleanup removes the table, which is all that a Proxy leaves in the kernel.
+// Connections that it forwarded go on only where something else, such as
+// kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking and
+// translating when the last rule that needs it goes.
 func Cleanup(context.Context) error {
 	s, err := dial()
 	if err != nil {
