@@ -570,3 +570,62 @@ func (b *syncBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+// How long a route takes from Set to the network, on an open session.
+func TestLatency(t *testing.T) {
+	heard := make(chan time.Time, 1)
+	up := make(chan struct{}, 1)
+	r := startFake(t, func(c *fakeConn) {
+		c.establish()
+		up <- struct{}{}
+		for {
+			m := c.read()
+			if m.Header.Type == 0 {
+				return
+			}
+			if m.Header.Type == msgUpdate {
+				heard <- time.Now()
+			}
+		}
+	})
+	s := newServer(t, Options{})
+	sessions := []Session{r.session()}
+	sessions[0].HoldTime = time.Minute
+	_, err := s.Set(t.Context(), state(sessions, nil))
+	must(t, err)
+	<-up
+	eventually(t, "established", func() bool { return s.sessionStatus("tor1").State == Established })
+	var took []time.Duration
+	for i := range 100 {
+		begin := time.Now()
+		_, err := s.Set(t.Context(), state(sessions, manyRoutes(i+1)))
+		must(t, err)
+		took = append(took, (<-heard).Sub(begin))
+	}
+	slices.Sort(took)
+	t.Logf("from Set to the UPDATE at the router: median %s, worst %s", took[50], took[99])
+	if took[50] > 20*time.Millisecond {
+		t.Errorf("median %s", took[50])
+	}
+}
+
+func TestPacing(t *testing.T) {
+	p := pacing{limit: time.Second}
+	var total time.Duration
+	for i := range 20 {
+		d := p.after(0)
+		if d < 75*time.Millisecond || d > time.Second || i > 10 && d < 750*time.Millisecond {
+			t.Errorf("pause %d: %s", i, d)
+		}
+		total += d
+	}
+	if total < 10*time.Second {
+		t.Errorf("20 attempts in %s", total)
+	}
+	if d := p.after(500 * time.Millisecond); d < 250*time.Millisecond || d > 500*time.Millisecond {
+		t.Errorf("after an attempt of half a second: %s", d)
+	}
+	if d := p.after(time.Minute); d != 0 || p.last != firstPause {
+		t.Errorf("after a long session: %s, then %s", d, p.last)
+	}
+}

@@ -19,6 +19,7 @@ type notification struct {
 
 // The codes and subcodes that we say something of our own about.
 const (
+	codeHeader           = 1
 	codeOpen             = 2
 	codeHoldTimerExpired = 4
 	codeCease            = 6
@@ -128,6 +129,8 @@ func sentReason(s Session, f wireFacts) string {
 	switch n := *f.sent; {
 	case n.code == codeHoldTimerExpired:
 		return fmt.Sprintf("hold timer expired: nothing heard from the router for %s", negotiatedHoldTime(s, f.open))
+	case n.code == codeHeader && f.open == nil:
+		return fmt.Sprintf("what answers at %s port %d does not speak BGP (%s)", s.PeerAddress, s.port(), n)
 	case n.code == codeOpen && n.subcode == openBadIdentifier && f.open != nil:
 		return fmt.Sprintf("router has the same router ID %s as this node", f.open.routerID)
 	default:

@@ -22,6 +22,10 @@ const (
 	// a second to send the NOTIFICATION, and the time to drain.
 	closeTimeout = 2 * time.Second
 
+	// maxSaid bounds the log of a session that stays down: a reason can contain
+	// what the router says.
+	maxSaid = 10
+
 	// pollTime is how often GoBGP is asked for a state that it is about to reach.
 	pollTime = time.Millisecond
 )
@@ -35,7 +39,7 @@ var (
 )
 
 // A session keeps one Session going: it connects, lets GoBGP speak until the
-// connection ends, and connects again, for ever.
+// connection ends, and connects again, until it is told to end.
 type session struct {
 	conf     Session
 	localASN uint32
@@ -52,6 +56,7 @@ type session struct {
 
 	cancel context.CancelCauseFunc
 	done   chan struct{}
+	said   map[string]bool // reasons logged since the session was up
 
 	mu    sync.Mutex
 	facts sessionFacts
@@ -71,25 +76,50 @@ type sessionFacts struct {
 
 func (s *session) start() {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	s.cancel, s.done = cancel, make(chan struct{})
+	s.cancel, s.done, s.said = cancel, make(chan struct{}), map[string]bool{}
 	s.facts = sessionFacts{state: Idle, since: time.Now()}
 	go s.run(ctx)
 }
 
-// run makes attempts that begin at least a ConnectTime apart: after a long
-// session the next attempt follows at once, and a router that refuses is not
-// hammered.
+// run makes attempts until ctx ends.
 func (s *session) run(ctx context.Context) {
 	defer close(s.done)
+	pace := pacing{limit: s.conf.connectTime()}
 	for ctx.Err() == nil {
-		next := time.After(jitter(s.conf.connectTime()))
+		begin := time.Now()
 		reason := s.attempt(ctx)
 		s.ended(ctx, reason)
+		next := time.NewTimer(pace.after(time.Since(begin)))
 		select {
-		case <-next:
+		case <-next.C:
 		case <-ctx.Done():
+			next.Stop()
 		}
 	}
+}
+
+// firstPause separates the first two attempts. A router that just lost us turns
+// us away for a moment (FRR for about a second) and is free again soon.
+const firstPause = 100 * time.Millisecond
+
+// pacing is how soon after one attempt the next may begin: soon at first, and
+// then less and less often, down to every ConnectTime, so that a router that
+// refuses is not hammered.
+type pacing struct {
+	limit time.Duration
+	last  time.Duration
+}
+
+// after returns how long to wait after an attempt that took as long as it did. A
+// session that lasted was a good one, and the next pauses are short again.
+func (p *pacing) after(took time.Duration) time.Duration {
+	if p.last == 0 || took > p.limit+openTimeout {
+		p.last = firstPause
+	} else {
+		p.last += p.last / 2
+	}
+	p.last = min(p.last, p.limit)
+	return max(jitter(p.last)-took, 0)
 }
 
 // jitter keeps speakers that started together from staying together (RFC 4271 §10).
@@ -226,38 +256,46 @@ func (s *session) up(w *wire) {
 	s.heard(w)
 }
 
-// ended records why an attempt ended. Ends that this node asked for are not
-// errors, and attempts that fail like the one before are not logged.
+// ended records why an attempt ended. Ends that this node asked for are no
+// errors.
 func (s *session) ended(ctx context.Context, reason string) {
+	now, stopped := time.Now(), ctx.Err() != nil
 	s.mu.Lock()
-	wasUp, known := s.facts.state == Established, s.facts.lastError == reason
-	if w := s.facts.wire; w != nil {
-		s.facts.updates += w.seen().updates
+	f := &s.facts
+	wasUp := f.state == Established
+	if f.wire != nil {
+		f.updates += f.wire.seen().updates
 	}
-	s.facts.state, s.facts.wire = Active, nil
-	now := time.Now()
+	f.state, f.wire = Active, nil
 	if wasUp {
-		s.facts.since = now
+		f.since = now
 	}
-	stopped := ctx.Err() != nil
 	if stopped {
-		s.facts.state = Idle
+		f.state = Idle
 	} else {
-		s.facts.lastError, s.facts.lastErrorAt = reason, now
+		f.lastError, f.lastErrorAt = reason, now
 		if wasUp {
-			s.facts.flaps++
+			f.flaps++
 		}
 	}
 	s.mu.Unlock()
+	s.logEnd(wasUp, stopped, reason)
+	s.changed()
+}
+
+// logEnd does not repeat itself while a session is down, not even when two
+// reasons alternate.
+func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	switch {
-	case stopped && wasUp:
+	case wasUp && stopped:
 		s.log.Info("session closed")
 	case wasUp:
+		s.said = map[string]bool{}
 		s.log.Info("session down", "reason", reason)
-	case !stopped && !known:
+	case !stopped && !s.said[reason] && len(s.said) < maxSaid:
+		s.said[reason] = true
 		s.log.Warn("session does not come up", "address", s.conf.PeerAddress, "reason", reason)
 	}
-	s.changed()
 }
 
 // heard is called when something that matters was seen on w.

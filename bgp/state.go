@@ -27,7 +27,7 @@ type Session struct {
 
 	HoldTime      time.Duration // 0: 90 s; at least 3 s; whole seconds (RFC 4271 §4.2)
 	KeepaliveTime time.Duration // 0: a third of HoldTime
-	ConnectTime   time.Duration // how long between two attempts; 0: 5 s
+	ConnectTime   time.Duration // the longest between two attempts, which follow faster at first; 0: 5 s
 
 	EBGPMultihopTTL uint8 // 0: the peer is directly connected
 

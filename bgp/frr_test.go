@@ -1,0 +1,423 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+const frrDaemons = "/usr/lib/frr"
+
+// The router is 10.0.0.1; this node is 10.0.0.2 to it over eBGP and 10.0.0.3
+// over iBGP.
+const frrConfig = `
+hostname tor1
+router bgp 65001
+ bgp router-id 10.255.0.1
+ no bgp ebgp-requires-policy
+ neighbor 10.0.0.2 remote-as 65010
+ neighbor 10.0.0.2 timers 1 3
+ neighbor 10.0.0.2 timers connect 1
+ neighbor 10.0.0.3 remote-as 65001
+ neighbor 10.0.0.3 timers 1 3
+ neighbor 10.0.0.3 timers connect 1
+ address-family ipv6 unicast
+  neighbor 10.0.0.2 activate
+  neighbor 10.0.0.3 activate
+`
+
+// An frr is a real FRR router in a namespace of its own.
+type frr struct {
+	t       *testing.T
+	ns      *nstest.NS
+	dir     string
+	stop    chan struct{}
+	stopped chan struct{}
+
+	mu     sync.Mutex
+	table  map[string]string // the kernel's BGP routes: prefix to next hop
+	events []string          // what happened to the table
+}
+
+// startFRR skips, or fails on CI, where FRR is not installed or cannot run.
+func startFRR(t *testing.T) *frr {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(frrDaemons, "bgpd")); err != nil {
+		nstest.Missing(t, fmt.Sprintf("FRR is not installed: %v", err))
+	}
+	if os.Geteuid() != 0 {
+		nstest.Missing(t, "FRR needs root")
+	}
+	r := &frr{t: t, ns: nstest.New(t, "router"), dir: frrDir(t), table: map[string]string{}}
+	node := nstest.Node(t)
+	nstest.Link(t, node, "uplink", r.ns, "eth0")
+	node.Addr("uplink", "10.0.0.2/24", "10.0.0.3/24", "fd00::2/64")
+	r.ns.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
+	r.ns.Forward()
+	r.watchKernel()
+	r.start()
+	t.Cleanup(func() { r.kill() })
+	return r
+}
+
+// frrDir is a directory that FRR's own user can write to; t.TempDir is not.
+func frrDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "frr")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	u, err := user.Lookup("frr")
+	must(t, err)
+	uid, err := strconv.Atoi(u.Uid)
+	must(t, err)
+	gid, err := strconv.Atoi(u.Gid)
+	must(t, err)
+	must(t, os.Chown(dir, uid, gid))
+	return dir
+}
+
+// start runs the daemons, which die with this process, and configures them.
+func (r *frr) start() {
+	r.t.Helper()
+	r.stop, r.stopped = make(chan struct{}), make(chan struct{})
+	started := make(chan error, 1)
+	go func() {
+		defer close(r.stopped)
+		// The thread that starts a process with Pdeathsig must outlive it.
+		r.ns.Do(func() {
+			var cmds []*exec.Cmd
+			var err error
+			for _, daemon := range []string{"zebra", "bgpd"} {
+				cmd := r.daemon(daemon)
+				if err = cmd.Start(); err != nil {
+					break
+				}
+				cmds = append(cmds, cmd)
+				// bgpd that does not find zebra at once waits 10 s.
+				r.awaitFile(daemon + ".vty")
+			}
+			started <- err
+			<-r.stop
+			for _, cmd := range cmds {
+				_ = cmd.Process.Kill()
+				_ = cmd.Wait()
+			}
+		})
+	}()
+	must(r.t, <-started)
+	conf := filepath.Join(r.dir, "router.conf")
+	must(r.t, os.WriteFile(conf, []byte(frrConfig), 0o644))
+	eventually(r.t, "FRR's daemons", func() bool { return strings.Contains(r.vtysh("-c", "show daemons"), "bgpd") })
+	eventually(r.t, "FRR's configuration", func() bool {
+		r.vtysh("-f", conf)
+		return strings.Contains(r.vtysh("-c", "show running-config"), "neighbor 10.0.0.3 activate")
+	})
+}
+
+// awaitFile waits until a daemon has made its socket, but not for ever: that it
+// runs is checked later.
+func (r *frr) awaitFile(name string) {
+	for range 1000 {
+		if _, err := os.Stat(filepath.Join(r.dir, name)); err == nil {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func (r *frr) kill() {
+	close(r.stop)
+	<-r.stopped
+	sockets, _ := filepath.Glob(filepath.Join(r.dir, "*.vty"))
+	for _, file := range append(sockets, filepath.Join(r.dir, "zserv.api")) {
+		_ = os.Remove(file) // so that start does not take them for new ones
+	}
+}
+
+func (r *frr) daemon(name string) *exec.Cmd {
+	args := []string{"--vty_socket", r.dir, "-z", r.dir + "/zserv.api", "-i", r.dir + "/" + name + ".pid",
+		"-u", "frr", "-g", "frr", "-f", "/dev/null", "--log", "file:" + r.dir + "/frr.log", "-A", "127.0.0.1"}
+	switch name {
+	case "zebra":
+		args = append(args, "-s", "1048576")
+	case "bgpd":
+		args = append(args, "-p", "179")
+	}
+	cmd := exec.Command(filepath.Join(frrDaemons, name), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func (r *frr) vtysh(args ...string) string {
+	_ = os.WriteFile(filepath.Join(r.dir, "vtysh.conf"), nil, 0o644)
+	out, _ := exec.Command("vtysh", append([]string{"--vty_socket", r.dir, "--config_dir", r.dir}, args...)...).CombinedOutput()
+	return string(out)
+}
+
+// watchKernel follows the router's routing table.
+func (r *frr) watchKernel() {
+	updates := make(chan netlink.RouteUpdate, 1000)
+	done := make(chan struct{})
+	r.t.Cleanup(func() { close(done) })
+	var err error
+	r.ns.Do(func() { err = netlink.RouteSubscribe(updates, done) })
+	must(r.t, err)
+	go func() {
+		for u := range updates {
+			if u.Protocol == unix.RTPROT_BGP && u.Dst != nil {
+				r.record(u)
+			}
+		}
+	}()
+}
+
+func (r *frr) record(u netlink.RouteUpdate) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u.Type == unix.RTM_DELROUTE {
+		delete(r.table, u.Dst.String())
+		r.events = append(r.events, "del "+u.Dst.String())
+		return
+	}
+	hop := u.Gw.String()
+	if u.Gw == nil && u.Via != nil {
+		hop = u.Via.String()
+	}
+	r.table[u.Dst.String()] = hop
+	r.events = append(r.events, "add "+u.Dst.String())
+}
+
+// kernel is the router's table as text.
+func (r *frr) kernel() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var lines []string
+	for dst, hop := range r.table {
+		lines = append(lines, dst+" via "+hop)
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// happened returns the events since it was called last.
+func (r *frr) happened() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+func frrSession(source string) Session {
+	return Session{
+		Name:            "tor1",
+		PeerAddress:     netip.MustParseAddr("10.0.0.1"),
+		PeerASN:         65001,
+		SourceAddress:   netip.MustParseAddr(source),
+		HoldTime:        3 * time.Second,
+		ConnectTime:     time.Second,
+		GracefulRestart: true,
+	}
+}
+
+const frrWant = "192.0.2.1/32 via 10.0.0.2\n2001:db8::1/128 via fd00::2"
+
+func frrState(session Session, more ...string) State {
+	return state([]Session{session}, routes(append([]string{"192.0.2.1/32", "2001:db8::1/128 via fd00::2"}, more...)...))
+}
+
+// The story with a real router: both families over one IPv4 session, changes in
+// a moment, restarts that nobody notices, a withdrawal, a router that returns.
+func TestFRR(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRR(t)
+		conf := frrSession("10.0.0.2")
+
+		// Before its first own attempt FRR takes no connection.
+		eventually(t, "FRR waiting", func() bool {
+			return strings.Contains(r.vtysh("-c", "show bgp neighbors 10.0.0.2"), "BGP state = Active")
+		})
+		s := newServer(t, Options{})
+		begin := time.Now()
+		have, err := s.Set(t.Context(), frrState(conf))
+		must(t, err)
+		if got := joined(have); got != "192.0.2.1/32 2001:db8::1/128" {
+			t.Errorf("have %s", got)
+		}
+		took := within(t, time.Minute, "routes", func() bool { return r.kernel() == frrWant })
+		t.Logf("from Set to both routes in the router's kernel, session down before: %s (session up after %s)",
+			took.Round(time.Millisecond), s.sessionStatus("tor1").Since.Sub(begin).Round(time.Millisecond))
+		eventually(t, "End-of-RIB", func() bool { return !s.sessionStatus("tor1").EndOfRIB.IsZero() })
+
+		t.Run("change", func(t *testing.T) { frrChange(t, r, s, conf) })
+		s = restartFRR(t, r, s, conf, "Close(Restart)", func(s *Server) { must(t, s.Close(t.Context(), Restart)) })
+		s = restartFRR(t, r, s, conf, "SIGKILL", abandon)
+		t.Run("router returns", func(t *testing.T) { frrReturns(t, r, s) })
+
+		r.happened()
+		must(t, s.Close(t.Context(), Withdraw))
+		took = within(t, 2*time.Second, "withdrawal", func() bool { return r.kernel() == "" })
+		t.Logf("from Close(Withdraw) done to no route in the kernel: %s", took.Round(100*time.Microsecond))
+	})
+}
+
+// frrChange measures single routes on an open session.
+func frrChange(t *testing.T, r *frr, s *Server, conf Session) {
+	var added, removed []time.Duration
+	for i := range 20 {
+		prefix := fmt.Sprintf("198.51.100.%d/32", i)
+		begin := time.Now()
+		_, err := s.Set(t.Context(), frrState(conf, prefix))
+		must(t, err)
+		eventually(t, prefix, func() bool { return strings.Contains(r.kernel(), prefix) })
+		added = append(added, time.Since(begin))
+		begin = time.Now()
+		_, err = s.Set(t.Context(), frrState(conf))
+		must(t, err)
+		eventually(t, "no "+prefix, func() bool { return !strings.Contains(r.kernel(), prefix) })
+		removed = append(removed, time.Since(begin))
+	}
+	slices.Sort(added)
+	slices.Sort(removed)
+	t.Logf("from Set to the router's kernel: added median %s, worst %s; removed median %s, worst %s",
+		added[10], added[19], removed[10], removed[19])
+	if st := s.sessionStatus("tor1"); st.Flaps != 0 {
+		t.Errorf("session flapped: %s", st.LastError)
+	}
+}
+
+// abandon is what SIGKILL does to a Server: the kernel closes its connections.
+func abandon(s *Server) {
+	s.mu.Lock()
+	sessions := s.sessions
+	s.mu.Unlock()
+	for _, x := range sessions {
+		x.mu.Lock()
+		w := x.facts.wire
+		x.mu.Unlock()
+		x.cancel(errStopping)
+		<-x.done
+		w.TCPConn.Close()
+	}
+}
+
+// restartFRR ends one Server, starts another, and looks for any change of the
+// router's kernel in between.
+func restartFRR(t *testing.T, r *frr, s *Server, conf Session, how string, end func(s *Server)) *Server {
+	t.Helper()
+	r.happened()
+	end(s)
+	next := newServer(t, Options{Restarting: true})
+	begin := time.Now()
+	_, err := next.Set(t.Context(), frrState(conf))
+	must(t, err)
+	eventually(t, "synced", func() bool { _, ok := next.Synced(); return ok })
+	at, _ := next.Synced()
+	st := next.sessionStatus("tor1")
+	t.Logf("restart after %s: session up after %s, End-of-RIB after %s", how,
+		st.Since.Sub(begin).Round(time.Millisecond), at.Sub(begin).Round(time.Millisecond))
+	if st.State != Established || !st.GracefulRestart {
+		t.Errorf("restart after %s: %+v", how, st)
+	}
+	// A route after End-of-RIB has passed through the router: all that came
+	// before has been done.
+	_, err = next.Set(t.Context(), frrState(conf, "198.51.100.99/32"))
+	must(t, err)
+	eventually(t, "route after the restart", func() bool { return strings.Contains(r.kernel(), "198.51.100.99/32") })
+	if events := r.happened(); !slices.Equal(events, []string{"add 198.51.100.99/32"}) {
+		t.Errorf("restart after %s: %v", how, events)
+	}
+	_, err = next.Set(t.Context(), frrState(conf))
+	must(t, err)
+	eventually(t, "only the old routes", func() bool { return r.kernel() == frrWant })
+	return next
+}
+
+// frrReturns kills the router and starts it again.
+func frrReturns(t *testing.T, r *frr, s *Server) {
+	r.kill()
+	eventually(t, "session down", func() bool { return s.sessionStatus("tor1").Flaps == 1 })
+	t.Log("router killed:", s.sessionStatus("tor1").LastError)
+	r.start()
+	begin := time.Now()
+	took := within(t, 10*time.Second, "session up again", func() bool { return s.sessionStatus("tor1").State == Established })
+	t.Logf("from the router's return to the session: %s", took.Round(time.Millisecond))
+	eventually(t, "routes again", func() bool { return r.kernel() == frrWant })
+	t.Logf("and to the routes: %s", time.Since(begin).Round(time.Millisecond))
+}
+
+// iBGP, where the router also hears that a session without graceful restart is
+// over, and a router that lets IPv6 routes not in.
+func TestFRRInternal(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRR(t)
+		s := newServer(t, Options{})
+		conf := frrSession("10.0.0.3")
+		conf.LocalASN, conf.GracefulRestart = 65001, false
+		_, err := s.Set(t.Context(), frrState(conf))
+		must(t, err)
+		want := strings.ReplaceAll(frrWant, "10.0.0.2", "10.0.0.3")
+		eventually(t, "routes", func() bool { return r.kernel() == want })
+		if out := r.vtysh("-c", "show bgp ipv4 unicast 192.0.2.1/32"); !strings.Contains(out, "localpref 100") || !strings.Contains(out, "internal") {
+			t.Errorf("router says:\n%s", out)
+		}
+		must(t, s.Close(t.Context(), Restart))
+		took := within(t, 2*time.Second, "routes gone", func() bool { return r.kernel() == "" })
+		t.Logf("from Close(Restart) without graceful restart to no route: %s", took.Round(100*time.Microsecond))
+	})
+}
+
+// One router of two dead: the living one hears everything at once, also after a
+// restart, and the wait for the dead one ends with its RestartTime.
+func TestFRROneOfTwoDead(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRR(t)
+		alive := frrSession("10.0.0.2")
+		dead := alive
+		dead.Name, dead.PeerAddress, dead.RestartTime = "tor2", netip.MustParseAddr("10.0.0.9"), 4*time.Second // nobody answers ARP
+		want := frrState(alive)
+		want.Sessions = append(want.Sessions, dead)
+
+		s := newServer(t, Options{})
+		_, err := s.Set(t.Context(), want)
+		must(t, err)
+		eventually(t, "routes", func() bool { return r.kernel() == frrWant })
+		r.happened()
+		must(t, s.Close(t.Context(), Restart))
+
+		s = newServer(t, Options{Restarting: true})
+		begin := time.Now()
+		_, err = s.Set(t.Context(), want)
+		must(t, err)
+		eventually(t, "End-of-RIB", func() bool { return !s.sessionStatus("tor1").EndOfRIB.IsZero() })
+		end := s.sessionStatus("tor1").EndOfRIB
+		if d := end.Sub(s.sessionStatus("tor1").Since); d > deferralTime {
+			t.Errorf("End-of-RIB %s after the session was up", d)
+		}
+		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
+		at, _ := s.Synced()
+		t.Logf("End-of-RIB to the living router after %s, synced after %s; dead: %s", end.Sub(begin).Round(time.Millisecond),
+			at.Sub(begin).Round(time.Millisecond), s.sessionStatus("tor2").LastError)
+		if at.Sub(begin) < 3900*time.Millisecond {
+			t.Errorf("synced after %s, before the dead router forgot us", at.Sub(begin))
+		}
+		if events := r.happened(); len(events) != 0 {
+			t.Errorf("the router's kernel: %v", events)
+		}
+	})
+}
