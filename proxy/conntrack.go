@@ -227,7 +227,8 @@ type flowRequest struct {
 
 // request asks for all entries that may be wrong. It is always one: the kernel
 // walks its whole hash table for each (9 ms for 262,144 buckets), and can
-// filter by one address only.
+// filter by one address only. Not by one of IPv6: the kernel compares those the
+// wrong way round (seen in 6.18), and lists all but the right ones.
 func (p purge) request() flowRequest {
 	var r flowRequest
 	first := true
@@ -240,7 +241,7 @@ func (p purge) request() flowRequest {
 			return flowRequest{family: unix.AF_UNSPEC}
 		}
 		r = flowRequest{family: f}
-		if first && len(p) == 1 {
+		if first && len(p) == 1 && vip.Is4() {
 			r.vip = vip
 		}
 		first = false
@@ -257,11 +258,7 @@ func (r flowRequest) attributes() []byte {
 	}
 	t := e.open(ctaTupleOrig)
 	ip := e.open(ctaTupleIP)
-	dst := uint16(ctaIPv4Dst)
-	if r.vip.Is6() {
-		dst = ctaIPv6Dst
-	}
-	e.bytes(dst, r.vip.AsSlice())
+	e.bytes(ctaIPv4Dst, r.vip.AsSlice())
 	e.shut(ip)
 	e.shut(t)
 	f := e.open(ctaFilter)

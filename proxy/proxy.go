@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,8 +36,9 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 
-	mu   sync.Mutex // held by Set; guards what follows
-	sock *socket
+	mu     sync.Mutex // held by Set; guards what follows
+	sock   *socket
+	closed bool
 
 	have  State // what was set last
 	known bool  // the kernel holds have, as far as we heard
@@ -96,6 +98,10 @@ func (p *Proxy) Status() Status { return p.record.get() }
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	p.closed = true
 	return errors.Join(p.watch.close(), p.sock.close())
 }
 
@@ -126,6 +132,9 @@ func Cleanup(context.Context) error {
 func (p *Proxy) Set(ctx context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return fmt.Errorf("proxy: %w", os.ErrClosed)
+	}
 	err := p.set(ctx, want)
 	purgeErr := p.runPurge()
 	p.record.set(p.have, cmp.Or(err, purgeErr))

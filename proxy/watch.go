@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -23,6 +24,7 @@ type watch struct {
 	notify chan struct{}
 	closed chan struct{}
 	done   chan struct{}
+	once   sync.Once
 }
 
 // newWatch starts listening. Changes made by own are not told.
@@ -118,9 +120,11 @@ func (w *watch) disturb() {
 // take says whether the table was disturbed since the last call.
 func (w *watch) take() bool { return w.dirty.Swap(false) }
 
-func (w *watch) close() error {
-	close(w.closed)
-	err := w.conn.Close()
-	<-w.done
+func (w *watch) close() (err error) {
+	w.once.Do(func() {
+		close(w.closed)
+		err = w.conn.Close()
+		<-w.done
+	})
 	return err
 }

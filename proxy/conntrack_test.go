@@ -1,0 +1,208 @@
+package proxy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// text is a purge in words, sorted.
+func (p purge) text() string {
+	var lines []string
+	for vip, v := range p {
+		if v.born {
+			lines = append(lines, fmt.Sprintf("%s born", vip))
+		}
+		for k := range v.ports {
+			if !v.born {
+				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.proto, k.port))
+			}
+		}
+		for k, s := range v.gone {
+			side := map[sides]string{sideExternal: "external", sideInternal: "internal", sideExternal | sideInternal: "all"}[s]
+			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.proto, k.port.port, k.backend, side))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+func TestPlanPurge(t *testing.T) {
+	vip := netip.MustParseAddr("192.0.2.1")
+	target := func(names ...string) Target { return Target{Backends: backends(0, names...), Remote: Preserve} }
+	state := func(frontends ...Frontend) State {
+		return State{Node: "n1", VIPs: []*VIP{{Addr: vip, Frontends: frontends}}}
+	}
+	fe := func(p Protocol, port uint16, external, internal Target) Frontend {
+		return Frontend{Protocol: p, Port: port, External: external, Internal: internal}
+	}
+	none := State{Node: "n1"}
+	for _, tc := range []struct {
+		name       string
+		have, want State
+		purge      string
+	}{
+		{"a new VIP", none, state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 born"},
+		{"nothing", state(), state(), ""},
+		{"a new port", state(), state(fe(TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
+		{"a VIP goes, TCP", state(fe(TCP, 80, target("pod1"), target("pod1"))), none, ""},
+		{"a VIP goes, UDP", state(fe(UDP, 53, target("pod1"), target("pod1"))), none,
+			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+		{"the first of two goes, the other takes its slot",
+			state(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))),
+			state(fe(UDP, 53, target("pod2"), target("pod2"))),
+			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+		{"one comes before another",
+			state(fe(UDP, 53, target("pod2"), target("pod2"))),
+			state(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))), ""},
+		{"local only from now on",
+			state(fe(SCTP, 53, target("pod1", "remote"), target("pod1", "remote"))),
+			state(fe(SCTP, 53, target("pod1"), target("pod1", "remote"))),
+			"192.0.2.1 sctp/53 10.244.2.11:8080 gone for external"},
+		{"TCP ends by itself",
+			state(fe(TCP, 53, target("pod1", "remote"), target("pod1"))),
+			state(fe(TCP, 53, target("pod1"), target())), ""},
+	} {
+		c := diffElements(renderState(tc.have), renderState(tc.want))
+		if diff := cmp.Diff(tc.purge, planPurge(c).text()); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", tc.name, diff)
+		}
+	}
+}
+
+// Of all flows, only those that a purge is about are wrong.
+func TestPurgeIsWrongAbout(t *testing.T) {
+	vip, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	gone := netip.MustParseAddrPort("10.244.1.11:8080")
+	stays := netip.MustParseAddrPort("10.244.1.12:8080")
+	outside, pod := netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.244.1.99")
+	clients := prefixes("10.244.1.0/24")
+	dns, web := port{UDP, 53}, port{TCP, 80}
+	born := purge{vip: {born: true}}
+	added := purge{vip: {ports: map[port]bool{web: true}}}
+	away := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal}}}
+	all := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal | sideInternal}}}
+	for _, tc := range []struct {
+		name string
+		p    purge
+		f    flow
+		want bool
+	}{
+		{"born before its VIP", born, flow{client: outside, vip: vip, port: web}, true},
+		{"a ping born before its VIP", born, flow{client: outside, vip: vip, port: port{1, 0}}, true},
+		{"to another address", born, flow{client: outside, vip: other, port: web}, false},
+		{"translated by us or others", born, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, false},
+		{"born before its port", added, flow{client: outside, vip: vip, port: web}, true},
+		{"to another port", added, flow{client: outside, vip: vip, port: dns}, false},
+		{"at a removed backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, true},
+		{"at another backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: stays}, false},
+		{"at a removed backend, other port", all, flow{client: pod, vip: vip, port: web, dnat: true, backend: gone}, false},
+		{"external, at one removed for external", away, flow{client: outside, vip: vip, port: dns, dnat: true, backend: gone}, true},
+		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
+	} {
+		if got := tc.p.wrong(&tc.f, clients); got != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// A SYN that comes before the VIP exists leaves an entry that keeps the client's
+// port away from the rules. Once there are rules, that port connects.
+func TestPoisonedPort(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{})
+		s.Owned = nil // which would keep the SYN out
+		mustSet(t, p, State{Node: "n1"})
+		for family := range setID(2) {
+			for _, network := range []string{"tcp", "udp"} {
+				to := netip.AddrPortFrom(at("vip", family), portLocal)
+				if got := l.probeFrom(l.client, network, 4444, to); strings.Contains(got, "saw") {
+					t.Fatalf("%s before the VIP: %s", network, got)
+				}
+			}
+			if n := len(l.flows(at("vip", family))); n != 2 {
+				t.Fatalf("%d entries before the VIP; the test needs 2", n)
+			}
+		}
+		mustSet(t, p, s)
+		for family := range setID(2) {
+			for _, network := range []string{"tcp", "udp"} {
+				to := netip.AddrPortFrom(at("vip", family), portLocal)
+				if got := l.probeFrom(l.client, network, 4444, to); got != "pod1 saw client" {
+					t.Errorf("%s from the same port: %s; want pod1 saw client", network, got)
+				}
+			}
+		}
+	})
+}
+
+// The same for a port that is new at a VIP which was there: while it is not
+// served it is refused, so only what came before the VIP could do harm.
+func TestOwnedKeepsPoisonOut(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{})
+		mustSet(t, p, State{Node: "n1", Owned: s.Owned})
+		for family := range setID(2) {
+			vip := at("vip", family)
+			for _, network := range []string{"tcp", "udp"} {
+				l.probeFrom(l.client, network, 4444, netip.AddrPortFrom(vip, portLocal))
+			}
+			if all := l.flows(vip); len(all) > 0 {
+				t.Errorf("%d entries for %s", len(all), vip)
+			}
+		}
+	})
+}
+
+// A UDP flow leaves an endpoint that is removed, and entries of others stay.
+func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, udpState("pod1"))
+		bystander := l.connect(l.client, "udp", 0, netip.AddrPortFrom(at("pod1", 0), 8080))
+		if got := l.ask(bystander); got != "pod1 saw client" {
+			t.Fatal(got)
+		}
+		var conns [2]net.Conn
+		for family := range setID(2) {
+			conns[family] = l.connect(l.client, "udp", 0, netip.AddrPortFrom(at("vip", family), 53))
+			if got := l.ask(conns[family]); got != "pod1 saw client" {
+				t.Fatal(got)
+			}
+		}
+		mustSet(t, p, udpState("remote"))
+		for family := range setID(2) {
+			if got := l.ask(conns[family]); got != "remote saw node" {
+				t.Errorf("family %d: the flow is still with %s", family, got)
+			}
+		}
+		if len(l.flows(at("pod1", 0))) != 1 {
+			t.Error("the entry of a flow that is not ours is gone")
+		}
+		if s := p.Status(); s.LastError != "" {
+			t.Error(s.LastError)
+		}
+	})
+}
+
+// udpState is a VIP in each family whose port 53 is at one backend.
+func udpState(backend string) State {
+	s := State{Node: "n1"}
+	for family := range setID(2) {
+		to := Target{Backends: backends(family, backend)}
+		s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", family), Frontends: []Frontend{
+			{Protocol: UDP, Port: 53, External: to, Internal: to},
+		}})
+	}
+	return s
+}
