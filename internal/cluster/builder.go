@@ -4,7 +4,6 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -260,10 +259,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	if b.poolsChanged {
 		var p []Problem
-		s.Pools, p = admit(b.pools)
-		for i := range p {
-			p[i].File = b.poolFiles[strings.TrimPrefix(p[i].Object, "AddressPool ")]
-		}
+		s.Pools, p = admit(b.pools, b.poolFiles)
 		b.Report("overlapping pools", p)
 	}
 	if b.peersChanged {

@@ -65,6 +65,16 @@ type claim struct {
 // OpenFiles reads the folder dir and watches it until ctx ends. What is wrong
 // with the files is no error but a Problem of the snapshot.
 func OpenFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error) {
+	f, err := loadFiles(ctx, dir, log)
+	if err != nil {
+		return nil, err
+	}
+	go f.run()
+	return f, nil
+}
+
+// loadFiles is OpenFiles without a goroutine that looks at what happens.
+func loadFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -96,7 +106,6 @@ func OpenFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error
 	f.publish()
 	log.Info("folder read", "dir", dir, "files", len(f.files), "objects", len(f.claims), "problems", len(f.Snapshot().Problems))
 	f.level = slog.LevelInfo
-	go f.run()
 	return f, nil
 }
 

@@ -69,7 +69,8 @@ func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 // Of two that overlap the older one stays, by creationTimestamp and then by
 // name, because Services may have addresses of it already; the other one is
 // refused whole, because half a pool would hide the mistake.
-func admit(pools map[string]*Pool) ([]*Pool, []Problem) {
+// Files are where the pools came from.
+func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem) {
 	var admitted []*Pool
 	var p []Problem
 	byAge := make([]*Pool, 0, len(pools))
@@ -81,7 +82,7 @@ func admit(pools map[string]*Pool) ([]*Pool, []Problem) {
 	})
 	for _, pool := range byAge {
 		if older, both := overlap(pool, admitted); older != nil {
-			p = append(p, refusedPool(pool, older, both))
+			p = append(p, refusedPool(pool, files[pool.Name], older, both))
 			continue
 		}
 		admitted = append(admitted, pool)
@@ -90,13 +91,14 @@ func admit(pools map[string]*Pool) ([]*Pool, []Problem) {
 	return admitted, p
 }
 
-func refusedPool(pool, older *Pool, both netipx.IPRange) Problem {
+func refusedPool(pool *Pool, file string, older *Pool, both netipx.IPRange) Problem {
 	why := "is older"
 	if CompareAge(older.Created, pool.Created) == 0 {
 		why = "comes first by name"
 	}
 	return Problem{
 		Object: Key{"AddressPool", Name{Name: pool.Name}}.String(),
+		File:   file,
 		Field:  "spec.addresses",
 		Value:  both.String(),
 		Message: fmt.Sprintf("belongs to AddressPool %s too, which %s; all of pool %s is refused until these addresses are removed from one of the two",

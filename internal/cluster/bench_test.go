@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const many = 10_000
+
+func sliceYAML(i, n int) string {
+	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: s%d-1, labels: {kubernetes.io/service-name: s%d}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+- {addresses: [10.%d.%d.%d], nodeName: n1, conditions: {ready: true}}
+- {addresses: [10.200.0.1], nodeName: n2, conditions: {ready: true}}
+`, i, i, n%200, i/250, i%250)
+}
+
+// manyObjects writes 10,000 Services and their EndpointSlices, each slice in a
+// file of its own.
+func manyObjects(b *testing.B) string {
+	dir := b.TempDir()
+	for i := range many {
+		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("slice-%05d.yaml", i)), []byte(sliceYAML(i, 0)), 0o644))
+		must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("service-%05d.yaml", i)), []byte(service(fmt.Sprint("s", i), 80)), 0o644))
+	}
+	return dir
+}
+
+// BenchmarkFilesOneSlice is the time from the rename of one EndpointSlice's file
+// to the snapshot that has it, among 10,000 Services: kernel, YAML and all.
+func BenchmarkFilesOneSlice(b *testing.B) {
+	dir := manyObjects(b)
+	f, err := OpenFiles(b.Context(), dir, quiet)
+	must(b, err)
+	if n := len(f.Snapshot().Services); n != many {
+		b.Fatalf("%d Services", n)
+	}
+	tmp, path := filepath.Join(dir, "x.tmp"), filepath.Join(dir, "slice-05000.yaml")
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		n++
+		b.StopTimer()
+		must(b, os.WriteFile(tmp, []byte(sliceYAML(5000, n)), 0o644))
+		b.StartTimer()
+		must(b, os.Rename(tmp, path))
+		<-f.Changed()
+		f.Snapshot()
+	}
+}
+
+// BenchmarkFilesLoad is the time to read the whole folder of 20,000 files.
+func BenchmarkFilesLoad(b *testing.B) {
+	dir := manyObjects(b)
+	for b.Loop() {
+		ctx, cancel := context.WithCancel(b.Context())
+		_, err := loadFiles(ctx, dir, quiet)
+		cancel()
+		must(b, err)
+	}
+}
+
+// BenchmarkFilesOneInALargeFile is what one change costs when all 10,000 slices
+// are in one file.
+func BenchmarkFilesOneInALargeFile(b *testing.B) {
+	dir := b.TempDir()
+	docs := make([]string, many)
+	for i := range docs {
+		docs[i] = sliceYAML(i, 0)
+	}
+	path := filepath.Join(dir, "all.yaml")
+	must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
+	f, err := loadFiles(b.Context(), dir, quiet)
+	must(b, err)
+	n := 0
+	for b.Loop() {
+		n++
+		b.StopTimer()
+		docs[5000] = sliceYAML(5000, n)
+		must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
+		b.StartTimer()
+		f.look("all.yaml", true)
+		f.publish()
+	}
+}
+
+// BenchmarkBuilderOneSlice is the snapshot after one change, without files.
+func BenchmarkBuilderOneSlice(b *testing.B) {
+	builder := NewBuilder()
+	for i := range many {
+		builder.Set(newService(fmt.Sprintf("s%05d", i)), "")
+		builder.Set(newSlice(fmt.Sprintf("s%05d-1", i), fmt.Sprintf("s%05d", i), "10.0.0.1", "10.0.0.2"), "")
+	}
+	builder.Snapshot()
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		n++
+		builder.Set(newSlice("s05000-1", "s05000", "10.0.0.1", fmt.Sprintf("10.0.1.%d", n%250)), "")
+		builder.Snapshot()
+	}
+}

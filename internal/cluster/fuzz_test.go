@@ -1,0 +1,159 @@
+package cluster
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// A range that is accepted has an order, one family, nothing reserved, and reads
+// the same when it is written out.
+func FuzzParseRange(f *testing.F) {
+	for _, s := range []string{
+		"192.0.2.0/26", "192.0.2.1-192.0.2.9", " 192.0.2.1 - 192.0.2.9 ", "192.0.2.1", "2001:db8::/32", "2001:db8::-2001:db8::ff",
+		"192.0.2.9-192.0.2.1", "192.0.2.1-2001:db8::1", "0.0.0.0/0", "::/0", "::ffff:192.0.2.0/120", "fe80::1%eth0-fe80::2", "1-2-3", "-", "/",
+		"192.0.2.0/-1", "192.0.2.0/032", "0:0:0:0:0:ffff:c000:201-::ffff:c000:209",
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		r, err := parseRange(s)
+		if err != nil {
+			return
+		}
+		if !r.IsValid() || r.From().Is4() != r.To().Is4() || r.From().Zone() != "" || r.From().Is4In6() {
+			t.Errorf("%q became %v", s, r)
+		}
+		if what := reservedIn(r); what != "" {
+			t.Errorf("%q has %s addresses", s, what)
+		}
+		if again, err := parseRange(r.String()); err != nil || again != r {
+			t.Errorf("%q became %v, and that %v, %v", s, r, again, err)
+		}
+		if rest := without(r, []netipx.IPRange{netipx.IPRangeFrom(r.From(), r.From())}); slices.ContainsFunc(rest, func(q netipx.IPRange) bool { return q.Contains(r.From()) }) {
+			t.Errorf("%v without its first address is %v", r, rest)
+		}
+	})
+}
+
+// Addresses that are accepted are sorted, different, and addresses that a
+// Service can have; what is not accepted is named.
+func FuzzParseAddrs(f *testing.F) {
+	for _, s := range []string{"192.0.2.1", "2001:db8::1, 192.0.2.1", ",,192.0.2.1,192.0.2.1 ,", "", "::ffff:192.0.2.1", "fe80::1%eth0", "0.0.0.0", "a,b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		addrs, bad := parseAddrs(s)
+		if !slices.IsSortedFunc(addrs, func(a, b netip.Addr) int {
+			if a == b {
+				return 1
+			}
+			return a.Compare(b)
+		}) {
+			t.Errorf("%q became %v", s, addrs)
+		}
+		for _, a := range addrs {
+			if assignable(a) != nil || a.Zone() != "" {
+				t.Errorf("%q has %v", s, a)
+			}
+		}
+		if len(addrs) == 0 && bad == "" && strings.Trim(s, ", \t\n\v\f\r\u0085\u00a0") != "" && len(strings.Fields(strings.ReplaceAll(s, ",", " "))) != 0 {
+			t.Errorf("%q is nothing and nothing is wrong with it", s)
+		}
+	})
+}
+
+// Whatever stands in a Service, parsing it ends, and says of everything that it
+// leaves out that it does.
+func FuzzParseService(f *testing.F) {
+	f.Add("192.0.2.1", "192.0.2.1", "lan", "192.0.2.1", "IPv4", "RequireDualStack", int32(80), "TCP")
+	f.Add("a,b", "", "", "::", "", "", int32(0), "")
+	f.Add("::ffff:1.2.3.4", "2001:db8::1", "x", "fe80::1%a", "IPv6", "x", int32(-1), "icmp")
+	f.Fuzz(func(t *testing.T, ours, metallb, pool, status, family, policy string, port int32, protocol string) {
+		o := newService("a", status)
+		o.Annotations = map[string]string{addressAnnotations[0]: ours, addressAnnotations[1]: metallb, poolAnnotations[2]: pool}
+		o.Spec.IPFamilies = []corev1.IPFamily{corev1.IPFamily(family)}
+		o.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicy(policy))
+		o.Spec.Ports = []corev1.ServicePort{{Port: port, Protocol: corev1.Protocol(protocol)}}
+		s, p := parseService(o)
+		if len(s.IPFamilies) == 0 || len(s.IPFamilies) > 2 || s.IPFamilyPolicy == "" {
+			t.Errorf("families %v, policy %q", s.IPFamilies, s.IPFamilyPolicy)
+		}
+		if len(s.Ports) == 0 && len(p) == 0 {
+			t.Errorf("port %d/%s vanished", port, protocol)
+		}
+		if len(s.Status) == 0 && status != "" && len(p) == 0 {
+			t.Errorf("status %q vanished", status)
+		}
+	})
+}
+
+// A peer that is accepted has what a session needs.
+func FuzzParsePeer(f *testing.F) {
+	f.Add("192.0.2.1", int64(64512), int64(64513), int64(90e9), int64(30e9), int32(179), int32(0), "", "")
+	f.Add("fe80::1%eth0", int64(0), int64(4294967296), int64(-1), int64(0), int32(-1), int32(256), "::1", "0.0.0.0")
+	f.Fuzz(func(t *testing.T, addr string, peerASN, myASN, hold, keepalive int64, port, ttl int32, source, id string) {
+		o := &v1alpha1.BGPPeer{Spec: v1alpha1.BGPPeerSpec{
+			PeerAddress: addr, PeerPort: port, PeerASN: v1alpha1.PeerASN{Number: peerASN}, MyASN: myASN, SourceAddress: source, RouterID: id,
+			HoldTime: &metav1.Duration{Duration: time.Duration(hold)}, KeepaliveTime: &metav1.Duration{Duration: time.Duration(keepalive)},
+			EBGPMultihopTTL: ttl,
+		}}
+		p, problems := parsePeer(o)
+		if (p == nil) != (len(problems) != 0) {
+			t.Fatalf("peer %v, problems %v", p, problems)
+		}
+		if p == nil {
+			return
+		}
+		if !p.Address.IsValid() || p.Port == 0 || p.PeerASN == 0 || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
+			t.Errorf("peer %+v", p)
+		}
+		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.Address.BitLen() {
+			t.Errorf("peer %+v", p)
+		}
+	})
+}
+
+// Whatever stands in a file, decoding it ends, in objects or in words.
+func FuzzDecodeFile(f *testing.F) {
+	f.Add("a.yaml", service("a", 1)+"---\n"+service("b", 2))
+	f.Add("a.json", `{"kind": "List", "apiVersion": "v1", "items": [{"kind": "Node"}]} []`)
+	f.Add("a.yaml", brokenYAML)
+	f.Add("a.yaml", "--- # x\n...\n---\n- a\n--- |\n x\n")
+	f.Add("a.yaml", "a: &a [*a]\n")
+	f.Fuzz(func(t *testing.T, name, text string) {
+		docs, err := decodeFile(name, []byte(text), nil)
+		if err != nil {
+			return
+		}
+		again, err := decodeFile(name, []byte(text), docs)
+		if err != nil || len(again) != len(docs) {
+			t.Fatalf("%d documents, then %d, %v", len(docs), len(again), err)
+		}
+		b := NewBuilder()
+		for _, d := range docs {
+			for _, it := range d.items {
+				if it.obj == nil && len(it.problems) == 0 {
+					t.Errorf("%s vanished", it.key)
+				}
+				if it.obj != nil {
+					b.Set(it.obj, name)
+				}
+			}
+		}
+		b.Snapshot()
+	})
+}
+
+func FuzzParseEvents(f *testing.F) {
+	f.Add(overflowEvent)
+	f.Fuzz(func(_ *testing.T, b []byte) { parseEvents(b) })
+}
