@@ -1,12 +1,20 @@
 package bgp
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
 )
 
-func compareRoutes(a, b Route) int { return a.Prefix.Compare(b.Prefix) }
+// compareRoutes is netip.Prefix.Compare for prefixes that have no bits beyond
+// their length, as those of routes have not. Set calls it for every route.
+func compareRoutes(a, b Route) int {
+	if c := a.Prefix.Addr().Compare(b.Prefix.Addr()); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits())
+}
 
 func compareSessions(a, b Session) int { return strings.Compare(a.Name, b.Name) }
 
@@ -16,15 +24,17 @@ func compareSessions(a, b Session) int { return strings.Compare(a.Name, b.Name) 
 // the caller.
 func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T) {
 	for len(have) > 0 && len(want) > 0 {
+		if have[0] == want[0] {
+			have, want = have[1:], want[1:]
+			continue
+		}
 		switch c := compare(have[0], want[0]); {
 		case c < 0:
 			del, have = append(del, have[0]), have[1:]
 		case c > 0:
 			add, want = append(add, want[0]), want[1:]
 		default:
-			if have[0] != want[0] {
-				del, add = append(del, have[0]), append(add, want[0])
-			}
+			del, add = append(del, have[0]), append(add, want[0])
 			have, want = have[1:], want[1:]
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"syscall"
 	"time"
@@ -106,6 +107,8 @@ func endReason(s Session, localASN uint32, f wireFacts) string {
 		return receivedReason(*f.received, localASN)
 	case f.sent != nil:
 		return sentReason(s, f)
+	case errors.Is(f.readErr, net.ErrClosed), errors.Is(f.writeErr, net.ErrClosed):
+		return "this node closed the connection"
 	case f.writeErr != nil:
 		return "connection lost while sending: " + cause(f.writeErr)
 	case f.readErr != nil && f.open == nil:

@@ -73,18 +73,18 @@ func startRouter(t *testing.T, c routerConf) *router {
 func (r *router) watch(c routerConf) {
 	spoke := false
 	onUpdate := func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
-		switch e.Peer.State.SessionState {
-		case packet.BGP_FSM_ESTABLISHED:
+		st := e.Peer.State.SessionState
+		if st == packet.BGP_FSM_ESTABLISHED {
 			r.ups.Add(1)
-		case packet.BGP_FSM_OPENSENT:
+		}
+		if st >= packet.BGP_FSM_OPENSENT {
 			spoke = true
-		case packet.BGP_FSM_IDLE:
-			if spoke && !c.graceful {
-				spoke = false
-				ctx := context.Background()
-				_ = r.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: c.peer})
-				_ = r.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: r.neighbor(c)})
-			}
+		}
+		if st == packet.BGP_FSM_IDLE && spoke && !c.graceful {
+			spoke = false
+			ctx := context.Background()
+			_ = r.gobgp.DeletePeer(ctx, &api.DeletePeerRequest{Address: c.peer})
+			_ = r.gobgp.AddPeer(ctx, &api.AddPeerRequest{Peer: r.neighbor(c)})
 		}
 	}
 	must(r.t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{OnPeerUpdate: onUpdate}, server.WatchPeer()))
