@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/net/bpf"
 )
 
 // A process that comes after another finds its table, says which addresses it
@@ -203,7 +205,9 @@ func TestStaleKernel(t *testing.T) {
 		p := newProxy(t)
 		s := packetState(LocalClients{})
 		mustSet(t, p, s)
-		p.watch.close() // deaf from now on
+		if err := p.watch.conn.SetBPF([]bpf.RawInstruction{{Op: 0x6}}); err != nil { // ret #0: deaf from now on
+			t.Fatal(err)
+		}
 		for _, script := range []string{
 			"flush ruleset",
 			"delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }",

@@ -148,6 +148,12 @@ func (b *batch) value(spec *setSpec, data string) {
 // errUnanswered means that the kernel neither refused nor confirmed a batch.
 var errUnanswered = errors.New("the kernel did not answer")
 
+// largeBatch is from how many bytes on a batch is made without listening: some
+// thousand elements.
+const largeBatch = 128 << 10
+
+func (b *batch) large() bool { return len(b.e.b) > largeBatch }
+
 // commit sends the batch. After an error nothing of it is done, but for
 // errUnanswered, after which nothing is known.
 func (b *batch) commit(s *socket) error {
@@ -210,4 +216,27 @@ func isStale(err error) bool {
 		}
 	}
 	return errors.Is(err, errUnanswered)
+}
+
+// generation is the number of transactions, of anybody, that changed nftables
+// in this namespace.
+func generation(s *socket) (uint32, error) {
+	s.seq++
+	var e encoder
+	e.message(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, s.seq, unix.AF_UNSPEC, func() {})
+	if err := s.send(e.b); err != nil {
+		return 0, err
+	}
+	for r, err := range s.replies(false) {
+		if err != nil {
+			return 0, err
+		}
+		if r.kind == unix.NLMSG_ERROR {
+			return 0, r.errno()
+		}
+		if id := attribute(r.data[min(sizeofNfGenMsg, len(r.data)):], unix.NFTA_GEN_ID); len(id) == 4 {
+			return binary.BigEndian.Uint32(id), nil
+		}
+	}
+	return 0, errUnanswered
 }

@@ -21,6 +21,9 @@ func (c *change) append(o change) {
 // diffElements compares two sorted lists.
 func diffElements(have, want []element) change {
 	var c change
+	if len(have) == 0 || len(want) == 0 {
+		return change{del: have, add: want}
+	}
 	for len(have) > 0 || len(want) > 0 {
 		switch order := compareHeads(have, want); {
 		case order < 0:

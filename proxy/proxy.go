@@ -267,7 +267,8 @@ func (p *Proxy) install(ctx context.Context, t *table, all []element) (*table, e
 		all = nil
 	}
 	p.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
-	if err := nft(ctx, replaceScript(all), func(pid int) { p.watch.child.Store(uint32(pid)) }); err != nil {
+	script := replaceScript(all)
+	if err := p.watch.deafly(p.sock, func() error { return nft(ctx, script) }); err != nil {
 		return nil, fmt.Errorf("load the rules: %w", err)
 	}
 	p.record.transaction()
@@ -311,7 +312,7 @@ func (p *Proxy) apply(c change, schema string) error {
 		return nil
 	}
 	start := time.Now()
-	if err := b.commit(p.sock); err != nil {
+	if err := p.commit(b); err != nil {
 		return err
 	}
 	p.metrics.transactions.Observe(time.Since(start).Seconds())
@@ -322,6 +323,13 @@ func (p *Proxy) apply(c change, schema string) error {
 		delete(p.uses, name)
 	}
 	return nil
+}
+
+func (p *Proxy) commit(b *batch) error {
+	if b.large() {
+		return p.watch.deafly(p.sock, func() error { return b.commit(p.sock) })
+	}
+	return b.commit(p.sock)
 }
 
 // idle are the count chains that nothing goes to, nor will.

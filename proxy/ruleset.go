@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	_ "embed"
@@ -102,19 +101,12 @@ func schemaChain(rulesHash string) string {
 	return fmt.Sprintf("%s%d-%s-%s", schemaPrefix, Schema, textHash(), rulesHash)
 }
 
-// nft runs a script of nft as one transaction. started is told the child's
-// process id, by which the kernel names who changed the ruleset.
-func nft(ctx context.Context, script string, started func(pid int)) error {
+// nft runs a script of nft as one transaction.
+func nft(ctx context.Context, script string) error {
 	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(script)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	started(cmd.Process.Pid)
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, firstLines(out.String(), 3))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, firstLines(string(out), 3))
 	}
 	return nil
 }

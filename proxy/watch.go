@@ -19,8 +19,7 @@ import (
 type watch struct {
 	conn   *netlink.Conn
 	log    *slog.Logger
-	child  atomic.Uint32 // port of the nft that works for us
-	dirty  atomic.Bool   // told, and not yet taken
+	dirty  atomic.Bool // told, and not yet taken
 	notify chan struct{}
 	closed chan struct{}
 	done   chan struct{}
@@ -46,8 +45,7 @@ func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	return w, nil
 }
 
-// dropPort is a filter that drops what the socket with this port caused: after
-// a full load that is a message for every element. All that is in one datagram
+// dropPort is a filter that drops what the socket with this port caused. All that is in one datagram
 // is of one transaction, so the first header tells.
 func dropPort(port uint32) []bpf.RawInstruction {
 	// The filter loads words in network order, the header is in the host's.
@@ -97,7 +95,7 @@ func (w *watch) run() {
 // foreign says whether a notification is of a change of our table by somebody
 // else.
 func (w *watch) foreign(m netlink.Message) bool {
-	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data) && m.Header.PID != w.child.Load()
+	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data)
 }
 
 // ofOurTable reads the table that a notification is about. In all of them that
@@ -115,6 +113,33 @@ func (w *watch) disturb() {
 	case w.notify <- struct{}{}:
 	default:
 	}
+}
+
+// deafly runs change, which is one transaction of our own, without listening:
+// for a listener, the kernel keeps several kilobytes for every element until the
+// transaction is done. The number of generations tells whether anybody else
+// changed anything meanwhile, in which case it is taken for a disturbance.
+func (w *watch) deafly(s *socket, change func() error) error {
+	before, err := generation(s)
+	if err != nil {
+		return err
+	}
+	if err := w.conn.LeaveGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return err
+	}
+	changed := change()
+	if err := w.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		w.disturb()
+		return errors.Join(changed, err)
+	}
+	want := before + 1
+	if changed != nil {
+		want = before
+	}
+	if after, err := generation(s); err != nil || after != want {
+		w.disturb()
+	}
+	return changed
 }
 
 // take says whether the table was disturbed since the last call.

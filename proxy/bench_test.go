@@ -1,0 +1,135 @@
+package proxy
+
+import (
+	"io"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// benchState is n VIPs with one TCP port and two backends, for both kinds of
+// clients.
+func benchState(n int) State {
+	s := State{Node: "n1"}
+	for i := range n {
+		s.VIPs = append(s.VIPs, benchVIP(i, 0))
+	}
+	return s
+}
+
+func benchVIP(i, version int) *VIP {
+	b := func(net byte) Backend {
+		return Backend{Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, net + byte(version%2), byte(i >> 8), byte(i)}), 8080)}
+	}
+	to := Target{Backends: []Backend{b(100), b(200)}}
+	return &VIP{
+		Addr:      netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}),
+		Frontends: []Frontend{{Protocol: TCP, Port: 80, External: to, Internal: to}},
+	}
+}
+
+func benchProxy(b *testing.B) *Proxy {
+	b.Helper()
+	nstest.Isolate(b)
+	p, err := New(b.Context(), Options{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { p.Close() })
+	return p
+}
+
+const benchVIPs = 10_000
+
+// One endpoint of one of 10,000 VIPs is replaced.
+func BenchmarkSetOneEndpoint(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	mustSet(b, p, s)
+	version := 0
+	for b.Loop() {
+		version++
+		next := s
+		next.VIPs = slices.Clone(s.VIPs)
+		next.VIPs[benchVIPs/2] = benchVIP(benchVIPs/2, version)
+		mustSet(b, p, next)
+		s = next
+	}
+}
+
+// The number of endpoints of one VIP changes, and so the chain that it goes to:
+// the kernel checks all verdicts anew.
+func BenchmarkSetOneCount(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	mustSet(b, p, s)
+	one := benchVIP(benchVIPs/2, 0)
+	one.Frontends[0].External.Backends = one.Frontends[0].External.Backends[:1]
+	both := [2]*VIP{one, benchVIP(benchVIPs/2, 0)}
+	n := 0
+	for b.Loop() {
+		next := s
+		next.VIPs = slices.Clone(s.VIPs)
+		next.VIPs[benchVIPs/2] = both[n%2]
+		n++
+		mustSet(b, p, next)
+		s = next
+	}
+}
+
+// Nothing changed.
+func BenchmarkSetSame(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	mustSet(b, p, s)
+	for b.Loop() {
+		mustSet(b, p, s)
+	}
+}
+
+// All of 10,000 VIPs into an empty kernel: rules, elements, and a walk through
+// conntrack.
+func BenchmarkSetFull(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	for b.Loop() {
+		mustSet(b, p, s)
+		b.StopTimer()
+		if err := Cleanup(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+		p.have = State{}
+		p.known = false
+		b.StartTimer()
+	}
+}
+
+// A full check that finds nothing wrong.
+func BenchmarkSetRecheck(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	mustSet(b, p, s)
+	for b.Loop() {
+		p.Recheck()
+		mustSet(b, p, s)
+	}
+}
+
+// Another schema's table, with 10,000 VIPs, is replaced through nft.
+func BenchmarkReplaceSchema(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	mustSet(b, p, s)
+	for b.Loop() {
+		p.known = false
+		batch := newBatch(p.sock.seq)
+		batch.addChain(schemaPrefix+"0", chain{}) // the later of two counts
+		if err := batch.commit(p.sock); err != nil {
+			b.Fatal(err)
+		}
+		mustSet(b, p, s)
+	}
+}

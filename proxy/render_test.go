@@ -1,0 +1,304 @@
+package proxy
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "write the golden files in testdata anew")
+
+// goldenStates are states that show what is rendered from what.
+func goldenStates() map[string]State {
+	local := Backend{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Node: "n1"}
+	local2 := Backend{Addr: netip.MustParseAddrPort("10.244.1.12:8080"), Node: "n1"}
+	remote := Backend{Addr: netip.MustParseAddrPort("10.244.2.11:8080"), Node: "n2"}
+	unknown := Backend{Addr: netip.MustParseAddrPort("10.244.9.9:8080")}
+	local6 := Backend{Addr: netip.MustParseAddrPort("[fd00:244:1::11]:53"), Node: "n1"}
+	remote6 := Backend{Addr: netip.MustParseAddrPort("[fd00:244:2::11]:53"), Node: "n2"}
+	to := func(remote Remote, b ...Backend) Target { return Target{Backends: b, Remote: remote} }
+	one := func(addr string, f ...Frontend) State {
+		return State{Node: "n1", VIPs: []*VIP{{Addr: netip.MustParseAddr(addr), Frontends: f}}}
+	}
+	return map[string]State{
+		"empty": {Node: "n1"},
+		"shared": {
+			Node:    "n1",
+			Owned:   prefixes("192.0.2.0/25", "192.0.2.128/26", "255.255.255.0/24", "2001:db8::/64"),
+			Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"},
+		},
+		"noports": one("192.0.2.1"),
+		"local": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, Name: "shop/web:http",
+			External: Target{Backends: []Backend{local}, Miss: Drop, Remote: Preserve},
+			Internal: to(Preserve, local, remote)}),
+		"away": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, Name: "shop/web:http",
+			External: Target{Miss: Drop}, Internal: to(Preserve, remote)}),
+		"none": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, External: Target{Miss: Drop}, Internal: Target{Miss: Reject}}),
+		"cluster": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, Name: "shop/web:http",
+			External: to(Masquerade, local, local2, remote), Internal: to(Preserve, local, local2, remote)}),
+		"unknown": one("192.0.2.1", Frontend{Protocol: SCTP, Port: 80, External: to(Masquerade, unknown), Internal: to(Preserve, unknown)}),
+		"ipv6": one("2001:db8::1", Frontend{Protocol: UDP, Port: 53, Name: "kube-system/dns:dns",
+			External: to(Masquerade, local6, remote6), Internal: to(Masquerade, local6, remote6)}),
+	}
+}
+
+// The golden files hold a state in words and what the kernel gets for it.
+func TestRenderGolden(t *testing.T) {
+	for name, s := range goldenStates() {
+		if err := s.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := s.String() + "--\n" + elementsText(renderState(s))
+		file := filepath.Join("testdata", name+".golden")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", file, diff)
+		}
+	}
+}
+
+// The text that replaces a table means to nft what the elements mean by netlink.
+func TestReplaceScript(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		s, err := dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.close()
+		w := newWorld(11)
+		random := State{Node: "n1"}
+		states := goldenStates()
+		for i := range 10 {
+			random = w.next(random)
+			states[string(rune('a'+i))] = random
+		}
+		for name, state := range states {
+			all := renderState(state)
+			check := exec.Command("nft", "--check", "--file", "-")
+			check.Stdin = strings.NewReader(replaceScript(all))
+			if out, err := check.CombinedOutput(); err != nil {
+				t.Fatalf("%s: nft --check: %v\n%s", name, err, out)
+			}
+			if err := nft(t.Context(), replaceScript(all)); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			got, err := readTable(s, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(elementsText(all), elementsText(got.elements)); diff != "" {
+				t.Errorf("%s (-want +got)\n%s", name, diff)
+			}
+			if stray := got.strayCountChains(); len(stray) > 0 {
+				t.Errorf("%s: chains by nft differ from their patterns: %v", name, stray)
+			}
+		}
+	})
+}
+
+// nft lists what netlink wrote in the words of the golden files, so that an
+// operator can compare.
+func TestListedByNft(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		p := newProxy(t)
+		s := goldenStates()["cluster"]
+		s.Clients = goldenStates()["shared"].Clients
+		mustSet(t, p, s)
+		out, err := exec.Command("nft", "list", "table", "inet", tableName).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for _, want := range []string{
+			`192.0.2.1 . tcp . 80 : goto x3`,
+			`192.0.2.1 . tcp . 80 . 2 : 10.244.2.11 . 8080`,
+			`192.0.2.1 . tcp . 80 . 10.244.2.11 . 8080`,
+			`192.0.2.1 . 10.244.1.11 . 10.244.1.11`,
+			`"cali*"`,
+			`10.244.1.0/24`,
+			`dnat ip to ip daddr . meta l4proto . th dport . numgen random mod 3 map @xeps4`,
+			`dnat ip6 to ip6 daddr . meta l4proto . th dport . numgen random mod 3 map @ieps6`,
+		} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("nft does not list %s", want)
+			}
+		}
+		if t.Failed() {
+			t.Logf("%s", out)
+		}
+	})
+}
+
+// A transaction that is too large for the socket fails as a whole, with words
+// that say what to do.
+func TestTooLargeForSocket(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		p := newProxy(t)
+		mustSet(t, p, benchState(1))
+		if err := unix.SetsockoptInt(p.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Set(t.Context(), benchState(1000)); err == nil || !strings.Contains(err.Error(), "wmem_max") {
+			t.Errorf("%v; want one that names wmem_max", err)
+		}
+		checkKernel(t, benchState(1))
+		mustSet(t, p, benchState(2))
+		checkKernel(t, benchState(2))
+	})
+}
+
+// Count chains come with their first use and go in the transaction after the
+// one that ended their last.
+func TestCountChainsComeAndGo(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		p := newProxy(t)
+		vip := netip.MustParseAddr("192.0.2.1")
+		set := func(n int, port uint16) {
+			t.Helper()
+			to := Target{}
+			for i := range n {
+				a := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+				to.Backends = append(to.Backends, Backend{Addr: netip.AddrPortFrom(a, 80), Node: "n1"})
+			}
+			f := Frontend{Protocol: TCP, Port: port, External: to, Internal: to}
+			mustSet(t, p, State{Node: "n1", VIPs: []*VIP{{Addr: vip, Frontends: []Frontend{f}}}})
+		}
+		chains := func(want ...string) {
+			t.Helper()
+			got, err := readTable(p.sock, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got.countChains()); diff != "" {
+				t.Errorf("chains (-want +got)\n%s", diff)
+			}
+		}
+		set(1, 80)
+		chains()
+		set(3, 80)
+		chains("i3", "x3")
+		set(2, 80)
+		chains("i2", "i3", "x2", "x3")
+		set(2, 81)
+		chains("i2", "x2")
+		set(0, 81)
+		set(2, 81)
+		chains("i2", "x2")
+		mustSet(t, p, State{Node: "n1"})
+		p.Recheck()
+		mustSet(t, p, State{Node: "n1"})
+		chains()
+	})
+}
+
+func TestIntervals(t *testing.T) {
+	for text, e := range map[string]element{
+		`owned4 { 0.0.0.0/0 }`:          prefixElement(setOwned, netip.MustParsePrefix("0.0.0.0/0")),
+		`owned4 { 192.0.2.7/32 }`:       prefixElement(setOwned, netip.MustParsePrefix("192.0.2.7/32")),
+		`owned4 { 255.255.255.255/32 }`: prefixElement(setOwned, netip.MustParsePrefix("255.255.255.255/32")),
+		`owned6 { ::/0 }`:               prefixElement(setOwned, netip.MustParsePrefix("::/0")),
+		`owned6 { 2001:db8::/127 }`:     prefixElement(setOwned, netip.MustParsePrefix("2001:db8::/127")),
+		`clientifs { "cali*" }`:         ifnameElement("cali", true),
+		`clientifs { "cni0" }`:          ifnameElement("cni0", false),
+		`clients4 { 10.0.0.1-10.0.0.5 }`: {set: setClients,
+			key: "\x0a\x00\x00\x01", data: "\x0a\x00\x00\x06"},
+	} {
+		if e.String() != text {
+			t.Errorf("%s; want %s", e, text)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	v := func(s string) netip.Addr { return netip.MustParseAddr(s) }
+	ap := func(s string) Backend { return Backend{Addr: netip.MustParseAddrPort(s)} }
+	with := func(f ...Frontend) State { return State{VIPs: []*VIP{{Addr: v("192.0.2.1"), Frontends: f}}} }
+	external := func(b ...Backend) State {
+		return with(Frontend{Protocol: TCP, Port: 80, External: Target{Backends: b}})
+	}
+	for _, tc := range []struct {
+		name  string
+		s     State
+		wants []string // parts of the error; none: valid
+	}{
+		{"nothing", State{}, nil},
+		{"good", external(ap("10.0.0.1:80"), ap("10.0.0.2:80")), nil},
+		{"unsorted", State{VIPs: []*VIP{{Addr: v("192.0.2.2")}, {Addr: v("192.0.2.1")}}}, []string{"192.0.2.1", "after 192.0.2.2"}},
+		{"twice", State{VIPs: []*VIP{{Addr: v("192.0.2.2")}, {Addr: v("192.0.2.2")}}}, []string{"no two alike"}},
+		{"no address", State{VIPs: []*VIP{{}}}, []string{"invalid IP"}},
+		{"zone", State{VIPs: []*VIP{{Addr: v("fe80::1%eth0")}}}, []string{"zone"}},
+		{"mapped", State{VIPs: []*VIP{{Addr: v("::ffff:192.0.2.1")}}}, []string{"::ffff:192.0.2.1"}},
+		{"multicast", State{VIPs: []*VIP{{Addr: v("224.0.0.1")}}}, []string{"unicast"}},
+		{"ports unsorted", with(Frontend{Protocol: TCP, Port: 81}, Frontend{Protocol: TCP, Port: 80}), []string{"192.0.2.1 tcp/80", "after 192.0.2.1 tcp/81"}},
+		{"port twice", with(Frontend{Protocol: TCP, Port: 80}, Frontend{Protocol: TCP, Port: 80}), []string{"no two alike"}},
+		{"protocol", with(Frontend{Protocol: 1, Port: 80}), []string{"protocol 1", "want TCP"}},
+		{"port 0", with(Frontend{Protocol: TCP}), []string{"port 0"}},
+		{"family", external(ap("[fd00::1]:80")), []string{"192.0.2.1 tcp/80 external", "[fd00::1]:80", "family"}},
+		{"backend twice", external(ap("10.0.0.1:80"), ap("10.0.0.1:80")), []string{"no two alike"}},
+		{"backends unsorted", external(ap("10.0.0.2:80"), ap("10.0.0.1:80")), []string{"10.0.0.1:80 comes after 10.0.0.2:80"}},
+		{"no port", external(ap("10.0.0.1:0")), []string{"port"}},
+		{"miss", with(Frontend{Protocol: TCP, Port: 80, Internal: Target{Miss: 7}}), []string{"internal", "miss is 7"}},
+		{"remote", with(Frontend{Protocol: TCP, Port: 80, Internal: Target{Remote: 7}}), []string{"internal", "remote is 7"}},
+		{"owned unsorted", State{Owned: prefixes("192.0.2.0/24", "10.0.0.0/8")}, []string{"owned", "sorted"}},
+		{"owned overlaps", State{Owned: prefixes("10.0.0.0/8", "10.1.0.0/16")}, []string{"10.1.0.0/16 overlaps 10.0.0.0/8"}},
+		{"host bits", State{Clients: LocalClients{CIDRs: prefixes("10.0.0.1/8")}}, []string{"clients", "want 10.0.0.0/8"}},
+		{"long name", State{Clients: LocalClients{Bridge: "abcdefghijklmnop"}}, []string{"bridge", "15 bytes"}},
+		{"two at once", State{Owned: prefixes("10.0.0.1/8"), VIPs: []*VIP{{}}}, []string{"owned", "vip"}},
+	} {
+		err := tc.s.Validate()
+		if err == nil && tc.wants != nil || err != nil && tc.wants == nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		for _, want := range tc.wants {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v; want %q", tc.name, err, want)
+			}
+		}
+	}
+}
+
+// Whatever stands in the way of a sorted list is found where only changed VIPs
+// are looked at.
+func TestDiffVIPsFindsDisorder(t *testing.T) {
+	var all []*VIP
+	for i := range 5 {
+		all = append(all, &VIP{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})})
+	}
+	w := newWorld(5)
+	for range 2000 {
+		var have, want []*VIP
+		for _, v := range all {
+			if w.IntN(2) == 0 {
+				have = append(have, v)
+			}
+			if w.IntN(2) == 0 {
+				want = append(want, pick(w, v, &VIP{Addr: v.Addr}))
+			}
+		}
+		w.Shuffle(len(want), func(i, j int) {
+			if w.IntN(3) == 0 {
+				want[i], want[j] = want[j], want[i]
+			}
+		})
+		sorted := slices.IsSortedFunc(want, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+		if _, err := diffVIPs(have, want); (err == nil) != sorted {
+			t.Fatalf("sorted %v, error %v", sorted, err)
+		}
+	}
+}
