@@ -28,38 +28,42 @@ import (
 //     has one left.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(snap)
-	var claims []claim
 	for _, a := range snap.Assignments {
 		written := slices.Contains(p.status(a.Service), a.Addr)
-		claims = append(claims, claim{a, written, !written || a.Pool != ""})
+		p.claim(a, written, !written || a.Pool != "")
 	}
-	p.run(claims)
+	p.run()
 	return p.assignments(), p.sortedReasons()
 }
 
 // A claim is an address that a Service is said to hold.
 type claim struct {
-	cluster.Assignment
+	addr netip.Addr
+	pool *pool // nil when none has it
 	// written: the Service's status says so.
 	written bool
 	// ours: a pool has it, or had it when it was given out. If not, another
 	// implementation wrote the status.
 	ours bool
+	// fits: it is what the Service asks for, if it asks for anything. A status
+	// that is not must not come before what was given in its place.
+	fits bool
 }
 
 // A plan is an allocation in the making.
 type plan struct {
-	services []cluster.Service // oldest first
-	byName   map[cluster.Name]*holder
-	pools    []*pool // oldest first
-	taken    map[netip.Addr]cluster.Name
-	reasons  []cluster.Reason
+	holders []*holder // oldest first
+	byName  map[cluster.Name]*holder
+	pools   []*pool // oldest first
+	taken   map[netip.Addr]*holder
+	reasons []cluster.Reason
 }
 
 // A holder is a Service and the addresses that it holds.
 type holder struct {
-	cluster.Service
-	addrs []netip.Addr
+	*cluster.Spec
+	claims []claim
+	addrs  []netip.Addr
 	// settled are families that get no address by chance: the Service asked for
 	// one that it cannot have, or its status names one that it cannot have.
 	settled []corev1.IPFamily
@@ -81,17 +85,17 @@ func (p *pool) space(f corev1.IPFamily) space {
 }
 
 func newPlan(snap *cluster.Snapshot) *plan {
+	n := len(snap.Services)
 	p := &plan{
-		services: slices.Clone(snap.Services),
-		byName:   make(map[cluster.Name]*holder, len(snap.Services)),
-		taken:    make(map[netip.Addr]cluster.Name, len(snap.Services)),
+		holders: make([]*holder, n),
+		byName:  make(map[cluster.Name]*holder, n),
+		taken:   make(map[netip.Addr]*holder, n),
 	}
-	slices.SortStableFunc(p.services, compareAge) // They are sorted by name.
-	holders := make([]holder, len(p.services))
-	for i, s := range p.services {
-		holders[i].Service = s
-		p.byName[s.Name] = &holders[i]
+	for i, s := range snap.Services {
+		p.holders[i] = &holder{Spec: s.Spec}
+		p.byName[s.Name] = p.holders[i]
 	}
+	slices.SortStableFunc(p.holders, compareAge) // They are sorted by name.
 	for _, c := range snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
@@ -99,7 +103,7 @@ func newPlan(snap *cluster.Snapshot) *plan {
 	return p
 }
 
-func compareAge(a, b cluster.Service) int { return cluster.CompareAge(a.Created, b.Created) }
+func compareAge(a, b *holder) int { return cluster.CompareAge(a.Created, b.Created) }
 
 func (p *plan) status(name cluster.Name) []netip.Addr {
 	if h := p.byName[name]; h != nil {
@@ -108,64 +112,71 @@ func (p *plan) status(name cluster.Name) []netip.Addr {
 	return nil
 }
 
-func (p *plan) run(claims []claim) {
-	p.keep(claims)
-	for _, s := range p.services {
-		p.grant(p.byName[s.Name])
+// claim adds what is said of an address. Services that are gone claim nothing.
+func (p *plan) claim(a cluster.Assignment, written, ours bool) {
+	h := p.byName[a.Service]
+	if h == nil {
+		return
 	}
-	for _, s := range p.services {
-		p.place(p.byName[s.Name])
+	pool := p.poolOf(a.Addr)
+	fits := (h.RequestedPool == "" || pool != nil && pool.Name == h.RequestedPool) &&
+		(slices.Contains(h.Requested, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
+	h.claims = append(h.claims, claim{a.Addr, pool, written, ours, fits})
+}
+
+func (p *plan) run() {
+	p.keep()
+	for _, h := range p.holders {
+		p.grant(h)
+	}
+	for _, h := range p.holders {
+		p.place(h)
 	}
 }
 
-// keep leaves Services what they hold.
-func (p *plan) keep(claims []claim) {
-	claims = slices.DeleteFunc(claims, func(c claim) bool { return p.byName[c.Service] == nil })
-	slices.SortFunc(claims, func(a, b claim) int {
-		return cmp.Or(
-			trueFirst(a.written, b.written),
-			compareAge(p.byName[a.Service].Service, p.byName[b.Service].Service),
-			a.Service.Compare(b.Service),
-			a.Addr.Compare(b.Addr),
-		)
-	})
-	for _, c := range claims {
-		p.keepOne(p.byName[c.Service], c)
+// keep leaves Services what they hold. Where claims contradict, better ones win,
+// and among equals those of the older Service.
+func (p *plan) keep() {
+	for _, h := range p.holders {
+		slices.SortFunc(h.claims, func(a, b claim) int { return a.addr.Compare(b.addr) })
+	}
+	for _, better := range []struct{ fits, written bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+		for _, h := range p.holders {
+			for _, c := range h.claims {
+				if c.fits == better.fits && c.written == better.written {
+					p.keepOne(h, c)
+				}
+			}
+		}
 	}
 }
 
-func trueFirst(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
+// asks says whether h asks for an address of family by name.
+func (h *holder) asks(family corev1.IPFamily) bool {
+	return slices.ContainsFunc(h.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
 }
 
 func (p *plan) keepOne(h *holder, c claim) {
-	family := cluster.FamilyOf(c.Addr)
-	other, taken := p.taken[c.Addr]
-	pool := p.poolOf(c.Addr)
+	family := cluster.FamilyOf(c.addr)
+	other := p.taken[c.addr]
 	switch {
 	case !slices.Contains(h.IPFamilies, family):
 		// It does not want one any more.
-	case taken && other == h.Name:
+	case other == h:
 		// Claimed twice, by status and by memory.
-	case pool == nil && !c.ours:
+	case c.pool == nil && !c.ours:
 		h.settle(family)
 		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so it is left to whoever gave it: to have an address from here, remove the status, or add %s to a pool; %s",
-			c.Addr, c.Addr, p.describePools())
-	case taken && c.written:
+			c.addr, c.addr, p.describePools())
+	case other != nil && c.written:
 		h.settle(family)
-		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.Addr, other)
-	case taken || !c.written && h.has(family):
+		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, other.Name)
+	case other != nil || h.has(family) && !(c.written && c.fits):
 		// Its status says otherwise, or another one's does.
 	default:
-		p.take(h, c.Addr)
-		if pool == nil {
-			p.say(h, c.Addr, cluster.PoolGone, "%s is kept, although no pool has it any more; %s", c.Addr, p.describePools())
+		p.take(h, c.addr)
+		if c.pool == nil {
+			p.say(h, c.addr, cluster.PoolGone, "%s is kept, although no pool has it any more; %s", c.addr, p.describePools())
 		}
 	}
 }
@@ -204,12 +215,11 @@ func (p *plan) grant(h *holder) {
 // refusal says why h cannot have address a, empty when it can.
 func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
-	other, taken := p.taken[a]
-	switch {
+	switch other := p.taken[a]; {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
 		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
-	case taken:
-		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other)
+	case other != nil:
+		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other.Name)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
 	case h.RequestedPool != "" && pool.Name != h.RequestedPool:
@@ -268,7 +278,7 @@ func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code clust
 			continue
 		}
 		for a := range pool.space(family).positions(h.Name) {
-			if _, taken := p.taken[a]; !taken {
+			if p.taken[a] == nil {
 				return a, "", ""
 			}
 		}
@@ -314,7 +324,7 @@ func (p *plan) poolOf(a netip.Addr) *pool {
 }
 
 func (p *plan) take(h *holder, a netip.Addr) {
-	p.taken[a] = h.Name
+	p.taken[a] = h
 	h.addrs = append(h.addrs, a)
 }
 
@@ -355,8 +365,8 @@ func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, ar
 
 func (p *plan) assignments() []cluster.Assignment {
 	out := make([]cluster.Assignment, 0, len(p.taken))
-	for a, name := range p.taken {
-		as := cluster.Assignment{Addr: a, Service: name}
+	for a, h := range p.taken {
+		as := cluster.Assignment{Addr: a, Service: h.Name}
 		if pool := p.poolOf(a); pool != nil {
 			as.Pool = pool.Name
 		}

@@ -69,23 +69,15 @@ func sameInput(a, b *cluster.Snapshot) bool {
 // the only one to decide: other nodes do so as well.
 func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(snap)
-	claims := make([]claim, 0, len(remembered)+len(snap.Assignments))
-	known := make(map[cluster.Assignment]bool, len(remembered))
 	for _, a := range remembered {
-		a.Pool = ""
-		known[a] = true
-		claims = append(claims, claim{a, slices.Contains(p.status(a.Service), a.Addr), true})
+		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
 	for _, a := range snap.Assignments {
-		ours := a.Pool != ""
-		a.Pool = ""
-		if !known[a] {
-			claims = append(claims, claim{a, true, ours})
-		}
+		p.claim(a, true, a.Pool != "")
 	}
-	p.run(claims)
-	for _, s := range p.services {
-		p.doubt(p.byName[s.Name])
+	p.run()
+	for _, h := range p.holders {
+		p.doubt(h)
 	}
 	return p.assignments(), p.sortedReasons()
 }
@@ -120,8 +112,8 @@ func (p *plan) instead(home netip.Addr) string {
 	if !home.IsValid() {
 		return "a node that starts now would give it none"
 	}
-	if other, taken := p.taken[home]; taken {
-		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another order may have it the other way round", home, other)
+	if other := p.taken[home]; other != nil {
+		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another order may have it the other way round", home, other.Name)
 	}
 	return fmt.Sprintf("a node that starts now would give it %s", home)
 }

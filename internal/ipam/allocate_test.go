@@ -1,0 +1,432 @@
+package ipam
+
+import (
+	"fmt"
+	"maps"
+	"math/big"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A world is a random cluster. Its Services and Pools are few and its addresses
+// scarce, so that everything that can go wrong does.
+type world struct {
+	*rand.Rand
+	services map[cluster.Name]*cluster.Spec
+	pools    map[string]*cluster.Pool
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{rand.New(rand.NewPCG(seed, 0)), map[cluster.Name]*cluster.Spec{}, map[string]*cluster.Pool{}}
+	for i := range 1 + w.IntN(4) {
+		p := w.pool(i)
+		w.pools[p.Name] = p
+	}
+	for range w.IntN(12) {
+		s := w.service()
+		w.services[s.Name] = s
+	}
+	return w
+}
+
+// pool i is 192.0.2.(16i)-192.0.2.(16i+n) and four addresses of IPv6.
+func (w *world) pool(i int) *cluster.Pool {
+	p := &cluster.Pool{
+		Name:          fmt.Sprint("p", i),
+		Allocation:    []cluster.Allocation{cluster.Automatic, cluster.Automatic, cluster.OnRequest, cluster.Drained}[w.IntN(4)],
+		AvoidBuggyIPs: w.IntN(2) == 0,
+		Created:       w.time(),
+	}
+	if v6 := netip.MustParseAddr(fmt.Sprintf("2001:db8::%d0", i)); w.IntN(2) == 0 {
+		p.Ranges = append(p.Ranges, netipx.IPRangeFrom(v6, v6.Next().Next().Next()))
+	}
+	if len(p.Ranges) == 0 || w.IntN(2) == 0 {
+		p.Ranges = append(p.Ranges, netipx.IPRangeFrom(v4(16*i), v4(16*i+w.IntN(4))), netipx.IPRangeFrom(v4(16*i+8), v4(16*i+8)))
+	}
+	return p
+}
+
+func v4(n int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}) }
+
+func (w *world) time() time.Time {
+	if w.IntN(2) == 0 {
+		return time.Time{}
+	}
+	return time.Unix(int64(w.IntN(5)), 0)
+}
+
+// addr is one that pools may have, and sometimes one that none has.
+func (w *world) addr() netip.Addr {
+	if w.IntN(3) == 0 {
+		return netip.MustParseAddr(fmt.Sprintf("2001:db8::%d%d", w.IntN(4), w.IntN(5)))
+	}
+	return v4(16*w.IntN(4) + w.IntN(9))
+}
+
+func (w *world) service() *cluster.Spec {
+	s := &cluster.Spec{
+		Name:           cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))},
+		Created:        w.time(),
+		IPFamilies:     []corev1.IPFamily{corev1.IPv4Protocol},
+		IPFamilyPolicy: corev1.IPFamilyPolicySingleStack,
+	}
+	switch w.IntN(4) {
+	case 0:
+		s.IPFamilies[0] = corev1.IPv6Protocol
+	case 1:
+		s.IPFamilies = append(s.IPFamilies, corev1.IPv6Protocol)
+		s.IPFamilyPolicy = corev1.IPFamilyPolicyPreferDualStack
+	case 2:
+		s.IPFamilies = append(s.IPFamilies, corev1.IPv6Protocol)
+		s.IPFamilyPolicy = corev1.IPFamilyPolicyRequireDualStack
+	}
+	if w.IntN(4) == 0 {
+		s.Requested = []netip.Addr{w.addr()}
+	}
+	if w.IntN(4) == 0 {
+		s.RequestedPool = fmt.Sprint("p", w.IntN(5))
+	}
+	if w.IntN(6) == 0 {
+		s.Status = []netip.Addr{w.addr()}
+	}
+	return s
+}
+
+// snapshot is as Parse makes it.
+func (w *world) snapshot() *cluster.Snapshot {
+	s := &cluster.Snapshot{}
+	for _, name := range slices.Sorted(maps.Keys(w.pools)) {
+		s.Pools = append(s.Pools, w.pools[name])
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare) {
+		spec := w.services[name]
+		s.Services = append(s.Services, cluster.Service{Spec: spec})
+		for _, a := range spec.Status {
+			s.Assignments = append(s.Assignments, cluster.Assignment{Addr: a, Service: name, Pool: cluster.PoolOf(s.Pools, a)})
+		}
+	}
+	slices.SortFunc(s.Assignments, cluster.Assignment.Compare)
+	return s
+}
+
+const worlds = 3000
+
+// Whatever the cluster: nobody has what is another's, or what it may not have,
+// and who has less than it asks for is told why.
+func TestAllocateIsSound(t *testing.T) {
+	for seed := range uint64(worlds) {
+		s := newWorld(seed).snapshot()
+		assigned, reasons := Allocate(s)
+		for i, a := range assigned {
+			if i > 0 && assigned[i-1].Addr == a.Addr {
+				t.Fatalf("seed %d: %s is both %s's and %s's", seed, a.Addr, assigned[i-1].Service, a.Service)
+			}
+			checkOne(t, seed, s, a)
+		}
+		for _, svc := range s.Services {
+			told := slices.ContainsFunc(reasons, func(r cluster.Reason) bool { return r.Service == svc.Name })
+			for _, f := range svc.IPFamilies {
+				if !holds(assigned, svc.Name, f) && !told {
+					t.Fatalf("seed %d: %s has no %s address, and nobody says why", seed, svc.Name, f)
+				}
+			}
+		}
+	}
+}
+
+// checkOne says whether a Service may have an address. What stands in its status
+// it may keep, if any pool has it.
+func checkOne(t *testing.T, seed uint64, s *cluster.Snapshot, a cluster.Assignment) {
+	t.Helper()
+	i := slices.IndexFunc(s.Services, func(x cluster.Service) bool { return x.Name == a.Service })
+	svc := s.Services[i]
+	j := slices.IndexFunc(s.Pools, func(p *cluster.Pool) bool { return p.Contains(a.Addr) })
+	if j < 0 || s.Pools[j].Name != a.Pool {
+		t.Fatalf("seed %d: %v is in another pool, or in none", seed, a)
+	}
+	pool, asked := s.Pools[j], slices.Contains(svc.Requested, a.Addr)
+	switch {
+	case !slices.Contains(svc.IPFamilies, cluster.FamilyOf(a.Addr)):
+		t.Fatalf("seed %d: %v is of another family than %v", seed, a, svc.IPFamilies)
+	case slices.Contains(svc.Status, a.Addr):
+	case pool.Allocation == cluster.Drained:
+		t.Fatalf("seed %d: %v is of a drained pool", seed, a)
+	case pool.Allocation == cluster.OnRequest && !asked && svc.RequestedPool != pool.Name:
+		t.Fatalf("seed %d: %v was not asked for", seed, a)
+	case pool.AvoidBuggyIPs && a.Addr.Is4() && buggy(a.Addr):
+		t.Fatalf("seed %d: %v is to be avoided", seed, a)
+	case svc.RequestedPool != "" && svc.RequestedPool != pool.Name:
+		t.Fatalf("seed %d: %v is not of pool %s", seed, a, svc.RequestedPool)
+	case len(svc.Requested) != 0 && !asked && cluster.FamilyOf(svc.Requested[0]) == cluster.FamilyOf(a.Addr):
+		t.Fatalf("seed %d: %v is not %v", seed, a, svc.Requested)
+	}
+}
+
+func holds(assigned []cluster.Assignment, name cluster.Name, f corev1.IPFamily) bool {
+	return slices.ContainsFunc(assigned, func(a cluster.Assignment) bool {
+		return a.Service == name && cluster.FamilyOf(a.Addr) == f
+	})
+}
+
+// The order in which a snapshot lists things does not matter, and what is put
+// back as the status is the same again: the API server is the only memory.
+func TestAllocateIsAFunction(t *testing.T) {
+	for seed := range uint64(worlds) {
+		w := newWorld(seed)
+		s := w.snapshot()
+		want, reasons := Allocate(s)
+		shuffled := *s
+		shuffled.Assignments = slices.Clone(s.Assignments)
+		w.Shuffle(len(shuffled.Assignments), func(i, j int) {
+			shuffled.Assignments[i], shuffled.Assignments[j] = shuffled.Assignments[j], shuffled.Assignments[i]
+		})
+		got, gotReasons := Allocate(&shuffled)
+		if d := gocmp.Diff(render(want, reasons), render(got, gotReasons)); d != "" {
+			t.Fatalf("seed %d: another order, another result: %s", seed, d)
+		}
+		writeStatus(w, want)
+		again, _ := Allocate(w.snapshot())
+		for _, a := range want {
+			// There may be more: who had another one's address had a status in its way.
+			if !slices.Contains(again, a) {
+				t.Fatalf("seed %d: not stable:\n%s", seed, gocmp.Diff(render(want, nil), render(again, nil)))
+			}
+		}
+	}
+}
+
+// writeStatus does what a controller does with the result.
+func writeStatus(w *world, assigned []cluster.Assignment) {
+	for _, spec := range w.services {
+		spec.Status = nil
+	}
+	for _, a := range assigned {
+		spec := w.services[a.Service]
+		spec.Status = append(spec.Status, a.Addr)
+	}
+}
+
+// fixed is a Source with the snapshots that a test gives it.
+type fixed struct{ s *cluster.Snapshot }
+
+func (f *fixed) Snapshot() *cluster.Snapshot { return f.s }
+func (f *fixed) Changed() <-chan struct{}    { return nil }
+
+// Whatever is added, no address of another Service moves. The exception is a
+// Service with a status: who writes one means it, and it is how to settle what
+// two nodes do not agree on.
+func TestAddingNeverMoves(t *testing.T) {
+	for seed := range uint64(worlds) {
+		w := newWorld(seed)
+		inner := &fixed{w.snapshot()}
+		src := NewSource(inner, nil)
+		before := src.Snapshot().Assignments
+		if w.IntN(4) == 0 {
+			p := w.pool(7)
+			w.pools[p.Name] = p
+		}
+		s := w.service()
+		s.Name.Name += "-new"
+		s.Status = nil
+		w.services[s.Name] = s
+		inner.s = w.snapshot()
+		after := src.Snapshot().Assignments
+		for _, a := range before {
+			if !slices.Contains(after, a) && !slices.ContainsFunc(before, func(b cluster.Assignment) bool { return b.Service == a.Service && b != a }) {
+				moved(t, seed, w, a, after)
+			}
+		}
+		// A restart of the speaker changes nothing.
+		if again := NewSource(inner, after).Snapshot().Assignments; !slices.Equal(again, after) {
+			t.Fatalf("seed %d: not the same after a restart:\n%s", seed, gocmp.Diff(render(after, nil), render(again, nil)))
+		}
+	}
+}
+
+// moved fails unless the Service itself wanted to: it named a pool or an address
+// that is to be had only now, because a pool came.
+func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cluster.Assignment) {
+	t.Helper()
+	s := w.services[a.Service]
+	for _, b := range after {
+		if b.Service == a.Service && (slices.Contains(s.Requested, b.Addr) || s.RequestedPool == b.Pool) {
+			return
+		}
+	}
+	t.Fatalf("seed %d: %v moved:\n%s", seed, a, render(after, nil))
+}
+
+// An address that is held survives the end of its pool.
+func TestPoolGone(t *testing.T) {
+	w := newWorld(1)
+	clear(w.services)
+	clear(w.pools)
+	name := cluster.Name{Namespace: "default", Name: "a"}
+	w.services[name] = &cluster.Spec{Name: name, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
+	w.pools["p"] = &cluster.Pool{Name: "p", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(1), v4(9))}}
+	inner := &fixed{w.snapshot()}
+	src := NewSource(inner, nil)
+	addr := src.Snapshot().Assignments[0].Addr
+	clear(w.pools)
+	inner.s = w.snapshot()
+	for range 2 { // The second time it is remembered as one without a pool.
+		s := src.Snapshot()
+		want := []cluster.Assignment{{Addr: addr, Service: name}}
+		if !slices.Equal(s.Assignments, want) || len(s.Refusals) != 1 || s.Refusals[0].Code != cluster.PoolGone {
+			t.Fatalf("got %s", render(s.Assignments, s.Refusals))
+		}
+		inner.s = w.snapshot()
+		inner.s.Services = slices.Clone(inner.s.Services)
+		inner.s.Services[0].Spec = new(*inner.s.Services[0].Spec)
+	}
+}
+
+// Nodes that started in different order disagree; writing the addresses that are
+// meant into the files makes them agree again, without a restart.
+func TestStatusSettlesACollision(t *testing.T) {
+	specs := func(pinned ...netip.Addr) (a, c *cluster.Spec) {
+		a = &cluster.Spec{Name: cluster.Name{Namespace: "default", Name: "a"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
+		c = &cluster.Spec{Name: cluster.Name{Namespace: "default", Name: "c"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
+		if len(pinned) != 0 {
+			a.Status, c.Status = pinned[:1], pinned[1:]
+		}
+		return a, c
+	}
+	pools := []*cluster.Pool{{Name: "lan", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(0), v4(3))}}}
+	snap := func(specs ...*cluster.Spec) *cluster.Snapshot {
+		s := &cluster.Snapshot{Pools: pools}
+		for _, spec := range specs {
+			s.Services = append(s.Services, cluster.Service{Spec: spec})
+			for _, a := range spec.Status {
+				s.Assignments = append(s.Assignments, cluster.Assignment{Addr: a, Service: spec.Name, Pool: "lan"})
+			}
+		}
+		return s
+	}
+	a, c := specs()
+	one, two := &fixed{snap(a)}, &fixed{snap(c)}
+	first, second := NewSource(one, nil), NewSource(two, nil)
+	first.Snapshot()
+	second.Snapshot()
+	one.s, two.s = snap(a, c), snap(a, c)
+	if slices.Equal(first.Snapshot().Assignments, second.Snapshot().Assignments) {
+		t.Fatal("a and c do not collide: this test needs other names")
+	}
+	for i, s := range []cluster.Source{first, second} {
+		if r := s.Snapshot().Refusals; len(r) != 1 || r[0].Code != cluster.PositionConflict {
+			t.Errorf("node %d: nobody says that nodes may disagree: %v", i, r)
+		}
+	}
+	a, c = specs(first.Snapshot().Assignments[1].Addr, first.Snapshot().Assignments[0].Addr)
+	one.s, two.s = snap(a, c), snap(a, c)
+	if d := gocmp.Diff(render(first.Snapshot().Assignments, first.Snapshot().Refusals), render(second.Snapshot().Assignments, second.Snapshot().Refusals)); d != "" {
+		t.Errorf("the nodes still disagree:\n%s", d)
+	}
+}
+
+// A change of endpoints alone costs no allocation, and a change that makes no
+// difference leaves the slices what they are.
+func TestSourceShares(t *testing.T) {
+	w := newWorld(1772)
+	inner := &fixed{w.snapshot()}
+	src := NewSource(inner, nil)
+	before := src.Snapshot()
+	if len(before.Assignments) == 0 || len(before.Refusals) == 0 {
+		t.Fatal("this world is too simple: take another seed")
+	}
+	if src.Snapshot() != before {
+		t.Error("another snapshot of the same one")
+	}
+	endpoints := *inner.s
+	endpoints.Services = slices.Clone(endpoints.Services)
+	endpoints.Services[0].Endpoints = &cluster.Endpoints{}
+	spec := endpoints
+	spec.Services = slices.Clone(endpoints.Services)
+	spec.Services[0].Spec = new(*spec.Services[0].Spec)
+	for what, in := range map[string]*cluster.Snapshot{"Endpoints": &endpoints, "Spec": &spec} {
+		inner.s = in
+		after := src.Snapshot()
+		if after == before || after.Services[0] != in.Services[0] {
+			t.Errorf("%s: not the new snapshot", what)
+		}
+		if &after.Assignments[0] != &before.Assignments[0] || &after.Refusals[0] != &before.Refusals[0] {
+			t.Errorf("%s: other arrays", what)
+		}
+	}
+	if inner.s = w.snapshot(); len(inner.s.Refusals) != 0 {
+		t.Error("the inner snapshot was written to")
+	}
+}
+
+// positions yields every address once, in a ring that starts at home.
+func TestPositions(t *testing.T) {
+	pool := &cluster.Pool{AvoidBuggyIPs: true, Ranges: []netipx.IPRange{
+		netipx.MustParseIPRange("192.0.3.250-192.0.4.3"), netipx.MustParseIPRange("192.0.2.7-192.0.2.9"), netipx.MustParseIPRange("2001:db8::-2001:db8::5"),
+	}}
+	for n, ipv4 := range map[int]bool{11: true, 6: false} {
+		s := newSpace(pool, ipv4)
+		starts := map[netip.Addr]bool{}
+		for i := range 200 {
+			name := cluster.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
+			got := slices.Collect(s.positions(name))
+			starts[s.home(name)] = true
+			if got[0] != s.home(name) || len(got) != n {
+				t.Fatalf("%s: %d positions, want %d", name, len(got), n)
+			}
+			slices.SortFunc(got, netip.Addr.Compare)
+			if len(slices.Compact(got)) != n {
+				t.Fatalf("%s: one position twice", name)
+			}
+			if slices.ContainsFunc(got, func(a netip.Addr) bool { return !pool.Contains(a) || a.Is4() && buggy(a) }) {
+				t.Fatalf("%s: %v", name, got)
+			}
+		}
+		if len(starts) != n {
+			t.Errorf("200 names have %d homes, want all %d", len(starts), n)
+		}
+	}
+}
+
+// The position is a promise between versions of Fanfare.
+func TestPositionsStayWhatTheyAre(t *testing.T) {
+	for pool, want := range map[string]string{
+		"192.0.2.0-192.0.2.255":                          "192.0.2.151",
+		"10.0.0.0-10.255.255.255":                        "10.151.55.86",
+		"2001:db8::-2001:db8:ffff:ffff:ffff::":           "2001:db8:9737:5646:b1de:1c9b:7f7d:54ee",
+		"2000::-3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff": "32e6:eac8:d63b:d67a:5ab8:80d9:a2ae:a006",
+	} {
+		s := newSpace(&cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange(pool)}}, pool[0] == '1')
+		if got := s.home(cluster.Name{Namespace: "shop", Name: "web"}).String(); got != want {
+			t.Errorf("%s: shop/web is at %s, want %s", pool, got, want)
+		}
+	}
+}
+
+func FuzzFraction(f *testing.F) {
+	f.Add(uint64(0), uint64(0), uint64(0), uint64(1))
+	f.Add(^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0))
+	f.Add(uint64(1)<<63, uint64(0), uint64(0), uint64(256))
+	f.Fuzz(func(t *testing.T, uh, ul, sh, sl uint64) {
+		u, size := uint128{uh, ul}, uint128{sh, sl}
+		got := u.fraction(size)
+		want := bigUint(u)
+		want.Rsh(want.Mul(want, bigUint(size)), 128)
+		if bigUint(got).Cmp(want) != 0 {
+			t.Errorf("%v.fraction(%v) = %v, want %v", u, size, got, want)
+		}
+	})
+}
+
+func bigUint(u uint128) *big.Int {
+	n := new(big.Int).SetUint64(u.hi)
+	return n.Add(n.Lsh(n, 64), new(big.Int).SetUint64(u.lo))
+}
