@@ -96,7 +96,7 @@ func (l *lab) knock(stop <-chan struct{}, lost chan<- string) {
 			return
 		default:
 		}
-		if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal)); got != "pod1 saw client" && bad == "" {
+		if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" && bad == "" {
 			bad = got
 		}
 	}
@@ -151,7 +151,7 @@ func TestRepair(t *testing.T) {
 			if got.Repairs != before+1 || !strings.Contains(got.Found, tc.found) {
 				t.Errorf("%s: %d repairs, found %q; want one and %q", tc.name, got.Repairs-before, got.Found, tc.found)
 			}
-			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal)); got != "pod1 saw client" {
+			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" {
 				t.Errorf("%s: afterwards: %s", tc.name, got)
 			}
 			if flows := l.flows(extra); len(flows) > 0 {

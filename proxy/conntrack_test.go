@@ -123,7 +123,7 @@ func TestPoisonedPort(t *testing.T) {
 		for family := range setID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
-				if got := l.probeFrom(l.client, network, 4444, to); strings.Contains(got, "saw") {
+				if got := l.probeFrom(l.client, network, 4444, to, "silence"); strings.Contains(got, "saw") {
 					t.Fatalf("%s before the VIP: %s", network, got)
 				}
 			}
@@ -135,7 +135,7 @@ func TestPoisonedPort(t *testing.T) {
 		for family := range setID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
-				if got := l.probeFrom(l.client, network, 4444, to); got != "pod1 saw client" {
+				if got := l.probeFrom(l.client, network, 4444, to, "pod1 saw client"); got != "pod1 saw client" {
 					t.Errorf("%s from the same port: %s; want pod1 saw client", network, got)
 				}
 			}
@@ -154,7 +154,7 @@ func TestOwnedKeepsPoisonOut(t *testing.T) {
 		for family := range setID(2) {
 			vip := at("vip", family)
 			for _, network := range []string{"tcp", "udp"} {
-				l.probeFrom(l.client, network, 4444, netip.AddrPortFrom(vip, portLocal))
+				l.probeFrom(l.client, network, 4444, netip.AddrPortFrom(vip, portLocal), "refused")
 			}
 			if all := l.flows(vip); len(all) > 0 {
 				t.Errorf("%d entries for %s", len(all), vip)

@@ -1,3 +1,138 @@
-// Package proxy forwards the traffic of virtual addresses to their endpoints
-// with the kernel's netfilter, as a [State] says.
+// Package proxy forwards the traffic of virtual addresses (VIPs) to their
+// endpoints with the kernel's netfilter, as a [State] says.
+//
+// It writes one table, inet fanfare, and nothing else. The table has static
+// chains, loaded once as text (ruleset.nft), and sets and maps that hold all
+// that depends on Services. [Proxy.Set] compares the new State with the one
+// before, pointer by pointer, and sends what differs as elements, by netlink,
+// in one transaction. So one changed endpoint among 10,000 VIPs is a few
+// elements and some ten microseconds of the kernel's time, and packets meet
+// either the old or the new state, never a part of it.
+//
+// The package knows no Kubernetes. It does not announce addresses, does not
+// check endpoints' health and sets no sysctl: the node must forward
+// (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), as it must for its pods.
+//
+// # Reading the table
+//
+// This is what "nft list table inet fanfare" shows, in the order in which
+// packets meet it. Names that end in 4 have a twin in 6 for IPv6.
+//
+//	hook        priority  chain            what it does
+//	prerouting  -300 raw  raw-prerouting   refuses addresses that are ours and no VIP
+//	prerouting  -101 nat  nat-prerouting   chooses a backend for what arrives
+//	output      -101 nat  nat-output       chooses a backend for processes of the host
+//	forward     -1        filter-forward   refuses what is still for a VIP
+//	output      -1        filter-output    the same for processes of the host
+//	postrouting 99 nat    nat-postrouting  chooses the source that the backend sees
+//
+// In the listing nft writes "dstnat - 1" for -101 and "srcnat - 1" for 99.
+//
+//	set vips4       the VIPs
+//	set owned4      prefixes that belong to us: State.Owned
+//	set clients4    addresses of clients on this node: LocalClients.CIDRs
+//	set clientifs   interfaces of clients on this node, as "cali*" or "cni0"
+//	map xsvc4       VIP . protocol . port : goto a chain, for external clients
+//	map isvc4       the same for internal clients
+//	map xeps4       VIP . protocol . port . slot : backend . port, for external clients
+//	map ieps4       the same for internal clients
+//	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
+//	set imasq4      the same for internal clients
+//	set hair4       VIP . pod . pod: pods that may meet themselves behind the VIP
+//
+// # External and internal clients
+//
+// A port of a VIP has two frontends. Processes of the host are internal
+// clients, and so are sources in clients4 and what comes in by an interface in
+// clientifs; all others are external. Prerouting decides by that which of the
+// maps, x or i, is asked, and postrouting asks the same again.
+//
+// # A new flow
+//
+// The kernel asks nat chains about the first packet of a flow only, and does to
+// all others of the flow as to the first. A new flow to a VIP goes to arriving
+// (or leaving, from the host), which answers ping by redirecting it to the node
+// itself. Others go on to external or internal, where one lookup finds the
+// frontend and the chain to go to:
+//
+//   - x1, x2, … or i1, i2, …: as many backends as the number says. The chain
+//     takes a random slot below that number, looks up the backend there, and
+//     rewrites the destination. All frontends with two backends share x2: there
+//     is no chain for a Service. A lookup that misses ends in "counter drop":
+//     another proxy must not answer in our place. That counter should be zero.
+//   - refuse: no backend anywhere: RST, or ICMP port unreachable.
+//   - ignore: no backend here, but there could be on other nodes: silence, so
+//     that the client tries again. (RST would end its attempt.)
+//
+// Since only new flows ask, an established connection outlives its backend's
+// removal: it ends when its pod does. What is refused or ignored leaves nothing
+// in conntrack, where the entry of a flow is kept only when its first packet
+// leaves the node or reaches a process.
+//
+// What no frontend matches passes on unchanged. It reaches filter-forward with
+// the VIP still in it, and is refused there: the route to a VIP leads here, so
+// that forwarding would send it round between node and router until its TTL
+// ends. If the VIP is an address of this node as well, an unserved port is the
+// host's own and is left alone. Neighbour discovery for the VIP is let through.
+//
+// # Source addresses
+//
+// nat-postrouting leaves the client's address alone but in two cases, where it
+// masquerades, with a random port since other nodes choose ports too. One is a
+// backend on another node, for an external client, if the target says
+// [Masquerade]: the reply must come back through here to be translated back.
+// The other is a pod that the VIP led to itself (hairpin), which would answer
+// itself directly and not understand. Processes of the host have an address of
+// the node already, to which replies return.
+//
+// # Addresses that are ours and no VIP
+//
+// A packet to one is refused before conntrack sees it. Else it would loop like
+// one to an unserved port, and worse: a SYN that comes before its VIP exists
+// would leave a conntrack entry without translation, which keeps that client's
+// port away from the rules for as long as it lives, 120 s after the last try.
+// Addresses that are local to the node are exempt, should a pool contain one,
+// and so are packets of the host itself, for which the VIP may be on another
+// node.
+//
+// Where no such prefix covers the VIP, entries like that can exist. Set deletes
+// them when a VIP or a frontend becomes programmed. It deletes also the entries
+// of UDP and SCTP flows to backends that were removed, which nothing else
+// ends. Entries of others are never touched.
+//
+// # Others in the same kernel
+//
+// kube-proxy translates a Service's VIP too, at priority -100. The nat chains of
+// all tables, and those of iptables, are run by one core in the order of their
+// priorities, and the first to translate a flow wins: that is us, by -101, and
+// postrouting by 99. Filter chains of other tables run as ever: a policy of
+// drop in another's forward chain stops our packets too, and must accept them,
+// to backends' addresses. No packet marks are used. A CNI that translates VIPs
+// before netfilter (Cilium instead of kube-proxy, Calico with eBPF) is not
+// noticed here, and goes first.
+//
+// Ping is answered from the first address of the interface by which it came,
+// with the VIP put back as the source. By an interface without an address of
+// that family the kernel drops it.
+//
+// # The table's version, and repair
+//
+// An empty chain named schema-N-TEXT-RULES says what made the table: TEXT is a
+// hash of the text that was loaded, RULES one of the rules as the kernel showed
+// them afterwards. A process that finds a table of its own TEXT goes on with it
+// and changes only elements that differ. Any other table, and one whose rules
+// somebody changed, is replaced by nft in a single transaction, elements and
+// all; connections are not interrupted.
+//
+// A Proxy listens to the notifications of nftables (NFNLGRP_NFTABLES), leaves
+// aside its own and those of other tables, and tells on [Proxy.Disturbed]. The
+// next Set reads the kernel's table, compares, repairs, and says in
+// [Proxy.Status] what was wrong.
+//
+// # Growing
+//
+// Backends know their node, and a target how those on others are reached: a
+// relay without masquerade is another value of [Remote], with sets of its own.
+// Cluster addresses are VIPs whose two targets are alike, and node ports
+// frontends whose address is the node's: more elements, no other chains.
 package proxy

@@ -18,6 +18,8 @@ func inNamespace(t *testing.T, f func(t *testing.T)) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		nstest.Missing(t, err.Error())
 	}
+	// Each is a process of its own, and waits more than it works.
+	t.Parallel()
 	nstest.Run(t, f)
 }
 

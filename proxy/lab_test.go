@@ -177,23 +177,29 @@ type writerTo struct {
 
 func (w writerTo) Write(b []byte) (int, error) { return w.conn.WriteTo(b, w.to) }
 
-// patience is how long a probe waits before it calls nothing silence.
-const patience = 250 * time.Millisecond
+// patience is how long to wait for what should come.
+func patience(want string) time.Duration {
+	if want == "silence" {
+		return 150 * time.Millisecond
+	}
+	return 3 * time.Second
+}
 
 // probe sends from a namespace to an address and says what comes of it: "pod1
-// saw client", "refused" or "silence".
-func (l *lab) probe(from *nstest.NS, network string, to netip.AddrPort) string {
+// saw client", "refused" or "silence". How long it waits depends on what is
+// wanted.
+func (l *lab) probe(from *nstest.NS, network string, to netip.AddrPort, want string) string {
 	l.t.Helper()
-	return l.probeFrom(from, network, 0, to)
+	return l.probeFrom(from, network, 0, to, want)
 }
 
 // probeFrom is probe with a source port.
-func (l *lab) probeFrom(from *nstest.NS, network string, port int, to netip.AddrPort) string {
+func (l *lab) probeFrom(from *nstest.NS, network string, port int, to netip.AddrPort, want string) string {
 	l.t.Helper()
 	var c net.Conn
 	var err error
 	from.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), patience(want))
 		defer cancel()
 		c, err = dialer(network, port).DialContext(ctx, network, to.String())
 	})
@@ -201,7 +207,7 @@ func (l *lab) probeFrom(from *nstest.NS, network string, port int, to netip.Addr
 		return outcome(err)
 	}
 	defer c.Close()
-	return l.ask(c)
+	return l.askFor(c, want)
 }
 
 func dialer(network string, port int) *net.Dialer {
@@ -221,8 +227,10 @@ func dialer(network string, port int) *net.Dialer {
 }
 
 // ask says something over a connection and names who answered whom.
-func (l *lab) ask(c net.Conn) string {
-	_ = c.SetDeadline(time.Now().Add(patience))
+func (l *lab) ask(c net.Conn) string { return l.askFor(c, "") }
+
+func (l *lab) askFor(c net.Conn, want string) string {
+	_ = c.SetDeadline(time.Now().Add(patience(want)))
 	if _, err := c.Write([]byte("who?")); err != nil {
 		return outcome(err)
 	}
@@ -259,7 +267,7 @@ func outcome(err error) string {
 var pingID atomic.Int32
 
 // ping sends an echo request and says whether the address itself answers.
-func (l *lab) ping(from *nstest.NS, to netip.Addr) string {
+func (l *lab) ping(from *nstest.NS, to netip.Addr, want string) string {
 	l.t.Helper()
 	network, listen, proto := "ip4:icmp", "0.0.0.0", 1
 	var request, reply icmp.Type = ipv4.ICMPTypeEcho, ipv4.ICMPTypeEchoReply
@@ -282,11 +290,11 @@ func (l *lab) ping(from *nstest.NS, to netip.Addr) string {
 	if _, err := c.WriteTo(b, &net.IPAddr{IP: to.AsSlice()}); err != nil {
 		return outcome(err)
 	}
+	_ = c.SetReadDeadline(time.Now().Add(patience(want)))
 	return awaitReply(c, proto, to, reply)
 }
 
 func awaitReply(c *icmp.PacketConn, proto int, to netip.Addr, reply icmp.Type) string {
-	_ = c.SetReadDeadline(time.Now().Add(patience))
 	buf := make([]byte, 256)
 	for {
 		n, from, err := c.ReadFrom(buf)
@@ -310,7 +318,7 @@ func (l *lab) connect(from *nstest.NS, network string, port int, to netip.AddrPo
 	var err error
 	from.Do(func() {
 		d := dialer(network, port)
-		d.Timeout = patience
+		d.Timeout = patience("")
 		c, err = d.Dial(network, to.String())
 	})
 	if err != nil {
