@@ -157,6 +157,7 @@ func TestBGPPeerCRD(t *testing.T) {
 		{`{peerAddress: 192.0.2.1, peerASN: 0, myASN: 64513}`, "must be a number from 1"},
 		{`{peerAddress: 192.0.2.1, peerASN: 4294967296, myASN: 64513}`, "must be a number from 1"},
 		{`{peerAddress: 192.0.2.1, peerASN: external, myASN: 64513}`, "or internal"},
+		{`{peerAddress: 192.0.2.1, peerASN: true, myASN: 64513}`, "spec.peerASN"},
 		{`{peerAddress: 192.0.2.1, peerASN: 64512, myASN: 23456}`, "reserved by RFC 6793"},
 		{`{peerAddress: 192.0.2.1, peerASN: 64512}`, "spec.myASN: Required value"},
 		{`{` + ok + `, peerPort: 65536}`, "less than or equal to 65535"},

@@ -273,8 +273,9 @@ type head struct {
 	Items []json.RawMessage `json:"items"`
 }
 
-// decodeObjects reads an object, or those of a list. Kinds that Fanfare does not
-// read are none of its business: a folder may hold whole applications.
+// decodeObjects reads an object, or those of a list. Of is what it is when it does
+// not say so. Kinds that Fanfare does not read are none of its business: a folder
+// may hold whole applications.
 func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	var h head
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(j, &h); err != nil {
@@ -286,44 +287,57 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	}
 	gvk := gv.WithKind(h.Kind)
 	if h.Kind == "" && h.APIVersion == "" {
-		gvk = of // The items of a typed list need not say it.
+		gvk = of
 	}
-	if gvk.Kind == "" {
-		return bad("has no kind; write one such as kind: AddressPool")
-	}
-	if elem, ok := strings.CutSuffix(gvk.Kind, "List"); ok && (elem == "" || kinds[gvk.GroupVersion().WithKind(elem).GroupKind()].new != nil) {
+	if elem, ok := listOf(gvk); ok {
 		var items []item
 		for _, raw := range h.Items {
-			items = append(items, decodeObjects(raw, gvk.GroupVersion().WithKind(elem))...)
+			items = append(items, decodeObjects(raw, elem)...)
 		}
 		return items
 	}
 	k, ok := kinds[gvk.GroupKind()]
 	switch {
+	case gvk.Kind == "":
+		return bad("has no kind; write one such as kind: AddressPool")
 	case !ok && misspelt(gvk):
 		return bad(fmt.Sprintf("there is no kind %s in %q%s", gvk.Kind, h.APIVersion, suggestKind(gvk.Kind)))
 	case !ok:
 		return nil
-	}
-	key := Key{gvk.Kind, Name{h.Metadata.Namespace, h.Metadata.Name}}
-	if !k.namespaced {
-		key.Name.Namespace = ""
-	} else if key.Name.Namespace == "" {
-		key.Name.Namespace = metav1.NamespaceDefault
-	}
-	it := item{key: key}
-	switch {
 	case h.Metadata.Name == "":
 		return bad(fmt.Sprintf("this %s has no metadata.name", gvk.Kind))
-	case gvk.Version != k.version:
-		it.problems.add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
-	default:
-		it.obj, it.problems = decodeTyped(j, k.new())
 	}
+	it := item{key: h.key(gvk.Kind, k.namespaced)}
+	if gvk.Version != k.version {
+		it.problems.add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
+		return []item{it}
+	}
+	it.obj, it.problems = decodeTyped(j, k.new())
 	if o, ok := it.obj.(metav1.Object); ok {
-		o.SetNamespace(key.Name.Namespace)
+		o.SetNamespace(it.key.Name.Namespace)
 	}
 	return []item{it}
+}
+
+// listOf says what the items of a list are: of a List anything, of a typed list
+// one kind, and then the items need not say so.
+func listOf(gvk schema.GroupVersionKind) (elem schema.GroupVersionKind, ok bool) {
+	kind, ok := strings.CutSuffix(gvk.Kind, "List")
+	elem = gvk.GroupVersion().WithKind(kind)
+	_, known := kinds[elem.GroupKind()]
+	return elem, ok && (known || kind == "")
+}
+
+// key is in namespace default where one is needed and none is named, as with
+// kubectl.
+func (h *head) key(kind string, namespaced bool) Key {
+	switch {
+	case !namespaced:
+		return Key{kind, Name{Name: h.Metadata.Name}}
+	case h.Metadata.Namespace == "":
+		return Key{kind, Name{metav1.NamespaceDefault, h.Metadata.Name}}
+	}
+	return Key{kind, Name{h.Metadata.Namespace, h.Metadata.Name}}
 }
 
 // bad is a document that has not even a name.

@@ -158,22 +158,19 @@ func (f *Files) apply(events []event) {
 	for _, e := range events {
 		switch {
 		case e.has(unix.IN_Q_OVERFLOW):
-			rescan = true
+			rescan = true // The kernel does not say what it forgot.
 		case e.wd == f.watch.above:
 			rearm = rearm || e.name == f.watch.next || e.has(goneMask)
-		case e.wd != f.watch.folder: // of a watch that was removed
+		case e.wd != f.watch.folder:
+			// Of a watch that was removed since.
 		case e.has(goneMask):
 			rearm = true
 		case e.name == configMapData:
 			rescan = true
-		case e.has(unix.IN_MOVED_TO):
-			placed[e.name] = true
-		case e.has(unix.IN_CLOSE_WRITE):
-			// After a rename it is the writer, who closes late: what was read
-			// may be half, and look tells by the file's time and size.
-			placed[e.name] = placed[e.name]
+		case e.has(unix.IN_CLOSE_WRITE) && placed[e.name]:
+			// A writer that renamed before it closed. All that it wrote is read now.
 		default:
-			placed[e.name] = false
+			placed[e.name] = e.has(unix.IN_MOVED_TO)
 		}
 	}
 	if rearm {

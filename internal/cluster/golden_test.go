@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"cmp"
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -153,7 +152,7 @@ func list[T any](prefix string, l []T) string {
 
 // The samples are what a newcomer begins with: they must parse without a word.
 func TestSamples(t *testing.T) {
-	f, err := OpenFiles(context.Background(), "../../manifests/samples", quiet)
+	f, err := OpenFiles(t.Context(), "../../manifests/samples", quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
