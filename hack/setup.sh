@@ -14,6 +14,9 @@ declare -A needed=(
     [conntrack]=/usr/sbin/conntrack
     [curl]=/usr/bin/curl
     [tcpdump]=/usr/bin/tcpdump
+    # go test -race is linked by a C compiler
+    [gcc]=/usr/bin/gcc
+    [libc6-dev]=/usr/include/stdlib.h
 )
 
 missing=()

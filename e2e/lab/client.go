@@ -89,3 +89,31 @@ func parseAnswer(line string, c net.Conn) (Answer, error) {
 	from, err := netip.ParseAddrPort(c.LocalAddr().String())
 	return Answer{Pod: pod, Saw: addr, From: from}, err
 }
+
+// FirstAnswer opens a new connection every two milliseconds until one is
+// answered, and returns when that was.
+func (c *Client) FirstAnswer(ctx context.Context, to netip.AddrPort) (time.Time, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	answered := make(chan time.Time)
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		go func() {
+			if _, err := c.Get(ctx, netip.AddrPort{}, to); err != nil {
+				return
+			}
+			select {
+			case answered <- time.Now():
+			case <-ctx.Done():
+			}
+		}()
+		select {
+		case <-tick.C:
+		case at := <-answered:
+			return at, nil
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("%s: no answer: %w", to, ctx.Err())
+		}
+	}
+}

@@ -105,6 +105,13 @@ const (
 	Terminating               // told to stop, still serving
 )
 
+func (e Endpoint) String() string {
+	if e.State == Terminating {
+		return e.Pod + " terminating"
+	}
+	return e.Pod
+}
+
 // At are ready endpoints.
 func At(pods ...string) []Endpoint {
 	var all []Endpoint

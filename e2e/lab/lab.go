@@ -70,7 +70,7 @@ func NodeOf(pod string) string { return "n" + pod[1:2] }
 
 // Up builds a lab. Nothing is left of it if that does not work out.
 func Up(ctx context.Context, o Options) (*Lab, error) {
-	if err := Sweep(false); err != nil {
+	if _, err := Sweep(false); err != nil {
 		return nil, err
 	}
 	t, err := ReadTopology(o.Topology)
@@ -232,8 +232,8 @@ func (l *Lab) release() {
 }
 
 // Keep leaves the lab up when this process ends: the pods move to a process of
-// their own. Only Sweep(true) removes it.
-func (l *Lab) Keep(ctx context.Context, binary string) error {
+// their own, binary being the lab command. Only Sweep(true) removes it.
+func (l *Lab) Keep(binary string) error {
 	for _, name := range slices.Sorted(maps.Keys(l.pods)) {
 		l.pods[name].Kill()
 		if _, err := l.startProcess(l.namespaces[name], "pod-"+name, binary, "pod", name); err != nil {
@@ -245,22 +245,27 @@ func (l *Lab) Keep(ctx context.Context, binary string) error {
 }
 
 // Sweep removes labs whose process is gone, and with kept also those that were
-// left up on purpose.
-func Sweep(kept bool) error {
+// left up on purpose. It returns which.
+func Sweep(kept bool) (removed []string, err error) {
 	dirs, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var errs []error
 	for _, d := range dirs {
-		if abandoned(filepath.Join(root, d.Name()), kept) {
-			errs = append(errs, remove(d.Name()))
+		if !abandoned(filepath.Join(root, d.Name()), kept) {
+			continue
 		}
+		if err := remove(d.Name()); err != nil {
+			errs = append(errs, fmt.Errorf("lab %s: %w", d.Name(), err))
+			continue
+		}
+		removed = append(removed, d.Name())
 	}
-	return errors.Join(errs...)
+	return removed, errors.Join(errs...)
 }
 
 func abandoned(dir string, kept bool) bool {

@@ -6,56 +6,67 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// Just enough of nftables' netlink protocol to follow the elements of the maps
-// that lead a client's packet to a frontend. The lab reads what the kernel says
-// itself, and shares no code with what wrote it.
+// Just enough of nftables' netlink protocol to follow the elements that matter to
+// a client's packet. The lab reads what the kernel says itself, and shares no code
+// with what wrote it.
 
-// table is Fanfare's, and frontendMaps are its maps from VIP . protocol . port to
-// a verdict for clients outside the node.
+// table is Fanfare's.
 const table = "fanfare"
 
-var frontendMaps = map[string]int{"xsvc4": 4, "xsvc6": 16} // name -> bytes of an address
+// A role is what an element is for.
+type role int
 
-// A frontendKey is a key of these maps.
+const (
+	vips      role = iota + 1 // addresses that are not left to routing
+	frontends                 // VIP . protocol . port, and what becomes of it
+	backends                  // VIP . protocol . port . slot, and where it goes
+)
+
+// followed are the table's sets and maps for clients outside the node, and how
+// many bytes an address has in their keys.
+var followed = map[string]struct {
+	role     role
+	addrSize int
+}{
+	"vips4": {vips, 4}, "vips6": {vips, 16},
+	"xsvc4": {frontends, 4}, "xsvc6": {frontends, 16},
+	"xeps4": {backends, 4}, "xeps6": {backends, 16},
+}
+
+// A frontendKey is where such a key begins.
 type frontendKey struct {
 	vip      netip.Addr
-	protocol uint8
-	port     uint16
+	protocol uint8  // 0 among the vips
+	port     uint16 // likewise
 }
 
-// A frontendChange is a map's element that was added or deleted.
-type frontendChange struct {
+// A change is an element that was added or deleted.
+type change struct {
+	in       role
 	key      frontendKey
 	added    bool
-	forwards bool // its verdict leads to backends, rather than to a refusal
+	forwards bool // a frontend that leads to backends, rather than to a refusal
 }
 
-// subscribeTables asks for the notifications of a namespace.
-func subscribeTables(n *Namespace) (*netlink.Conn, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.handle)})
+// openTables opens a socket for the notifications of the calling thread's
+// namespace.
+func openTables() (int, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	// The kernel drops what does not fit.
-	if err := c.SetReadBuffer(8 << 20); err != nil {
-		c.Close()
-		return nil, err
-	}
-	if err := c.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 }
 
 // add takes in one message. The kernel ends a transaction's notifications with
 // the number of the new generation.
-func (e *tableEvent) add(m netlink.Message) (end bool, err error) {
+func (e *tableEvent) add(m syscall.NetlinkMessage) (end bool, err error) {
 	const genmsg = 4 // struct nfgenmsg before the attributes
 	if int(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < genmsg {
 		return false, nil
@@ -92,17 +103,18 @@ func (e *tableEvent) addElements(attrs []byte, added bool) error {
 		case unix.NFTA_SET_ELEM_LIST_SET:
 			set = ad.String()
 		case unix.NFTA_SET_ELEM_LIST_ELEMENTS:
-			if size := frontendMaps[set]; in == table && size > 0 {
-				ad.Nested(func(list *netlink.AttributeDecoder) error { return e.addList(list, size, added) })
+			if m, ok := followed[set]; ok && in == table {
+				like := change{added: added, in: m.role}
+				ad.Nested(func(list *netlink.AttributeDecoder) error { return e.addList(list, m.addrSize, like) })
 			}
 		}
 	}
 	return ad.Err()
 }
 
-func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, added bool) error {
+func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, like change) error {
 	for list.Next() {
-		c := frontendChange{added: added}
+		c := like
 		var err error
 		list.Nested(func(elem *netlink.AttributeDecoder) error {
 			for elem.Next() {
@@ -120,19 +132,21 @@ func (e *tableEvent) addList(list *netlink.AttributeDecoder, addrSize int, added
 	return nil
 }
 
-// decodeKey reads a concatenation: each part is padded to four bytes.
+// decodeKey reads an address, or a concatenation that begins with one: each part
+// is padded to four bytes.
 func decodeKey(d *netlink.AttributeDecoder, addrSize int) (k frontendKey, err error) {
 	for d.Next() {
 		if d.Type() != unix.NFTA_DATA_VALUE {
 			continue
 		}
 		b := d.Bytes()
-		if len(b) < addrSize+8 {
-			return k, fmt.Errorf("key of %d bytes: want %d", len(b), addrSize+8)
+		if len(b) < addrSize {
+			return k, fmt.Errorf("key of %d bytes: want an address of %d", len(b), addrSize)
 		}
 		k.vip, _ = netip.AddrFromSlice(b[:addrSize])
-		k.protocol = b[addrSize]
-		k.port = binary.BigEndian.Uint16(b[addrSize+4:])
+		if len(b) >= addrSize+8 {
+			k.protocol, k.port = b[addrSize], binary.BigEndian.Uint16(b[addrSize+4:])
+		}
 	}
 	return k, nil
 }

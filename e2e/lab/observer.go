@@ -5,27 +5,28 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
-	"github.com/mdlayher/netlink"
-	rtnetlink "github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
-// An Observer sees every change of the router's routes and of the nodes' rules,
-// with the time of its arrival on one clock.
+// An Observer sees every change of the nodes' rules, every BGP UPDATE that
+// reaches the router, and every change of the router's routes, with the time of
+// its arrival on one clock.
 //
-// The kernel announces a change when it is in force. A goroutine per namespace
-// waits for it, so times are late by what waking a goroutine takes, well under
-// a millisecond on a machine that is not overloaded. Between the commit of a
-// rule and the route that follows it, a BGP message and three processes have
-// their turns.
+// The kernel tells of a rule when it is in force, so the time of a rule is never
+// too early, and late by no more than waking a thread takes. The time of an UPDATE
+// is the kernel's, taken when the packet arrived. What seems to have been in the
+// right order was.
 type Observer struct {
-	quit  chan struct{}
-	rules []*netlink.Conn
-	done  sync.WaitGroup
+	quit      chan struct{}
+	listeners []*listener
+	done      sync.WaitGroup
 
 	mu     sync.Mutex
+	wire   []wireEvent
 	routes []routeEvent
 	tables []tableEvent
 	errs   []error
@@ -43,37 +44,51 @@ type tableEvent struct {
 	at      time.Time
 	node    string
 	deleted bool // the table is gone, and all that was in it
-	changes []frontendChange
+	changes []change
 }
+
+// segment is the router's interface to the nodes.
+const segment = "br0"
 
 // observe begins to observe. There must be no table and no VIP's route yet.
 func (l *Lab) observe() (*Observer, error) {
 	o := &Observer{quit: make(chan struct{})}
-	routes := make(chan rtnetlink.RouteUpdate, 1024)
-	err := rtnetlink.RouteSubscribeWithOptions(routes, o.quit, rtnetlink.RouteSubscribeOptions{
+	routes := make(chan netlink.RouteUpdate, 1024)
+	err := netlink.RouteSubscribeWithOptions(routes, o.quit, netlink.RouteSubscribeOptions{
 		Namespace: &l.Router.handle, ErrorCallback: o.fail, ReceiveBufferSize: 4 << 20, ReceiveBufferForceSize: true,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("observe routes: %w", err)
 	}
 	o.done.Go(func() { o.watchRoutes(routes) })
-	for _, node := range NodeNames {
-		conn, err := subscribeTables(l.namespaces[node])
-		if err != nil {
-			o.Close()
-			return nil, fmt.Errorf("observe nftables of %s: %w", node, err)
-		}
-		o.rules = append(o.rules, conn)
-		o.done.Go(func() { o.watchTables(node, conn) })
+	if err := o.listen(l); err != nil {
+		o.Close()
+		return nil, err
 	}
 	return o, nil
+}
+
+func (o *Observer) listen(l *Lab) error {
+	tap, err := listen(l.Router.Namespace, "BGP", func() (int, error) { return openTap(segment) }, o.hearWire(), o.fail)
+	if err != nil {
+		return err
+	}
+	o.listeners = append(o.listeners, tap)
+	for _, node := range NodeNames {
+		tables, err := listen(l.namespaces[node], "nftables of "+node, openTables, o.hearTables(node), o.fail)
+		if err != nil {
+			return err
+		}
+		o.listeners = append(o.listeners, tables)
+	}
+	return nil
 }
 
 // Close ends the observation.
 func (o *Observer) Close() {
 	close(o.quit)
-	for _, c := range o.rules {
-		c.Close()
+	for _, l := range o.listeners {
+		l.close()
 	}
 	o.done.Wait()
 }
@@ -90,7 +105,7 @@ func (o *Observer) fail(err error) {
 	o.errs = append(o.errs, err)
 }
 
-func (o *Observer) watchRoutes(routes <-chan rtnetlink.RouteUpdate) {
+func (o *Observer) watchRoutes(routes <-chan netlink.RouteUpdate) {
 	for u := range routes {
 		e := routeEvent{at: time.Now()}
 		vip, ok := hostRoute(u.Route)
@@ -108,7 +123,7 @@ func (o *Observer) watchRoutes(routes <-chan rtnetlink.RouteUpdate) {
 }
 
 // hostRoute returns the address of a BGP route to a single address.
-func hostRoute(r rtnetlink.Route) (netip.Addr, bool) {
+func hostRoute(r netlink.Route) (netip.Addr, bool) {
 	if r.Dst == nil || r.Table != unix.RT_TABLE_MAIN || r.Protocol != unix.RTPROT_BGP {
 		return netip.Addr{}, false
 	}
@@ -119,49 +134,87 @@ func hostRoute(r rtnetlink.Route) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-func (o *Observer) watchTables(node string, conn *netlink.Conn) {
-	var open tableEvent
-	for {
-		messages, err := conn.Receive()
-		if err != nil {
-			o.fail(fmt.Errorf("nftables of %s: %w", node, err))
-			return
+func (o *Observer) hearWire() func(time.Time, []byte) error {
+	voices := map[netip.Addr]*speakersVoice{}
+	return func(at time.Time, packet []byte) error {
+		heard, err := hear(voices, packet)
+		for i := range heard {
+			heard[i].at = at
 		}
-		at := time.Now()
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.wire = append(o.wire, heard...)
+		return err
+	}
+}
+
+func (o *Observer) hearTables(node string) func(time.Time, []byte) error {
+	open := tableEvent{node: node}
+	return func(at time.Time, text []byte) error {
+		messages, err := syscall.ParseNetlinkMessage(text)
+		if err != nil {
+			return err
+		}
 		for _, m := range messages {
 			end, err := open.add(m)
 			if err != nil {
-				o.fail(fmt.Errorf("nftables of %s: %w", node, err))
-				return
+				return err
 			}
 			if !end {
 				continue
 			}
 			if open.deleted || len(open.changes) > 0 {
-				open.at, open.node = at, node
+				open.at = at
 				o.mu.Lock()
 				o.tables = append(o.tables, open)
 				o.mu.Unlock()
 			}
-			open = tableEvent{}
+			open = tableEvent{node: node}
 		}
+		return nil
 	}
 }
 
-// snapshot is everything seen so far.
-func (o *Observer) snapshot() (routes []routeEvent, tables []tableEvent, errs []error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return slices.Clone(o.routes), slices.Clone(o.tables), slices.Clone(o.errs)
+// A record is everything that was seen, each kind in the order of time.
+type record struct {
+	wire   []wireEvent
+	routes []routeEvent
+	tables []tableEvent
+	errs   []error
 }
 
-// RouteChanges returns how many changes of a VIP's route there have been since a
-// time.
-func (o *Observer) RouteChanges(vip netip.Addr, since time.Time) int {
-	routes, _, _ := o.snapshot()
+// record is everything seen so far.
+func (o *Observer) record() record {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return record{slices.Clone(o.wire), slices.Clone(o.routes), slices.Clone(o.tables), slices.Clone(o.errs)}
+}
+
+// Announced returns when, after a time, a node first told the router that it has
+// a VIP, and Withdrawn when it told it otherwise; zero if it never has.
+func (o *Observer) Announced(node string, vip netip.Addr, since time.Time) time.Time {
+	return o.told(wireEvent{node: node, vip: vip}, since)
+}
+
+func (o *Observer) Withdrawn(node string, vip netip.Addr, since time.Time) time.Time {
+	return o.told(wireEvent{node: node, vip: vip, withdrawn: true}, since)
+}
+
+func (o *Observer) told(want wireEvent, since time.Time) time.Time {
+	for _, e := range o.record().wire {
+		if want.at = e.at; e == want && e.at.After(since) {
+			return e.at
+		}
+	}
+	return time.Time{}
+}
+
+// RouteChangesBetween returns how many changes of a VIP's route there were in a
+// span of time.
+func (o *Observer) RouteChangesBetween(vip netip.Addr, from, to time.Time) int {
 	n := 0
-	for _, e := range routes {
-		if e.vip == vip && e.at.After(since) {
+	for _, e := range o.record().routes {
+		if e.vip == vip && e.at.After(from) && e.at.Before(to) {
 			n++
 		}
 	}
@@ -171,8 +224,7 @@ func (o *Observer) RouteChanges(vip netip.Addr, since time.Time) int {
 // RouteVia returns when, after a time, a VIP's route first led to exactly these
 // nodes; zero if it never has.
 func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) time.Time {
-	routes, _, _ := o.snapshot()
-	for _, e := range routes {
+	for _, e := range o.record().routes {
 		if e.vip == vip && e.at.After(since) && slices.Equal(e.via, want) {
 			return e.at
 		}
@@ -180,32 +232,49 @@ func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) tim
 	return time.Time{}
 }
 
-// Forwarded returns when, after a time, a node's kernel got a rule for a VIP that
-// forwards; zero if it never has.
-func (o *Observer) Forwarded(node string, vip netip.Addr, since time.Time) time.Time {
-	_, tables, _ := o.snapshot()
-	for _, e := range tables {
+// RuleSince returns when, after a time, a node's kernel first got or changed a
+// rule for a VIP; zero if it never has.
+func (o *Observer) RuleSince(node string, vip netip.Addr, since time.Time) time.Time {
+	for _, e := range o.record().tables {
 		if e.node != node || !e.at.After(since) {
 			continue
 		}
-		for _, c := range e.changes {
-			if c.key.vip == vip && c.forwards {
-				return e.at
-			}
+		if slices.ContainsFunc(e.changes, func(c change) bool { return c.key.vip == vip && c.added }) {
+			return e.at
 		}
 	}
 	return time.Time{}
 }
 
+// RulesGone returns when, after a time, a VIP left a node's table; zero if it is
+// there.
+func (o *Observer) RulesGone(node string, vip netip.Addr, since time.Time) (at time.Time) {
+	there := false
+	for _, e := range o.record().tables {
+		if e.node != node {
+			continue
+		}
+		there = there && !e.deleted
+		for _, c := range e.changes {
+			if c.key.vip == vip && c.in == vips {
+				there, at = c.added, e.at
+			}
+		}
+	}
+	if there || !at.After(since) {
+		return time.Time{}
+	}
+	return at
+}
+
 // Outage returns how long a node was without the table after somebody deleted
 // it, first time after since.
 func (o *Observer) Outage(node string, since time.Time) (time.Duration, error) {
-	_, tables, _ := o.snapshot()
 	var gone time.Time
-	for _, e := range tables {
+	for _, e := range o.record().tables {
 		switch {
 		case e.node != node || !e.at.After(since):
-		case e.deleted && len(e.changes) == 0:
+		case gone.IsZero() && e.deleted:
 			gone = e.at
 		case !gone.IsZero() && len(e.changes) > 0:
 			return e.at.Sub(gone), nil

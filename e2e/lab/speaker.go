@@ -93,10 +93,14 @@ func (s *Speaker) Log() string {
 
 // A Status is the part of `fanfare status --json` that the lab looks at.
 type Status struct {
-	Ready     bool
-	Error     string
+	Ready bool
+	Error string
+	BGP   struct {
+		Sessions []struct{ Name, State string }
+	}
 	Addresses []struct {
 		Address               netip.Addr
+		Pool                  string // empty when nobody holds the address any more
 		Services              []string
 		Announced, Programmed bool
 		LingeringUntil        *time.Time
@@ -134,7 +138,7 @@ func (s *Speaker) command(ctx context.Context, args ...string) (string, error) {
 // AddressOf returns the first address that a Service holds, of a family.
 func (s Status) AddressOf(service string, v6 bool) (netip.Addr, bool) {
 	for _, a := range s.Addresses {
-		if a.Address.Is6() == v6 && slices.Contains(a.Services, service) && a.LingeringUntil == nil {
+		if a.Address.Is6() == v6 && slices.Contains(a.Services, service) && a.Pool != "" {
 			return a.Address, true
 		}
 	}
@@ -168,9 +172,27 @@ func (l *Lab) AwaitSessions(ctx context.Context, nodes ...string) error {
 			if !slices.Contains(got, n) {
 				return fmt.Errorf("there are sessions with %v", got)
 			}
+			// After a crash the router may not have noticed yet that its
+			// session is an old one.
+			if err := l.Speaker(n).established(ctx); err != nil {
+				return err
+			}
 		}
 		return nil
 	})
+}
+
+func (s *Speaker) established(ctx context.Context) error {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	for _, p := range st.BGP.Sessions {
+		if p.State == "Established" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s says of its sessions: %v", s.Node, st.BGP.Sessions)
 }
 
 // AwaitAddress waits until the speakers agree on a Service's address of a family.

@@ -1,0 +1,300 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// The first part of the story: a Service works.
+
+const (
+	clusterTraffic = corev1.ServiceExternalTrafficPolicyCluster
+	localTraffic   = corev1.ServiceExternalTrafficPolicyLocal
+)
+
+func firstService(ctx context.Context, s *Scene) (err error) {
+	svc := Service{Name: "hello", Policy: localTraffic, Endpoints: At("p11")}
+	began := time.Now()
+	vip, err := s.serve(ctx, svc, "n1")
+	defer s.drop(ctx, &err, svc.Name, vip)
+	if err != nil {
+		return err
+	}
+	a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
+	if err != nil {
+		return err
+	}
+	s.Did("hello.yaml was renamed into the folder: a Service (Local) and its EndpointSlice (pod p11 on n1)")
+	s.Saw("address %s on all three nodes, by `fanfare status`\n"+
+		"after %s: rules in the kernel of n1\n"+
+		"after %s: n1's BGP UPDATE at tor1\n"+
+		"after %s: route via n1 in the kernel of tor1\n"+
+		"http://%s answered by %s, to %s",
+		vip, ms(s.Observer.RuleSince("n1", vip, began).Sub(began)),
+		ms(s.Observer.Announced("n1", vip, began).Sub(began)),
+		ms(s.Observer.RouteVia(vip, began, "n1").Sub(began)), vip, a.Pod, a.Saw.Addr())
+	return nil
+}
+
+// A latency is how long after a file was in place something was there.
+type latency struct{ rules, update, route, answer time.Duration }
+
+// ours is the answer's less what passed inside the router.
+func (l latency) ours() time.Duration { return l.answer - (l.route - l.update) }
+
+// The bound on the median of what is ours.
+const firstAnswerBound = 50 * time.Millisecond
+
+func firstAnswer(ctx context.Context, s *Scene) error {
+	const repeats = 15
+	var all []latency
+	for i := range repeats {
+		l, err := s.measureFirstAnswer(ctx, fmt.Sprintf("fresh-%d", i), netip.AddrFrom4([4]byte{192, 0, 2, byte(100 + i)}))
+		if err != nil {
+			return err
+		}
+		all = append(all, l)
+	}
+	median := func(of func(latency) time.Duration) time.Duration {
+		slices.SortFunc(all, func(a, b latency) int { return cmp.Compare(of(a), of(b)) })
+		return of(all[len(all)/2])
+	}
+	ours := median(latency.ours)
+	inside := median(func(l latency) time.Duration { return l.route - l.update })
+	s.Did("%d times: a new Service was put in place while the client tried its address every 2 ms", repeats)
+	s.Saw("medians: rules in the kernel after %s, BGP UPDATE at tor1 after %s, route in its kernel after %s",
+		ms(median(func(l latency) time.Duration { return l.rules })), ms(median(func(l latency) time.Duration { return l.update })),
+		ms(median(func(l latency) time.Duration { return l.route })))
+	s.Saw("first answer after %s in the median, %s at worst", ms(median(func(l latency) time.Duration { return l.answer })), ms(all[len(all)-1].answer))
+	s.Saw("of that %s passed inside FRR, which holds every update for 50 ms in bgpd and 10 ms in zebra (`show work-queues`),\n"+
+		"and %s are Fanfare's and the packets' (wanted: under %s)", ms(inside), ms(ours), firstAnswerBound)
+	if ours >= firstAnswerBound {
+		return fmt.Errorf("median %s without the router's own time: want less than %s", ms(ours), firstAnswerBound)
+	}
+	return nil
+}
+
+// measureFirstAnswer asks for an address, so that the client knows it from the
+// beginning.
+func (s *Scene) measureFirstAnswer(ctx context.Context, name string, vip netip.Addr) (l latency, err error) {
+	answered := make(chan error, 1)
+	var at time.Time
+	go func() {
+		var err error
+		at, err = s.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, 80))
+		answered <- err
+	}()
+	began := time.Now()
+	defer s.drop(ctx, &err, name, vip)
+	if err := s.Cluster.Put(Service{Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11")}); err != nil {
+		return l, err
+	}
+	if err := <-answered; err != nil {
+		return l, err
+	}
+	l = latency{
+		rules:  s.Observer.RuleSince("n1", vip, began).Sub(began),
+		update: s.Observer.Announced("n1", vip, began).Sub(began),
+		route:  s.Observer.RouteVia(vip, began, "n1").Sub(began),
+		answer: at.Sub(began),
+	}
+	return l, nil
+}
+
+func sourceAddress(ctx context.Context, s *Scene) (err error) {
+	svc := Service{Name: "source", Policy: localTraffic, Endpoints: At("p11", "p12", "p21")}
+	vip, err := s.serve(ctx, svc, "n1", "n2")
+	defer s.drop(ctx, &err, svc.Name, vip)
+	if err != nil {
+		return err
+	}
+	answers, err := s.ask(ctx, 60, netip.AddrPortFrom(vip, 80))
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
+		if a.Saw != a.From {
+			return fmt.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
+		}
+	}
+	s.Did("60 connections from %s to http://%s", ClientAddr, vip)
+	s.Saw("all pods saw %s and the client's own port; answered by %s", ClientAddr, tally(answers))
+	return wantPods(answers, "p11", "p12", "p21")
+}
+
+// ask opens connections one after the other.
+func (s *Scene) ask(ctx context.Context, number int, to netip.AddrPort) ([]Answer, error) {
+	var all []Answer
+	for i := range number {
+		a, err := s.Client.Get(ctx, netip.AddrPort{}, to)
+		if err != nil {
+			return all, fmt.Errorf("connection %d of %d to %s: %w", i+1, number, to, err)
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+func pods(answers []Answer) map[string]int {
+	by := map[string]int{}
+	for _, a := range answers {
+		by[a.Pod]++
+	}
+	return by
+}
+
+func tally(answers []Answer) string {
+	by := pods(answers)
+	var parts []string
+	for _, p := range slices.Sorted(maps.Keys(by)) {
+		parts = append(parts, fmt.Sprintf("%s %d", p, by[p]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// wantPods says whether exactly these pods answered, each at least once.
+func wantPods(answers []Answer, want ...string) error {
+	if got := slices.Sorted(maps.Keys(pods(answers))); !slices.Equal(got, want) {
+		return fmt.Errorf("answered by %v: want %v", got, want)
+	}
+	return nil
+}
+
+func nextHopsFollowPolicy(ctx context.Context, s *Scene) (err error) {
+	svc := Service{Name: "hops", Policy: localTraffic, Endpoints: At("p11")}
+	var vip netip.Addr
+	defer func() { s.drop(ctx, &err, svc.Name, vip) }()
+	for _, c := range []struct {
+		policy    corev1.ServiceExternalTrafficPolicy
+		endpoints []Endpoint
+		want      []string
+	}{
+		{localTraffic, At("p11"), []string{"n1"}},
+		{localTraffic, At("p11", "p12", "p31"), []string{"n1", "n3"}},
+		{clusterTraffic, At("p11"), []string{"n1", "n2", "n3"}},
+		{clusterTraffic, nil, nil},
+		{localTraffic, At("p21"), []string{"n2"}},
+	} {
+		svc.Policy, svc.Endpoints = c.policy, c.endpoints
+		if vip, err = s.serve(ctx, svc, c.want...); err != nil {
+			return fmt.Errorf("%s with %v: %w", c.policy, c.endpoints, err)
+		}
+		s.Saw("%-7s with pods %v: tor1's kernel sends %s to %v", c.policy, c.endpoints, vip, c.want)
+	}
+	return nil
+}
+
+func clusterPolicy(ctx context.Context, s *Scene) (err error) {
+	svc := Service{Name: "any", Endpoints: At("p11", "p21")}
+	vip, err := s.serve(ctx, svc, NodeNames...)
+	defer s.drop(ctx, &err, svc.Name, vip)
+	if err != nil {
+		return err
+	}
+	return s.checkMasquerade(ctx, netip.AddrPortFrom(vip, 80), "p11", "p21")
+}
+
+// checkMasquerade opens connections to a Service of policy Cluster with these
+// pods. The pod must see the node that the connection came in by if that is
+// another one, and the client if it is its own.
+func (s *Scene) checkMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
+	const number = 90
+	answers, err := s.ask(ctx, number, to)
+	if err != nil {
+		return err
+	}
+	entered, err := s.Entered(6, to)
+	if err != nil {
+		return err
+	}
+	var own, other int
+	var errs []error
+	for _, a := range answers {
+		node := entered[a.From.Port()]
+		switch see := a.Saw.Addr(); {
+		case node == "":
+			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s", a.From))
+		case node == NodeOf(a.Pod) && see == a.From.Addr():
+			own++
+		case node != NodeOf(a.Pod) && see == NodeAddr(node, see):
+			other++
+		default:
+			errs = append(errs, fmt.Errorf("%s, by way of %s, saw %s", a.Pod, node, see))
+		}
+	}
+	s.Did("%d connections from the client to http://%s", number, to.Addr())
+	s.Saw("answered by %s\n%d came in by the pod's own node: it saw the client's address\n%d by another node: it saw that node's",
+		tally(answers), own, other)
+	if own == 0 || other == 0 {
+		errs = append(errs, errors.New("want some of both kinds"))
+	}
+	return errors.Join(append(errs, wantPods(answers, want...))...)
+}
+
+func overIPv6(ctx context.Context, s *Scene) (err error) {
+	svc := Service{Name: "six", Policy: localTraffic, Endpoints: At("p11", "p31"),
+		Families: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}
+	vip4, err := s.serve(ctx, svc, "n1", "n3")
+	var vip netip.Addr
+	defer func() { s.drop(ctx, &err, svc.Name, vip4, vip) }()
+	if err != nil {
+		return err
+	}
+	if vip, err = s.AwaitAddress(ctx, "shop/six", true); err != nil {
+		return err
+	}
+	if err := s.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n1", "n3"); err != nil {
+		return err
+	}
+	to := netip.AddrPortFrom(vip, 80)
+	answers, err := s.ask(ctx, 40, to)
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
+		if a.Saw != a.From {
+			return fmt.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
+		}
+	}
+	s.Saw("%s and %s for one Service\nLocal: tor1's kernel sends %s to [n1 n3], pods saw %s; answered by %s", vip, vip4, vip, ClientAddr6, tally(answers))
+	svc.Policy = clusterTraffic
+	if _, err := s.serve(ctx, svc, NodeNames...); err != nil {
+		return err
+	}
+	if err := s.Router.AwaitNextHops(ctx, 5*time.Second, vip, NodeNames...); err != nil {
+		return err
+	}
+	return errors.Join(wantPods(answers, "p11", "p31"), s.checkMasquerade(ctx, to, "p11", "p31"))
+}
+
+func overUDP(ctx context.Context, s *Scene) (err error) {
+	svc := Service{Name: "datagrams", Policy: localTraffic, Endpoints: At("p11", "p21")}
+	vip, err := s.serve(ctx, svc, "n1", "n2")
+	defer s.drop(ctx, &err, svc.Name, vip)
+	if err != nil {
+		return err
+	}
+	var answers []Answer
+	for range 40 {
+		a, err := s.Client.AskUDP(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 7))
+		if err != nil {
+			return err
+		}
+		if a.Saw != a.From {
+			return fmt.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
+		}
+		answers = append(answers, a)
+	}
+	s.Did("40 datagrams from as many ports to port 7 of %s (Local)", vip)
+	s.Saw("all pods saw the client's own address; answered by %s", tally(answers))
+	return wantPods(answers, "p11", "p21")
+}
