@@ -118,7 +118,7 @@ func (w *world) snapshot() *cluster.Snapshot {
 	return s
 }
 
-const worlds = 3000
+const worlds = 2000
 
 // Whatever the cluster: nobody has what is another's, or what it may not have,
 // and who has less than it asks for is told why.
