@@ -129,9 +129,23 @@ func (p *plan) run() {
 	for _, h := range p.holders {
 		p.grant(h)
 	}
+	// What those leave who go to another pool is for the others, so they go first.
+	var others []*holder
 	for _, h := range p.holders {
+		if p.moves(h) {
+			p.place(h)
+		} else {
+			others = append(others, h)
+		}
+	}
+	for _, h := range others {
 		p.place(h)
 	}
+}
+
+// moves says whether h holds an address and asks for one of another pool.
+func (p *plan) moves(h *holder) bool {
+	return h.RequestedPool != "" && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
 }
 
 // keep leaves Services what they hold. Where claims contradict, better ones win,

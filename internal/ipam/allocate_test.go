@@ -265,6 +265,38 @@ func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cl
 	t.Fatalf("seed %d: %v moved:\n%s", seed, a, render(after, nil))
 }
 
+// Services that go to another pool leave their addresses to those that wait for
+// one: the oldest first, at once, and also to one another.
+func TestMovingLeavesRoom(t *testing.T) {
+	pool := func(name string, n int) *cluster.Pool {
+		return &cluster.Pool{Name: name, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(n), v4(n))}}
+	}
+	s := &cluster.Snapshot{Pools: []*cluster.Pool{pool("p1", 1), pool("p2", 2), pool("p3", 3), pool("p4", 4)}}
+	for i, asks := range []string{"", "p2", "p3", "p2"} {
+		name := cluster.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
+		s.Services = append(s.Services, cluster.Service{Spec: &cluster.Spec{
+			Name: name, RequestedPool: asks, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		}})
+	}
+	// s2 goes from p2 to p3 and leaves its address to s3, which leaves its own to
+	// s0. For s1 it comes too late: when s1 was asked, p2 was full.
+	held := []cluster.Assignment{
+		{Addr: v4(1), Service: s.Services[3].Name, Pool: "p1"},
+		{Addr: v4(2), Service: s.Services[2].Name, Pool: "p2"},
+		{Addr: v4(4), Service: s.Services[1].Name, Pool: "p4"},
+	}
+	got, _ := allocate(s, held)
+	want := []cluster.Assignment{
+		{Addr: v4(1), Service: s.Services[0].Name, Pool: "p1"},
+		{Addr: v4(2), Service: s.Services[3].Name, Pool: "p2"},
+		{Addr: v4(3), Service: s.Services[2].Name, Pool: "p3"},
+		{Addr: v4(4), Service: s.Services[1].Name, Pool: "p4"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%swant\n%s", render(got, nil), render(want, nil))
+	}
+}
+
 // An address that is held survives the end of its pool.
 func TestPoolGone(t *testing.T) {
 	w := newWorld(1)
