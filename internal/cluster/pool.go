@@ -65,10 +65,11 @@ func without(r netipx.IPRange, others []netipx.IPRange) []netipx.IPRange {
 	return set.Ranges()
 }
 
-// admit returns the pools of which no two contain one address, sorted by name.
-// Of two that overlap the older one stays, by creationTimestamp and then by
-// name, because Services may have addresses of it already; the other one is
-// refused whole, because half a pool would hide the mistake.
+// admit returns the pools, cut so that no two contain one address, sorted by
+// name. What two claim belongs to the older one, by creationTimestamp and then
+// by name, because Services may have addresses of it already. The other one keeps
+// the rest: refused whole, it would take the rest from Services that have
+// addresses there.
 // Files are where the pools came from.
 func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem) {
 	var admitted []*Pool
@@ -82,8 +83,8 @@ func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem)
 	})
 	for _, pool := range byAge {
 		if older, both := overlap(pool, admitted); older != nil {
-			p = append(p, refusedPool(pool, files[pool.Name], older, both))
-			continue
+			p = append(p, overlapping(pool, files[pool.Name], older, both))
+			pool = pool.without(admitted)
 		}
 		admitted = append(admitted, pool)
 	}
@@ -91,7 +92,7 @@ func admit(pools map[string]*Pool, files map[string]string) ([]*Pool, []Problem)
 	return admitted, p
 }
 
-func refusedPool(pool *Pool, file string, older *Pool, both netipx.IPRange) Problem {
+func overlapping(pool *Pool, file string, older *Pool, both netipx.IPRange) Problem {
 	why := "is older"
 	if CompareAge(older.Created, pool.Created) == 0 {
 		why = "comes first by name"
@@ -101,9 +102,29 @@ func refusedPool(pool *Pool, file string, older *Pool, both netipx.IPRange) Prob
 		File:   file,
 		Field:  "spec.addresses",
 		Value:  both.String(),
-		Message: fmt.Sprintf("belongs to AddressPool %s too, which %s; all of pool %s is refused until these addresses are removed from one of the two",
-			older.Name, why, pool.Name),
+		Message: fmt.Sprintf("belongs to AddressPool %s too, which %s and gives them out; remove these addresses from one of the two",
+			older.Name, why),
 	}
+}
+
+// without is the pool less the addresses of others.
+func (p *Pool) without(others []*Pool) *Pool {
+	rest := *p
+	rest.Ranges = nil
+	for _, r := range p.Ranges {
+		var b netipx.IPSetBuilder
+		b.AddRange(r)
+		for _, other := range others {
+			for _, o := range other.Ranges {
+				b.RemoveRange(o)
+			}
+		}
+		// The builder complains about nothing but bad ranges, and these were parsed.
+		if set, err := b.IPSet(); err == nil {
+			rest.Ranges = append(rest.Ranges, set.Ranges()...)
+		}
+	}
+	return &rest
 }
 
 // overlap returns the first of pools that shares addresses with p, and which.
