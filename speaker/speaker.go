@@ -11,6 +11,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -18,9 +19,10 @@ import (
 )
 
 const (
-	// minInterval is the least time between the starts of two passes. A first
-	// event on an idle speaker does not wait.
-	minInterval = 20 * time.Millisecond
+	// Under a storm of events there is a pass every passInterval. A few in a row
+	// do not wait: what follows another Service's change would be late otherwise.
+	passInterval = 20 * time.Millisecond
+	passBurst    = 10
 	// fullInterval is how often the kernel is compared with what it should hold
 	// although nobody was seen to touch it.
 	fullInterval = 5 * time.Minute
@@ -130,6 +132,7 @@ func (s *speaker) forgotten(snap *cluster.Snapshot) time.Time {
 func (s *speaker) loop(ctx context.Context) {
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
+	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)
 	trusted := true
 	for {
 		select {
@@ -147,7 +150,7 @@ func (s *speaker) loop(ctx context.Context) {
 		err := s.once(context.WithoutCancel(ctx), trusted)
 		trusted = trusted || err == nil
 		timer.Reset(time.Until(s.wake(began, err)))
-		if !pause(ctx, minInterval-time.Since(began)) {
+		if storm.Wait(ctx) != nil {
 			return
 		}
 	}
@@ -201,21 +204,6 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 		at = again
 	}
 	return at
-}
-
-// pause waits for d, or not at all when d is over; false means that ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }
 
 // stop ends the speaker. SIGTERM comes from an upgrade, a drain and a shutdown
