@@ -23,8 +23,8 @@ import (
 
 const frrDaemons = "/usr/lib/frr"
 
-// The router is 10.0.0.1; this node is 10.0.0.2 to it over eBGP and 10.0.0.3
-// over iBGP.
+// The router is 10.0.0.1; this node is 10.0.0.2 to it over eBGP, and 10.0.0.3
+// over iBGP without IPv6.
 const frrConfig = `
 hostname tor1
 router bgp 65001
@@ -38,7 +38,6 @@ router bgp 65001
  neighbor 10.0.0.3 timers connect 1
  address-family ipv6 unicast
   neighbor 10.0.0.2 activate
-  neighbor 10.0.0.3 activate
 `
 
 // An frr is a real FRR router in a namespace of its own.
@@ -125,7 +124,7 @@ func (r *frr) start() {
 	eventually(r.t, "FRR's daemons", func() bool { return strings.Contains(r.vtysh("-c", "show daemons"), "bgpd") })
 	eventually(r.t, "FRR's configuration", func() bool {
 		r.vtysh("-f", conf)
-		return strings.Contains(r.vtysh("-c", "show running-config"), "neighbor 10.0.0.3 activate")
+		return strings.Contains(r.vtysh("-c", "show running-config"), "neighbor 10.0.0.2 activate")
 	})
 }
 
@@ -361,21 +360,43 @@ func frrReturns(t *testing.T, r *frr, s *Server) {
 	t.Logf("and to the routes: %s", time.Since(begin).Round(time.Millisecond))
 }
 
-// iBGP, where the router also hears that a session without graceful restart is
-// over, and a router that lets IPv6 routes not in.
+// iBGP, with a router that takes no IPv6 routes: a restart that it does not
+// notice, and one without graceful restart, which it does.
 func TestFRRInternal(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		r := startFRR(t)
 		s := newServer(t, Options{})
 		conf := frrSession("10.0.0.3")
-		conf.LocalASN, conf.GracefulRestart = 65001, false
+		conf.LocalASN = 65001
 		_, err := s.Set(t.Context(), frrState(conf))
 		must(t, err)
-		want := strings.ReplaceAll(frrWant, "10.0.0.2", "10.0.0.3")
+		const want = "192.0.2.1/32 via 10.0.0.3"
 		eventually(t, "routes", func() bool { return r.kernel() == want })
 		if out := r.vtysh("-c", "show bgp ipv4 unicast 192.0.2.1/32"); !strings.Contains(out, "localpref 100") || !strings.Contains(out, "internal") {
 			t.Errorf("router says:\n%s", out)
 		}
+		r.happened()
+		must(t, s.Close(t.Context(), Restart))
+
+		s = newServer(t, Options{Restarting: true})
+		_, err = s.Set(t.Context(), frrState(conf))
+		must(t, err)
+		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
+		_, err = s.Set(t.Context(), frrState(conf, "198.51.100.99/32"))
+		must(t, err)
+		eventually(t, "route after the restart", func() bool { return strings.Contains(r.kernel(), "198.51.100.99/32") })
+		if events := r.happened(); !slices.Equal(events, []string{"add 198.51.100.99/32"}) {
+			t.Errorf("restart: %v", events)
+		}
+		st := s.sessionStatus("tor1")
+		if st.Flaps != 0 || st.LeftOut != 1 || !strings.Contains(st.Omissions[0].Reason, "the router does not take IPv6 routes") {
+			t.Errorf("status: %+v", st)
+		}
+
+		conf.GracefulRestart = false
+		_, err = s.Set(t.Context(), frrState(conf))
+		must(t, err)
+		eventually(t, "routes without graceful restart", func() bool { return s.sessionStatus("tor1").Advertised == 1 && r.kernel() == want })
 		must(t, s.Close(t.Context(), Restart))
 		took := within(t, 2*time.Second, "routes gone", func() bool { return r.kernel() == "" })
 		t.Logf("from Close(Restart) without graceful restart to no route: %s", took.Round(100*time.Microsecond))
