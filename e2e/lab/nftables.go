@@ -54,6 +54,17 @@ type change struct {
 	forwards bool // a frontend that leads to backends, rather than to a refusal
 }
 
+func (c change) String() string {
+	verb := "deleted"
+	if c.added {
+		verb = "added"
+	}
+	if c.in == vips {
+		return "address " + verb
+	}
+	return fmt.Sprintf("%d/%d %s, forwards %t", c.key.protocol, c.key.port, verb, c.forwards)
+}
+
 // openTables opens a socket for the notifications of the calling thread's
 // namespace.
 func openTables() (int, error) {

@@ -7,23 +7,16 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // An Observer sees every change of the nodes' rules, every BGP UPDATE that
 // reaches the router, and every change of the router's routes, with the time of
 // its arrival on one clock.
 //
-// The kernel tells of a rule when it is in force, so the time of a rule is never
-// too early, and late by no more than waking a thread takes. The time of an UPDATE
-// is the kernel's, taken when the packet arrived. What seems to have been in the
-// right order was.
+// The times are the kernel's own, of when a rule was committed and when a packet
+// arrived: what was seen in the right order was in the right order.
 type Observer struct {
-	quit      chan struct{}
 	listeners []*listener
-	done      sync.WaitGroup
 
 	mu     sync.Mutex
 	wire   []wireEvent
@@ -52,15 +45,7 @@ const segment = "br0"
 
 // observe begins to observe. There must be no table and no VIP's route yet.
 func (l *Lab) observe() (*Observer, error) {
-	o := &Observer{quit: make(chan struct{})}
-	routes := make(chan netlink.RouteUpdate, 1024)
-	err := netlink.RouteSubscribeWithOptions(routes, o.quit, netlink.RouteSubscribeOptions{
-		Namespace: &l.Router.handle, ErrorCallback: o.fail, ReceiveBufferSize: 4 << 20, ReceiveBufferForceSize: true,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("observe routes: %w", err)
-	}
-	o.done.Go(func() { o.watchRoutes(routes) })
+	o := &Observer{}
 	if err := o.listen(l); err != nil {
 		o.Close()
 		return nil, err
@@ -69,69 +54,62 @@ func (l *Lab) observe() (*Observer, error) {
 }
 
 func (o *Observer) listen(l *Lab) error {
-	tap, err := listen(l.Router.Namespace, "BGP", func() (int, error) { return openTap(segment) }, o.hearWire(), o.fail)
-	if err != nil {
+	tor1 := l.Router.Namespace
+	tap := func() (int, error) { return openTap(segment) }
+	if err := o.add(listen(tor1, "BGP", tap, o.hearWire(), o.fail)); err != nil {
 		return err
 	}
-	o.listeners = append(o.listeners, tap)
+	if err := o.add(listen(tor1, "routes", openRoutes, o.hearRoutes, o.fail)); err != nil {
+		return err
+	}
 	for _, node := range NodeNames {
-		tables, err := listen(l.namespaces[node], "nftables of "+node, openTables, o.hearTables(node), o.fail)
-		if err != nil {
+		if err := o.add(listen(l.namespaces[node], "nftables of "+node, openTables, o.hearTables(node), o.fail)); err != nil {
 			return err
 		}
-		o.listeners = append(o.listeners, tables)
 	}
 	return nil
 }
 
+func (o *Observer) add(l *listener, err error) error {
+	if err == nil {
+		o.listeners = append(o.listeners, l)
+	}
+	return err
+}
+
 // Close ends the observation.
 func (o *Observer) Close() {
-	close(o.quit)
 	for _, l := range o.listeners {
 		l.close()
 	}
-	o.done.Wait()
 }
 
 // fail notes that something was missed; no verdict can be given any more.
 func (o *Observer) fail(err error) {
-	select {
-	case <-o.quit:
-		return
-	default:
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.errs = append(o.errs, err)
 }
 
-func (o *Observer) watchRoutes(routes <-chan netlink.RouteUpdate) {
-	for u := range routes {
-		e := routeEvent{at: time.Now()}
-		vip, ok := hostRoute(u.Route)
+func (o *Observer) hearRoutes(at time.Time, text []byte) error {
+	messages, err := syscall.ParseNetlinkMessage(text)
+	if err != nil {
+		return err
+	}
+	for _, m := range messages {
+		e, ok, err := routeChange(m)
+		if err != nil {
+			return err
+		}
 		if !ok {
 			continue
 		}
-		e.vip = vip
-		if u.Type == unix.RTM_NEWROUTE {
-			e.via = nextHops(u.Route)
-		}
+		e.at = at
 		o.mu.Lock()
 		o.routes = append(o.routes, e)
 		o.mu.Unlock()
 	}
-}
-
-// hostRoute returns the address of a BGP route to a single address.
-func hostRoute(r netlink.Route) (netip.Addr, bool) {
-	if r.Dst == nil || r.Table != unix.RT_TABLE_MAIN || r.Protocol != unix.RTPROT_BGP {
-		return netip.Addr{}, false
-	}
-	if ones, bits := r.Dst.Mask.Size(); ones != bits {
-		return netip.Addr{}, false
-	}
-	a, ok := netip.AddrFromSlice(r.Dst.IP)
-	return a.Unmap(), ok
+	return nil
 }
 
 func (o *Observer) hearWire() func(time.Time, []byte) error {

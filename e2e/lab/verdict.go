@@ -8,29 +8,38 @@ import (
 	"time"
 )
 
-const (
-	// resolution is how late the observer may hear of a rule, because a thread
-	// has to wake up for it. An UPDATE that seems to be ahead by less is too
-	// close to tell.
-	resolution = 2 * time.Millisecond
-	// sending is how long a message may take from the decision, which begins the
-	// linger time, to the router.
-	sending = 50 * time.Millisecond
-)
+// sending is how long a message may take from the decision, which begins the linger
+// time, to the router.
+const sending = 50 * time.Millisecond
 
 // A Verdict says whether the promise was kept, by everything that an Observer
 // has seen.
 type Verdict struct {
 	Announced  int           // times that a node told the router that it has an address
-	Close      int           // of these, too close to the rule to tell the order
 	Lead       time.Duration // the shortest time from a rule to its announcement
 	Routed     int           // times that a route to a node appeared in the router's kernel
 	RouteLead  time.Duration // the shortest time from a rule to its route
 	Withdrawn  int           // times that it withdrew one, and later took it out of its kernel
 	Linger     time.Duration // the shortest time between the two
 	Outages    int           // times that somebody deleted a table
-	Violations []string
+	Violations []Violation
 }
+
+// A Violation is a moment at which the promise was broken.
+type Violation struct {
+	At      time.Time
+	Node    string
+	VIP     netip.Addr
+	Text    string
+	History []string // what was seen of the address on the node around that time
+}
+
+func (v Violation) String() string {
+	return fmt.Sprintf("%s %s, %s: %s\n  %s", v.At.Format(clock), v.Node, v.VIP, v.Text, strings.Join(v.History, "\n  "))
+}
+
+// clock is how times of day are written.
+const clock = "15:04:05.000000"
 
 // Verdict judges: a node announces an address only when its kernel forwards it,
 // and the address leaves the kernel no sooner than linger after the node has told
@@ -39,13 +48,13 @@ type Verdict struct {
 func (o *Observer) Verdict(linger time.Duration) Verdict { return o.record().judge(linger) }
 
 func (r record) judge(linger time.Duration) Verdict {
-	j := judge{linger: linger, nodes: map[string]*nodeState{}}
+	j := judge{record: r, linger: linger, nodes: map[string]*nodeState{}}
 	for _, n := range NodeNames {
 		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
 			routed: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}}
 	}
 	for _, err := range r.errs {
-		j.violate(time.Time{}, "the observer missed something: %v", err)
+		j.violate(time.Now(), "", netip.Addr{}, "the observer missed something: %v", err)
 	}
 	type event struct {
 		at    time.Time
@@ -67,7 +76,7 @@ func (r record) judge(linger time.Duration) Verdict {
 	}
 	for name, n := range j.nodes {
 		for vip, at := range n.early {
-			j.violate(at, "%s announced %s and never forwarded it", name, vip)
+			j.violate(at, name, vip, "announced and never forwarded")
 		}
 	}
 	return j.Verdict
@@ -76,6 +85,7 @@ func (r record) judge(linger time.Duration) Verdict {
 // A judge goes through the events in the order of their times.
 type judge struct {
 	Verdict
+	record record
 	linger time.Duration
 	nodes  map[string]*nodeState
 }
@@ -90,8 +100,43 @@ type nodeState struct {
 	restoring bool                     // somebody deleted the table
 }
 
-func (j *judge) violate(at time.Time, format string, args ...any) {
-	j.Violations = append(j.Violations, at.Format("15:04:05.000 ")+fmt.Sprintf(format, args...))
+func (j *judge) violate(at time.Time, node string, vip netip.Addr, format string, args ...any) {
+	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.record.history(at, node, vip)})
+}
+
+// history tells what was seen of an address on a node, within a second of a time.
+func (r record) history(around time.Time, node string, vip netip.Addr) []string {
+	var lines []string
+	note := func(at time.Time, format string, args ...any) {
+		if at.Sub(around).Abs() < time.Second {
+			lines = append(lines, at.Format(clock)+" "+fmt.Sprintf(format, args...))
+		}
+	}
+	for _, e := range r.tables {
+		if e.node != node {
+			continue
+		}
+		if e.deleted {
+			note(e.at, "table deleted")
+		}
+		for _, c := range e.changes {
+			if c.key.vip == vip && c.in != backends {
+				note(e.at, "rule %s", c)
+			}
+		}
+	}
+	for _, e := range r.wire {
+		if e.node == node && e.vip == vip {
+			note(e.at, "UPDATE, withdrawn %t", e.withdrawn)
+		}
+	}
+	for _, e := range r.routes {
+		if e.vip == vip {
+			note(e.at, "route via %v", e.via)
+		}
+	}
+	slices.Sort(lines)
+	return lines
 }
 
 // forwards says whether a frontend of the address leads to backends.
@@ -147,10 +192,11 @@ func (j *judge) route(e routeEvent) {
 
 func (j *judge) routed(e routeEvent, name string, n *nodeState) {
 	j.Routed++
+	_, left := n.left[e.vip]
 	switch {
-	case n.restoring:
+	case n.restoring || left: // the router may act on what it was told before
 	case !n.forwards(e.vip):
-		j.violate(e.at, "the router sends %s to %s, which does not forward it", e.vip, name)
+		j.violate(e.at, name, e.vip, "the router sends it there and it is not forwarded")
 	default:
 		shorten(&j.RouteLead, e.at.Sub(n.since[e.vip]))
 	}
@@ -207,16 +253,12 @@ func (j *judge) forwarded(e tableEvent, n *nodeState, vip netip.Addr) {
 		return
 	}
 	delete(n.early, vip)
-	if ahead := e.at.Sub(at); ahead > resolution {
-		j.violate(at, "%s announced %s %s before it forwarded it", e.node, vip, ms(ahead))
-		return
-	}
-	j.Close++
+	j.violate(at, e.node, vip, "announced %s before it was forwarded", e.at.Sub(at))
 }
 
 func (j *judge) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 	if n.routed[vip] {
-		j.violate(e.at, "%s no longer has %s, which the router still sends there", e.node, vip)
+		j.violate(e.at, e.node, vip, "forgotten while the router still sends it there")
 		return
 	}
 	left, ok := n.left[vip]
@@ -228,20 +270,20 @@ func (j *judge) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 	lingered := e.at.Sub(left)
 	shorten(&j.Linger, lingered)
 	if lingered < j.linger-sending {
-		j.violate(e.at, "%s forgot %s %s after it had withdrawn it: want %s", e.node, vip, lingered.Round(time.Millisecond), j.linger)
+		j.violate(e.at, e.node, vip, "forgotten %s after it was withdrawn: want %s", lingered.Round(time.Millisecond), j.linger)
 	}
 }
 
 func (v Verdict) String() string {
-	s := fmt.Sprintf("%d times a node announced an address: its kernel had forwarded it for at least %s (%d too close to tell)\n"+
+	s := fmt.Sprintf("%d times a node announced an address: its kernel had forwarded it for at least %s\n"+
 		"%d times a route to a node appeared in tor1's kernel: the node's had forwarded the address for at least %s\n"+
 		"%d times a node withdrew one: its kernel kept it for at least %.3f s more",
-		v.Announced, ms(v.Lead), v.Close, v.Routed, ms(v.RouteLead), v.Withdrawn, v.Linger.Seconds())
+		v.Announced, ms(v.Lead), v.Routed, ms(v.RouteLead), v.Withdrawn, v.Linger.Seconds())
 	if v.Outages > 0 {
 		s += fmt.Sprintf("\ntables that the lab deleted: %d (until it was restored, nothing is promised)", v.Outages)
 	}
-	if len(v.Violations) > 0 {
-		s += "\nVIOLATIONS:\n" + strings.Join(v.Violations, "\n")
+	for _, violation := range v.Violations {
+		s += "\nVIOLATION " + violation.String()
 	}
 	return s
 }
