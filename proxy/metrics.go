@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // metrics are what a Proxy tells Prometheus. All of them are of what the kernel
 // holds, not of what is wanted.
@@ -15,7 +19,7 @@ type metrics struct {
 	flowErrors   prometheus.Counter
 }
 
-func newMetrics(r prometheus.Registerer) *metrics {
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help})
 	}
@@ -36,8 +40,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		flows:      counter("conntrack_deleted_total", "Conntrack entries deleted because a change made them wrong."),
 		flowErrors: counter("conntrack_errors_total", "Failures to list or delete conntrack entries."),
 	}
-	if r != nil {
-		r.MustRegister(m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.flows, m.flowErrors)
+	if r == nil {
+		return m, nil
 	}
-	return m
+	var errs []error
+	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.flows, m.flowErrors} {
+		errs = append(errs, r.Register(c))
+	}
+	return m, errors.Join(errs...)
 }

@@ -2,9 +2,13 @@ package proxy
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+
+	"golang.org/x/net/icmp"
+	"golang.org/x/net/ipv6"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -281,8 +285,8 @@ func TestOtherProxyLoses(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		nftables(t, `table ip kube-proxy {
-			chain nat-prerouting { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 meta l4proto tcp dnat to 10.244.2.11:8080; }
-			chain nat-output { type nat hook output priority -100; ip daddr 192.0.2.1 meta l4proto tcp dnat to 10.244.2.11:8080; }
+			chain nat-prerouting { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 meta l4proto { tcp, udp } dnat to 10.244.2.11:8080; }
+			chain nat-output { type nat hook output priority -100; ip daddr 192.0.2.1 meta l4proto { tcp, udp } dnat to 10.244.2.11:8080; }
 			chain nat-postrouting { type nat hook postrouting priority srcnat; ip daddr 10.244.2.11 masquerade; }
 		}`)
 		vip := netip.AddrPortFrom(at("vip", 0), portLocal)
@@ -292,12 +296,110 @@ func TestOtherProxyLoses(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
 		for port, want := range map[uint16]string{portLocal: "pod1 saw client", portNone: "refused", portAway: "silence"} {
-			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(vip.Addr(), port), want); got != want {
-				t.Errorf("client to port %d: %s; want %s", port, got, want)
+			for _, network := range []string{"tcp", "udp"} {
+				if got := l.probe(l.client, network, netip.AddrPortFrom(vip.Addr(), port), want); got != want {
+					t.Errorf("client to %s port %d: %s; want %s", network, port, got, want)
+				}
 			}
 		}
 		if got := l.probe(l.node, "tcp", vip, ""); got != "pod1 saw node" {
 			t.Errorf("node: %s", got)
+		}
+	})
+}
+
+// A process of the host that chose its source address keeps it.
+func TestHostKeepsItsSource(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
+		for family := range setID(2) {
+			source := &net.TCPAddr{IP: at("mine", family).AsSlice()}
+			for _, port := range []uint16{portRemote, portMasq} {
+				var c net.Conn
+				var err error
+				l.node.Do(func() {
+					d := net.Dialer{LocalAddr: source, Timeout: patience("")}
+					c, err = d.Dial("tcp", netip.AddrPortFrom(at("vip", family), port).String())
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := l.ask(c); got != "remote saw mine" {
+					t.Errorf("port %d: %s; want remote saw mine", port, got)
+				}
+				c.Close()
+			}
+		}
+	})
+}
+
+// A packet of a connection that conntrack finds wrong, such as one far ahead of
+// the window, is not translated. It must vanish: an RST in answer to it could
+// end the connection. Here it is one whose flags say SYN and FIN.
+func TestInvalidPacketsVanish(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		vip := at("vip", 0)
+		conn := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, portLocal))
+		if got := l.ask(conn); got != "pod1 saw client" {
+			t.Fatal(got)
+		}
+		raw := l.rawTCP(l.client)
+		port := conn.LocalAddr().(*net.TCPAddr).Port
+		raw.send(t, vip, uint16(port), portLocal, 0x03)
+		if raw.reset("silence") {
+			t.Error("an invalid packet was answered by RST")
+		}
+		if got := l.ask(conn); got != "pod1 saw client" {
+			t.Errorf("afterwards: %s", got)
+		}
+	})
+}
+
+// TCP is refused by RST, not ICMP, which some systems take for a passing
+// trouble and try again.
+func TestTCPIsRefusedByReset(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		for _, to := range []netip.AddrPort{
+			netip.AddrPortFrom(at("vip", 0), portUnserved),
+			netip.AddrPortFrom(at("vip", 0), portNone),
+			netip.AddrPortFrom(at("other", 0), portLocal),
+		} {
+			raw := l.rawTCP(l.client)
+			if got := l.probe(l.client, "tcp", to, "refused"); got != "refused" || !raw.reset("refused") {
+				t.Errorf("%s: %s, and not by RST", to, got)
+			}
+		}
+	})
+}
+
+// Neighbour discovery for addresses that are ours is not refused: a router
+// probes its neighbour with unicast solicitations, which are the announcer's to
+// answer, and an ICMP error would be news to it.
+func TestNeighbourDiscoveryIsNotRefused(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		for _, name := range []string{"vip", "other"} {
+			target := at(name, 1)
+			body := append(make([]byte, 4), target.AsSlice()...)
+			m := icmp.Message{Type: ipv6.ICMPTypeNeighborSolicitation, Body: &icmp.RawBody{Data: body}}
+			if got := l.icmp6(l.client, target, m); got != "silence" {
+				t.Errorf("solicitation of %s: %s; want silence", target, got)
+			}
+			m = icmp.Message{Type: ipv6.ICMPTypeNodeInformationQuery, Body: &icmp.RawBody{Data: body}}
+			if got := l.icmp6(l.client, target, m); got != "refused" {
+				t.Errorf("anything else to %s: %s; want refused", target, got)
+			}
 		}
 	})
 }

@@ -56,11 +56,13 @@ type Proxy struct {
 // earlier process left. It changes nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
 	p := &Proxy{
-		log:     cmp.Or(o.Logger, slog.Default()),
-		metrics: newMetrics(o.Registerer),
-		purge:   make(purge),
+		log:   cmp.Or(o.Logger, slog.Default()),
+		purge: make(purge),
 	}
 	var err error
+	if p.metrics, err = newMetrics(o.Registerer); err != nil {
+		return nil, fmt.Errorf("proxy: metrics: %w", err)
+	}
 	if p.sock, err = dial(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}

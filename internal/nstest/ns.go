@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
@@ -113,6 +114,22 @@ func (n *NS) Addr(name string, prefixes ...string) {
 	for _, p := range prefixes {
 		a := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(p)), Flags: unix.IFA_F_NODAD}
 		check(n.tb, n.Name+" "+p, n.link.AddrAdd(n.iface(name), a))
+		n.awaitLocal(a.IP)
+	}
+}
+
+// awaitLocal waits until the kernel takes an address for its own. For IPv6 that
+// is done in the background, even without duplicate address detection.
+func (n *NS) awaitLocal(ip net.IP) {
+	n.tb.Helper()
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		routes, err := n.link.RouteGet(ip)
+		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+			return
+		}
+		if time.Now().After(end) {
+			n.tb.Fatalf("namespace: %s: %s does not become local: %v", n.Name, ip, err)
+		}
 	}
 }
 
