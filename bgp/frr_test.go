@@ -131,11 +131,10 @@ func (r *frr) start() {
 // awaitFile waits until a daemon has made its socket, but not for ever: that it
 // runs is checked later.
 func (r *frr) awaitFile(name string) {
-	for range 1000 {
+	for begin := time.Now(); time.Since(begin) < 5*time.Second; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(r.dir, name)); err == nil {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
