@@ -40,12 +40,12 @@ type Files struct {
 	changed  chan struct{}
 
 	// The rest belongs to the goroutine that run is in.
-	watch   *watch
+	inotify *inotify
 	builder *Builder
 	files   map[string]*file
-	// claims are the files that have an object, sorted by name. The first one's
+	// origins are the files that have an object, sorted by name. The first one's
 	// counts.
-	claims map[Key][]claim
+	origins map[Key][]origin
 }
 
 // A file is one that was read or seen.
@@ -57,7 +57,7 @@ type file struct {
 	trouble []Problem
 }
 
-type claim struct {
+type origin struct {
 	file string
 	obj  runtime.Object
 }
@@ -86,13 +86,13 @@ func loadFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error
 		changed: make(chan struct{}, 1),
 		builder: NewBuilder(),
 		files:   map[string]*file{},
-		claims:  map[Key][]claim{},
+		origins: map[Key][]origin{},
 	}
 	f.snapshot.Store(f.builder.Snapshot())
-	if f.watch, err = newWatch(ctx, abs); err != nil {
+	if f.inotify, err = newInotify(ctx, abs); err != nil {
 		return nil, err
 	}
-	exists, err := f.watch.arm()
+	exists, err := f.inotify.arm()
 	switch {
 	case err == nil && !exists:
 		err = &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}
@@ -100,11 +100,11 @@ func loadFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error
 		err = f.rescan()
 	}
 	if err != nil {
-		f.watch.file.Close()
+		f.inotify.file.Close()
 		return nil, err
 	}
 	f.publish()
-	log.Info("folder read", "dir", dir, "files", len(f.files), "objects", len(f.claims), "problems", len(f.Snapshot().Problems))
+	log.Info("folder read", "dir", dir, "files", len(f.files), "objects", len(f.origins), "problems", len(f.Snapshot().Problems))
 	f.level = slog.LevelInfo
 	return f, nil
 }
@@ -117,7 +117,7 @@ func (f *Files) Changed() <-chan struct{} { return f.changed }
 
 func (f *Files) run() {
 	for {
-		events, err := f.watch.wait()
+		events, err := f.inotify.wait()
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
 				f.log.Error("BUG: folder is not watched any more", "err", err)
@@ -159,9 +159,9 @@ func (f *Files) apply(events []event) {
 		switch {
 		case e.has(unix.IN_Q_OVERFLOW):
 			rescan = true // The kernel does not say what it forgot.
-		case e.wd == f.watch.above:
-			rearm = rearm || e.name == f.watch.next || e.has(goneMask)
-		case e.wd != f.watch.folder:
+		case e.wd == f.inotify.above:
+			rearm = rearm || e.name == f.inotify.next || e.has(goneMask)
+		case e.wd != f.inotify.folder:
 			// Of a watch that was removed since.
 		case e.has(goneMask):
 			rearm = true
@@ -186,7 +186,7 @@ func (f *Files) apply(events []event) {
 
 // rearm finds out which folder is in place now, and whether one is.
 func (f *Files) rearm() bool {
-	exists, err := f.watch.arm()
+	exists, err := f.inotify.arm()
 	if err == nil && !exists {
 		err = errors.New("is gone; put it back. All objects stay as they were until then")
 	}
@@ -323,7 +323,7 @@ func (f *Files) read(name string) {
 	old := fl.docs
 	fl.docs, fl.trouble = docs, nil
 	f.log.Log(context.Background(), f.level, "file read", "file", name, "objects", len(goodObjects(docs)))
-	f.reclaim(fl, old)
+	f.update(fl, old)
 }
 
 func (f *Files) remove(name string) {
@@ -334,7 +334,7 @@ func (f *Files) remove(name string) {
 	old := fl.docs
 	fl.docs, fl.trouble = nil, nil
 	f.log.Log(context.Background(), f.level, "file removed", "file", name, "objects", len(goodObjects(old)))
-	f.reclaim(fl, old)
+	f.update(fl, old)
 	delete(f.files, name)
 }
 
@@ -348,36 +348,36 @@ func (f *Files) trouble(fl *file, line int, message string) {
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// reclaim makes the objects of fl, in the place of those of old, known.
-func (f *Files) reclaim(fl *file, old []document) {
+// update makes the objects of fl, in the place of those of old, known.
+func (f *Files) update(fl *file, old []document) {
 	before := goodObjects(old)
 	for key, obj := range goodObjects(fl.docs) {
 		if before[key] != obj {
-			f.claim(key, claim{fl.name, obj})
+			f.setOrigin(key, origin{fl.name, obj})
 		}
 		delete(before, key)
 	}
 	for key := range before {
-		f.claim(key, claim{fl.name, nil})
+		f.setOrigin(key, origin{fl.name, nil})
 	}
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// claim sets what a file says of an object; nil: nothing any more. Of several
+// setOrigin sets what a file says of an object; nil: nothing any more. Of several
 // files the first by name counts, so that the order in which they came does not.
-func (f *Files) claim(key Key, c claim) {
-	list := slices.DeleteFunc(slices.Clone(f.claims[key]), func(o claim) bool { return o.file == c.file })
-	if c.obj != nil {
-		list = append(list, c)
+func (f *Files) setOrigin(key Key, from origin) {
+	list := slices.DeleteFunc(slices.Clone(f.origins[key]), func(o origin) bool { return o.file == from.file })
+	if from.obj != nil {
+		list = append(list, from)
 	}
-	slices.SortFunc(list, func(a, b claim) int { return cmp.Compare(a.file, b.file) })
+	slices.SortFunc(list, func(a, b origin) int { return cmp.Compare(a.file, b.file) })
 	var p []Problem
 	switch len(list) {
 	case 0:
-		delete(f.claims, key)
+		delete(f.origins, key)
 		f.builder.Delete(key)
 	default:
-		f.claims[key] = list
+		f.origins[key] = list
 		f.builder.Set(list[0].obj, list[0].file)
 		for _, o := range list[1:] {
 			p = append(p, Problem{Object: key.String(), File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them"})

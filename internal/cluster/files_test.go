@@ -376,7 +376,7 @@ func TestFilesStopWithContext(t *testing.T) {
 	files, err := OpenFiles(ctx, f.dir, quiet)
 	must(f, err)
 	cancel()
-	if _, err := files.watch.file.Read(make([]byte, 1)); err == nil {
+	if _, err := files.inotify.file.Read(make([]byte, 1)); err == nil {
 		t.Error("still watching")
 	}
 }

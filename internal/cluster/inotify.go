@@ -26,9 +26,9 @@ const (
 	goneMask = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
 )
 
-// A watch tells what happens in a folder, and when another folder takes its
+// An inotify tells what happens in a folder, and when another folder takes its
 // place. See inotify(7).
-type watch struct {
+type inotify struct {
 	dir    string // absolute
 	file   *os.File
 	folder int    // watch descriptor of dir, -1 when it does not exist
@@ -46,21 +46,21 @@ type event struct {
 
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
-// newWatch ends when ctx does.
-func newWatch(ctx context.Context, dir string) (*watch, error) {
+// newInotify ends when ctx does.
+func newInotify(ctx context.Context, dir string) (*inotify, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("inotify: %w", err)
 	}
 	// As it does not block, Go's poller waits for it, and Close ends the wait.
-	w := &watch{dir: dir, file: os.NewFile(uintptr(fd), "inotify"), folder: -1, above: -1}
+	w := &inotify{dir: dir, file: os.NewFile(uintptr(fd), "inotify"), folder: -1, above: -1}
 	context.AfterFunc(ctx, func() { w.file.Close() })
 	return w, nil
 }
 
 // arm watches what is at dir now. exists is false if nothing is; then the
 // folder above tells when that changes.
-func (w *watch) arm() (exists bool, err error) {
+func (w *inotify) arm() (exists bool, err error) {
 	for {
 		// The folder above comes first: what happens after is not missed.
 		if err := w.armAbove(); err != nil {
@@ -80,7 +80,7 @@ func (w *watch) arm() (exists bool, err error) {
 	}
 }
 
-func (w *watch) armAbove() error {
+func (w *inotify) armAbove() error {
 	for {
 		w.remove(&w.above)
 		dir := w.aboveDir()
@@ -97,7 +97,7 @@ func (w *watch) armAbove() error {
 }
 
 // aboveDir is the nearest folder above dir that exists.
-func (w *watch) aboveDir() string {
+func (w *inotify) aboveDir() string {
 	dir := filepath.Dir(w.dir)
 	for !exist(dir) && dir != filepath.Dir(dir) {
 		dir = filepath.Dir(dir)
@@ -112,7 +112,7 @@ func exist(path string) bool {
 
 // add goes through the poller's lock, so that the descriptor cannot be closed,
 // and its number be another file's, meanwhile.
-func (w *watch) add(path string, mask uint32) (wd int, err error) {
+func (w *inotify) add(path string, mask uint32) (wd int, err error) {
 	conn, err := w.file.SyscallConn()
 	if err != nil {
 		return -1, err
@@ -126,7 +126,7 @@ func (w *watch) add(path string, mask uint32) (wd int, err error) {
 	return wd, nil
 }
 
-func (w *watch) remove(wd *int) {
+func (w *inotify) remove(wd *int) {
 	if *wd < 0 {
 		return
 	}
@@ -139,7 +139,7 @@ func (w *watch) remove(wd *int) {
 
 // wait returns what has happened since it was last called, and waits if nothing
 // has. It fails once the watch has ended.
-func (w *watch) wait() ([]event, error) {
+func (w *inotify) wait() ([]event, error) {
 	n, err := w.file.Read(w.buf[:])
 	if err != nil {
 		return nil, err
