@@ -16,6 +16,7 @@ var AddToScheme = schemeBuilder.AddToScheme
 
 func addKnownTypes(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
+		&AddressClaim{}, &AddressClaimList{},
 		&AddressPool{}, &AddressPoolList{},
 		&BGPPeer{}, &BGPPeerList{},
 	)

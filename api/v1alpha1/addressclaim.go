@@ -1,0 +1,113 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// AddressClaimSpec says who has an address.
+type AddressClaimSpec struct {
+	// Address is the address that is claimed, in its canonical form (RFC 5952).
+	// It cannot be changed: the claim of another address is another object.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=2
+	// +kubebuilder:validation:MaxLength=45
+	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip.isCanonical(self)",message="must be an address in canonical form, such as 192.0.2.10 or 2001:db8::10"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: delete the claim and create one for the other address"
+	Address string `json:"address"`
+
+	// Pool is the AddressPool that the address was given out of.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Pool string `json:"pool,omitempty"`
+
+	// Holders are the Services that have the address. There is more than one
+	// when they share it, and none when the address is only reserved.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=256
+	Holders []ClaimHolder `json:"holders,omitempty"`
+
+	// Node is the node that should answer for the address where a single one
+	// does (ARP and NDP), as long as it can. Any node when it is unset.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Node string `json:"node,omitempty"`
+
+	// Reserved keeps the claim when its last holder goes. The address is then
+	// given to a Service that asks for it by name, and to no other.
+	//
+	// +optional
+	Reserved bool `json:"reserved,omitempty"`
+}
+
+// ClaimHolder is a Service that has the address.
+type ClaimHolder struct {
+	// Namespace is the Service's.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// Name is the Service's.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+
+	// UID is the Service's. Another Service of the same name has another one.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	UID string `json:"uid,omitempty"`
+
+	// ResourceVersion is the version of the Service that the address was given
+	// to. Its status may be written over that version and no later one: whoever
+	// takes the address away makes sure that there is a later one first.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=64
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+}
+
+// AddressClaim says that an address is taken, and by whom. Its name is the
+// address, with '-' for ':' ([ClaimName]). The API server lets no two objects
+// have one name, so that nobody can give one address twice: the controller first
+// creates the claim, and only then writes the address into a Service's status.
+//
+// The controller writes claims. A person may create one with reserved set, and
+// no holder, to keep an address from being given out.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,categories=fanfare
+// +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.address`
+// +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
+// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.holders[*].namespace`
+// +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holders[*].name`
+// +kubebuilder:printcolumn:name="Reserved",type=boolean,JSONPath=`.spec.reserved`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name == (self.spec.address.startsWith(':') ? '0' : ”) + self.spec.address.replace(':', '-') + (self.spec.address.endsWith(':') ? '0' : ”)",message="metadata.name must be spec.address with '-' for ':', such as 192.0.2.10 or 2001-db8--10 (0--1 for ::1, 2001-db8--0 for 2001:db8::)"
+type AddressClaim struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// Spec says which address is taken, and by whom.
+	//
+	// +required
+	Spec AddressClaimSpec `json:"spec"`
+}
+
+// AddressClaimList is a list of AddressClaims.
+//
+// +kubebuilder:object:root=true
+type AddressClaimList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []AddressClaim `json:"items"`
+}
