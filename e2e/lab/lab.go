@@ -78,6 +78,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, err
 	}
 	l := &Lab{Options: o, topology: t, namespaces: map[string]*Namespace{}, pods: map[string]*Pod{}, speakers: map[string]*Speaker{}}
+	// Mkdir, not MkdirAll: two labs of one name must not share it, and the second
+	// must not clear away the first.
+	if err := errors.Join(os.MkdirAll(root, 0o755), os.Mkdir(l.path(), 0o755)); err != nil {
+		return nil, fmt.Errorf("lab %s: %w; is it up? `make lab-down` removes it", l.ID, err)
+	}
 	if err := l.up(ctx); err != nil {
 		return nil, errors.Join(err, l.Down())
 	}
@@ -85,10 +90,6 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 }
 
 func (l *Lab) up(ctx context.Context) error {
-	// Mkdir, not MkdirAll: two labs of one name must not share it.
-	if err := errors.Join(os.MkdirAll(root, 0o755), os.Mkdir(l.path(), 0o755)); err != nil {
-		return fmt.Errorf("lab %s: %w; is it up? `make lab-down` removes it", l.ID, err)
-	}
 	for _, d := range []string{"pids", "log", "run"} {
 		if err := os.Mkdir(l.path(d), 0o755); err != nil {
 			return err

@@ -1,0 +1,152 @@
+package lab
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// served puts a Service in place for a test, and takes it away afterwards.
+func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
+	t.Helper()
+	s := &Scene{Lab: l}
+	vip, err := s.serve(t.Context(), svc, nodes...)
+	t.Cleanup(func() {
+		var err error
+		if s.drop(context.WithoutCancel(t.Context()), &err, svc.Name, vip); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return vip
+}
+
+// unharmed ends a load of which nothing may be lost.
+func unharmed(t *testing.T, load *Load, began time.Time) {
+	t.Helper()
+	r := load.Stop()
+	t.Log(r)
+	if len(r.Lost) > 0 {
+		t.Errorf("%d requests lost: want none\n%s", len(r.Lost), r.Losses(began))
+	}
+}
+
+func await(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A speaker that hangs loses its routes when the hold time is over. Its kernel
+// forwards meanwhile.
+func TestBGPHoldTime(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "hold", Endpoints: At("p21", "p31")}, NodeNames...)
+	began := time.Now()
+	load := l.Client.StartLoad(ctx, port(vip, 80))
+	await(t, l.Speaker("n1").Freeze())
+	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
+	t.Cleanup(func() { l.Speaker("n1").Thaw() })
+	await(t, l.Router.AwaitNextHops(ctx, 4*time.Second, vip, "n2", "n3"))
+	t.Logf("stopped speaker: n1 was no next hop any more after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
+	thawed := time.Now()
+	await(t, l.Speaker("n1").Thaw())
+	await(t, l.Router.AwaitNextHops(ctx, 15*time.Second, vip, NodeNames...))
+	t.Logf("continued: n1 was a next hop again after %s", time.Since(thawed).Round(time.Millisecond))
+	await(t, l.AwaitSessions(ctx, "n1"))
+	t.Logf("changes of the route since: %d", l.Observer.RouteChangesBetween(vip, thawed, time.Now()))
+	unharmed(t, load, began)
+}
+
+// A router that was restarted gets everything again.
+func TestBGPRouterRestart(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "rebooted", Policy: localTraffic, Endpoints: At("p11", "p31")}, "n1", "n3")
+	await(t, l.Router.Stop())
+	if nodes, err := l.Router.NextHops(vip); err != nil || len(nodes) > 0 {
+		t.Fatalf("FRR is stopped and its kernel sends %s to %v (%v)", vip, nodes, err)
+	}
+	restarted := time.Now()
+	await(t, l.Router.Start(ctx))
+	await(t, l.AwaitSessions(ctx, NodeNames...))
+	await(t, l.Router.AwaitNextHops(ctx, 10*time.Second, vip, "n1", "n3"))
+	t.Logf("FRR restarted: the routes were back after %s", time.Since(restarted).Round(time.Millisecond))
+	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A speaker that does not find its peers when it starts goes on forwarding, and
+// the router its routes; with the peers back nothing has happened.
+func TestBGPRestartWithoutPeer(t *testing.T) { restartWithout(t, "tor1") }
+
+// Nor does it forget an address because its pool is not there.
+func TestBGPRestartWithoutPool(t *testing.T) { restartWithout(t, "pool") }
+
+// restartWithout restarts n1's speaker while a file is missing.
+func restartWithout(t *testing.T, file string) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "without-" + file, Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	text, err := os.ReadFile(filepath.Join(l.Objects, file+".yaml"))
+	await(t, err)
+	began := time.Now()
+	load := l.Client.StartLoad(ctx, port(vip, 80))
+	await(t, l.Speaker("n1").Terminate())
+	await(t, l.Cluster.Delete(file))
+	t.Cleanup(func() {
+		await(t, l.Cluster.PutText(file, string(text)))
+		await(t, l.StartSpeakers(context.WithoutCancel(ctx), NodeNames...))
+	})
+	await(t, l.Speaker("n1").Start())
+	await(t, Await(ctx, 5*time.Second, "n1's first state in the kernel", func() error {
+		st, err := l.Speaker("n1").Status(ctx)
+		if err == nil && !st.Ready {
+			err = os.ErrNotExist
+		}
+		return err
+	}))
+	await(t, pause(ctx, time.Second))
+	await(t, l.Cluster.PutText(file, string(text)))
+	await(t, l.AwaitSessions(ctx, NodeNames...))
+	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n1"))
+	if n := l.Observer.RouteChangesBetween(vip, began, time.Now()); n > 0 {
+		t.Errorf("the route changed %d times: want it untouched", n)
+	}
+	unharmed(t, load, began)
+}
+
+// A node that is about to go away hands over before it stops: it withdraws as
+// soon as it has the taint, and at the end waits for those who have not heard.
+func TestBGPLeavingNode(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "drained", Endpoints: At("p21", "p31")}, NodeNames...)
+	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
+	await(t, err)
+	// The first Node of the file is n1.
+	tainted := strings.Replace(string(text), "\nspec:\n", "\nspec:\n  taints: [{key: node.kubernetes.io/out-of-service, effect: NoExecute}]\n", 1)
+	began := time.Now()
+	load := l.Client.StartLoad(ctx, port(vip, 80))
+	await(t, l.Cluster.PutText("nodes", tainted))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		await(t, l.Cluster.PutText("nodes", string(text)))
+		await(t, l.StartSpeakers(ctx, "n1"))
+		await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, NodeNames...))
+	})
+	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n2", "n3"))
+	t.Logf("tainted: n1 was no next hop any more after %s", time.Since(began).Round(time.Millisecond))
+	stopped := time.Now()
+	await(t, l.Speaker("n1").Terminate())
+	t.Logf("SIGTERM: the speaker ended after %s", time.Since(stopped).Round(time.Millisecond))
+	if early := l.Observer.RulesGone("n1", vip, began); !early.IsZero() && early.Sub(began) < Linger {
+		t.Errorf("the rules went after %s: want the linger time, %s", early.Sub(began), Linger)
+	}
+	unharmed(t, load, began)
+}

@@ -1,0 +1,53 @@
+package lab
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a crashed lab leaves is removed by the next one, and nothing else is.
+func TestLabSweep(t *testing.T) {
+	l, ctx := wiring(t), t.Context()
+	o := l.Options
+	o.ID += "crashed"
+	crashed, err := Up(ctx, o)
+	await(t, err)
+	zebra := crashed.Router.procs[0]
+	// Its owner is a process that has ended: number 1 began at another time.
+	await(t, os.WriteFile(crashed.path("owner"), []byte("1 1\n"), 0o644))
+	crashed.release()
+
+	removed, err := Sweep(false)
+	if err != nil || !slices.Contains(removed, o.ID) || slices.Contains(removed, l.ID) {
+		t.Fatalf("removed %v (%v): want %s and not %s", removed, err, o.ID, l.ID)
+	}
+	<-zebra.done
+	left, err := filepath.Glob("/run/netns/" + prefix + o.ID + "-*")
+	if err != nil || len(left) > 0 {
+		t.Errorf("namespaces left: %v (%v)", left, err)
+	}
+	if _, err := os.Stat(crashed.path()); !os.IsNotExist(err) {
+		t.Errorf("%s is still there (%v)", crashed.path(), err)
+	}
+	if _, err := l.Router.Ask(ctx, "show version"); err != nil {
+		t.Errorf("another lab was harmed: %v", err)
+	}
+}
+
+// Two labs of one name would share namespaces.
+func TestLabOfOneNameOnce(t *testing.T) {
+	l := wiring(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := Up(ctx, l.Options); err == nil || !strings.Contains(err.Error(), "make lab-down") {
+		t.Errorf("a second lab %s: %v: want advice", l.ID, err)
+	}
+	if _, err := l.Router.Ask(ctx, "show version"); err != nil {
+		t.Errorf("the first was harmed: %v", err)
+	}
+}

@@ -1,0 +1,84 @@
+package lab
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The addresses that the lab computes are those of the file.
+func TestTopologyAddresses(t *testing.T) {
+	top, err := ReadTopology("../containerlab/fanfare.clab.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exec := map[string]string{}
+	for _, n := range top.Nodes {
+		for _, line := range n.Exec {
+			exec[n.Name] += strings.Join(line, " ") + "\n"
+		}
+	}
+	want := func(node string, addr netip.Addr) {
+		t.Helper()
+		if !strings.Contains(exec[node], "addr add "+addr.String()+"/") {
+			t.Errorf("%s does not get %s", node, addr)
+		}
+	}
+	for _, n := range NodeNames {
+		want(n, NodeAddr(n, ClientAddr))
+		want(n, NodeAddr(n, ClientAddr6))
+	}
+	for _, p := range PodNames {
+		want(p, PodAddr(p, "IPv4"))
+		want(p, PodAddr(p, "IPv6"))
+	}
+	want("client", ClientAddr)
+	want("client", ClientAddr6)
+}
+
+func TestParseTopology(t *testing.T) {
+	const text = `
+name: two
+topology:
+  defaults: {kind: linux, sysctls: {a.b: 1, c.d: 2}, exec: [ip link]}
+  nodes:
+    a: {sysctls: {c.d: 3}, exec: [ip addr  show], binds: ["x/y:/z:ro"]}
+    b: {}
+  links:
+    - endpoints: ["a:eth1", "b:eth7"]
+`
+	top, err := parseTopology([]byte(text), "/dir")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := top.Nodes[0]
+	if a.Sysctls["a.b"] != "1" || a.Sysctls["c.d"] != "3" {
+		t.Errorf("sysctls %v: want the node's over the defaults'", a.Sysctls)
+	}
+	if len(a.Exec) != 2 || !slices.Equal(a.Exec[1], []string{"ip", "addr", "show"}) {
+		t.Errorf("exec %q: want the defaults' first, words apart", a.Exec)
+	}
+	if a.Binds["/z"] != "/dir/x/y" {
+		t.Errorf("binds %v", a.Binds)
+	}
+	if want := (Link{Interface{"a", "eth1"}, Interface{"b", "eth7"}}); len(top.Links) != 1 || top.Links[0] != want {
+		t.Errorf("links %v: want %v", top.Links, want)
+	}
+}
+
+// What the lab would do otherwise than containerlab is refused.
+func TestParseTopologyRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"topology: {nodes: {a: {kind: nokia_srlinux}}}":                                                  "nokia_srlinux",
+		"topology: {nodes: {a: {kind: linux, startup-delay: 3}}}":                                        "startup-delay",
+		`topology: {nodes: {a: {kind: linux, exec: ["sh -c 'x'"]}}}`:                                     "quotes",
+		`topology: {nodes: {a: {kind: linux}}, links: [{endpoints: ["a:eth1", "b:eth1"]}]}`:              `no node "b"`,
+		`topology: {nodes: {a: {kind: linux}}, links: [{endpoints: ["a:eth1"]}]}`:                        "want two",
+		`topology: {nodes: {a: {kind: linux}}, links: [{endpoints: ["a:sixteen-bytes-ifx", "a:eth1"]}]}`: "15 bytes",
+	} {
+		if _, err := parseTopology([]byte(text), "."); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v: want an error that says %q", text, err, want)
+		}
+	}
+}
