@@ -120,6 +120,7 @@ func (p purge) appeared(e element) {
 	case setExtSvc, setIntSvc:
 		vip, proto, n := frontendOf(e.set, e.key)
 		p.at(vip).ports[port{proto, n}] = true
+	default: // the others follow from these
 	}
 }
 
