@@ -38,6 +38,8 @@ func KeyOf(obj runtime.Object) (k Key, ok bool) {
 		return Key{"AddressPool", Name{Name: o.Name}}, true
 	case *v1alpha1.BGPPeer:
 		return Key{"BGPPeer", Name{Name: o.Name}}, true
+	case *v1alpha1.AddressClaim:
+		return Key{"AddressClaim", Name{Name: o.Name}}, true
 	}
 	return Key{}, false
 }
@@ -56,12 +58,14 @@ func Parse(objects ...runtime.Object) *Snapshot {
 // and a copy of the slices' pointers. It is for one goroutine.
 type Builder struct {
 	services  map[Name]*Spec
+	versions  map[Name]string          // newest resourceVersion of those in services
 	slices    map[Name]*slice          // by the slice's own name
 	byService map[Name]map[Name]*slice // by the Service, then the slice's own name
 	endpoints map[Name]*Endpoints      // joined, for Services in services
 	nodes     map[string]*Node
 	pools     map[string]*Pool // also those that admit refuses
 	peers     map[string]*Peer
+	claims    map[string]*Claim    // by the object's name
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
 
@@ -72,6 +76,7 @@ type Builder struct {
 	nodesChanged  bool
 	poolsChanged  bool
 	peersChanged  bool
+	claimsChanged bool
 	problemsMoved bool
 	last          *Snapshot
 }
@@ -80,12 +85,14 @@ type Builder struct {
 func NewBuilder() *Builder {
 	return &Builder{
 		services:  map[Name]*Spec{},
+		versions:  map[Name]string{},
 		slices:    map[Name]*slice{},
 		byService: map[Name]map[Name]*slice{},
 		endpoints: map[Name]*Endpoints{},
 		nodes:     map[string]*Node{},
 		pools:     map[string]*Pool{},
 		peers:     map[string]*Peer{},
+		claims:    map[string]*Claim{},
 		poolFiles: map[string]string{},
 		problems:  map[string][]Problem{},
 		changed:   map[Name]*Spec{},
@@ -97,8 +104,8 @@ func NewBuilder() *Builder {
 // kept is said of an object that cannot be used while an older version can.
 const kept = "; the version before stays in use"
 
-// Set adds or replaces an object: a Service, EndpointSlice, Node, AddressPool or
-// BGPPeer. It does not keep obj, but parts of it (labels), which must not be
+// Set adds or replaces an object: a Service, EndpointSlice, Node, AddressPool,
+// BGPPeer or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
 // written any more. File is where it came from, for Problems.
 //
 // An AddressPool or BGPPeer with a mistake in it does not replace a good one of
@@ -115,6 +122,9 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		var s *Spec
 		s, p = parseService(o)
 		b.setService(key.Name, s)
+		if s != nil {
+			b.versions[key.Name] = o.ResourceVersion
+		}
 	case *discoveryv1.EndpointSlice:
 		var s *slice
 		s, p = parseSlice(o)
@@ -136,6 +146,10 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		if !keepOld(b.peers[o.Name], p) {
 			b.peersChanged = replace(b.peers, o.Name, peer) || b.peersChanged
 		}
+	case *v1alpha1.AddressClaim:
+		var c *Claim
+		c, p = parseClaim(o)
+		b.claimsChanged = replace(b.claims, o.Name, c) || b.claimsChanged
 	}
 	b.Report(key.String(), p.of(key.String(), file))
 }
@@ -165,6 +179,8 @@ func (b *Builder) Delete(key Key) {
 		delete(b.poolFiles, name)
 	case "BGPPeer":
 		b.peersChanged = replace(b.peers, name, nil) || b.peersChanged
+	case "AddressClaim":
+		b.claimsChanged = replace(b.claims, name, nil) || b.claimsChanged
 	}
 	b.Report(key.String(), nil)
 }
@@ -212,6 +228,20 @@ func (b *Builder) setService(name Name, s *Spec) {
 	if old == nil || s == nil {
 		b.joins[name] = struct{}{}
 	}
+	if s == nil {
+		delete(b.versions, name)
+	}
+}
+
+// ResourceVersion is the newest version of the Service's object that says what s
+// says. Ok is false when it says something else by now, or is gone: then another
+// snapshot has that. It is not in the Spec because it changes when nothing does
+// that matters.
+func (b *Builder) ResourceVersion(s *Spec) (version string, ok bool) {
+	if b.services[s.Name] != s {
+		return "", false
+	}
+	return b.versions[s.Name], true
 }
 
 func (b *Builder) setSlice(name Name, s *slice) {
@@ -231,7 +261,7 @@ func (b *Builder) setSlice(name Name, s *slice) {
 		b.byService[s.service] = parts
 	}
 	parts[name] = s
-	b.joins[s.service] = struct{}{}
+	b.rejoin(s.service)
 }
 
 func (b *Builder) unjoin(service, name Name) {
@@ -240,14 +270,27 @@ func (b *Builder) unjoin(service, name Name) {
 	if len(parts) == 0 {
 		delete(b.byService, service)
 	}
-	b.joins[service] = struct{}{}
+	b.rejoin(service)
+}
+
+// rejoin notes that the slices of a Service have changed, if it is one of ours:
+// in most clusters most are not, and their endpoints must not wake anybody.
+func (b *Builder) rejoin(service Name) {
+	if b.services[service] != nil {
+		b.joins[service] = struct{}{}
+	}
+}
+
+// dirty says whether anything may differ from the snapshot that was built last.
+func (b *Builder) dirty() bool {
+	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged || b.claimsChanged || b.problemsMoved
 }
 
 // Snapshot returns the snapshot of all objects that were set and not deleted.
 // It is the one before, the same pointer, if nothing changed.
 func (b *Builder) Snapshot() *Snapshot {
 	touched := b.joinEndpoints()
-	if len(touched) == 0 && !b.nodesChanged && !b.poolsChanged && !b.peersChanged && !b.problemsMoved {
+	if len(touched) == 0 && !b.dirty() {
 		return b.last
 	}
 	s := *b.last
@@ -264,6 +307,9 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	if b.peersChanged {
 		s.Peers = sortedValues(b.peers)
+	}
+	if b.claimsChanged {
+		s.Claims = slices.SortedFunc(maps.Values(b.claims), func(a, b *Claim) int { return a.Addr.Compare(b.Addr) })
 	}
 	s.Assignments = b.assignments(&s)
 	if b.problemsMoved {
@@ -291,6 +337,7 @@ func (b *Builder) joinEndpoints() []Name {
 			touched[name] = struct{}{}
 		}
 	}
+	clear(b.joins)
 	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
 }
 
@@ -362,8 +409,7 @@ func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
 func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	clear(b.changed)
-	clear(b.joins)
-	b.nodesChanged, b.poolsChanged, b.peersChanged, b.problemsMoved = false, false, false, false
+	b.nodesChanged, b.poolsChanged, b.peersChanged, b.claimsChanged, b.problemsMoved = false, false, false, false, false
 }
 
 func sortedValues[V any](m map[string]*V) []*V {

@@ -96,6 +96,9 @@ func render(s *Snapshot) string {
 	for _, p := range s.Peers {
 		renderPeer(&b, p)
 	}
+	for _, c := range s.Claims {
+		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved"))
+	}
 	for _, a := range s.Assignments {
 		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
 	}

@@ -53,6 +53,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	var p problems
 	s := &Spec{
 		Name:                  Name{o.Namespace, o.Name},
+		UID:                   o.UID,
 		Created:               o.CreationTimestamp.UTC(),
 		Class:                 class,
 		Ports:                 parsePorts(o.Spec.Ports, &p),

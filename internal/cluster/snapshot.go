@@ -8,6 +8,9 @@ import (
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
 // A Snapshot is the cluster as Fanfare sees it at one instant.
@@ -20,6 +23,8 @@ type Snapshot struct {
 	Nodes    []*Node
 	Pools    []*Pool
 	Peers    []*Peer
+	// Claims are sorted by address. There are none without an API server.
+	Claims []*Claim
 
 	// Assignments say which Service holds which address, sorted by address,
 	// then Service. Parse fills them from the Services' status; without an API
@@ -45,6 +50,7 @@ type Service struct {
 // A Spec is what a Service's own object says.
 type Spec struct {
 	Name    Name
+	UID     types.UID // empty when the object did not come from an API server
 	Created time.Time // zero when the object carries no creationTimestamp
 	Class   string    // spec.loadBalancerClass, empty when unset
 	Ports   []Port    // in the object's order
@@ -181,6 +187,33 @@ type Peer struct {
 	// the speaker restarts, for RestartTime at most (RFC 4724).
 	GracefulRestart bool
 	RestartTime     time.Duration
+}
+
+// A Claim says that an address is taken, and by whom. The API server lets no
+// address have two.
+type Claim struct {
+	Addr     netip.Addr
+	Pool     string   // that the address was given out of
+	Holders  []Holder // sorted by name; none when it is only reserved
+	Node     string   // that should answer for the address over L2, empty for any
+	Reserved bool     // the claim stays when nobody holds the address
+
+	// What a write must name, so that it changes no other version than this.
+	UID             types.UID
+	ResourceVersion string
+}
+
+// Name is the name of the claim's object.
+func (c *Claim) Name() string { return v1alpha1.ClaimName(c.Addr) }
+
+// A Holder is a Service that has an address.
+type Holder struct {
+	Name Name
+	// UID tells the Service from a later one of the same name, and
+	// ResourceVersion is the version that the address was given to. Either may be
+	// empty.
+	UID             types.UID
+	ResourceVersion string
 }
 
 // An Assignment is an address that a Service holds.

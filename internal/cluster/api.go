@@ -1,0 +1,219 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// Options say what OpenAPI watches. The zero value watches everything.
+type Options struct {
+	// NodeName is the only Node to watch, empty for all. A node that only speaks
+	// BGP needs no other: in a large cluster the Nodes' own reports are most of
+	// what happens.
+	NodeName string
+	// What is not needed is not watched, and its part of snapshots stays empty.
+	SkipNodes, SkipEndpointSlices, SkipClaims bool
+
+	Log        *slog.Logger          // slog.Default when nil
+	Registerer prometheus.Registerer // nil: metrics are not registered
+}
+
+// An API is a Source that watches an API server.
+//
+// What the API server has said last stays in use when it goes away, and a Problem
+// says since when. When it is back, everything is listed anew.
+type API struct {
+	config  *rest.Config
+	http    *http.Client // one, so that all watches share a connection
+	log     *slog.Logger
+	metrics *metrics
+	changed chan struct{}
+	// synced are closed when the resource was read for the first time.
+	synced map[resource]<-chan struct{}
+
+	mu       sync.Mutex
+	builder  *Builder
+	last     *Snapshot
+	troubles map[resource]trouble
+	outage   trouble // the first of those that last
+}
+
+// OpenAPI watches the API server until ctx ends. It returns when everything has
+// been read once, however long that takes, or ctx has ended: then the error says
+// what could not be read and why.
+func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err error) {
+	began := time.Now()
+	if a, err = newAPI(cfg, o); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer func() {
+		if err != nil {
+			stop(err)
+		}
+	}()
+	if err = a.start(ctx, o); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	if err = a.wait(ctx); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	s := a.Snapshot()
+	a.log.Info("API server read", "host", cfg.Host, "services", len(s.Services), "nodes", len(s.Nodes), "pools", len(s.Pools),
+		"peers", len(s.Peers), "claims", len(s.Claims), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
+	return a, nil
+}
+
+func newAPI(cfg *rest.Config, o Options) (*API, error) {
+	h, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	b := NewBuilder()
+	a := &API{
+		config:   cfg,
+		http:     h,
+		log:      o.Log,
+		metrics:  m,
+		changed:  make(chan struct{}, 1),
+		builder:  b,
+		last:     b.Snapshot(),
+		synced:   map[resource]<-chan struct{}{},
+		troubles: map[resource]trouble{},
+	}
+	if a.log == nil {
+		a.log = slog.Default()
+	}
+	return a, nil
+}
+
+// start begins to watch what o asks for.
+func (a *API) start(ctx context.Context, o Options) error {
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(muffled{a.log.Handler()}))
+	errs := []error{
+		start(ctx, a, services, trimService),
+		start(ctx, a, pools, trimOurs[*v1alpha1.AddressPool]),
+		start(ctx, a, peers, trimOurs[*v1alpha1.BGPPeer]),
+	}
+	if !o.SkipClaims {
+		errs = append(errs, start(ctx, a, claims, trimOurs[*v1alpha1.AddressClaim]))
+	}
+	if !o.SkipEndpointSlices {
+		errs = append(errs, start(ctx, a, endpointSlices, trimEndpointSlice))
+	}
+	if !o.SkipNodes {
+		r := nodes
+		r.one = o.NodeName
+		errs = append(errs, start(ctx, a, r, trimNode))
+	}
+	return errors.Join(errs...)
+}
+
+// wait returns when everything has been read once.
+func (a *API) wait(ctx context.Context) error {
+	var errs []error
+	for r, synced := range a.synced {
+		select {
+		case <-synced:
+		case <-ctx.Done():
+			errs = append(errs, fmt.Errorf("%s not read", r))
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.healthProblems() {
+		errs = append(errs, errors.New(p.String()))
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(errs...))
+}
+
+// Snapshot is what the API server has said so far. It is made when it is asked
+// for: of a burst of changes only the last snapshot is.
+func (a *API) Snapshot() *Snapshot {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.builder.Snapshot()
+	if s != a.last {
+		a.logProblems(s)
+		a.last = s
+	}
+	return s
+}
+
+// logProblems logs those that are new. Those with the API server itself were
+// when they came up.
+func (a *API) logProblems(s *Snapshot) {
+	known := append(a.healthProblems(), a.last.Problems...)
+	for _, p := range s.Problems {
+		if !slices.Contains(known, p) {
+			a.log.Warn("problem with an object", "err", p.String())
+		}
+	}
+}
+
+// ResourceVersion is the newest version of the Service's object that says what s
+// says, for a write that must not go over another one. Ok is false when the
+// object says something else by now, or is gone.
+func (a *API) ResourceVersion(s *Spec) (version string, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.builder.ResourceVersion(s)
+}
+
+// Changed gets a value when there is another snapshot.
+func (a *API) Changed() <-chan struct{} { return a.changed }
+
+// change changes what is known, as a whole.
+func (a *API) change(f func(*Builder)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(a.builder)
+	if a.builder.dirty() {
+		a.poke()
+	}
+}
+
+func (a *API) poke() {
+	select {
+	case a.changed <- struct{}{}:
+	default: // It is dirty already.
+	}
+}
+
+// muffled lets client-go's log through at level debug only: what matters of it
+// is a Problem, or was logged here in words of ours.
+type muffled struct{ slog.Handler }
+
+func (m muffled) Enabled(ctx context.Context, l slog.Level) bool {
+	return m.Handler.Enabled(ctx, min(l, slog.LevelDebug))
+}
+
+func (m muffled) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = min(r.Level, slog.LevelDebug)
+	return m.Handler.Handle(ctx, r)
+}
+
+func (m muffled) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return muffled{m.Handler.WithAttrs(attrs)}
+}
+func (m muffled) WithGroup(name string) slog.Handler { return muffled{m.Handler.WithGroup(name)} }

@@ -1,0 +1,46 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// parseClaim returns nil for an object whose name is no address. The name alone
+// says which address is taken: it is what the API server lets nobody have twice.
+func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
+	var p problems
+	addr, err := v1alpha1.ClaimAddress(o.Name)
+	if err == nil {
+		err = assignable(addr)
+	}
+	if err != nil {
+		p.add("metadata.name", o.Name, err.Error())
+		return nil, p
+	}
+	if a, err := netip.ParseAddr(o.Spec.Address); err != nil || a != addr {
+		p.add("spec.address", o.Spec.Address, fmt.Sprintf("must be %s, which the name says; that counts", addr))
+	}
+	c := &Claim{
+		Addr:            addr,
+		Pool:            o.Spec.Pool,
+		Node:            o.Spec.Node,
+		Reserved:        o.Spec.Reserved,
+		UID:             o.UID,
+		ResourceVersion: o.ResourceVersion,
+	}
+	for i, h := range o.Spec.Holders {
+		if h.Namespace == "" || h.Name == "" {
+			p.add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
+			continue
+		}
+		c.Holders = append(c.Holders, Holder{Name{h.Namespace, h.Name}, types.UID(h.UID), h.ResourceVersion})
+	}
+	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
+	c.Holders = slices.CompactFunc(c.Holders, func(a, b Holder) bool { return a.Name == b.Name })
+	return c, p
+}

@@ -1,0 +1,63 @@
+package cluster
+
+import (
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// What follows drops what parse functions do not read. It saves the memory that
+// the first list of a large cluster would need all at once: of an object that was
+// applied a few times, managedFields alone are more than half.
+
+func trimMeta(o metav1.Object) {
+	o.SetManagedFields(nil)
+	o.SetOwnerReferences(nil)
+	o.SetFinalizers(nil)
+	o.SetGenerateName("")
+	o.SetSelfLink("")
+}
+
+func trimService(o *corev1.Service) {
+	o.Labels = nil
+	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !serviceAnnotations[key] })
+	o.Spec.Selector = nil
+	o.Status.Conditions = nil
+}
+
+// serviceAnnotations are all that are read.
+var serviceAnnotations = func() map[string]bool {
+	read := map[string]bool{sourceRangesAnnotation: true}
+	for _, key := range slices.Concat(addressAnnotations, poolAnnotations, sharingAnnotations) {
+		read[key] = true
+	}
+	return read
+}()
+
+func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
+	o.Annotations = nil
+	o.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		e.DeprecatedTopology, e.Hostname, e.TargetRef, e.Zone, e.Hints = nil, nil, nil, nil, nil
+	}
+}
+
+func trimNode(o *corev1.Node) {
+	o.Annotations = nil
+	o.Status = corev1.NodeStatus{
+		Addresses: o.Status.Addresses,
+		Conditions: slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type != corev1.NodeNetworkUnavailable
+		}),
+	}
+}
+
+// trimOurs is for our own objects, whose every field is read.
+func trimOurs[T metav1.Object](o T) {
+	o.SetAnnotations(nil)
+	o.SetLabels(nil)
+}

@@ -1,0 +1,229 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+type object interface {
+	runtime.Object
+	metav1.Object
+}
+
+// A resource is what the API server calls the objects of one kind.
+type resource struct {
+	schema.GroupVersionResource
+	// one is the name of the only object that is wanted, empty for all.
+	one string
+	// labels is a label selector, empty for all.
+	labels string
+}
+
+var (
+	services = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
+	// A headless Service has no address, and those with much churn are headless.
+	endpointSlices = resource{
+		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
+		labels:               "!" + corev1.IsHeadlessService,
+	}
+	nodes  = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
+	pools  = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addresspools")}
+	peers  = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgppeers")}
+	claims = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addressclaims")}
+)
+
+// ours says whether a CRD of this repository defines the resource.
+func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
+
+func (r resource) String() string { return r.GroupResource().String() }
+
+// client speaks protobuf with the resources that the API server knows by
+// itself, which is a third of the bytes and of the decoding, and JSON with the
+// others, which know nothing else.
+func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(cfg)
+	gv := r.GroupVersion()
+	c.GroupVersion = &gv
+	c.APIPath = "/apis"
+	if gv.Group == corev1.GroupName {
+		c.APIPath = "/api"
+	}
+	c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
+	if r.ours() {
+		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	}
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientForConfigAndClient(c, h)
+}
+
+func (r resource) narrow(o *metav1.ListOptions) {
+	if r.one != "" {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.one).String()
+	}
+	o.LabelSelector = r.labels
+}
+
+// A watch keeps an API's Builder up to date with one resource. It is the store
+// that client-go's Reflector fills. Other than an informer's it keeps no
+// objects, only which ones there are: what is in them stands in the Builder.
+type watch[T object] struct {
+	api    *API
+	count  counters
+	trim   func(T)
+	synced func() // called when the whole resource was read
+	known  map[Key]struct{}
+}
+
+// backoff is between attempts. client-go's own waits for up to a minute, and an
+// API server that is back has news of a minute by then.
+var backoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second}
+
+// start watches r until ctx ends.
+func start[T object](ctx context.Context, a *API, r resource, trim func(T)) error {
+	client, err := r.client(a.config, a.http)
+	if err != nil {
+		return fmt.Errorf("client for %s: %w", r, err)
+	}
+	synced := make(chan struct{})
+	a.synced[r] = synced
+	w := &watch[T]{api: a, count: a.metrics.of(r), trim: trim, known: map[Key]struct{}{}}
+	w.synced = sync.OnceFunc(func() { close(synced) })
+	source := &listWatch{
+		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, metav1.NamespaceAll, r.narrow),
+		heard:     func(err error) { a.heard(ctx, r, err) },
+	}
+	var zero T
+	pause := backoff
+	reflector := cache.NewReflectorWithOptions(source, zero, w, cache.ReflectorOptions{Name: r.String(), Backoff: &pause})
+	go reflector.RunWithContext(ctx)
+	return nil
+}
+
+// Add is called for an object that is new, or was when the watch began.
+func (w *watch[T]) Add(obj any) error { return w.Update(obj) }
+
+// Update is called for an object that has changed.
+func (w *watch[T]) Update(obj any) error {
+	w.count.events.Inc()
+	w.api.change(func(b *Builder) { w.set(b, obj) })
+	return nil
+}
+
+// Delete is called with the last version of an object that is gone.
+func (w *watch[T]) Delete(obj any) error {
+	w.count.events.Inc()
+	w.api.change(func(b *Builder) {
+		if key, ok := KeyOf(obj.(T)); ok {
+			delete(w.known, key)
+			b.Delete(key)
+		}
+	})
+	return nil
+}
+
+// Replace is called with all objects that there are. They take effect as one
+// change: after an outage no one sees half of what happened meanwhile.
+func (w *watch[T]) Replace(objs []any, _ string) error {
+	w.count.lists.Inc()
+	w.api.change(func(b *Builder) {
+		gone := w.known
+		w.known = make(map[Key]struct{}, len(objs))
+		for _, obj := range objs {
+			delete(gone, w.set(b, obj))
+		}
+		// Last, so that an endpoint that has moved to another slice stays one.
+		for key := range gone {
+			b.Delete(key)
+		}
+	})
+	w.synced()
+	return nil
+}
+
+func (w *watch[T]) set(b *Builder, obj any) Key {
+	o := obj.(T) // The Reflector lets nothing else through.
+	key, ok := KeyOf(o)
+	if !ok {
+		panic(fmt.Sprintf("BUG: a watch on %T, which Set does not take", o))
+	}
+	w.known[key] = struct{}{}
+	b.Set(o, "")
+	return key
+}
+
+// Resync is for stores that want to be told again what they know.
+func (w *watch[T]) Resync() error { return nil }
+
+// Transformer drops what nobody reads from objects that the Reflector has to
+// keep until it has got all of them.
+func (w *watch[T]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if o, ok := obj.(T); ok {
+			trimMeta(o)
+			w.trim(o)
+		}
+		return obj, nil
+	}
+}
+
+// A listWatch asks the API server, and tells what came of it.
+type listWatch struct {
+	*cache.ListWatch
+	heard func(error)
+
+	// stale is set when the API server was away: it may have come back with
+	// another etcd, restored from a backup, whose versions are smaller than those
+	// we know. A watch from a version that is yet to come would go well and say
+	// nothing, for hours.
+	stale bool
+}
+
+// ListWithContext is called by the Reflector.
+func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	list, err := l.ListWatch.ListWithContext(ctx, o)
+	l.tell(err)
+	return list, err
+}
+
+// WatchWithContext is called by the Reflector. With SendInitialEvents it is a
+// list that is streamed (KEP-3157). Where the API server does not do that, an
+// ordinary list follows at once: only what becomes of that matters.
+func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	streamed := o.SendInitialEvents != nil
+	if l.stale && !streamed {
+		return nil, apierrors.NewResourceExpired("the API server was away: list everything anew")
+	}
+	w, err := l.ListWatch.WatchWithContext(ctx, o)
+	if err == nil || !streamed {
+		l.tell(err)
+	}
+	return w, err
+}
+
+func (l *listWatch) tell(err error) {
+	switch {
+	case err == nil:
+		l.stale = false
+	case faultOf(err) == unreachable:
+		l.stale = true
+	}
+	l.heard(err)
+}
