@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Class is the spec.loadBalancerClass of Services that are ours beyond doubt.
@@ -62,6 +63,8 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		PublishNotReady:       o.Spec.PublishNotReadyAddresses,
 		Unsupported:           unsupported(o),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
+		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
+		Told:                  parseTold(o.Status.Conditions),
 	}
 	parseRequest(o, s, &p)
 	parseFamilies(o, s, &p)
@@ -158,6 +161,25 @@ func parseStatus(in []corev1.LoadBalancerIngress, p *problems) []netip.Addr {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs)
+}
+
+// statusHost is the first host name in a status.
+func statusHost(in []corev1.LoadBalancerIngress) string {
+	for _, ing := range in {
+		if ing.Hostname != "" {
+			return ing.Hostname
+		}
+	}
+	return ""
+}
+
+func parseTold(in []metav1.Condition) Told {
+	for _, c := range in {
+		if c.Type == AddressAssigned {
+			return Told{c.Status == metav1.ConditionTrue, Code(c.Reason), c.Message}
+		}
+	}
+	return Told{}
 }
 
 // A wish is one place where a Service says what it wants.

@@ -79,7 +79,24 @@ type Spec struct {
 
 	// Status are the addresses of status.loadBalancer.ingress.
 	Status []netip.Addr
+	// StatusHost is a host name there, empty when there is none. It was not the
+	// controller that wrote it.
+	StatusHost string
+	// Told is what the controller has said last, in the Service's status.
+	Told Told
 }
+
+// Told is the condition [AddressAssigned] of a Service. It is zero when the
+// Service has none.
+type Told struct {
+	Assigned bool // the condition's status is True
+	Code     Code
+	Message  string
+}
+
+// AddressAssigned is the type of the condition by which the controller says
+// whether a Service has an address, and why not.
+const AddressAssigned = "fanfare.io/AddressAssigned"
 
 // status is the addresses of the object's status; s may be nil.
 func (s *Spec) status() []netip.Addr {
