@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -110,6 +111,22 @@ func (r Report) String() string {
 	}
 	return fmt.Sprintf("%d requests, %d lost, %d slow, longest %s; answered by %s",
 		r.Sent, len(r.Lost), r.Slow, r.Longest.Round(100*time.Microsecond), strings.Join(pods, ", "))
+}
+
+// split parts what was lost into what was under way when a route changed, and
+// the rest. A router that gets another set of nodes moves connections from one to
+// another, and a node that is sent the middle of a connection that it has never
+// seen resets it. No order of events at the nodes can prevent that.
+func (r Report) split(changes []time.Time) (cut, rest []Loss) {
+	for _, l := range r.Lost {
+		under := slices.ContainsFunc(changes, func(c time.Time) bool { return l.Begin.Before(c) && c.Before(l.End) })
+		if under && errors.Is(l.Err, syscall.ECONNRESET) {
+			cut = append(cut, l)
+		} else {
+			rest = append(rest, l)
+		}
+	}
+	return cut, rest
 }
 
 // Losses lists what was lost, when, and why; times are relative to since.

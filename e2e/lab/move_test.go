@@ -28,5 +28,5 @@ func TestStoryManyMoves(t *testing.T) {
 		put(Endpoint{Pod: to})
 		await(t, errors.Join(err, pause(ctx, 200*time.Millisecond), l.StartPod(ctx, from)))
 	}
-	unharmed(t, load, began)
+	unharmed(t, l, load, began)
 }

@@ -18,11 +18,8 @@ import (
 type Observer struct {
 	listeners []*listener
 
-	mu     sync.Mutex
-	wire   []wireEvent
-	routes []routeEvent
-	tables []tableEvent
-	errs   []error
+	mu sync.Mutex
+	record
 }
 
 // A routeEvent is a VIP's route as it is from now on.
@@ -153,19 +150,35 @@ func (o *Observer) hearTables(node string) func(time.Time, []byte) error {
 	}
 }
 
-// A record is everything that was seen, each kind in the order of time.
-type record struct {
-	wire   []wireEvent
-	routes []routeEvent
-	tables []tableEvent
-	errs   []error
-}
-
-// record is everything seen so far.
-func (o *Observer) record() record {
+// Excuse says that somebody harms a node's table while do runs. Nothing is promised
+// then.
+func (o *Observer) Excuse(node string, do func()) {
+	from := time.Now()
+	do()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return record{slices.Clone(o.wire), slices.Clone(o.routes), slices.Clone(o.tables), slices.Clone(o.errs)}
+	o.excused = append(o.excused, excuse{node, from, time.Now()})
+}
+
+type excuse struct {
+	node     string
+	from, to time.Time
+}
+
+// A record is everything that was seen, each kind in the order of time.
+type record struct {
+	excused []excuse
+	wire    []wireEvent
+	routes  []routeEvent
+	tables  []tableEvent
+	errs    []error
+}
+
+// seen is everything so far. What it holds is only ever appended to.
+func (o *Observer) seen() record {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.record
 }
 
 // Announced returns when, after a time, a node first told the router that it has
@@ -179,7 +192,7 @@ func (o *Observer) Withdrawn(node string, vip netip.Addr, since time.Time) time.
 }
 
 func (o *Observer) told(want wireEvent, since time.Time) time.Time {
-	for _, e := range o.record().wire {
+	for _, e := range o.seen().wire {
 		if want.at = e.at; e == want && e.at.After(since) {
 			return e.at
 		}
@@ -187,22 +200,20 @@ func (o *Observer) told(want wireEvent, since time.Time) time.Time {
 	return time.Time{}
 }
 
-// RouteChangesBetween returns how many changes of a VIP's route there were in a
-// span of time.
-func (o *Observer) RouteChangesBetween(vip netip.Addr, from, to time.Time) int {
-	n := 0
-	for _, e := range o.record().routes {
+// RouteChanges returns when a VIP's route changed in a span of time.
+func (o *Observer) RouteChanges(vip netip.Addr, from, to time.Time) (at []time.Time) {
+	for _, e := range o.seen().routes {
 		if e.vip == vip && e.at.After(from) && e.at.Before(to) {
-			n++
+			at = append(at, e.at)
 		}
 	}
-	return n
+	return at
 }
 
 // RouteVia returns when, after a time, a VIP's route first led to exactly these
 // nodes; zero if it never has.
 func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) time.Time {
-	for _, e := range o.record().routes {
+	for _, e := range o.seen().routes {
 		if e.vip == vip && e.at.After(since) && slices.Equal(e.via, want) {
 			return e.at
 		}
@@ -213,7 +224,7 @@ func (o *Observer) RouteVia(vip netip.Addr, since time.Time, want ...string) tim
 // RuleSince returns when, after a time, a node's kernel first got or changed a
 // rule for a VIP; zero if it never has.
 func (o *Observer) RuleSince(node string, vip netip.Addr, since time.Time) time.Time {
-	for _, e := range o.record().tables {
+	for _, e := range o.seen().tables {
 		if e.node != node || !e.at.After(since) {
 			continue
 		}
@@ -228,7 +239,7 @@ func (o *Observer) RuleSince(node string, vip netip.Addr, since time.Time) time.
 // there.
 func (o *Observer) RulesGone(node string, vip netip.Addr, since time.Time) (at time.Time) {
 	there := false
-	for _, e := range o.record().tables {
+	for _, e := range o.seen().tables {
 		if e.node != node {
 			continue
 		}
@@ -249,7 +260,7 @@ func (o *Observer) RulesGone(node string, vip netip.Addr, since time.Time) (at t
 // it, first time after since.
 func (o *Observer) Outage(node string, since time.Time) (time.Duration, error) {
 	var gone time.Time
-	for _, e := range o.record().tables {
+	for _, e := range o.seen().tables {
 		switch {
 		case e.node != node || !e.at.After(since):
 		case gone.IsZero() && e.deleted:

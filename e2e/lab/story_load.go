@@ -40,13 +40,25 @@ func (s *Scene) underLoad(ctx context.Context, svc Service, until time.Duration,
 	return vip, began, r, err
 }
 
-// noneLost is the wanted end of most steps.
-func (s *Scene) noneLost(r Report, began time.Time) error {
-	s.Saw("%s", r)
-	if len(r.Lost) > 0 {
-		return fmt.Errorf("%d requests lost: want none\n%s", len(r.Lost), r.Losses(began))
+// noneLost is the wanted end of most steps. What the router cut is told.
+func (l *Lab) noneLost(r Report, vip netip.Addr, began time.Time) (told string, err error) {
+	told, rest := l.withoutCut(r, vip, began)
+	if len(rest) > 0 {
+		r.Lost = rest
+		err = fmt.Errorf("%d requests lost: want none\n%s", len(rest), r.Losses(began))
 	}
-	return nil
+	return told, err
+}
+
+// withoutCut tells a report, and returns what was lost otherwise than by the
+// router's moving a connection.
+func (l *Lab) withoutCut(r Report, vip netip.Addr, began time.Time) (told string, rest []Loss) {
+	cut, rest := r.split(l.Observer.RouteChanges(vip, began, time.Now()))
+	told = r.String()
+	if len(cut) > 0 {
+		told += fmt.Sprintf("\n%d of the lost were under way at the moment when the router moved them to another node", len(cut))
+	}
+	return told, rest
 }
 
 func orderlyMove(ctx context.Context, s *Scene) error {
@@ -69,7 +81,9 @@ func orderlyMove(ctx context.Context, s *Scene) error {
 	s.Did("%d new connections a second for 7 s\n"+
 		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is gone", Rate)
 	s.Saw("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
-	return errors.Join(s.noneLost(r, began), wantBoth(r))
+	told, err := s.noneLost(r, vip, began)
+	s.Saw("%s", told)
+	return errors.Join(err, wantBoth(r))
 }
 
 // wantBoth makes sure that the endpoint did move.
@@ -105,8 +119,10 @@ func abruptMove(ctx context.Context, s *Scene) (err error) {
 	}
 	changed := s.Observer.RuleSince("n1", vip, killed)
 	s.Did("another Service changed; at once the pod p11 on n1 was killed, and one update said that it is gone and p21 on n2 is there")
+	told, rest := s.withoutCut(r, vip, began)
+	r.Lost = rest
 	s.Saw("%s\nafter the kill, n1 had new rules within %s, and tor1's kernel the route via n2 within %s",
-		r, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))
+		told, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))
 	return errors.Join(wantBoth(r), onlyInFlight(r, began, changed, "n1's rules had changed"))
 }
 
@@ -156,13 +172,15 @@ func (s *Scene) restartUnderLoad(ctx context.Context, name, how string, end func
 		return errors.Join(err, s.StartSpeakers(context.WithoutCancel(ctx), "n1"))
 	}
 	// The Service's own end is a change of the route: count before that.
-	changes := s.Observer.RouteChangesBetween(vip, ended, began.Add(5*time.Second))
+	changes := len(s.Observer.RouteChanges(vip, ended, began.Add(5*time.Second)))
 	s.Did("%d new connections a second for 5 s, all through n1; its speaker got %s at 0.5 s and was started at 1.5 s", Rate, how)
 	s.Saw("the session was up again %s after the start; changes of the route in tor1's kernel: %d", ms(back), changes)
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
-	return errors.Join(err, s.noneLost(r, began))
+	told, lost := s.noneLost(r, vip, began)
+	s.Saw("%s", told)
+	return errors.Join(err, lost)
 }
 
 // The bound on the repair of a table that somebody deleted.

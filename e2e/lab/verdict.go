@@ -45,7 +45,7 @@ const clock = "15:04:05.000000"
 // and the address leaves the kernel no sooner than linger after the node has told
 // the router, and never while the router still sends it there. While a table is being restored that somebody else
 // has deleted, nothing is promised.
-func (o *Observer) Verdict(linger time.Duration) Verdict { return o.record().judge(linger) }
+func (o *Observer) Verdict(linger time.Duration) Verdict { return o.seen().judge(linger) }
 
 func (r record) judge(linger time.Duration) Verdict {
 	j := judge{record: r, linger: linger, nodes: map[string]*nodeState{}}
@@ -101,6 +101,11 @@ type nodeState struct {
 }
 
 func (j *judge) violate(at time.Time, node string, vip netip.Addr, format string, args ...any) {
+	for _, e := range j.record.excused {
+		if e.node == node && at.After(e.from) && at.Before(e.to) {
+			return
+		}
+	}
 	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.record.history(at, node, vip)})
 }
 
