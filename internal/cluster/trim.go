@@ -25,7 +25,7 @@ func trimService(o *corev1.Service) {
 	o.Labels = nil
 	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !serviceAnnotations[key] })
 	o.Spec.Selector = nil
-	o.Status.Conditions = nil
+	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != AddressAssigned })
 }
 
 // serviceAnnotations are all that are read.
