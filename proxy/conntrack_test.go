@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -111,6 +112,17 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 	}
 }
 
+// swept waits until the entries that changes made wrong are deleted, which
+// takes a moment longer than Set.
+func swept(t *testing.T, p *Proxy) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !p.sweeper.isIdle(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not swept: %s", p.Status().ConntrackError)
+		}
+	}
+}
+
 // A SYN that comes before the VIP exists leaves an entry that keeps the client's
 // port away from the rules. Once there are rules, that port connects.
 func TestPoisonedPort(t *testing.T) {
@@ -132,6 +144,7 @@ func TestPoisonedPort(t *testing.T) {
 			}
 		}
 		mustSet(t, p, s)
+		swept(t, p)
 		for family := range setID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
@@ -181,6 +194,7 @@ func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
 			}
 		}
 		mustSet(t, p, udpState("remote"))
+		swept(t, p)
 		for family := range setID(2) {
 			if got := l.ask(conns[family]); got != "remote saw node" {
 				t.Errorf("family %d: the flow is still with %s", family, got)
@@ -205,4 +219,24 @@ func udpState(backend string) State {
 		}})
 	}
 	return s
+}
+
+// A sweep that fails is kept and told, not forgotten.
+func TestSweepThatFails(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		p := newProxy(t)
+		if err := p.sweeper.sock.close(); err != nil {
+			t.Fatal(err)
+		}
+		vip := netip.MustParseAddr("192.0.2.1")
+		p.sweeper.add(purge{vip: {born: true}}, nil)
+		for end := time.Now().Add(5 * time.Second); p.Status().ConntrackError == ""; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("no error in the status")
+			}
+		}
+		if p.sweeper.isIdle() {
+			t.Error("forgotten")
+		}
+	})
 }

@@ -35,6 +35,7 @@ type Proxy struct {
 	adopted []netip.Addr
 	record  record
 	recheck atomic.Bool
+	sweeper *sweeper
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *socket
@@ -47,18 +48,12 @@ type Proxy struct {
 	elements int
 	uses     map[string]int // count chains, and how many frontends go to each
 	table    *table         // as last read; its patterns are copied
-
-	// purge is what could not be deleted from conntrack yet.
-	purge purge
 }
 
 // New opens the connections to the kernel and looks for a table that an
 // earlier process left. It changes nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
-	p := &Proxy{
-		log:   cmp.Or(o.Logger, slog.Default()),
-		purge: make(purge),
-	}
+	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
 	var err error
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
@@ -71,9 +66,11 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 		p.sock.close()
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", err)
 	}
+	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
+	}
 	if p.adopted, err = readVIPs(p.sock); err != nil {
-		p.Close()
-		return nil, fmt.Errorf("proxy: %w", err)
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.Close()))
 	}
 	if len(p.adopted) > 0 {
 		p.log.InfoContext(ctx, "found a table that forwards", "vips", len(p.adopted))
@@ -94,7 +91,11 @@ func (p *Proxy) Disturbed() <-chan struct{} { return p.watch.notify }
 func (p *Proxy) Recheck() { p.recheck.Store(true) }
 
 // Status is what the Proxy has done so far.
-func (p *Proxy) Status() Status { return p.record.get() }
+func (p *Proxy) Status() Status {
+	s := p.record.get()
+	s.ConntrackError = p.sweeper.lastError()
+	return s
+}
 
 // Close ends the connections. The kernel goes on forwarding.
 func (p *Proxy) Close() error {
@@ -104,7 +105,7 @@ func (p *Proxy) Close() error {
 		return nil
 	}
 	p.closed = true
-	return errors.Join(p.watch.close(), p.sock.close())
+	return errors.Join(p.sweeper.close(), p.watch.close(), p.sock.close())
 }
 
 // Cleanup removes the table, which is all that a Proxy leaves in the kernel.
@@ -138,8 +139,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
 	err := p.set(ctx, want)
-	purgeErr := p.runPurge()
-	p.record.set(p.have, cmp.Or(err, purgeErr))
+	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
@@ -173,7 +173,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return err
 	}
 	p.settle(want, p.elements+len(c.add)-len(c.del))
-	p.purge.merge(planPurge(c))
+	p.sweeper.add(planPurge(c), want.Clients.CIDRs)
 	return nil
 }
 
@@ -247,7 +247,7 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	t.elements = nil // large, and from now on p.have says it
 	p.settle(want, len(all))
-	p.purge.merge(planPurge(diffElements(had, all)))
+	p.sweeper.add(planPurge(diffElements(had, all)), want.Clients.CIDRs)
 	if expected && found != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(found)
@@ -344,23 +344,6 @@ func (p *Proxy) idle(gained map[string]int) []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// runPurge deletes the conntrack entries that changes have made wrong. What
-// fails is tried again with the next Set: forwarding itself is in order.
-func (p *Proxy) runPurge() error {
-	if len(p.purge) == 0 {
-		return nil
-	}
-	deleted, err := deleteFlows(p.sock, p.purge, p.have.Clients.CIDRs)
-	p.metrics.flows.Add(float64(deleted))
-	if err != nil {
-		p.metrics.flowErrors.Inc()
-		p.log.Warn("conntrack entries remain", "err", err)
-		return err
-	}
-	clear(p.purge)
-	return nil
 }
 
 // differenceText says what turns the kernel's elements into those that were

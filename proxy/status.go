@@ -25,6 +25,8 @@ type Status struct {
 
 	// LastError is that of the last Set, empty when it did all it should.
 	LastError string `json:"lastError,omitempty"`
+	// ConntrackError is why entries that changes made wrong are still there.
+	ConntrackError string `json:"conntrackError,omitempty"`
 }
 
 // A record keeps what Status tells. It has a lock of its own, so that asking

@@ -107,6 +107,9 @@ func attention(st *speaker.Status, now time.Time) (lines []string) {
 	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
 		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
 	}
+	if e := st.Proxy.ConntrackError; e != "" {
+		say("flows to endpoints that are gone may go on: %s", e)
+	}
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
 			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
