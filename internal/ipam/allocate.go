@@ -14,23 +14,28 @@ import (
 
 // Allocate says which Service holds which address, sorted by address, and why
 // one holds none, or fewer than it asked for, or a doubtful one, sorted by
-// Service. It reads the Services, Pools and Assignments of snap:
+// Service. It reads the Services, Pools, Claims and Assignments of snap:
 //
-//  1. What snap.Assignments says is kept, as long as the Service exists and wants
-//     an address of that family. Where two claim one address, one whose status
-//     says so goes before one that this process remembers, then the older, then
-//     the first by name.
+//  1. What snap.Claims and snap.Assignments say is kept, as long as the Service
+//     exists and wants an address of that family. Where two claim one address, a
+//     holder of its Claim goes before all others; then one whose status says so
+//     before one that this process remembers, then the older, then the first by
+//     name.
 //  2. Services that name an address get it, the oldest first, if a pool has it
 //     and nobody holds it. If not, they get none by chance, and keep what they
 //     held.
 //  3. The others get an address of each family that they have none of, the oldest
 //     first: from the pool that they name, or from the oldest Automatic pool that
 //     has one left.
+//
+// An address whose Claim another Service holds is given to nobody, even if that
+// Service has it no more, or is gone: the address is free when the Claim is. One
+// that is reserved is given only to a Service that names it.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(snap)
 	for _, a := range snap.Assignments {
 		written := slices.Contains(p.status(a.Service), a.Addr)
-		p.claim(a, written, !written || a.Pool != "")
+		p.claim(a, written, !written || a.Pool != "" || p.fenced(a))
 	}
 	p.run()
 	return p.assignments(), p.sortedReasons()
@@ -56,6 +61,7 @@ type plan struct {
 	byName  map[cluster.Name]*holder
 	pools   []*pool // oldest first
 	taken   map[netip.Addr]*holder
+	fences  map[netip.Addr]fence
 	reasons []cluster.Reason
 }
 
@@ -67,6 +73,8 @@ type holder struct {
 	// settled are families that get no address by chance: the Service asked for
 	// one that it cannot have, or its status names one that it cannot have.
 	settled []corev1.IPFamily
+	// foreign: another implementation gave it an address, and it is left alone.
+	foreign bool
 }
 
 // A pool is a Pool with its addresses laid out.
@@ -96,11 +104,65 @@ func newPlan(snap *cluster.Snapshot) *plan {
 		p.byName[s.Name] = p.holders[i]
 	}
 	slices.SortStableFunc(p.holders, compareAge) // They are sorted by name.
+	p.readClaims(snap.Claims)
 	for _, c := range snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
 	slices.SortStableFunc(p.pools, func(a, b *pool) int { return cluster.CompareAge(a.Created, b.Created) })
 	return p
+}
+
+// A fence is a Claim: the address is taken, whatever status says.
+type fence struct {
+	holders []*holder
+	// gone is a holder that exists no more. The Claim has yet to be released.
+	gone     *cluster.Name
+	reserved bool
+}
+
+// readClaims makes fences of Claims, and holders of those that they name.
+func (p *plan) readClaims(claims []*cluster.Claim) {
+	p.fences = make(map[netip.Addr]fence, len(claims))
+	for _, c := range claims {
+		f := fence{reserved: c.Reserved}
+		for i, by := range c.Holders {
+			h := p.byName[by.Name]
+			if h == nil {
+				f.gone = &c.Holders[i].Name
+				continue
+			}
+			f.holders = append(f.holders, h)
+		}
+		p.fences[c.Addr] = f
+		for _, h := range f.holders {
+			if !slices.Contains(h.Status, c.Addr) { // else it is in Assignments
+				p.claim(cluster.Assignment{Addr: c.Addr, Service: h.Name}, false, true)
+			}
+		}
+	}
+}
+
+// fenced says whether a is what a Claim says too.
+func (p *plan) fenced(a cluster.Assignment) bool {
+	return slices.ContainsFunc(p.fences[a.Addr].holders, func(h *holder) bool { return h.Name == a.Service })
+}
+
+// owner is the Service that has address a or goes before h in having it, nil
+// when there is none.
+func (p *plan) owner(a netip.Addr, h *holder) *cluster.Name {
+	if other := p.taken[a]; other != nil {
+		return &other.Name
+	}
+	if f := p.fences[a]; len(f.holders) != 0 && !slices.Contains(f.holders, h) {
+		return &f.holders[0].Name
+	}
+	return nil
+}
+
+// free says whether h may get address a by chance.
+func (p *plan) free(a netip.Addr, h *holder) bool {
+	f := p.fences[a]
+	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 
 func compareAge(a, b *holder) int { return cluster.CompareAge(a.Created, b.Created) }
@@ -126,6 +188,7 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 
 func (p *plan) run() {
 	p.keep()
+	p.letGo()
 	for _, h := range p.holders {
 		p.grant(h)
 	}
@@ -153,6 +216,10 @@ func (p *plan) moves(h *holder) bool {
 func (p *plan) keep() {
 	for _, h := range p.holders {
 		slices.SortFunc(h.claims, func(a, b claim) int { return a.addr.Compare(b.addr) })
+		if h.StatusHost != "" {
+			h.foreign = true
+			p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so it is left to whoever gave it: to have an address from here, remove the status", h.StatusHost)
+		}
 	}
 	for _, better := range []struct{ fits, written bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
 		for _, h := range p.holders {
@@ -165,6 +232,19 @@ func (p *plan) keep() {
 	}
 }
 
+// letGo leaves alone the Services that have addresses of another implementation:
+// one Service cannot have two that write its status.
+func (p *plan) letGo() {
+	for _, h := range p.holders {
+		if h.foreign {
+			for _, a := range slices.Clone(h.addrs) {
+				p.release(h, a)
+			}
+		}
+	}
+	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool { return h.foreign })
+}
+
 // asks says whether h asks for an address of family by name.
 func (h *holder) asks(family corev1.IPFamily) bool {
 	return slices.ContainsFunc(h.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
@@ -172,19 +252,19 @@ func (h *holder) asks(family corev1.IPFamily) bool {
 
 func (p *plan) keepOne(h *holder, c claim) {
 	family := cluster.FamilyOf(c.addr)
-	other := p.taken[c.addr]
+	other := p.owner(c.addr, h)
 	switch {
 	case !slices.Contains(h.IPFamilies, family):
 		// It does not want one any more.
-	case other == h:
+	case other == &h.Name:
 		// Claimed twice, by status and by memory.
 	case c.pool == nil && !c.ours:
-		h.settle(family)
+		h.foreign = true
 		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so it is left to whoever gave it: to have an address from here, remove the status, or add %s to a pool; %s",
 			c.addr, c.addr, p.describePools())
 	case other != nil && c.written:
 		h.settle(family)
-		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, other.Name)
+		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, *other)
 	case other != nil || h.has(family) && !(c.written && c.fits):
 		// Its status says otherwise, or another one's does.
 	default:
@@ -229,11 +309,13 @@ func (p *plan) grant(h *holder) {
 // refusal says why h cannot have address a, empty when it can.
 func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
-	switch other := p.taken[a]; {
+	switch other := p.owner(a, h); {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
 		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
 	case other != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other.Name)
+		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other)
+	case p.fences[a].gone != nil:
+		return cluster.AddressConflict, fmt.Sprintf("which %s, which is gone, still holds", p.fences[a].gone)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
 	case h.RequestedPool != "" && pool.Name != h.RequestedPool:
@@ -292,7 +374,7 @@ func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code clust
 			continue
 		}
 		for a := range pool.space(family).positions(h.Name) {
-			if p.taken[a] == nil {
+			if p.free(a, h) {
 				return a, "", ""
 			}
 		}
