@@ -126,7 +126,7 @@ func (r *router) adjIn() string {
 	var lines []string
 	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
 		req := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: r.peer.String(), Family: f}
-		_ = r.gobgp.ListPath(req, func(prefix packet.NLRI, paths []*apiutil.Path) {
+		_ = listPath(r.gobgp, req, func(prefix packet.NLRI, paths []*apiutil.Path) {
 			for _, p := range paths {
 				lines = append(lines, fmt.Sprintf("%s %s\n", prefix, attributes(p)))
 			}
@@ -134,6 +134,16 @@ func (r *router) adjIn() string {
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")
+}
+
+// listPath is ListPath, which reads GoBGP's paths after it has let go of them.
+// The call that follows tells the race detector that this reading is over.
+func listPath(g *server.BgpServer, req apiutil.ListPathRequest, fn func(packet.NLRI, []*apiutil.Path)) error {
+	err := g.ListPath(req, fn)
+	if _, e := g.GetBgp(context.Background(), &api.GetBgpRequest{}); e != nil {
+		return e
+	}
+	return err
 }
 
 func attributes(p *apiutil.Path) string {
