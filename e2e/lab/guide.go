@@ -20,7 +20,7 @@ Ask the router:
   ip -n {{.NS}}tor1 route show {{.Web}}
 Ask a node's kernel:
   ip netns exec {{.NS}}n1 nft list map inet fanfare xeps4
-  ip netns exec {{.NS}}n1 conntrack -L
+  ip netns exec {{.NS}}n1 conntrack -L -d {{.Web}}
 Ask a speaker, and read its log:
   {{.Binary}} status --run-dir {{.Dir}}/run/n1
   {{.Binary}} plan --files {{.Dir}}/cluster --node-name n1 --run-dir {{.Dir}}/run/n1

@@ -30,3 +30,23 @@ func TestStoryManyMoves(t *testing.T) {
 	}
 	unharmed(t, l, load, began)
 }
+
+// A pool that claims the addresses of another, and comes before it, takes none
+// away from those who hold them.
+func TestStoryOverlapKeepsAddresses(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "settled", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	began := time.Now()
+	load := l.Client.StartLoad(ctx, port(vip, 80))
+	t.Cleanup(func() { await(t, l.Cluster.Delete("attic")) })
+	await(t, l.Cluster.PutText("attic", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: attic}\nspec:\n  addresses: [192.0.2.0/24]\n"))
+	s := &Scene{Lab: l}
+	lines, err := s.awaitNamed(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
+	await(t, err)
+	t.Log(lines)
+	await(t, pause(ctx, 500*time.Millisecond))
+	if n := len(l.Observer.RouteChanges(vip, began, time.Now())); n > 0 {
+		t.Errorf("the route changed %d times: want it untouched", n)
+	}
+	unharmed(t, l, load, began)
+}

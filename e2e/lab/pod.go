@@ -153,8 +153,11 @@ func (l *Lab) startPods(ctx context.Context) error {
 	return nil
 }
 
-// StartPod starts one of PodNames that does not run.
+// StartPod starts one of PodNames, anew if it runs.
 func (l *Lab) StartPod(ctx context.Context, name string) error {
+	if p := l.pods[name]; p != nil {
+		p.Kill()
+	}
 	p, err := StartPod(ctx, name, l.namespaces[name])
 	if err == nil {
 		l.pods[name] = p
