@@ -2,9 +2,11 @@ package lab
 
 import (
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The addresses that the lab computes are those of the file.
@@ -80,5 +82,40 @@ func TestParseTopologyRefuses(t *testing.T) {
 		if _, err := parseTopology([]byte(text), "."); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v: want an error that says %q", text, err, want)
 		}
+	}
+}
+
+// The files that people are told to use are what they are told.
+func TestTopologyFilesExist(t *testing.T) {
+	top, err := ReadTopology("../containerlab/fanfare.clab.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range top.Nodes {
+		for inside, host := range n.Binds {
+			if strings.Contains(host, "/bin/") {
+				continue // built
+			}
+			if _, err := os.Stat(host); err != nil {
+				t.Errorf("%s: %s: %v", n.Name, inside, err)
+			}
+		}
+	}
+}
+
+// The example for containerlab works here as well.
+func TestTopologyExample(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	text, err := os.ReadFile("../containerlab/examples/web.yaml")
+	await(t, err)
+	t.Cleanup(func() { await(t, l.Cluster.Delete("example")) })
+	await(t, l.Cluster.PutText("example", string(text)))
+	for _, v6 := range []bool{false, true} {
+		vip, err := l.AwaitAddress(ctx, "shop/web", v6)
+		await(t, err)
+		await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n1", "n2"))
+		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
+		await(t, err)
+		t.Logf("http://%s answered by %s", port(vip, 80), a.Pod)
 	}
 }
