@@ -99,9 +99,8 @@ func (s *Server) poke() {
 // Set makes want the state of this node. It does as much as possible, and
 // returns, also with an error, the prefixes that routers are told, or will be
 // told as soon as their session is up, sorted. Routes that no router can be told
-// are missing in it; [Server.Status] says why. An error names what is wrong with
-// want, or what could not be done; what could not be done, the next Set tries
-// again.
+// are missing in it; [Server.Status] says why. An error joins [Faults], if something
+// is wrong with want, and what could not be done, which the next Set tries again.
 //
 // The routes of a Set are with GoBGP before its sessions open, so the first
 // thing a router hears is all of them. Set does not wait for sessions to come
@@ -124,7 +123,10 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.have, errors.Join(append(slices.Clone(s.problems), err)...)
+	if len(s.problems) > 0 {
+		return s.have, errors.Join(Faults(s.problems), err)
+	}
+	return s.have, err
 }
 
 func (s *Server) unchanged(want State) bool {

@@ -57,6 +57,15 @@ func (s State) identityFaults() []error {
 	return bad
 }
 
+// Faults are what is wrong with a State. Trying again does not help: they go
+// when the State changes.
+type Faults []error
+
+func (f Faults) Error() string { return errors.Join(f...).Error() }
+
+// Unwrap lets errors.Is and errors.As look at each.
+func (f Faults) Unwrap() []error { return f }
+
 // checkSessions keeps the first of those that share a name or a router: GoBGP,
 // and the router, know a session by the peer's address.
 func checkSessions(all []Session) (good []Session, bad []error) {

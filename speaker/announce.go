@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -25,6 +26,7 @@ func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Addr) ([]
 		want.Routes = only(d.BGP.Routes, allowed)
 	}
 	prefixes, err := b.server.Set(ctx, want)
+	err = undone(err)
 	if same(prefixes, b.prefixes) && same(allowed, b.allowed) {
 		return b.have, err
 	}
@@ -34,6 +36,23 @@ func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Addr) ([]
 		b.have = allowed
 	}
 	return b.have, err
+}
+
+// undone is err without what is wrong with the objects that people wrote: that
+// is in the status, and trying again does not mend it.
+func undone(err error) error {
+	if faults := (bgp.Faults)(nil); !errors.As(err, &faults) {
+		return err
+	}
+	joined, ok := err.(interface{ Unwrap() []error })
+	if _, only := err.(bgp.Faults); only || !ok {
+		return nil
+	}
+	var rest []error
+	for _, e := range joined.Unwrap() {
+		rest = append(rest, undone(e))
+	}
+	return errors.Join(rest...)
 }
 
 // only returns the routes to the addresses in allowed; both are sorted.
