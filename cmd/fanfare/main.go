@@ -1,7 +1,8 @@
 // Command fanfare gives Kubernetes LoadBalancer Services an address that the
 // network can reach, and carries every packet to its pod.
 //
-// `fanfare speaker` runs on every node. The other commands are for people:
+// `fanfare speaker` runs on every node, `fanfare controller` once, or twice for
+// safety, where there is an API server. The other commands are for people:
 // status, plan and cleanup.
 package main
 
@@ -28,7 +29,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	cmd.AddCommand(speakerCommand(), statusCommand(), planCommand(), cleanupCommand())
+	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), planCommand(), cleanupCommand())
 	return cmd
 }
 

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/fanfare-lb/fanfare/controller"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// defaultNamespace is the namespace of manifests/.
+const defaultNamespace = "fanfare-system"
+
+// leaseName is the name of the Lease by which controllers elect a leader.
+const leaseName = "fanfare-controller"
+
+// podNamespace is where a pod finds the name of its namespace.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+func controllerCommand() *cobra.Command {
+	var (
+		kubeconfig string
+		elect      bool
+		namespace  string
+		listen     string
+		logLevel   string
+	)
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Give addresses to LoadBalancer Services through the API server",
+		Long: `Give addresses to LoadBalancer Services through the API server.
+
+Each address is claimed by an AddressClaim object first, and written into the
+Service's status then, so that no address is ever given twice, however many
+controllers there are. With --leader-elect one of them writes and the others
+wait.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := logger(logLevel)
+			if err != nil {
+				return err
+			}
+			config, err := apiConfig(kubeconfig)
+			if err != nil {
+				return err
+			}
+			ctx, _, stop := signals(cmd.Context())
+			defer stop()
+			o := controller.Options{
+				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(),
+			}
+			o.Open = func(ctx context.Context) (cluster.Source, error) { return openAPI(ctx, config, log, o.Registry) }
+			if elect {
+				o.Election = &controller.Election{Namespace: cmp.Or(namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
+			}
+			if err := controller.Run(ctx, o); err != nil && ctx.Err() == nil {
+				return err
+			}
+			return nil
+		},
+	}
+	set := cmd.Flags()
+	set.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file to reach the API server with; default the pod's own account")
+	set.BoolVar(&elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
+	set.StringVar(&namespace, "namespace", "", "namespace of the Lease; default the pod's own, else "+defaultNamespace)
+	set.StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
+	set.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
+	return cmd
+}
+
+// openAPI watches what the controller reads: neither nodes nor endpoints.
+func openAPI(ctx context.Context, config *rest.Config, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
+	return cluster.OpenAPI(ctx, config, cluster.Options{SkipNodes: true, SkipEndpointSlices: true, Log: log, Registerer: r})
+}
+
+// apiConfig says how to reach the API server: by a kubeconfig file, or from
+// within a pod.
+func apiConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		c, err := rest.InClusterConfig()
+		if errors.Is(err, rest.ErrNotInCluster) {
+			return nil, errors.New("--kubeconfig: missing, and this is no pod; give a kubeconfig file")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the pod's service account: %w", err)
+		}
+		return agent(c), nil
+	}
+	c, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+	}
+	return agent(c), nil
+}
+
+// agent makes requests say who sends them, for audit logs.
+func agent(c *rest.Config) *rest.Config {
+	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
+}
+
+// ownNamespace is the pod's, or that of the manifests.
+func ownNamespace() string {
+	b, _ := os.ReadFile(podNamespace) // Outside of a pod there is none.
+	return cmp.Or(strings.TrimSpace(string(b)), defaultNamespace)
+}
+
+// instance names this process: its host, and something that a second process of
+// the host, or of the same pod after a restart, does not have.
+func instance() string {
+	host, _ := os.Hostname() // What follows is enough.
+	return host + "_" + rand.Text()[:8]
+}

@@ -1,0 +1,150 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+const (
+	// A new Service costs four requests: read it, claim, status, Event. At
+	// requestRate that is 250 Services a second, ten times what one user who
+	// applies manifests makes, so that 10,000 that are there at the start have
+	// addresses within a minute. client-go's default of five requests a second
+	// would need two hours. The API server defends itself by priority and
+	// fairness; the number of requests at a time is bounded by writers.
+	requestRate  = 1000 // a second
+	requestBurst = 2000
+	// requestTimeout ends a request of which nothing is heard.
+	requestTimeout = 10 * time.Second
+)
+
+// scheme has what is written and nothing else: client-go's own knows all of
+// Kubernetes, at the price of 10 MB in every process of this binary.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, coordinationv1.AddToScheme, eventsv1.AddToScheme, v1alpha1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+	return s
+}()
+
+// A client talks to the API server.
+type client struct {
+	core, claims, events, leases *rest.RESTClient
+}
+
+// newClient returns a client whose requests, but not those for the Lease, wait
+// for limit.
+func newClient(cfg *rest.Config, limit flowcontrol.RateLimiter) (*client, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout = requestTimeout
+	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	cfg.RateLimiter = limit
+	// One for all, so that they share a connection.
+	h, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	var c client
+	c.core, err = restClient(cfg, h, corev1.SchemeGroupVersion, err)
+	c.claims, err = restClient(cfg, h, v1alpha1.GroupVersion, err)
+	c.events, err = restClient(cfg, h, eventsv1.SchemeGroupVersion, err)
+	// A Lease that waits for other requests is lost.
+	cfg.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
+	c.leases, err = restClient(cfg, h, coordinationv1.SchemeGroupVersion, err)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	return &c, nil
+}
+
+func restClient(cfg *rest.Config, h *http.Client, gv schema.GroupVersion, err error) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(cfg)
+	c.GroupVersion = &gv
+	c.APIPath = "/apis"
+	if gv.Group == corev1.GroupName {
+		c.APIPath = "/api"
+	}
+	r, err2 := rest.RESTClientForConfigAndClient(c, h)
+	return r, errors.Join(err, err2)
+}
+
+// service reads a Service, as it is now: not from any cache.
+func (c *client) service(ctx context.Context, n cluster.Name) (*corev1.Service, error) {
+	s := &corev1.Service{}
+	return s, c.core.Get().Namespace(n.Namespace).Resource("services").Name(n.Name).Do(ctx).Into(s)
+}
+
+// patchStatus changes the status of s if it is still at the version that was
+// read. It returns the Service as it is then.
+func (c *client) patchStatus(ctx context.Context, s *corev1.Service, status map[string]any) (*corev1.Service, error) {
+	b, err := json.Marshal(map[string]any{"metadata": atVersion(s), "status": status})
+	if err != nil {
+		return nil, err
+	}
+	out := &corev1.Service{}
+	return out, c.core.Patch(types.StrategicMergePatchType).Namespace(s.Namespace).Resource("services").Name(s.Name).
+		SubResource("status").Body(b).Do(ctx).Into(out)
+}
+
+// atVersion makes a patch fail with a conflict when the object has another UID
+// or resource version by then.
+func atVersion(o metav1.Object) map[string]any {
+	return map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()}
+}
+
+func (c *client) claim(ctx context.Context, name string) (*v1alpha1.AddressClaim, error) {
+	o := &v1alpha1.AddressClaim{}
+	return o, c.claims.Get().Resource("addressclaims").Name(name).Do(ctx).Into(o)
+}
+
+func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) error {
+	return c.claims.Post().Resource("addressclaims").Body(o).Do(ctx).Error()
+}
+
+// setHolders changes the holders of a claim if it is still at the version that
+// was read.
+func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder) error {
+	b, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
+		"spec":     map[string]any{"holders": holders},
+	})
+	if err != nil {
+		return err
+	}
+	return c.claims.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
+}
+
+// deleteClaim deletes a claim if it is still at the version that was read.
+func (c *client) deleteClaim(ctx context.Context, o *cluster.Claim) error {
+	return c.claims.Delete().Resource("addressclaims").Name(o.Name()).Body(&metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion},
+	}).Do(ctx).Error()
+}
+
+func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
+	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}

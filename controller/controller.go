@@ -1,0 +1,264 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+const (
+	// Under a storm of events there is a pass every passInterval. A few in a row
+	// do not wait.
+	passInterval = 20 * time.Millisecond
+	passBurst    = 10
+	// passSlice is how long a pass goes on to write before it looks at the cluster
+	// anew: what was planned for ten thousand Services is old before it is done.
+	passSlice = time.Second
+	// fullInterval is how often everything is planned anew although nothing was
+	// seen to change.
+	fullInterval = 5 * time.Minute
+	// writers is how many Services are written at a time. One Service's requests
+	// follow one another, so this many keep an API server busy that needs a few
+	// milliseconds for each, and are no load for one that needs more.
+	writers = 16
+	// echoTime is how long a Service that was written is left alone while the
+	// watch has not told of it. Longer, and something is wrong with the watch.
+	echoTime = 10 * time.Second
+)
+
+// Options are what Run needs.
+type Options struct {
+	// Config says how to reach the API server.
+	Config *rest.Config
+	// Open returns what is to be read, once it was read for the first time.
+	Open func(context.Context) (cluster.Source, error)
+	// Election is where the leader is elected, nil when there is only one.
+	Election *Election
+	// Listen is a TCP address for metrics and health, empty for none.
+	Listen   string
+	Instance string // the name of this process, in Events
+	Log      *slog.Logger
+	Registry *prometheus.Registry
+}
+
+// A controller is one running controller. All but health belongs to the
+// goroutine of lead and to those that it waits for.
+type controller struct {
+	Options
+	source  cluster.Source
+	writer  writer
+	events  *events
+	metrics *metrics
+	health  health
+	// echoes are the Services that were written, as they were before, and when:
+	// the snapshot does not have that yet.
+	echoes map[*cluster.Spec]time.Time
+	retry  *backoff.ExponentialBackOff
+}
+
+// Run runs a controller until ctx ends.
+func Run(ctx context.Context, o Options) error {
+	c, err := newController(o)
+	if err != nil {
+		return err
+	}
+	stop, err := c.serve()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	if c.source, err = o.Open(ctx); err != nil {
+		return err
+	}
+	c.health.ready.Store(true)
+	if o.Election == nil {
+		c.lead(ctx)
+		return nil
+	}
+	o.Election.run(ctx, c.writer.leases, o.Log, c.lead)
+	return nil
+}
+
+func newController(o Options) (*controller, error) {
+	m := newMetrics(o.Registry)
+	client, err := newClient(o.Config, newThrottle(m))
+	if err != nil {
+		return nil, err
+	}
+	c := &controller{
+		Options: o,
+		metrics: m,
+		echoes:  map[*cluster.Spec]time.Time{},
+		retry:   &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
+	}
+	c.events = &events{client: client, instance: o.Instance, log: o.Log}
+	c.writer = writer{client, c.events.tell}
+	c.retry.Reset()
+	return c, nil
+}
+
+// lead makes a pass whenever something has changed, until ctx ends. It writes
+// nothing after that.
+func (c *controller) lead(ctx context.Context) {
+	c.metrics.leading.Set(1)
+	defer c.metrics.leading.Set(0)
+	defer c.health.rest()
+	timer := time.NewTimer(0) // the first pass needs no event
+	defer timer.Stop()
+	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.source.Changed():
+		case <-timer.C:
+		}
+		timer.Reset(c.wake(c.pass(ctx)))
+		if storm.Wait(ctx) != nil {
+			return
+		}
+	}
+}
+
+// wake is after how long the next pass is due although nothing changes.
+func (c *controller) wake(left bool, errs []error) time.Duration {
+	if len(errs) != 0 {
+		return c.retry.NextBackOff()
+	}
+	c.retry.Reset()
+	switch {
+	case left:
+		return 0
+	case len(c.echoes) != 0:
+		return echoTime
+	}
+	return fullInterval
+}
+
+// pass decides on the newest snapshot, and writes. Left says that it had no time
+// for all of it, and errs what went wrong.
+func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
+	began := time.Now()
+	c.health.progress()
+	defer c.health.rest()
+	snap := c.source.Snapshot()
+	assignments, reasons := ipam.Allocate(snap)
+	c.metrics.count(snap, assignments, reasons)
+	c.forget(snap)
+	left, errs = c.carryOut(ctx, plan(snap, assignments, reasons), began.Add(passSlice))
+	errs = append(errs, c.events.again(ctx)...)
+	c.metrics.observe(time.Since(began), errs)
+	if ctx.Err() == nil {
+		c.logFailures(errs)
+	}
+	return left, errs
+}
+
+// carryOut writes what is planned, until the time is over.
+func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (left bool, errs []error) {
+	each := func(n int, write func(i int) error) {
+		failures := make([]error, n)
+		var g errgroup.Group
+		g.SetLimit(writers)
+		for i := range n {
+			if ctx.Err() != nil || time.Now().After(until) {
+				left = true
+				break
+			}
+			g.Go(func() error {
+				failures[i] = write(i)
+				c.health.progress()
+				return nil
+			})
+		}
+		g.Wait()
+		errs = append(errs, slices.DeleteFunc(failures, func(err error) bool { return err == nil })...)
+	}
+	each(len(t.gone), func(i int) error { return c.release(ctx, t.gone[i]) })
+	settle := c.unwritten(t.settle)
+	done := make([]bool, len(settle))
+	each(len(settle), func(i int) (err error) {
+		done[i], err = c.settle(ctx, settle[i])
+		return err
+	})
+	for i, n := range settle {
+		if done[i] {
+			c.echoes[n.spec] = time.Now()
+		}
+	}
+	each(len(t.leftover), func(i int) error { return c.release(ctx, t.leftover[i]) })
+	return left, errs
+}
+
+// settle carries out a settlement. Written says that the status was.
+func (c *controller) settle(ctx context.Context, n settlement) (written bool, err error) {
+	err = c.writer.settle(ctx, n)
+	c.metrics.wrote("settle", err)
+	if err != nil {
+		return false, err
+	}
+	if n.writesStatus() {
+		c.Log.Info("service settled", "service", n.spec.Name.String(), "vip", n.addrs, "reason", n.told.Code, "why", n.told.Message)
+	} else {
+		c.Log.Info("claimed what the status says", "service", n.spec.Name.String(), "vip", n.addrs)
+	}
+	return n.writesStatus(), nil
+}
+
+func (c *controller) release(ctx context.Context, r release) error {
+	err := c.writer.release(ctx, r)
+	c.metrics.wrote("release", err)
+	if err == nil {
+		c.Log.Info("claim released", "vip", r.old.Addr, "holders", len(r.old.Holders)-len(r.from), "reserved", r.old.Reserved, "reason", r.why)
+	}
+	return err
+}
+
+// unwritten are the settlements of Services that were not written a moment ago.
+func (c *controller) unwritten(all []settlement) []settlement {
+	var out []settlement
+	for _, n := range all {
+		if at, ok := c.echoes[n.spec]; !ok || time.Since(at) > echoTime {
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// forget drops the echoes that have come back: the snapshot has another version.
+func (c *controller) forget(snap *cluster.Snapshot) {
+	if len(c.echoes) == 0 {
+		return
+	}
+	awaited := make(map[*cluster.Spec]time.Time, len(c.echoes))
+	for _, s := range snap.Services {
+		if at, ok := c.echoes[s.Spec]; ok {
+			awaited[s.Spec] = at
+		}
+	}
+	c.echoes = awaited
+}
+
+// logFailures logs what is worth reading of a pass's errors. That the snapshot is
+// behind is everyday life.
+func (c *controller) logFailures(errs []error) {
+	behind := len(errs)
+	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, errStale) })
+	if behind -= len(errs); behind != 0 {
+		c.Log.Debug("pass: the snapshot is behind", "writes", behind)
+	}
+	if len(errs) != 0 {
+		c.Log.Error("pass: will be tried again", "failures", len(errs), "err", errs[0])
+	}
+}

@@ -1,0 +1,27 @@
+// Package controller gives addresses to Services, where there is an API server.
+//
+// It reads a snapshot of the cluster, lets internal/ipam decide which Service has
+// which address, and writes what differs: AddressClaims, the Services' status
+// and Events. The API server is the database; nothing is remembered here but
+// what was written a moment ago.
+//
+// # No address twice
+//
+// Two controllers may write at the same time, in spite of the Lease: one that was
+// stopped for a minute does not know that it leads no more. Caches lag, and
+// responses get lost. These rules hold all the same, because the API server
+// checks them:
+//
+//   - Claim before status. An address is written into a status only by who has
+//     its AddressClaim, whose name is the address: there cannot be two.
+//   - A claim is bound to the version of the Service that was read before it
+//     was written, and the status is written over that version only.
+//   - Status before release. A claim goes, or loses a holder, only when the
+//     Service, read after the claim, does not have the address and is at another
+//     version than the one the claim is bound to; if it is not, it is touched
+//     first. A status that somebody still means to write then fails.
+//   - A claim is changed and deleted only at the version that was read.
+//
+// Where the API server contradicts the snapshot, nothing is written: the
+// snapshot is behind, and the next pass knows more.
+package controller

@@ -1,0 +1,102 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+const (
+	// reporter is the reportingController of Events.
+	reporter = "fanfare.io/controller"
+	// maxUnsent is how many Events wait for an API server that does not take them.
+	maxUnsent = 1000
+)
+
+// events sends an Event for each change of what a Service is told. Those that
+// could not be sent are sent again after the next pass; after a thousand the
+// oldest are dropped: an Event is a courtesy, the condition says the same.
+type events struct {
+	client   *client
+	instance string
+	log      *slog.Logger
+
+	mu     sync.Mutex // tell is called by many goroutines
+	unsent []*eventsv1.Event
+}
+
+// tell sends the Event of a condition that was written.
+func (e *events) tell(ctx context.Context, s *corev1.Service, told cluster.Told) {
+	e.send(ctx, newEvent(s, told, e.instance))
+}
+
+func (e *events) send(ctx context.Context, ev *eventsv1.Event) error {
+	err := e.client.createEvent(ctx, ev)
+	switch {
+	case err == nil || apierrors.IsAlreadyExists(err):
+		return nil // The answer to an earlier attempt was lost.
+	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err):
+		// It will not get better: the namespace is being deleted.
+		e.log.Warn("event", "service", ev.Regarding.Namespace+"/"+ev.Regarding.Name, "reason", ev.Reason, "err", err)
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unsent = append(e.unsent, ev)
+	if over := len(e.unsent) - maxUnsent; over > 0 {
+		e.log.Warn("events dropped", "count", over, "err", err)
+		e.unsent = e.unsent[over:]
+	}
+	return fmt.Errorf("event for %s/%s: %w", ev.Regarding.Namespace, ev.Regarding.Name, err)
+}
+
+// again sends what is unsent, until one fails.
+func (e *events) again(ctx context.Context) []error {
+	e.mu.Lock()
+	unsent := e.unsent
+	e.unsent = nil
+	e.mu.Unlock()
+	for i, ev := range unsent {
+		if err := e.send(ctx, ev); err != nil {
+			e.mu.Lock()
+			e.unsent = append(e.unsent, unsent[i+1:]...)
+			e.mu.Unlock()
+			return []error{err}
+		}
+	}
+	return nil
+}
+
+// newEvent makes an Event whose name is that of the change, so that sending it
+// twice makes one.
+func newEvent(s *corev1.Service, told cluster.Told, instance string) *eventsv1.Event {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s/%s/%s", s.UID, s.ResourceVersion, told.Code)
+	kind := corev1.EventTypeWarning
+	if told.Assigned && told.Code == cluster.Assigned {
+		kind = corev1.EventTypeNormal
+	}
+	return &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: s.Namespace, Name: fmt.Sprintf("%s.%016x", s.Name, h.Sum64())},
+		EventTime:           metav1.NewMicroTime(time.Now()),
+		ReportingController: reporter,
+		ReportingInstance:   instance,
+		Action:              "AssignAddress",
+		Reason:              string(told.Code),
+		Type:                kind,
+		Note:                told.Message,
+		Regarding: corev1.ObjectReference{
+			APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
+		},
+	}
+}

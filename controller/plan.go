@@ -1,0 +1,259 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A todo is what there is to write, in this order: what Services that are gone
+// leave behind makes room, then each Service gets what it shall have, then
+// claims go that it needs no more.
+type todo struct {
+	gone     []release
+	settle   []settlement
+	leftover []release
+}
+
+// A settlement is what one Service shall have: first its claims, then its status.
+type settlement struct {
+	// spec is what was read of the Service. If the API server has it otherwise,
+	// nothing of this holds.
+	spec   *cluster.Spec
+	secure []claim
+	addrs  []netip.Addr // in the order of the Service's families
+	told   cluster.Told
+}
+
+// A claim is one that a Service needs before its status may say the address.
+type claim struct {
+	addr netip.Addr
+	pool string
+	// old is the claim as it was read, nil when there was none.
+	old *cluster.Claim
+	// holders are all Services that shall have the address.
+	holders []cluster.Name
+}
+
+// A release ends what Services that do not have an address, or shall not, hold
+// of its claim.
+type release struct {
+	old  *cluster.Claim
+	from []cluster.Holder // a part of the claim's; all when there are none left
+	why  string
+}
+
+// plan says what to write, so that claims and status become what was decided.
+// For a Service that is as it should be that is nothing.
+func plan(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
+	p := planner{
+		claims:  make(map[netip.Addr]*cluster.Claim, len(snap.Claims)),
+		specs:   make(map[cluster.Name]*cluster.Spec, len(snap.Services)),
+		addrs:   make(map[cluster.Name][]cluster.Assignment, len(snap.Services)),
+		holders: make(map[netip.Addr][]cluster.Name, len(assignments)),
+		reasons: map[cluster.Name][]cluster.Reason{},
+	}
+	for _, c := range snap.Claims {
+		p.claims[c.Addr] = c
+	}
+	for _, s := range snap.Services {
+		p.specs[s.Name] = s.Spec
+	}
+	for _, a := range assignments {
+		p.addrs[a.Service] = append(p.addrs[a.Service], a)
+		p.holders[a.Addr] = append(p.holders[a.Addr], a.Service)
+	}
+	for _, r := range reasons {
+		p.reasons[r.Service] = append(p.reasons[r.Service], r)
+	}
+	var t todo
+	for _, c := range snap.Claims {
+		p.release(&t, c)
+	}
+	for _, s := range snap.Services {
+		if n, ok := p.settle(s.Spec); ok {
+			t.settle = append(t.settle, n)
+		}
+	}
+	// Who waits longest is served first.
+	slices.SortStableFunc(t.settle, func(a, b settlement) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
+	return t
+}
+
+type planner struct {
+	claims  map[netip.Addr]*cluster.Claim
+	specs   map[cluster.Name]*cluster.Spec
+	addrs   map[cluster.Name][]cluster.Assignment
+	holders map[netip.Addr][]cluster.Name
+	reasons map[cluster.Name][]cluster.Reason
+}
+
+// foreign says whether somebody else gives the Service its addresses.
+func (p *planner) foreign(name cluster.Name) bool {
+	return slices.ContainsFunc(p.reasons[name], func(r cluster.Reason) bool { return r.Code == cluster.NotOurs })
+}
+
+// release plans the end of what c's holders hold without need.
+func (p *planner) release(t *todo, c *cluster.Claim) {
+	var gone, leftover []cluster.Holder
+	for _, h := range c.Holders {
+		switch spec := p.specs[h.Name]; {
+		case slices.Contains(p.holders[c.Addr], h.Name):
+		case spec == nil:
+			gone = append(gone, h)
+		case p.foreign(h.Name) && slices.Contains(spec.Status, c.Addr):
+			// It is left alone, with its address.
+		default:
+			leftover = append(leftover, h)
+		}
+	}
+	if len(gone) != 0 {
+		t.gone = append(t.gone, release{c, gone, "is gone"})
+	} else if len(c.Holders) == 0 && !c.Reserved {
+		t.gone = append(t.gone, release{c, nil, "nobody holds it, and it is not reserved"})
+	}
+	// Two writes to one claim in one pass would meet as a conflict.
+	if len(leftover) != 0 && len(gone) == 0 {
+		t.leftover = append(t.leftover, release{c, leftover, "does not need it"})
+	}
+}
+
+// settle plans what the Service shall have. ok is false when it has it, when it
+// is not ours to say, and when it has to wait.
+func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
+	if p.foreign(spec.Name) {
+		return settlement{}, false
+	}
+	n = settlement{spec: spec, told: p.tell(spec)}
+	for _, f := range spec.IPFamilies {
+		for _, a := range p.addrs[spec.Name] {
+			if cluster.FamilyOf(a.Addr) == f {
+				n.addrs = append(n.addrs, a.Addr)
+			}
+		}
+	}
+	for _, a := range p.addrs[spec.Name] {
+		c := claim{a.Addr, a.Pool, p.claims[a.Addr], p.holders[a.Addr]}
+		switch {
+		case c.taken():
+			return settlement{}, false
+		case !holds(c.old, spec.Name) || !slices.Contains(spec.Status, a.Addr):
+			n.secure = append(n.secure, c)
+		}
+	}
+	return n, len(n.secure) != 0 || n.writesStatus()
+}
+
+// tell is what the Service's condition shall say.
+func (p *planner) tell(spec *cluster.Spec) cluster.Told {
+	told := cluster.Told{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
+	var parts []string
+	for _, a := range p.addrs[spec.Name] {
+		part := "has " + a.Addr.String()
+		if a.Pool != "" {
+			part += " of pool " + a.Pool
+		}
+		parts = append(parts, part)
+	}
+	for _, r := range p.reasons[spec.Name] {
+		if told.Code == cluster.Assigned {
+			told.Code = r.Code
+		}
+		parts = append(parts, r.Message)
+	}
+	if len(parts) == 0 {
+		// Every Service without an address has a reason; that it wants none of
+		// either family cannot be.
+		told.Code, parts = cluster.NoPool, []string{"has no address"}
+	}
+	told.Message = cut(strings.Join(parts, "; "))
+	return told
+}
+
+// maxMessage is how long a message may be, in bytes. An Event's note has 1 kB.
+const maxMessage = 1000
+
+func cut(s string) string {
+	if len(s) <= maxMessage {
+		return s
+	}
+	const rest = "…"
+	return strings.ToValidUTF8(s[:maxMessage-len(rest)], "") + rest
+}
+
+// writesStatus says whether the status differs from what it shall be.
+func (n settlement) writesStatus() bool { return n.writesAddrs() || n.told != n.spec.Told }
+
+// writesAddrs says whether the addresses in it do.
+func (n settlement) writesAddrs() bool {
+	return !slices.Equal(slices.SortedFunc(slices.Values(n.addrs), netip.Addr.Compare), n.spec.Status)
+}
+
+// holds says whether name is a holder of c, which may be nil.
+func holds(c *cluster.Claim, name cluster.Name) bool {
+	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
+}
+
+// taken says whether the claim has a holder that shall not have the address.
+func (c claim) taken() bool {
+	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
+}
+
+// The plan as text: a line for each write.
+
+func (t todo) String() string {
+	var b strings.Builder
+	for _, r := range t.gone {
+		b.WriteString(r.String())
+	}
+	for _, n := range t.settle {
+		b.WriteString(n.String())
+	}
+	for _, r := range t.leftover {
+		b.WriteString(r.String())
+	}
+	return b.String()
+}
+
+func (r release) String() string {
+	var b strings.Builder
+	for _, h := range r.from {
+		fmt.Fprintf(&b, "release %s: %s %s\n", r.old.Addr, h.Name, r.why)
+	}
+	switch keeps := len(r.old.Holders) > len(r.from); {
+	case len(r.from) == 0:
+		fmt.Fprintf(&b, "delete claim %s: %s\n", r.old.Addr, r.why)
+	case !keeps && r.old.Reserved:
+		fmt.Fprintf(&b, "keep claim %s: it is reserved\n", r.old.Addr)
+	case !keeps:
+		fmt.Fprintf(&b, "delete claim %s\n", r.old.Addr)
+	}
+	return b.String()
+}
+
+func (n settlement) String() string {
+	var b strings.Builder
+	for _, c := range n.secure {
+		switch {
+		case c.old == nil:
+			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.pool, "-"), n.spec.Name)
+		default:
+			fmt.Fprintf(&b, "bind claim %s to %s\n", c.addr, n.spec.Name)
+		}
+	}
+	if n.writesAddrs() {
+		fmt.Fprintf(&b, "status of %s: %s\n", n.spec.Name, cmp.Or(strings.Trim(fmt.Sprint(n.addrs), "[]"), "-"))
+	}
+	if n.told != n.spec.Told {
+		fmt.Fprintf(&b, "condition of %s: %s\n", n.spec.Name, verdict(n.told))
+	}
+	return b.String()
+}
+
+func verdict(t cluster.Told) string {
+	return fmt.Sprintf("%t %s: %s", t.Assigned, t.Code, t.Message)
+}

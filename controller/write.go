@@ -1,0 +1,278 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// errStale is that the API server has something else than the snapshot. Nothing
+// was written; the watch will tell what, or the next pass asks again.
+var errStale = errors.New("the API server knows more than the snapshot")
+
+// stale is err, or errStale if err says that an object has changed or gone.
+func stale(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("%w: %w", errStale, err)
+	}
+	return err
+}
+
+// A writer carries out what was planned. The order of its requests is what keeps
+// an address from being given twice: see the package's documentation.
+type writer struct {
+	*client
+	tell func(context.Context, *corev1.Service, cluster.Told)
+}
+
+// do carries out a settlement: the claims, then the status.
+func (w writer) settle(ctx context.Context, n settlement) error {
+	live, err := w.service(ctx, n.spec.Name)
+	if err != nil {
+		return fmt.Errorf("service %s: %w", n.spec.Name, stale(err))
+	}
+	if !same(live, n.spec) {
+		return fmt.Errorf("service %s: %w", n.spec.Name, errStale)
+	}
+	for _, c := range n.secure {
+		if err := w.secure(ctx, c, live); err != nil {
+			return fmt.Errorf("claim %s for %s: %w", c.addr, n.spec.Name, err)
+		}
+	}
+	if !n.writesStatus() {
+		return nil
+	}
+	after, err := w.patchStatus(ctx, live, statusPatch(live, n))
+	if err != nil {
+		return fmt.Errorf("status of %s: %w", n.spec.Name, stale(err))
+	}
+	if n.told != n.spec.Told {
+		w.tell(ctx, after, n.told)
+	}
+	return nil
+}
+
+// same says whether the Service is what the snapshot says of it.
+func same(live *corev1.Service, spec *cluster.Spec) bool {
+	now := specOf(live)
+	return now != nil && reflect.DeepEqual(now, spec)
+}
+
+// specOf parses a Service as the snapshot does. It is nil for one that is none
+// of our business.
+func specOf(live *corev1.Service) *cluster.Spec {
+	for _, s := range cluster.Parse(live).Services {
+		return s.Spec
+	}
+	return nil
+}
+
+// secure makes sure that the claim names the Service, at the version that was
+// read of it.
+func (w writer) secure(ctx context.Context, c claim, live *corev1.Service) error {
+	old := c.old
+	if old == nil {
+		err := w.createClaim(ctx, newClaim(c, live))
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		// Ours, if the answer to an earlier attempt was lost.
+		if old, err = w.readClaim(ctx, v1alpha1.ClaimName(c.addr)); err != nil {
+			return stale(err)
+		}
+		if c.old = old; len(old.Holders) == 0 || c.taken() {
+			return fmt.Errorf("%w: somebody else has it", errStale)
+		}
+	}
+	holders := bind(old.Holders, live)
+	if slices.Equal(holders, toAPI(old.Holders)) {
+		return nil
+	}
+	return stale(w.setHolders(ctx, old, holders))
+}
+
+// readClaim reads a claim, as it is now.
+func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, error) {
+	o, err := w.claim(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range cluster.Parse(o).Claims {
+		return c, nil
+	}
+	return nil, fmt.Errorf("%w: the name is no address", errStale)
+}
+
+func newClaim(c claim, live *corev1.Service) *v1alpha1.AddressClaim {
+	return &v1alpha1.AddressClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
+		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.pool, Holders: bind(nil, live)},
+	}
+}
+
+// bind is old with the Service, at the version that was read of it.
+func bind(old []cluster.Holder, live *corev1.Service) []v1alpha1.ClaimHolder {
+	name := cluster.Name{Namespace: live.Namespace, Name: live.Name}
+	holders := slices.DeleteFunc(slices.Clone(old), func(h cluster.Holder) bool { return h.Name == name })
+	holders = append(holders, cluster.Holder{Name: name, UID: live.UID, ResourceVersion: live.ResourceVersion})
+	slices.SortFunc(holders, func(a, b cluster.Holder) int { return a.Name.Compare(b.Name) })
+	return toAPI(holders)
+}
+
+// toAPI is never nil: in a merge patch, that would be "unset" and not "empty".
+func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
+	out := make([]v1alpha1.ClaimHolder, 0, len(holders))
+	for _, h := range holders {
+		out = append(out, v1alpha1.ClaimHolder{
+			Namespace: h.Name.Namespace, Name: h.Name.Name, UID: string(h.UID), ResourceVersion: h.ResourceVersion,
+		})
+	}
+	return out
+}
+
+// statusPatch is what the status shall be, as far as it differs.
+func statusPatch(live *corev1.Service, n settlement) map[string]any {
+	patch := map[string]any{}
+	if n.writesAddrs() {
+		ingress := []map[string]any{}
+		for _, a := range n.addrs {
+			ingress = append(ingress, map[string]any{"ip": a.String()})
+		}
+		patch["loadBalancer"] = map[string]any{"ingress": ingress}
+	}
+	if n.told != n.spec.Told {
+		patch["conditions"] = []metav1.Condition{condition(live, n.told)}
+	}
+	return patch
+}
+
+// condition is what the Service is told. Its time is that of the last change
+// between True and False, as that of all conditions is.
+func condition(live *corev1.Service, told cluster.Told) metav1.Condition {
+	c := metav1.Condition{
+		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(told.Code), Message: told.Message,
+		LastTransitionTime: metav1.Now(), ObservedGeneration: live.Generation,
+	}
+	if told.Assigned {
+		c.Status = metav1.ConditionTrue
+	}
+	for _, old := range live.Status.Conditions {
+		if old.Type == c.Type && old.Status == c.Status {
+			c.LastTransitionTime = old.LastTransitionTime
+		}
+	}
+	return c
+}
+
+// release carries out a release. Of the holders it lets go those that certainly
+// do not have the address, and never will by a write that is on its way.
+func (w writer) release(ctx context.Context, r release) error {
+	var errs []error
+	left := slices.Clone(r.old.Holders)
+	for _, h := range r.from {
+		if err := w.letGo(ctx, r.old.Addr, h); err != nil {
+			errs = append(errs, fmt.Errorf("release %s from %s: %w", r.old.Addr, h.Name, err))
+			continue
+		}
+		left = slices.DeleteFunc(left, func(l cluster.Holder) bool { return l == h })
+	}
+	if err := w.shrink(ctx, r.old, left); err != nil {
+		errs = append(errs, fmt.Errorf("claim %s: %w", r.old.Addr, err))
+	}
+	return errors.Join(errs...)
+}
+
+// shrink leaves the claim to those that are left.
+func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.Holder) error {
+	switch {
+	case len(left) == 0 && !old.Reserved:
+		if err := w.deleteClaim(ctx, old); !apierrors.IsNotFound(err) {
+			return stale(err)
+		}
+		return nil
+	case len(left) == len(old.Holders):
+		return nil
+	}
+	return stale(w.setHolders(ctx, old, toAPI(left)))
+}
+
+// letGo returns nil when the Service does not have the address, and a status
+// that was to be written over the version to which the claim is bound would be
+// refused.
+func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error {
+	live, err := w.service(ctx, h.Name)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch spec := specOf(live); {
+	case has(live, a) && spec != nil:
+		return fmt.Errorf("%w: it has the address", errStale)
+	case has(live, a) && live.Spec.Type == corev1.ServiceTypeLoadBalancer:
+		return fmt.Errorf("its status says %s, and it is of class %s now, so that status is another's to write; remove the address from it", a, *live.Spec.LoadBalancerClass)
+	case spec == nil && live.Spec.Type != corev1.ServiceTypeLoadBalancer && (has(live, a) || told(live)):
+		_, err = w.patchStatus(ctx, live, without(live, a))
+	case live.ResourceVersion == h.ResourceVersion && live.UID == h.UID:
+		_, err = w.patchStatus(ctx, live, touch(live))
+	}
+	return stale(err)
+}
+
+func has(live *corev1.Service, a netip.Addr) bool {
+	return slices.ContainsFunc(live.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+		ip, err := netip.ParseAddr(i.IP)
+		return err == nil && ip == a
+	})
+}
+
+func told(live *corev1.Service) bool {
+	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
+}
+
+// without takes the address, and what was said of it, from a Service that is no
+// LoadBalancer any more.
+func without(live *corev1.Service, a netip.Addr) map[string]any {
+	ingress := []corev1.LoadBalancerIngress{}
+	for _, i := range live.Status.LoadBalancer.Ingress {
+		if ip, err := netip.ParseAddr(i.IP); err != nil || ip != a {
+			ingress = append(ingress, i)
+		}
+	}
+	return map[string]any{
+		"loadBalancer": map[string]any{"ingress": ingress},
+		"conditions":   []map[string]any{{"$patch": "delete", "type": cluster.AddressAssigned}},
+	}
+}
+
+// touch changes nothing but the version of the Service, which takes a change: the
+// condition's time is one that nobody relies on.
+func touch(live *corev1.Service) map[string]any {
+	c := metav1.Condition{
+		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",
+	}
+	for _, old := range live.Status.Conditions {
+		if old.Type == c.Type {
+			c = old
+		}
+	}
+	// Times have whole seconds here. A second touch within one must differ too.
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	if !c.LastTransitionTime.Before(&now) {
+		now = metav1.NewTime(c.LastTransitionTime.Add(time.Second))
+	}
+	c.LastTransitionTime = now
+	return map[string]any{"conditions": []metav1.Condition{c}}
+}
