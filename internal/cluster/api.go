@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -43,6 +44,8 @@ type API struct {
 	changed chan struct{}
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
+
+	losses atomic.Int64 // how often a resource became unreachable
 
 	mu       sync.Mutex
 	builder  *Builder
@@ -133,7 +136,9 @@ func (a *API) wait(ctx context.Context) error {
 		select {
 		case <-synced:
 		case <-ctx.Done():
-			errs = append(errs, fmt.Errorf("%s not read", r))
+			if !closed(synced) {
+				errs = append(errs, fmt.Errorf("%s not read", r))
+			}
 		}
 	}
 	if len(errs) == 0 {
@@ -145,6 +150,15 @@ func (a *API) wait(ctx context.Context) error {
 		errs = append(errs, errors.New(p.String()))
 	}
 	return fmt.Errorf("%w: %w", context.Cause(ctx), errors.Join(errs...))
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // Snapshot is what the API server has said so far. It is made when it is asked

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const many = 10_000
@@ -107,4 +110,66 @@ func BenchmarkBuilderOneSlice(b *testing.B) {
 		builder.Set(newSlice("s05000-1", "s05000", "10.0.0.1", fmt.Sprintf("10.0.1.%d", n%250)), "")
 		builder.Snapshot()
 	}
+}
+
+// BenchmarkAPIOneSlice is the time from an event on the wire, one EndpointSlice
+// among 10,000 Services, to the snapshot that has it: HTTP, protobuf and all. The
+// server's part, in the same process, is in it.
+func BenchmarkAPIOneSlice(b *testing.B) {
+	s := newAPIServer(b, crowd()...)
+	a := s.open(Options{})
+	if n := len(a.Snapshot().Services); n != many {
+		b.Fatalf("%d Services", n)
+	}
+	<-a.Changed()
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		n++
+		o := newSlice("s05000-1", "s05000", "10.0.0.1", fmt.Sprintf("10.0.1.%d", n%250))
+		s.set(o)
+		<-a.Changed()
+		a.Snapshot()
+	}
+}
+
+// BenchmarkAPIOpen is the time to read 10,000 Services and their slices, and the
+// memory that is kept of them.
+func BenchmarkAPIOpen(b *testing.B) {
+	s := newAPIServer(b, crowd()...)
+	var kept uint64
+	for b.Loop() {
+		before := heap()
+		ctx, cancel := context.WithCancel(b.Context())
+		a, err := OpenAPI(ctx, s.config(), Options{Log: quiet})
+		must(b, err)
+		kept = heap() - before
+		runtime.KeepAlive(a)
+		cancel()
+	}
+	b.ReportMetric(float64(kept)/(1<<20), "MiB-kept")
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// crowd are 10,000 Services with a slice of two endpoints each, as large as those
+// of a real cluster.
+func crowd() []object {
+	objects := make([]object, 0, 2*many)
+	managed := []metav1.ManagedFieldsEntry{{
+		Manager: "kube-controller-manager", Operation: "Update", FieldsType: "FieldsV1",
+		FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat(`{"f:metadata":{"f:labels":{}}}`, 30))},
+	}}
+	for i := range many {
+		s := newService(fmt.Sprintf("s%05d", i), fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&255, i&255))
+		e := newSlice(s.Name+"-1", s.Name, "10.0.0.1", "10.0.0.2")
+		s.ManagedFields, e.ManagedFields = managed, managed
+		objects = append(objects, s, e)
+	}
+	return objects
 }

@@ -150,7 +150,7 @@ func randomObject(rnd *rand.Rand) runtime.Object {
 		return newService(name)
 	case 1:
 		s := newService(name, fmt.Sprintf("192.0.2.%d", rnd.IntN(3)))
-		s.CreationTimestamp = metav1.Unix(int64(rnd.IntN(2)*1000), 0)
+		s.CreationTimestamp = metav1.Unix(int64(1000+rnd.IntN(2)), 0)
 		return s
 	case 2:
 		s := newService(name)

@@ -2,8 +2,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -108,7 +110,8 @@ func start[T object](ctx context.Context, a *API, r resource, trim func(T)) erro
 	w.synced = sync.OnceFunc(func() { close(synced) })
 	source := &listWatch{
 		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, metav1.NamespaceAll, r.narrow),
-		heard:     func(err error) { a.heard(ctx, r, err) },
+		api:       a,
+		resource:  r,
 	}
 	var zero T
 	pause := backoff
@@ -184,46 +187,59 @@ func (w *watch[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// A listWatch asks the API server, and tells what came of it.
+// A listWatch asks the API server for one resource, and tells what came of it.
+//
+// An API server that was away may have come back with another etcd, restored from
+// a backup, whose versions are smaller than those that we know. A watch from a
+// version that is yet to come would go well and say nothing, for hours. So what
+// was read before the API server was lost, were it by another watch, is listed
+// anew, and from no version.
 type listWatch struct {
 	*cache.ListWatch
-	heard func(error)
-
-	// stale is set when the API server was away: it may have come back with
-	// another etcd, restored from a backup, whose versions are smaller than those
-	// we know. A watch from a version that is yet to come would go well and say
-	// nothing, for hours.
-	stale bool
+	api      *API
+	resource resource
+	asOf     int64 // the API's losses when everything was listed last
 }
 
 // ListWithContext is called by the Reflector.
 func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	losses := l.api.losses.Load()
+	if l.asOf != losses {
+		o.ResourceVersion = ""
+	}
 	list, err := l.ListWatch.ListWithContext(ctx, o)
-	l.tell(err)
+	if err == nil {
+		l.asOf = losses
+	}
+	l.api.heard(ctx, l.resource, err)
 	return list, err
 }
 
 // WatchWithContext is called by the Reflector. With SendInitialEvents it is a
-// list that is streamed (KEP-3157). Where the API server does not do that, an
-// ordinary list follows at once: only what becomes of that matters.
+// list that is streamed (KEP-3157). Where the API server refuses that, an ordinary
+// list follows at once: only what becomes of that matters.
 func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	streamed := o.SendInitialEvents != nil
-	if l.stale && !streamed {
+	losses := l.api.losses.Load()
+	switch {
+	case l.asOf != losses && streamed:
+		o.ResourceVersion = ""
+	case l.asOf != losses:
 		return nil, apierrors.NewResourceExpired("the API server was away: list everything anew")
 	}
 	w, err := l.ListWatch.WatchWithContext(ctx, o)
-	if err == nil || !streamed {
-		l.tell(err)
+	var refused apierrors.APIStatus
+	switch {
+	case err == nil && reflect.TypeOf(w) == emptyWatch:
+		l.api.heard(ctx, l.resource, errors.New("no answer in time"))
+	case err == nil:
+		l.asOf = losses
+		l.api.heard(ctx, l.resource, nil)
+	case !streamed || !errors.As(err, &refused):
+		l.api.heard(ctx, l.resource, err)
 	}
 	return w, err
 }
 
-func (l *listWatch) tell(err error) {
-	switch {
-	case err == nil:
-		l.stale = false
-	case faultOf(err) == unreachable:
-		l.stale = true
-	}
-	l.heard(err)
-}
+// emptyWatch is what client-go makes of a timeout, in place of an error.
+var emptyWatch = reflect.TypeOf(apiwatch.NewEmptyWatch())

@@ -1,0 +1,429 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go4.org/netipx"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+func newClaim(addr string, holders ...string) *v1alpha1.AddressClaim {
+	c := &v1alpha1.AddressClaim{}
+	c.Name, c.Spec.Address, c.Spec.Pool = addr, addr, "lan"
+	for _, h := range holders {
+		c.Spec.Holders = append(c.Spec.Holders, v1alpha1.ClaimHolder{Namespace: "default", Name: h})
+	}
+	return c
+}
+
+// opaque says how to compare what cmp cannot look into.
+var opaque = []gocmp.Option{
+	gocmp.FilterPath(func(p gocmp.Path) bool { return p.Last().String() != ".NodeSelector" }, cmpopts.EquateEmpty()),
+	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
+	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+	gocmp.Comparer(func(a, b netipx.IPRange) bool { return a == b }),
+	gocmp.Comparer(func(a, b labels.Selector) bool { return a.String() == b.String() }),
+}
+
+// differs says in what the snapshot differs from that of objects.
+func differs(want *Snapshot) func(*Snapshot) string {
+	return func(got *Snapshot) string {
+		if d := gocmp.Diff(render(want), render(got)); d != "" {
+			return "-want +got:\n" + d
+		}
+		// What render does not show.
+		if d := gocmp.Diff(want, got, opaque...); d != "" {
+			return "-want +got:\n" + d
+		}
+		return ""
+	}
+}
+
+// ordinary is one object of each kind, and some more.
+func ordinary() []object {
+	return []object{
+		newService("a", "192.0.2.1"), newService("b"), newSlice("a1", "a", "10.0.0.1"), newSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
+		newNode("n1"), newNode("n2"), newPool("lan", "192.0.2.0/24"), newPeer("tor", "10.0.0.254"), newClaim("192.0.2.1", "a"),
+	}
+}
+
+func TestAPI(t *testing.T) {
+	for _, streams := range []bool{true, false} {
+		t.Run(fmt.Sprintf("streams=%v", streams), func(t *testing.T) {
+			s := newAPIServer(t, ordinary()...)
+			s.streams = streams
+			a := s.open(Options{})
+			if w := differs(Parse(s.all()...))(a.Snapshot()); w != "" {
+				t.Fatalf("when it was opened: %s", w)
+			}
+			s.set(newSlice("b1", "b", "10.0.0.2"), newService("c", "192.0.2.7"))
+			s.delete(Key{"Node", Name{Name: "n2"}})
+			s.delete(Key{"AddressClaim", Name{Name: "192.0.2.1"}})
+			awaitAPI(t, a, differs(Parse(s.all()...)))
+			if n := s.asked("list services"); (n == 0) != streams {
+				t.Errorf("%d plain lists", n)
+			}
+		})
+	}
+}
+
+// writeFiles writes objects as somebody would have got them from kubectl.
+func writeFiles(t *testing.T, objects []runtime.Object) string {
+	dir := t.TempDir()
+	for i, o := range objects {
+		gvk, _, err := scheme.ObjectKinds(o)
+		must(t, err)
+		o.GetObjectKind().SetGroupVersionKind(gvk[0])
+		y, err := yaml.Marshal(o)
+		must(t, err)
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%04d.yaml", i)), y, 0o644))
+	}
+	return dir
+}
+
+// Whatever happens, to the objects, the connections or the API server, the
+// snapshot comes to be that of a folder with the objects that there are.
+func TestAPIIsFiles(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			s := newAPIServer(t, ordinary()...)
+			s.streams = rnd.IntN(2) == 0
+			a := s.open(Options{})
+			saved := s.backup()
+			for range 60 {
+				switch rnd.IntN(30) {
+				case 0:
+					s.drop()
+				case 1:
+					s.forget()
+					s.drop()
+				case 2:
+					saved = s.backup()
+				case 3:
+					restore := rnd.IntN(2) == 0
+					s.outage(a, func() {
+						if restore {
+							s.restore(saved)
+						}
+					})
+				case 4:
+					awaitAPI(t, a, differs(Parse(s.all()...)))
+				default:
+					randomChange(rnd, s)
+				}
+			}
+			got := awaitAPI(t, a, differs(Parse(s.all()...)))
+			f, err := OpenFiles(t.Context(), writeFiles(t, s.all()), quiet)
+			must(t, err)
+			want := *f.Snapshot()
+			want.Problems = slices.Clone(want.Problems)
+			for i := range want.Problems {
+				want.Problems[i].File = "" // All that may differ.
+			}
+			if w := differs(&want)(got); w != "" {
+				t.Errorf("files differ: %s", w)
+			}
+		})
+	}
+}
+
+// outage is over when every watch has noticed, and f has been called.
+func (s *apiServer) outage(a *API, f func()) {
+	s.down()
+	for noticed := 0; noticed < len(a.synced); {
+		time.Sleep(time.Millisecond)
+		a.mu.Lock()
+		noticed = len(a.troubles)
+		a.mu.Unlock()
+	}
+	f()
+	s.up()
+}
+
+func randomChange(rnd *rand.Rand, s *apiServer) {
+	o := randomObject(rnd).(object)
+	if rnd.IntN(5) == 0 {
+		o = newClaim(fmt.Sprintf("192.0.2.%d", rnd.IntN(4)), string(rune('a'+rnd.IntN(4))))
+	}
+	if key, _ := KeyOf(o); rnd.IntN(3) == 0 {
+		s.delete(key)
+	} else {
+		s.set(o)
+	}
+}
+
+// away waits for the Problem that the API server does not answer.
+func away(s *Snapshot) string {
+	if slices.ContainsFunc(s.Problems, func(p Problem) bool {
+		return p.Object == "API server" && strings.HasPrefix(p.Message, "does not answer since ")
+	}) {
+		return ""
+	}
+	return "no Problem says that the API server is away"
+}
+
+// What each kind of interruption must lead to: the objects as they are then.
+func TestAPIRelist(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		interrupt func(*testing.T, *apiServer, *API)
+		relisted  bool
+	}{
+		{"a watch ends", func(_ *testing.T, s *apiServer, _ *API) { s.drop() }, false},
+		{"410 Gone", func(_ *testing.T, s *apiServer, _ *API) { s.forget(); s.drop() }, true},
+		{"the API server goes away", func(_ *testing.T, s *apiServer, a *API) { s.outage(a, func() {}) }, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := newAPIServer(t, ordinary()...)
+			a := s.open(Options{})
+			// client-go takes a watch that ends at once without an event for a fault.
+			s.set(ordinary()...)
+			key := Key{"Service", Name{"default", "b"}}
+			for v := ""; v != s.versionOf(key); {
+				time.Sleep(time.Millisecond)
+				v, _ = a.ResourceVersion(a.Snapshot().Services[1].Spec)
+			}
+			before := s.asked("stream services")
+			s.mu.Lock() // Nobody hears of what happens until it is unlocked.
+			gone := s.objects[key]
+			delete(s.objects, key)
+			s.version++
+			s.history = append(s.history, apiEvent{s.version, "DELETED", gone})
+			s.mu.Unlock()
+			tt.interrupt(t, s, a)
+			s.set(newService("later"))
+			awaitAPI(t, a, differs(Parse(s.all()...)))
+			if relisted := s.asked("stream services") != before; relisted != tt.relisted {
+				t.Errorf("listed anew: %v, want %v", relisted, tt.relisted)
+			}
+		})
+	}
+}
+
+// An API server that is restored from a backup is believed, although its versions
+// are smaller than those that were known.
+func TestAPIRestored(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	a := s.open(Options{})
+	saved := s.backup()
+	for i := range 20 {
+		s.set(newService(fmt.Sprint("later", i)))
+	}
+	awaitAPI(t, a, differs(Parse(s.all()...)))
+	s.outage(a, func() { s.restore(saved) })
+	awaitAPI(t, a, differs(Parse(s.all()...)))
+	s.set(newService("after")) // And what happens then is seen.
+	awaitAPI(t, a, differs(Parse(s.all()...)))
+}
+
+func TestAPIAway(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	r := prometheus.NewRegistry()
+	a := s.open(Options{Registerer: r})
+	before := a.Snapshot()
+	s.down()
+	gone := awaitAPI(t, a, away)
+	if len(gone.Problems) != 1 {
+		t.Errorf("problems: %v", gone.Problems)
+	}
+	if !sameArray(before.Services, gone.Services) || !sameArray(before.Claims, gone.Claims) || !sameArray(before.Nodes, gone.Nodes) {
+		t.Error("not everything stayed as it was")
+	}
+	m := a.metrics.of(services)
+	s.outage(a, func() {
+		if at := testutil.ToFloat64(m.since); time.Since(time.Unix(int64(at), 0)) > time.Minute {
+			t.Errorf("failing since %v", at)
+		}
+	})
+	back := awaitAPI(t, a, differs(Parse(s.all()...)))
+	if back.Services[0].Spec != before.Services[0].Spec || back.Claims[0] != before.Claims[0] {
+		t.Error("listing anew made other pointers of what had not changed")
+	}
+	if at := testutil.ToFloat64(m.since); at != 0 {
+		t.Errorf("failing since %v although it is back", at)
+	}
+	if n := testutil.ToFloat64(m.lists); n != 2 {
+		t.Errorf("%v lists of Services, want 2", n)
+	}
+	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) != 0 {
+		t.Errorf("metrics: %v %v", problems, err)
+	}
+}
+
+func notFound(resource string) *apierrors.StatusError {
+	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, "")
+}
+
+// Somebody who has forgotten to apply the CRDs is told which, and then it works.
+func TestAPIMissingCRD(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	s.refuse("addresspools", notFound("addresspools"))
+	s.refuse("nodes", apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", fmt.Errorf("no role")))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := OpenAPI(ctx, s.config(), Options{Log: quiet})
+	if err == nil {
+		t.Fatal("opened")
+	}
+	for _, want := range []string{
+		"addresspools.fanfare.io: is not installed; apply manifests/crds/fanfare.io_addresspools.yaml",
+		"nodes cannot be read since", "no role", context.DeadlineExceeded.Error(),
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+	if strings.Contains(err.Error(), "services") {
+		t.Errorf("error %q is about what was read", err)
+	}
+
+	opened := make(chan *API)
+	go func() {
+		a, err := OpenAPI(t.Context(), s.config(), Options{Log: quiet})
+		if err != nil {
+			t.Error(err)
+		}
+		opened <- a
+	}()
+	n := s.asked("list addresspools")
+	for s.asked("list addresspools") < n+2 { // It is tried again.
+		select {
+		case <-opened:
+			t.Fatal("opened")
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	s.refuse("addresspools", nil)
+	s.refuse("nodes", nil)
+	a := <-opened
+	if a == nil {
+		return
+	}
+	awaitAPI(t, a, differs(Parse(s.all()...)))
+}
+
+// The CRD may also go while we watch. All pools have gone with it.
+func TestAPILostCRD(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	a := s.open(Options{})
+	s.refuse("bgppeers", notFound("bgppeers"))
+	s.forget()
+	s.drop()
+	awaitAPI(t, a, func(s *Snapshot) string {
+		want := Problem{Object: "CustomResourceDefinition bgppeers.fanfare.io", Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml"}
+		if !slices.Equal(s.Problems, []Problem{want}) {
+			return fmt.Sprint(s.Problems)
+		}
+		return ""
+	})
+	if len(a.Snapshot().Peers) != 1 {
+		t.Error("the peer went although nobody deleted it")
+	}
+}
+
+// What is not needed is not asked for.
+func TestAPIOptions(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipClaims: true})
+	s.set(newNode("n1"), newSlice("b1", "b", "10.0.0.9"), newService("later"))
+	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
+	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil || len(snap.Claims) != 0 {
+		t.Errorf("watched too much:\n%s", render(snap))
+	}
+	if s.asked("stream endpointslices") != 0 || s.asked("stream addressclaims") != 0 {
+		t.Error("asked for what is not needed")
+	}
+	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 1 {
+		t.Error("asked for Nodes")
+	}
+}
+
+// A change leaves every other part the very same pointer, and one that means
+// nothing wakes nobody.
+func TestAPISharing(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	a := s.open(Options{})
+	before := a.Snapshot()
+	select {
+	case <-a.Changed():
+	default:
+	}
+	again := newSlice("b1", "b", "10.0.0.2", "10.0.0.3")
+	again.Annotations = map[string]string{"a": "b"}
+	s.set(again, newService("a", "192.0.2.1"), newSlice("other", "of-no-load-balancer", "10.9.9.9"))
+	events := a.metrics.of(endpointSlices).events
+	for testutil.ToFloat64(events) < 2 || testutil.ToFloat64(a.metrics.of(services).events) < 1 {
+		time.Sleep(time.Millisecond)
+	}
+	if a.Snapshot() != before {
+		t.Error("another snapshot of equal objects")
+	}
+	select {
+	case <-a.Changed():
+		t.Error("woken for nothing")
+	default:
+	}
+
+	s.set(newSlice("b1", "b", "10.0.0.4"))
+	after := awaitAPI(t, a, differs(Parse(s.all()...)))
+	if after.Services[0] != before.Services[0] || after.Services[1].Spec != before.Services[1].Spec || after.Services[1].Endpoints == before.Services[1].Endpoints {
+		t.Error("Services are not shared")
+	}
+	for what, same := range map[string]bool{
+		"Nodes": sameArray(before.Nodes, after.Nodes), "Pools": sameArray(before.Pools, after.Pools), "Claims": sameArray(before.Claims, after.Claims),
+		"Peers": sameArray(before.Peers, after.Peers), "Assignments": sameArray(before.Assignments, after.Assignments),
+	} {
+		if !same {
+			t.Errorf("%s: another array", what)
+		}
+	}
+}
+
+// A writer needs the version that the decision was made on, or one that means
+// the same, and none that means something else.
+func TestResourceVersion(t *testing.T) {
+	s := newAPIServer(t, newService("a", "192.0.2.1"))
+	a := s.open(Options{})
+	spec := a.Snapshot().Services[0].Spec
+	first, ok := a.ResourceVersion(spec)
+	if !ok || first == "" || spec.UID != "uid of Service default/a" {
+		t.Fatalf("version %q, %v, UID %q", first, ok, spec.UID)
+	}
+	same := newService("a", "192.0.2.1")
+	same.Labels = map[string]string{"a": "b"}
+	s.set(same)
+	for second := first; second == first; {
+		time.Sleep(time.Millisecond)
+		if second, ok = a.ResourceVersion(spec); !ok {
+			t.Fatal("a change without a meaning made the Spec stale")
+		}
+	}
+	s.set(newService("a"))
+	awaitAPI(t, a, differs(Parse(s.all()...)))
+	if v, ok := a.ResourceVersion(spec); ok {
+		t.Errorf("version %s of a Spec that is not so any more", v)
+	}
+}
