@@ -100,7 +100,7 @@ func Running(runDir string) bool {
 // Forget removes what speakers leave in the run directory.
 func Forget(runDir string) error {
 	var errs []error
-	for _, name := range []string{"assignments.json", "speaker.lock", "speaker.sock"} {
+	for _, name := range []string{"assignments.json", "cluster.json", "speaker.lock", "speaker.sock"} {
 		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

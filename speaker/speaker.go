@@ -40,7 +40,10 @@ type Options struct {
 	// Linger is how long an address is forwarded after its route was withdrawn.
 	Linger time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
-	Listen   string
+	Listen string
+	// Remember says whether what Source says now is to be written to the run
+	// directory, for a start without the API server; nil: never.
+	Remember func() bool
 	Source   cluster.Source
 	Log      *slog.Logger
 	Registry *prometheus.Registry
@@ -56,6 +59,7 @@ type speaker struct {
 	pass    *pass
 	decider *Decider
 	memory  memory
+	diary   *diary
 	metrics *metrics
 
 	started time.Time
@@ -89,6 +93,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	}
 	defer serving.Close()
 	s.loop(ctx)
+	defer s.diary.close()
 	return s.stop(kill)
 }
 
@@ -106,6 +111,7 @@ func start(ctx context.Context, o Options) (*speaker, error) {
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
 	s.decider = NewDecider(o.Config)
 	s.memory = memory{dir: o.RunDir}
+	s.diary = newDiary(o)
 	s.metrics = newMetrics(o.Registry)
 	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger, o.Log)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
@@ -175,6 +181,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	}
 	s.metrics.observe(time.Since(began), err)
 	s.publish(d, err)
+	s.diary.note(d.snap)
 	return errors.Join(err, s.memory.keep(d.snap))
 }
 

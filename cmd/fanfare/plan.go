@@ -14,8 +14,9 @@ func planCommand() *cobra.Command {
 	var node nodeFlags
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Say what a speaker would do with a folder of YAML, and why",
-		Long: `Say what the speaker of a node would do with a folder of YAML, and why.
+		Short: "Say what a speaker would do, and why",
+		Long: `Say what the speaker of a node would do with a folder of YAML, or with what an
+API server says, and why.
 
 It reads and computes only: neither kernel nor network is touched, and it may
 run anywhere, for any node.`,
@@ -27,7 +28,7 @@ run anywhere, for any node.`,
 			}
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			source, err := node.source(ctx, slog.New(slog.DiscardHandler))
+			source, _, err := node.source(ctx, slog.New(slog.DiscardHandler), nil)
 			if err != nil {
 				return err
 			}

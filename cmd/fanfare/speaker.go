@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
@@ -29,13 +30,15 @@ const defaultRunDir = "/run/fanfare"
 // the speaker and for a plan of what it would do.
 type nodeFlags struct {
 	files       string
+	kubeconfig  string
 	node        string
 	runDir      string
 	detectLocal []string
 }
 
 func (f *nodeFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML to read; a file counts once it is renamed into it")
+	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML to read instead of an API server; a file counts once it is renamed into it")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server; the pod's service account when empty")
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default $NODE_NAME")
 	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder for the socket and for what is remembered until the next start")
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
@@ -48,8 +51,8 @@ func (f *nodeFlags) config() (speaker.Config, error) {
 	if f.node == "" {
 		return c, errors.New("--node-name: missing; give the name of this node's Node object")
 	}
-	if f.files == "" {
-		return c, errors.New("--files: missing; give a folder of Kubernetes YAML")
+	if f.files != "" && f.kubeconfig != "" {
+		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
 	}
 	for _, d := range f.detectLocal {
 		if err := detect(&c, d); err != nil {
@@ -85,9 +88,36 @@ func detect(c *speaker.Config, criterion string) error {
 	return nil
 }
 
-// source reads the folder and gives out addresses as a controller would,
+// patience is how long a speaker waits for the API server before it goes on with
+// what the last one knew. It must be well below the time for which routers keep
+// the routes of a speaker that restarts.
+const patience = 5 * time.Second
+
+// source opens what the flags say: a folder, or an API server. Fresh says whether
+// what the API server says is from now, and is nil for a folder.
+func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, fresh func() bool, err error) {
+	if f.files != "" {
+		source, err = f.folder(ctx, log)
+		return source, nil, err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return nil, nil, fmt.Errorf("no --files, and no API server: %w; give --kubeconfig outside a cluster", err)
+	}
+	open := func(ctx context.Context) (cluster.Source, error) {
+		// Of the Nodes a speaker that only speaks BGP needs its own.
+		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, Log: log, Registerer: r})
+	}
+	standby, err := cluster.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
+	if err != nil {
+		return nil, nil, err
+	}
+	return ipam.NewReader(standby), standby.Fresh, nil
+}
+
+// folder reads the folder and gives out addresses as a controller would,
 // remembering those of the last run.
-func (f *nodeFlags) source(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
+func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
 	held, err := speaker.Held(f.runDir)
 	if err != nil {
 		return nil, err
@@ -130,13 +160,14 @@ withdraws everything and forwards for the linger time first.`,
 			}
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
-			source, err := node.source(ctx, log)
+			metrics := registry()
+			source, fresh, err := node.source(ctx, log, metrics)
 			if err != nil {
 				return err
 			}
 			return speaker.Run(ctx, kill, speaker.Options{
-				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen,
-				Source: source, Log: log, Registry: registry(), Version: version(),
+				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen, Remember: fresh,
+				Source: source, Log: log, Registry: metrics, Version: version(),
 			})
 		},
 	}

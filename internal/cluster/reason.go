@@ -77,6 +77,7 @@ const (
 	Lingering         Code = "Lingering"         // withdrawn, still forwarded for those who have not heard
 
 	// No address, or a doubtful one.
+	Unassigned       Code = "Unassigned"       // the controller has not given it one
 	NoPool           Code = "NoPool"           // no pool to take an address from
 	PoolExhausted    Code = "PoolExhausted"    // every address of the pools is taken
 	RequestRefused   Code = "RequestRefused"   // the requested address or pool cannot be had

@@ -26,7 +26,7 @@ type remembered struct {
 // starts while the API server is away. A crash leaves the old file or the new.
 func Remember(path string, s *Snapshot) error {
 	keep := *s
-	keep.Problems, keep.Claims = nil, nil
+	keep.Problems = nil
 	data, err := json.Marshal(remembered{memoryVersion, time.Now(), &keep})
 	if err != nil {
 		return fmt.Errorf("remember the cluster: %w", err)
