@@ -54,7 +54,7 @@ func TestBGPHoldTime(t *testing.T) {
 	await(t, l.Speaker("n1").Freeze())
 	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
 	t.Cleanup(func() { l.Speaker("n1").Thaw() })
-	await(t, l.Router.AwaitNextHops(ctx, 4*time.Second, vip, "n2", "n3"))
+	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n2", "n3"))
 	t.Logf("stopped speaker: n1 was no next hop any more after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
 	thawed := time.Now()
 	await(t, l.Speaker("n1").Thaw())

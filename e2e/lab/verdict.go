@@ -101,12 +101,15 @@ type nodeState struct {
 }
 
 func (j *judge) violate(at time.Time, node string, vip netip.Addr, format string, args ...any) {
-	for _, e := range j.record.excused {
-		if e.node == node && at.After(e.from) && at.Before(e.to) {
-			return
-		}
+	if j.record.harmed(at, node) {
+		return
 	}
 	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.record.history(at, node, vip)})
+}
+
+// harmed says whether somebody harmed the node's table at that time.
+func (r record) harmed(at time.Time, node string) bool {
+	return slices.ContainsFunc(r.excused, func(e excuse) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
 }
 
 // history tells what was seen of an address on a node, within a second of a time.
@@ -267,8 +270,8 @@ func (j *judge) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 		return
 	}
 	left, ok := n.left[vip]
-	if !ok {
-		return // it never was announced
+	if !ok || j.record.harmed(e.at, e.node) {
+		return // it never was announced, or it was not us
 	}
 	delete(n.left, vip)
 	j.Withdrawn++

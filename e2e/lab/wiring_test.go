@@ -26,10 +26,12 @@ func TestLabReachesPods(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", addr, err)
 		}
-		if a.Saw != a.From || a.Saw.Addr() != want {
+		// The port may differ: conntrack chooses another one if the same has led
+		// to the pod by way of a VIP just before.
+		if a.Saw.Addr() != want {
 			t.Errorf("%s: saw %s, the client is %s: want %s", addr, a.Saw, a.From, want)
 		}
-		if a, err = l.Client.AskUDP(ctx, netip.AddrPort{}, port(to, EchoPort)); err != nil || a.Saw != a.From {
+		if a, err = l.Client.AskUDP(ctx, netip.AddrPort{}, port(to, EchoPort)); err != nil || a.Saw.Addr() != want {
 			t.Errorf("%s by UDP: %+v, %v", addr, a, err)
 		}
 	}
@@ -44,7 +46,7 @@ func TestLabRoutesBetweenNodes(t *testing.T) {
 				continue
 			}
 			c := Client{l.Namespace(from)}
-			if a, err := c.Get(ctx, netip.AddrPort{}, port(netip.MustParseAddr(to), WebPort)); err != nil || a.Saw != a.From {
+			if a, err := c.Get(ctx, netip.AddrPort{}, port(netip.MustParseAddr(to), WebPort)); err != nil || a.Saw.Addr() != a.From.Addr() {
 				t.Errorf("%s to %s: %+v, %v", from, to, a, err)
 			}
 		}

@@ -1,0 +1,196 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+)
+
+// A Client does what tests do with kubectl: objects are YAML.
+type Client struct {
+	discovery *discovery.DiscoveryClient
+	mapper    *restmapper.DeferredDiscoveryRESTMapper
+	dynamic   *dynamic.DynamicClient
+}
+
+// NewClient is a client for cfg.
+func NewClient(cfg *rest.Config) (*Client, error) {
+	disco, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{disco, restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco)), dyn}, nil
+}
+
+func (c *Client) ready(ctx context.Context) error {
+	_, err := c.discovery.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+	return err
+}
+
+// Apply creates the objects of YAML documents, or changes them to be so, as
+// kubectl apply --server-side does. A status in them is written too, as only a
+// controller can do otherwise.
+func (c *Client) Apply(ctx context.Context, text string) error {
+	objects, err := decode(text)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range objects {
+		if err := c.apply(ctx, o); err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	r, err := c.resource(o)
+	if err != nil {
+		return err
+	}
+	force := metav1.ApplyOptions{FieldManager: "e2e", Force: true}
+	status, has := o.Object["status"]
+	delete(o.Object, "status")
+	if _, err := r.Apply(ctx, o.GetName(), o, force); err != nil || !has {
+		return err
+	}
+	o.Object = map[string]any{"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "metadata": o.Object["metadata"], "status": status}
+	_, err = r.ApplyStatus(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "e2e-status", Force: true})
+	return err
+}
+
+// ApplyFiles applies files, or the files of folders.
+func (c *Client) ApplyFiles(ctx context.Context, paths ...string) error {
+	var errs []error
+	for _, path := range paths {
+		files, err := filepath.Glob(filepath.Join(path, "*.yaml"))
+		if len(files) == 0 {
+			files = []string{path}
+		}
+		errs = append(errs, err)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err == nil {
+				err = c.Apply(ctx, string(text))
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", file, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Delete deletes the objects of YAML documents, of which only type and name count.
+// Those that are not there are no error.
+func (c *Client) Delete(ctx context.Context, text string) error {
+	objects, err := decode(text)
+	if err != nil {
+		return err
+	}
+	slices.Reverse(objects) // Namespaces come first, and go last.
+	var errs []error
+	for _, o := range objects {
+		r, err := c.resource(o)
+		if err == nil {
+			// Pods are not asked to stop: nobody runs them.
+			err = r.Delete(ctx, o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+		}
+		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Patch merges a patch, as JSON, into an object or a subresource of it.
+func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name, patch string, subresource ...string) error {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(gvk)
+	o.SetNamespace(namespace)
+	r, err := c.resource(o)
+	if err != nil {
+		return err
+	}
+	_, err = r.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "e2e"}, subresource...)
+	return err
+}
+
+// List returns all objects of a kind, in all namespaces.
+func (c *Client) List(ctx context.Context, gvk schema.GroupVersionKind) ([]unstructured.Unstructured, error) {
+	m, err := c.mapping(gvk)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.dynamic.Resource(m.Resource).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", m.Resource.Resource, err)
+	}
+	return list.Items, nil
+}
+
+func (c *Client) resource(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	m, err := c.mapping(o.GroupVersionKind())
+	if err != nil {
+		return nil, err
+	}
+	r := c.dynamic.Resource(m.Resource)
+	if m.Scope.Name() == meta.RESTScopeNameRoot {
+		return r, nil
+	}
+	if o.GetNamespace() == "" {
+		return r.Namespace(metav1.NamespaceDefault), nil
+	}
+	return r.Namespace(o.GetNamespace()), nil
+}
+
+// mapping finds the resource of a kind. One that is new, such as that of a CRD
+// that was just applied, is asked for.
+func (c *Client) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	m, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) {
+		c.mapper.Reset()
+		m, err = c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	}
+	return m, err
+}
+
+func decode(text string) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader([]byte(text)), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		switch err := d.Decode(&o.Object); {
+		case err == io.EOF:
+			return objects, nil
+		case err != nil:
+			return nil, err
+		}
+		if len(o.Object) != 0 {
+			objects = append(objects, o)
+		}
+	}
+}

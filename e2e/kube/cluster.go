@@ -1,0 +1,229 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// A Cluster is a control plane that runs.
+type Cluster struct {
+	Etcd, APIServer, ControllerManager *Process
+
+	tools, dir string
+	pki        *pki
+	addr       netip.Addr // of the API server
+	ports      [3]int     // of the API server, of etcd for clients and for its peers
+	admin      *Client
+}
+
+// readyLimit is ten times what a start takes on two idle cores.
+const readyLimit = 60 * time.Second
+
+// Start starts a control plane that is reached at addr, which may be a loopback
+// address, and returns when it is ready: in some three seconds. Its files are in
+// dir, which must be empty or not exist. The caller must Stop it, also after an error.
+func Start(ctx context.Context, tools, dir string, addr netip.Addr) (*Cluster, error) {
+	c := &Cluster{tools: tools, dir: dir, addr: addr}
+	if err := c.prepare(); err != nil {
+		return c, fmt.Errorf("control plane: %w", err)
+	}
+	if err := c.StartEtcd(); err != nil {
+		return c, err
+	}
+	if err := c.StartAPIServer(ctx); err != nil {
+		return c, err
+	}
+	return c, c.startControllerManager()
+}
+
+// prepare makes everything that is not a process.
+func (c *Cluster) prepare() (err error) {
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	if c.pki, err = newPKI(); err != nil {
+		return err
+	}
+	// The service accounts' key needs no certificate; one comes with it.
+	serviceAccounts, err := c.pki.user("service-accounts")
+	if err != nil {
+		return err
+	}
+	server, err := c.pki.server("kube-apiserver", c.addr, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.96.0.1"))
+	if err != nil {
+		return err
+	}
+	err = errors.Join(
+		os.WriteFile(c.path("ca.crt"), c.pki.ca, 0o644),
+		serviceAccounts.write(c.dir, "sa"),
+		server.write(c.dir, "server"),
+	)
+	if err != nil {
+		return err
+	}
+	return c.choosePorts()
+}
+
+func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
+
+// choosePorts finds ports that nobody has. They are all open at once, so that
+// they differ; somebody may still take one before it is used, which is seen then.
+func (c *Cluster) choosePorts() error {
+	for i := range c.ports {
+		l, err := net.Listen("tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0).String())
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		c.ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return nil
+}
+
+func (c *Cluster) etcdURL(port int) string { return "http://127.0.0.1:" + strconv.Itoa(port) }
+
+// StartEtcd starts etcd, on what it had when it was killed.
+func (c *Cluster) StartEtcd() (err error) {
+	client, peer := c.etcdURL(c.ports[1]), c.etcdURL(c.ports[2])
+	c.Etcd, err = c.start("etcd", "--name=e", "--data-dir="+c.path("etcd"), "--listen-client-urls="+client, "--advertise-client-urls="+client,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=e="+peer,
+		"--unsafe-no-fsync", "--log-level=warn")
+	return err
+}
+
+// StartAPIServer starts kube-apiserver and returns when it is ready.
+func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
+	c.APIServer, err = c.start("kube-apiserver",
+		"--etcd-servers="+c.etcdURL(c.ports[1]),
+		"--bind-address="+c.addr.String(), "--advertise-address="+c.addr.String(), "--secure-port="+strconv.Itoa(c.ports[0]),
+		"--tls-cert-file="+c.path("server.crt"), "--tls-private-key-file="+c.path("server.key"), "--client-ca-file="+c.path("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("sa.key"),
+		"--service-account-signing-key-file="+c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
+		"--authorization-mode=Node,RBAC", "--allow-privileged=true",
+		// Pods are objects here, and need no token. The Service "kubernetes" needs no
+		// endpoints, which may not be on loopback.
+		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
+		"--kubelet-preferred-address-types=InternalIP")
+	if err != nil {
+		return err
+	}
+	if c.admin == nil {
+		cfg, err := c.Config("admin", "system:masters")
+		if err != nil {
+			return err
+		}
+		if c.admin, err = NewClient(cfg); err != nil {
+			return err
+		}
+	}
+	return c.APIServer.ready(ctx, readyLimit, c.admin.ready)
+}
+
+func (c *Cluster) startControllerManager() error {
+	kubeconfig := c.path("controller-manager.kubeconfig")
+	if err := c.WriteKubeconfig(kubeconfig, "system:kube-controller-manager", "system:masters"); err != nil {
+		return err
+	}
+	var err error
+	c.ControllerManager, err = c.start("kube-controller-manager", "--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
+		"--cluster-name=e2e", "--allocate-node-cidrs", "--cluster-cidr=10.244.0.0/16,fd00:244::/48", "--node-cidr-mask-size-ipv4=24",
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
+		// A node is what tests write. That nobody renews its lease is no reason to
+		// taint it.
+		"--controllers=endpointslice-controller,node-ipam-controller,namespace-controller,garbage-collector-controller")
+	return err
+}
+
+// Stop ends everything, and removes what it wrote.
+func (c *Cluster) Stop() error {
+	for _, p := range []*Process{c.ControllerManager, c.APIServer, c.Etcd} {
+		p.Kill()
+	}
+	return os.RemoveAll(c.dir)
+}
+
+// Logs are the files that the processes write their logs to.
+func (c *Cluster) Logs() []string {
+	logs, _ := filepath.Glob(c.path("*.log")) // The pattern is good.
+	slices.Sort(logs)
+	return logs
+}
+
+// Host is the URL of the API server.
+func (c *Cluster) Host() string {
+	return "https://" + netip.AddrPortFrom(c.addr, uint16(c.ports[0])).String()
+}
+
+// Config is how a user reaches the API server. Groups decide what he may do:
+// system:masters may do anything.
+func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
+	cert, err := c.pki.user(user, groups...)
+	if err != nil {
+		return nil, err
+	}
+	return &rest.Config{
+		Host: c.Host(),
+		// Whoever tests wants an answer, and not to be slowed down by politeness.
+		QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{
+			CAData: c.pki.ca, CertData: cert.cert, KeyData: cert.key,
+		},
+	}, nil
+}
+
+// WriteKubeconfig writes the same into a file for another process.
+func (c *Cluster) WriteKubeconfig(path, user string, groups ...string) error {
+	cert, err := c.pki.user(user, groups...)
+	if err != nil {
+		return err
+	}
+	k := clientcmdapi.NewConfig()
+	k.Clusters["e2e"] = &clientcmdapi.Cluster{Server: c.Host(), CertificateAuthorityData: c.pki.ca}
+	k.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: cert.cert, ClientKeyData: cert.key}
+	k.Contexts["e2e"] = &clientcmdapi.Context{Cluster: "e2e", AuthInfo: user}
+	k.CurrentContext = "e2e"
+	return clientcmd.WriteToFile(*k, path)
+}
+
+// Admin may do anything.
+func (c *Cluster) Admin() *Client { return c.admin }
+
+// Backup copies etcd's data to dir, as of an instant: for that etcd is killed and
+// started again, with the API server.
+func (c *Cluster) Backup(ctx context.Context, dir string) error {
+	return c.withoutEtcd(ctx, func() error { return os.CopyFS(dir, os.DirFS(c.path("etcd"))) })
+}
+
+// Restore puts a backup in the place of etcd's data.
+func (c *Cluster) Restore(ctx context.Context, dir string) error {
+	return c.withoutEtcd(ctx, func() error {
+		if err := os.RemoveAll(c.path("etcd")); err != nil {
+			return err
+		}
+		return os.CopyFS(c.path("etcd"), os.DirFS(dir))
+	})
+}
+
+func (c *Cluster) withoutEtcd(ctx context.Context, f func() error) error {
+	c.APIServer.Kill()
+	c.Etcd.Kill()
+	if err := f(); err != nil {
+		return fmt.Errorf("etcd's data: %w", err)
+	}
+	if err := c.StartEtcd(); err != nil {
+		return err
+	}
+	return c.StartAPIServer(ctx)
+}
