@@ -46,7 +46,9 @@ func (m *memory) keep(snap *cluster.Snapshot) error {
 }
 
 // Held returns the assignments that the last speaker with this run directory
-// remembered; none when there was no such speaker.
+// remembered; none when there was no such speaker. A file that cannot be read is
+// put aside, and the error says so: a speaker that does not start would be worse
+// than addresses that may move.
 func Held(runDir string) ([]cluster.Assignment, error) {
 	m := memory{dir: runDir}
 	data, err := os.ReadFile(m.path())
@@ -58,7 +60,7 @@ func Held(runDir string) ([]cluster.Assignment, error) {
 	}
 	var held []cluster.Assignment
 	if err := json.Unmarshal(data, &held); err != nil {
-		return nil, fmt.Errorf("%s: %w; remove the file to forget the addresses given out so far", m.path(), err)
+		return nil, errors.Join(fmt.Errorf("remembered assignments are lost: %s: %w", m.path(), err), os.Rename(m.path(), m.path()+".bad"))
 	}
 	return held, nil
 }

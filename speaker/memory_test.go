@@ -57,15 +57,20 @@ func TestMemoryWritesOnlyChanges(t *testing.T) {
 	}
 }
 
-func TestHeldNamesABrokenFile(t *testing.T) {
+func TestHeldPutsABrokenFileAside(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "assignments.json")
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Held(dir)
-	if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
-		t.Errorf("got %v", err)
+	if held, err := Held(dir); err == nil || held != nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("got %v, %v", held, err)
+	}
+	if held, err := Held(dir); err != nil || held != nil {
+		t.Errorf("the second time: %v, %v", held, err)
+	}
+	if _, err := os.Stat(path + ".bad"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
@@ -101,6 +102,7 @@ func TestPrintStatus(t *testing.T) {
 				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.NoEndpoints, "connections are refused: no endpoint is ready anywhere"),
 					reason("bgp", cluster.NoEndpoints, "not announced: no endpoint is ready anywhere")}},
 		},
+		Proxy:    proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing"},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
 		Problems: []cluster.Problem{{Object: "AddressPool lan", File: "pool.yaml", Field: "spec.addresses[0]", Value: "x", Message: "want a prefix"}},
 	}
@@ -121,6 +123,7 @@ ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 Needs attention:
   forward: no; announce: no
   a change has been waiting for 5s
+  somebody else changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
   router tor2: connection refused
   AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
   Service shop/db: there is no AddressPool

@@ -120,7 +120,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
 	held, err := speaker.Held(f.runDir)
 	if err != nil {
-		return nil, err
+		log.Error("Services may get other addresses than before", "err", err)
 	}
 	files, err := cluster.OpenFiles(ctx, f.files, log)
 	if err != nil {

@@ -84,7 +84,8 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	}
 }
 
-// announced is "yes", or "no" and why.
+// announced is "yes", or "no" and why. What no router hears is not announced,
+// whatever we say.
 func announced(a speaker.AddressStatus) string {
 	var why []string
 	for _, r := range a.Reasons {
@@ -95,8 +96,11 @@ func announced(a speaker.AddressStatus) string {
 	if len(why) == 0 {
 		return yes(a.Announced)
 	}
-	return yes(a.Announced) + ": " + strings.Join(why, "; ")
+	return "no: " + strings.Join(why, "; ")
 }
+
+// repairNews is how long a repair is worth telling.
+const repairNews = time.Hour
 
 // attention is what somebody has to do something about.
 func attention(st *speaker.Status, now time.Time) (lines []string) {
@@ -106,6 +110,9 @@ func attention(st *speaker.Status, now time.Time) (lines []string) {
 	}
 	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
 		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
+	}
+	if ago := now.Sub(st.Proxy.LastRepair); st.Proxy.Repairs > 0 && ago < repairNews {
+		say("somebody else changed the kernel's table; it was repaired %d times, last %s ago: %s", st.Proxy.Repairs, duration.HumanDuration(ago), st.Proxy.Found)
 	}
 	if e := st.Proxy.ConntrackError; e != "" {
 		say("flows to endpoints that are gone may go on: %s", e)
