@@ -19,6 +19,7 @@ func addKnownTypes(s *runtime.Scheme) error {
 		&AddressClaim{}, &AddressClaimList{},
 		&AddressPool{}, &AddressPoolList{},
 		&BGPPeer{}, &BGPPeerList{},
+		&SpeakerStatus{}, &SpeakerStatusList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -1,0 +1,156 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// MaxSpeakerReasons is how many reasons a SpeakerStatus lists. All of them for
+// 10,000 addresses would be beyond what etcd takes; the speaker's own socket has
+// them.
+const MaxSpeakerReasons = 100
+
+// SpeakerReport is what one speaker does.
+type SpeakerReport struct {
+	// Version is the speaker's.
+	//
+	// +optional
+	Version string `json:"version,omitempty"`
+
+	// Changed is when the report last changed. It is no sign of life.
+	//
+	// +optional
+	Changed metav1.Time `json:"changed,omitzero"`
+
+	// Established counts the sessions that are up, of all: "1/2".
+	//
+	// +optional
+	Established string `json:"established,omitempty"`
+
+	// Sessions are the BGP sessions of the node.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	Sessions []SpeakerSession `json:"sessions,omitempty"`
+
+	// Addresses counts the addresses of Services.
+	//
+	// +optional
+	Addresses SpeakerAddresses `json:"addresses,omitzero"`
+
+	// Repairs counts how often somebody else changed the kernel's table, since
+	// the speaker started.
+	//
+	// +optional
+	Repairs int64 `json:"repairs,omitempty"`
+
+	// Error is what went wrong in the last attempt to bring kernel and network
+	// in line, empty when nothing did.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Error string `json:"error,omitempty"`
+
+	// Attention counts what somebody has to do something about.
+	//
+	// +optional
+	Attention int32 `json:"attention,omitempty"`
+
+	// Reasons are the first 100 of those that are no plain yes.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=100
+	Reasons []SpeakerReason `json:"reasons,omitempty"`
+}
+
+// SpeakerSession is one BGP session.
+type SpeakerSession struct {
+	// Name is the BGPPeer's.
+	//
+	// +required
+	Name string `json:"name"`
+	// Address is the router's.
+	//
+	// +required
+	Address string `json:"address"`
+	// ASN is the router's.
+	//
+	// +required
+	ASN int64 `json:"asn"`
+	// State is a state of RFC 4271 §8.2.2.
+	//
+	// +required
+	State string `json:"state"`
+	// Since is when the session became established, or ceased to be.
+	//
+	// +optional
+	Since metav1.Time `json:"since,omitzero"`
+	// Routes counts the routes that the router is told.
+	//
+	// +optional
+	Routes int32 `json:"routes"`
+	// Error is why the session is not up, for an operator.
+	//
+	// +optional
+	Error string `json:"error,omitempty"`
+}
+
+// SpeakerAddresses counts addresses.
+type SpeakerAddresses struct {
+	// Assigned addresses are held by Services.
+	Assigned int32 `json:"assigned"`
+	// Forwarded addresses are in the kernel.
+	Forwarded int32 `json:"forwarded"`
+	// Announced addresses are told to at least one router that listens.
+	Announced int32 `json:"announced"`
+	// Lingering addresses are withdrawn, and forwarded for those who have not
+	// heard.
+	Lingering int32 `json:"lingering"`
+}
+
+// SpeakerReason is why something is not done, or not as asked.
+type SpeakerReason struct {
+	// Address is absent when the Service has none.
+	//
+	// +optional
+	Address string `json:"address,omitempty"`
+	// Service is namespace/name, absent when it is about another object.
+	//
+	// +optional
+	Service string `json:"service,omitempty"`
+	// Code is for programs.
+	//
+	// +required
+	Code string `json:"code"`
+	// Message is a sentence.
+	//
+	// +required
+	Message string `json:"message"`
+}
+
+// SpeakerStatus is what the speaker of a node does, and why not more. It has the
+// node's name; the speaker writes it, and nobody else.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,path=speakerstatuses,singular=speakerstatus
+// +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.established`
+// +kubebuilder:printcolumn:name="Addresses",type=integer,JSONPath=`.status.addresses.assigned`
+// +kubebuilder:printcolumn:name="Forwarded",type=integer,JSONPath=`.status.addresses.forwarded`
+// +kubebuilder:printcolumn:name="Announced",type=integer,JSONPath=`.status.addresses.announced`
+// +kubebuilder:printcolumn:name="Attention",type=integer,JSONPath=`.status.attention`
+// +kubebuilder:printcolumn:name="Changed",type=date,JSONPath=`.status.changed`
+type SpeakerStatus struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +optional
+	Status SpeakerReport `json:"status,omitzero"`
+}
+
+// SpeakerStatusList is a list of SpeakerStatuses.
+//
+// +kubebuilder:object:root=true
+type SpeakerStatusList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []SpeakerStatus `json:"items"`
+}
