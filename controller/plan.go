@@ -25,7 +25,11 @@ type settlement struct {
 	// nothing of this holds.
 	spec   *cluster.Spec
 	secure []claim
-	addrs  []netip.Addr // in the order of the Service's families
+	// disputed are addresses that the status says and that another Service has.
+	// They are taken away only if the claim says so at the API server, too: the
+	// snapshot may have an old one.
+	disputed []netip.Addr
+	addrs    []netip.Addr // in the order of the Service's families
 	told   cluster.Told
 }
 
@@ -145,7 +149,17 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 			n.secure = append(n.secure, c)
 		}
 	}
+	for _, a := range spec.Status {
+		if !slices.Contains(n.addrs, a) && p.others(a, spec.Name) {
+			n.disputed = append(n.disputed, a)
+		}
+	}
 	return n, len(n.secure) != 0 || n.writesStatus()
+}
+
+// others says whether another Service than name has the address or its claim.
+func (p *planner) others(a netip.Addr, name cluster.Name) bool {
+	return len(p.holders[a]) != 0 || p.claims[a] != nil && !holds(p.claims[a], name)
 }
 
 // tell is what the Service's condition shall say.
@@ -237,6 +251,9 @@ func (r release) String() string {
 
 func (n settlement) String() string {
 	var b strings.Builder
+	for _, a := range n.disputed {
+		fmt.Fprintf(&b, "unless claim %s names %s:\n", a, n.spec.Name)
+	}
 	for _, c := range n.secure {
 		switch {
 		case c.old == nil:

@@ -36,7 +36,7 @@ type writer struct {
 	tell func(context.Context, *corev1.Service, cluster.Told)
 }
 
-// do carries out a settlement: the claims, then the status.
+// settle carries out a settlement: the claims, then the status.
 func (w writer) settle(ctx context.Context, n settlement) error {
 	live, err := w.service(ctx, n.spec.Name)
 	if err != nil {
@@ -44,6 +44,11 @@ func (w writer) settle(ctx context.Context, n settlement) error {
 	}
 	if !same(live, n.spec) {
 		return fmt.Errorf("service %s: %w", n.spec.Name, errStale)
+	}
+	for _, a := range n.disputed {
+		if err := w.lost(ctx, a, n.spec.Name); err != nil {
+			return fmt.Errorf("claim %s: %w", a, err)
+		}
 	}
 	for _, c := range n.secure {
 		if err := w.secure(ctx, c, live); err != nil {
@@ -59,6 +64,19 @@ func (w writer) settle(ctx context.Context, n settlement) error {
 	}
 	if n.told != n.spec.Told {
 		w.tell(ctx, after, n.told)
+	}
+	return nil
+}
+
+// lost returns nil when the claim of a names others, and not the Service. If
+// there is none, whoever shall have the address has to claim it first.
+func (w writer) lost(ctx context.Context, a netip.Addr, name cluster.Name) error {
+	c, err := w.readClaim(ctx, v1alpha1.ClaimName(a))
+	switch {
+	case err != nil:
+		return stale(err)
+	case holds(c, name) || len(c.Holders) == 0:
+		return fmt.Errorf("%w: nobody else has claimed it", errStale)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(snap)
 	for _, a := range snap.Assignments {
 		written := slices.Contains(p.status(a.Service), a.Addr)
-		p.claim(a, written, !written || a.Pool != "" || p.fenced(a))
+		p.claim(a, written, !written || a.Pool != "" || p.claimed(a.Addr, a.Service))
 	}
 	p.run()
 	return p.assignments(), p.sortedReasons()
@@ -104,11 +104,11 @@ func newPlan(snap *cluster.Snapshot) *plan {
 		p.byName[s.Name] = p.holders[i]
 	}
 	slices.SortStableFunc(p.holders, compareAge) // They are sorted by name.
-	p.readClaims(snap.Claims)
 	for _, c := range snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
 	slices.SortStableFunc(p.pools, func(a, b *pool) int { return cluster.CompareAge(a.Created, b.Created) })
+	p.readClaims(snap.Claims)
 	return p
 }
 
@@ -142,9 +142,9 @@ func (p *plan) readClaims(claims []*cluster.Claim) {
 	}
 }
 
-// fenced says whether a is what a Claim says too.
-func (p *plan) fenced(a cluster.Assignment) bool {
-	return slices.ContainsFunc(p.fences[a.Addr].holders, func(h *holder) bool { return h.Name == a.Service })
+// claimed says whether name is a holder of the Claim of a.
+func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
+	return slices.ContainsFunc(p.fences[a].holders, func(h *holder) bool { return h.Name == name })
 }
 
 // owner is the Service that has address a or goes before h in having it, nil
@@ -262,6 +262,9 @@ func (p *plan) keepOne(h *holder, c claim) {
 		h.foreign = true
 		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so it is left to whoever gave it: to have an address from here, remove the status, or add %s to a pool; %s",
 			c.addr, c.addr, p.describePools())
+	case other != nil && c.written && p.claimed(c.addr, *other):
+		// Who is wrong is clear, so h gets another one.
+		p.refuse(h, cluster.AddressConflict, "the status said %s, which %s has claimed", c.addr, *other)
 	case other != nil && c.written:
 		h.settle(family)
 		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, *other)
@@ -315,7 +318,7 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	case other != nil:
 		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other)
 	case p.fences[a].gone != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s, which is gone, still holds", p.fences[a].gone)
+		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fences[a].gone)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
 	case h.RequestedPool != "" && pool.Name != h.RequestedPool:

@@ -1,0 +1,478 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+// A world is one API server, users, and two controllers that both believe that
+// they lead. In it, whatever can go wrong does: requests wait and overtake one
+// another, fail, are carried out though their answer is lost or their sender has
+// stopped; each controller hears of each kind of object when it pleases; leaders
+// come and go. The seed decides what happens next.
+type world struct {
+	*rand.Rand
+	*store
+	nodes  [2]*node
+	mutant mutant
+	calm   bool // nothing fails any more
+
+	// pending are requests that have not reached the API server.
+	waiting sync.Mutex
+	pending []*request
+
+	broken string // the first broken promise
+}
+
+// A node is one controller and what it hears.
+type node struct {
+	w      *world
+	id     int
+	feed   *feed
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+type request struct {
+	node *node
+	req  *http.Request
+	body []byte
+	done chan answer
+}
+
+type answer struct {
+	resp *http.Response
+	err  error
+}
+
+// A feed is a Source that hears of the store's changes late, of each kind of
+// object in order, and of different kinds in any.
+type feed struct {
+	w       *world
+	mu      sync.Mutex
+	builder *cluster.Builder
+	at      map[string]int // how much of the log was heard, by kind
+	changed chan struct{}
+}
+
+var kinds = []string{"/services/", "/addressclaims/", "/addresspools/"}
+
+func (f *feed) Changed() <-chan struct{} { return f.changed }
+
+func (f *feed) Snapshot() *cluster.Snapshot {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.builder.Snapshot()
+}
+
+// hear makes the feed hear of the next n changes of a kind.
+func (f *feed) hear(kind string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for ; n > 0 && f.at[kind] < len(f.w.log); f.at[kind]++ {
+		if c := f.w.log[f.at[kind]]; strings.Contains(c.path, kind) {
+			f.w.apply(f.builder, c)
+			n--
+		}
+	}
+	select {
+	case f.changed <- struct{}{}:
+	default:
+	}
+}
+
+func (w *world) apply(b *cluster.Builder, c change) {
+	if obj, key := w.typed(c); obj != nil {
+		b.Set(obj, "")
+	} else {
+		b.Delete(key)
+	}
+}
+
+func (w *world) typed(c change) (runtime.Object, cluster.Key) {
+	part := strings.Split(c.path, "/")
+	name := part[len(part)-1]
+	switch {
+	case strings.Contains(c.path, "/services/"):
+		if c.object != nil {
+			return new(into[corev1.Service](w.t, c.object)), cluster.Key{}
+		}
+		return nil, cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "shop", Name: name}}
+	case strings.Contains(c.path, "/addressclaims/"):
+		if c.object != nil {
+			return new(into[v1alpha1.AddressClaim](w.t, c.object)), cluster.Key{}
+		}
+		return nil, cluster.Key{Kind: "AddressClaim", Name: cluster.Name{Name: name}}
+	default:
+		if c.object != nil {
+			return new(into[v1alpha1.AddressPool](w.t, c.object)), cluster.Key{}
+		}
+		return nil, cluster.Key{Kind: "AddressPool", Name: cluster.Name{Name: name}}
+	}
+}
+
+// truth is the snapshot of what there is.
+func (w *world) truth() *cluster.Snapshot {
+	b := cluster.NewBuilder()
+	for path, o := range w.objects {
+		w.apply(b, change{path, o})
+	}
+	return b.Snapshot()
+}
+
+// RoundTrip hands a request to the world, which carries it out when it pleases,
+// perhaps after its sender has turned away.
+func (n *node) RoundTrip(r *http.Request) (*http.Response, error) {
+	p := &request{node: n, req: r, done: make(chan answer, 1)}
+	if r.Body != nil {
+		p.body, _ = io.ReadAll(r.Body)
+	}
+	n.w.waiting.Lock()
+	n.w.pending = append(n.w.pending, p)
+	n.w.waiting.Unlock()
+	select {
+	case a := <-p.done:
+		return a.resp, a.err
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// start makes node i a new process that leads.
+func (w *world) start(i int) {
+	n := &node{w: w, id: i, done: make(chan struct{})}
+	n.feed = &feed{w: w, builder: cluster.NewBuilder(), at: map[string]int{}, changed: make(chan struct{}, 1)}
+	for _, k := range kinds { // what it lists may be a little old
+		n.feed.hear(k, len(w.log))
+	}
+	var ctx context.Context
+	ctx, n.cancel = context.WithCancel(context.Background())
+	c, err := newController(Options{
+		Config: w.config(n), Instance: fmt.Sprint("node", i),
+		Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	c.source = n.feed
+	w.nodes[i] = n
+	go func() {
+		defer close(n.done)
+		c.lead(ctx)
+	}()
+}
+
+func (w *world) stop(i int) {
+	w.nodes[i].cancel()
+	<-w.nodes[i].done
+}
+
+// runWorld says which promise was broken in the world of a seed, if any was.
+func runWorld(t *testing.T, seed uint64, m mutant) (broken string) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m}
+		w.populate()
+		w.store.wrote = w.watchOver
+		for i := range w.nodes {
+			w.start(i)
+		}
+		for range 300 {
+			if w.broken != "" {
+				break
+			}
+			synctest.Wait()
+			w.step()
+		}
+		w.converge()
+		for i := range w.nodes {
+			w.stop(i)
+		}
+		broken = w.broken
+	})
+	return broken
+}
+
+// step lets one thing happen.
+func (w *world) step() {
+	switch n := w.IntN(20); {
+	case n < 8:
+		w.serveOne()
+	case n < 14:
+		w.nodes[w.IntN(2)].feed.hear(kinds[w.IntN(3)], 1+w.IntN(3))
+	case n < 17:
+		w.use()
+	case n < 19:
+		time.Sleep(time.Duration(w.IntN(100)) * time.Millisecond)
+	case w.IntN(4) == 0:
+		i := w.IntN(2)
+		w.stop(i)
+		w.start(i)
+	}
+}
+
+// serveOne carries out a request that waits, any of them, or does not.
+func (w *world) serveOne() {
+	w.waiting.Lock()
+	if len(w.pending) == 0 {
+		w.waiting.Unlock()
+		return
+	}
+	// The order in which goroutines got here is not the seed's.
+	slices.SortStableFunc(w.pending, func(a, b *request) int { return strings.Compare(a.String(), b.String()) })
+	i := w.IntN(len(w.pending))
+	r := w.pending[i]
+	w.pending = slices.Delete(w.pending, i, i+1)
+	w.waiting.Unlock()
+
+	fate := w.IntN(20)
+	switch {
+	case w.calm || fate > 3:
+		r.done <- answer{resp: w.mutant.serve(w, r)}
+	case fate == 0:
+		r.done <- answer{err: errors.New("connection refused")}
+	case fate == 1:
+		w.mutant.serve(w, r)
+		r.done <- answer{err: errors.New("the answer was lost")}
+	case fate == 2:
+		r.done <- answer{resp: &http.Response{StatusCode: 500, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("no"))}}
+	default:
+		r.done <- answer{resp: w.mutant.serve(w, r)}
+	}
+}
+
+func (r *request) String() string {
+	return fmt.Sprint(r.node.id, r.req.Method, r.req.URL.Path, string(r.body))
+}
+
+const servicesPath = "/api/v1/namespaces/shop/services/"
+
+// populate makes pools with fewer addresses than there are Services, and
+// Services that have an address from before there was a controller.
+func (w *world) populate() {
+	w.setPool("lan", 4+w.IntN(3))
+	w.setPool("dmz", 2)
+	for i := range w.IntN(3) {
+		svc := w.service(fmt.Sprint("steady", i))
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address("lan", i).String()}}
+		w.put(servicesPath+svc.Name, nil, from(w.t, svc))
+	}
+}
+
+func address(pool string, i int) netip.Addr {
+	net := byte(2)
+	if pool == "dmz" {
+		net = 3
+	}
+	return netip.AddrFrom4([4]byte{192, 0, net, byte(1 + i)})
+}
+
+func (w *world) setPool(name string, n int) {
+	path := "/apis/fanfare.io/v1alpha1/addresspools/" + name
+	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pool.Spec.Addresses = []string{fmt.Sprintf("%s-%s", address(name, 0), address(name, n-1))}
+	w.put(path, w.objects[path], from(w.t, pool))
+}
+
+func (w *world) service(name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second))},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+}
+
+// use does something that users do. Services called steady are never edited.
+func (w *world) use() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := fmt.Sprint([]string{"steady", "busy"}[w.IntN(2)], w.IntN(4))
+	path := servicesPath + name
+	old := w.objects[path]
+	switch {
+	case old == nil:
+		w.put(path, nil, from(w.t, w.service(name)))
+	case w.IntN(4) == 0:
+		w.remove(path)
+	case w.IntN(6) == 0:
+		w.setPool("lan", 3+w.IntN(4))
+	case w.IntN(8) == 0:
+		w.reserve()
+	case strings.HasPrefix(name, "busy"):
+		svc := into[corev1.Service](w.t, old)
+		w.edit(&svc)
+		w.put(path, old, from(w.t, svc))
+	}
+}
+
+// reserve sets or ends a reservation.
+func (w *world) reserve() {
+	path := claimsPath + "/" + v1alpha1.ClaimName(address("lan", w.IntN(4)))
+	if old := w.objects[path]; old != nil {
+		c := into[v1alpha1.AddressClaim](w.t, old)
+		c.Spec.Reserved = !c.Spec.Reserved
+		w.put(path, old, from(w.t, c))
+	}
+}
+
+func (w *world) edit(svc *corev1.Service) {
+	set := func(key, value string) { svc.Annotations = map[string]string{key: value} }
+	switch w.IntN(4) {
+	case 0:
+		set("fanfare.io/address-pool", []string{"lan", "dmz"}[w.IntN(2)])
+	case 1:
+		set("fanfare.io/load-balancer-ips", address([]string{"lan", "dmz"}[w.IntN(2)], w.IntN(3)).String())
+	case 2:
+		svc.Annotations = nil
+	default:
+		if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+			svc.Spec.Type = corev1.ServiceTypeClusterIP
+			svc.Status.LoadBalancer.Ingress = nil // as the API server does
+		} else {
+			svc.Spec.Type = corev1.ServiceTypeLoadBalancer
+		}
+	}
+}
+
+// watchOver checks the promises after each write.
+func (w *world) watchOver(path string, before, after object) {
+	if !strings.Contains(path, "/services/") || after == nil || w.broken != "" {
+		return
+	}
+	is := into[corev1.Service](w.t, after)
+	for _, a := range addrs(is) {
+		for other, o := range w.objects {
+			if other != path && strings.Contains(other, "/services/") && slices.Contains(addrs(into[corev1.Service](w.t, o)), a) {
+				w.broken = fmt.Sprintf("%s has %s, and so has %s", path, a, other)
+			}
+		}
+	}
+	if before == nil {
+		return
+	}
+	if was := addrs(into[corev1.Service](w.t, before)); strings.HasPrefix(is.Name, "steady") && len(was) != 0 && !slices.Equal(was, addrs(is)) {
+		w.broken = fmt.Sprintf("%s had %v and now has %v", path, was, addrs(is))
+	}
+}
+
+func addrs(s corev1.Service) []string {
+	var out []string
+	for _, i := range s.Status.LoadBalancer.Ingress {
+		out = append(out, i.IP)
+	}
+	return out
+}
+
+// converge lets everything that is under way arrive, with nothing that fails,
+// and checks that all is as it should be then, and stays so without a request.
+func (w *world) converge() {
+	w.calm = true
+	idle := 0
+	for range 20000 {
+		synctest.Wait()
+		if w.broken != "" {
+			// The requests that are left must not wait for ever.
+			w.drain()
+			return
+		}
+		busy := w.unheard()
+		w.waiting.Lock()
+		busy = busy || len(w.pending) != 0
+		w.waiting.Unlock()
+		if !busy {
+			if idle++; idle > 60 {
+				break
+			}
+			time.Sleep(time.Second)
+			continue
+		}
+		idle = 0
+		for _, n := range w.nodes {
+			for _, k := range kinds {
+				n.feed.hear(k, 100)
+			}
+		}
+		w.serveOne()
+	}
+	if idle == 0 {
+		w.broken = "it does not come to rest"
+		w.drain()
+		return
+	}
+	snap := w.truth()
+	as, reasons := ipam.Allocate(snap)
+	if left := plan(snap, as, reasons).String(); left != "" {
+		w.broken = "it came to rest with this undone:\n" + left
+		return
+	}
+	for _, c := range snap.Claims {
+		for _, h := range c.Holders {
+			if !slices.Contains(as, cluster.Assignment{Addr: c.Addr, Service: h.Name, Pool: cluster.PoolOf(snap.Pools, c.Addr)}) {
+				w.broken = fmt.Sprintf("%s holds the claim of %s and does not have it", h.Name, c.Addr)
+			}
+		}
+	}
+}
+
+func (w *world) unheard() bool {
+	for _, n := range w.nodes {
+		for _, k := range kinds {
+			if n.feed.at[k] < len(w.log) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// drain refuses what waits.
+func (w *world) drain() {
+	w.waiting.Lock()
+	defer w.waiting.Unlock()
+	for _, r := range w.pending {
+		r.done <- answer{err: errors.New("the world has ended")}
+	}
+	w.pending = nil
+}
+
+// No address is ever in the status of two Services, no steady Service loses its
+// address, and everything comes to rest as ipam decides, whatever goes wrong.
+func TestWorlds(t *testing.T) {
+	n := uint64(150)
+	if testing.Short() {
+		n = 30
+	}
+	// More worlds for whoever changes the order of writes.
+	if s, err := strconv.ParseUint(os.Getenv("FANFARE_WORLDS"), 10, 64); err == nil {
+		n = s
+	}
+	for seed := range n {
+		if broken := runWorld(t, seed, mutant{}); broken != "" {
+			t.Fatalf("seed %d: %s", seed, broken)
+		}
+	}
+}
