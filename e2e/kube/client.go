@@ -82,6 +82,25 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	return err
 }
 
+// Create creates the objects of YAML documents, and fails for those that are there.
+func (c *Client) Create(ctx context.Context, text string) error {
+	objects, err := decode(text)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, o := range objects {
+		r, err := c.resource(o)
+		if err == nil {
+			_, err = r.Create(ctx, o, metav1.CreateOptions{FieldManager: "e2e"})
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // ApplyFiles applies files, or the files of folders.
 func (c *Client) ApplyFiles(ctx context.Context, paths ...string) error {
 	var errs []error

@@ -81,6 +81,8 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 }
 
 func newAPI(cfg *rest.Config, o Options) (*API, error) {
+	cfg = rest.CopyConfig(cfg)
+	cfg.Timeout = 0 // It would end watches too.
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,59 @@
+package kube
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// The real API server refuses what the CRDs' rules forbid, in words that help.
+func TestRules(t *testing.T) {
+	c := controlPlane(t)
+	c.crds(t)
+	const head = "apiVersion: fanfare.io/v1alpha1\nkind: "
+	for _, tt := range []struct{ object, want string }{
+		{head + `AddressPool
+metadata: {name: r}
+spec: {addresses: [192.0.2.10/26]}`, "a CIDR must begin at its network's first address"},
+		{head + `AddressPool
+metadata: {name: r}
+spec: {addresses: [192.0.2.1-2001:db8::1]}`, "both ends of a range must be of one address family"},
+		{head + `AddressPool
+metadata: {name: r}
+spec: {addresses: [192.0.2.0/24], allocation: Sometimes}`, "supported values"},
+		{head + `BGPPeer
+metadata: {name: r}
+spec: {peerAddress: 192.0.2.256, peerASN: 64512, myASN: 64513}`, "peerAddress"},
+		{head + `AddressClaim
+metadata: {name: 192.0.2.1}
+spec: {address: 192.0.2.2}`, "metadata.name must be spec.address"},
+		{head + `AddressClaim
+metadata: {name: 2001-db8--1}
+spec: {address: "2001:db8:0::1"}`, "canonical form"},
+		{head + `AddressClaim
+metadata: {name: 192.0.2.1}
+spec: {address: 192.0.2.1, typo: true}`, "typo"},
+	} {
+		err := c.Admin().Apply(t.Context(), tt.object)
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s\nrefused with %v, want %q", tt.object, err, tt.want)
+		}
+	}
+}
+
+// A claim's address cannot be changed, and one that is there cannot be created
+// again: that is what keeps an address from being given twice.
+func TestClaimIsAFence(t *testing.T) {
+	c := controlPlane(t)
+	c.crds(t)
+	const claim = "apiVersion: fanfare.io/v1alpha1\nkind: AddressClaim\nmetadata: {name: 192.0.2.9}\nspec: {address: 192.0.2.9}"
+	must(t, c.Admin().Create(t.Context(), claim))
+	t.Cleanup(func() { must(t, c.Admin().Delete(context.Background(), claim)) })
+	if err := c.Admin().Create(t.Context(), claim); err == nil || !strings.Contains(err.Error(), "already exists") {
+		t.Errorf("created twice: %v", err)
+	}
+	err := c.Admin().Patch(t.Context(), kinds[5], "", "192.0.2.9", `{"spec":{"address":"192.0.2.8"}}`)
+	if err == nil || !strings.Contains(err.Error(), "cannot be changed") {
+		t.Errorf("changed: %v", err)
+	}
+}
