@@ -23,6 +23,9 @@ const (
 	// do not wait: what follows another Service's change would be late otherwise.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
+	// flight is how long a withdrawal may be under way to the wire: GoBGP sends in
+	// its own time. It is added to the linger time, which counts from then.
+	flight = 250 * time.Millisecond
 	// fullInterval is how often the kernel is compared with what it should hold
 	// although nobody was seen to touch it.
 	fullInterval = 5 * time.Minute
@@ -44,6 +47,8 @@ type Options struct {
 	// Remember says whether what Source says now is to be written to the run
 	// directory, for a start without the API server; nil: never.
 	Remember func() bool
+	// Reporter writes the SpeakerStatus; nil: there is none.
+	Reporter *Reporter
 	Source   cluster.Source
 	Log      *slog.Logger
 	Registry *prometheus.Registry
@@ -92,6 +97,7 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	defer serving.Close()
+	go s.Reporter.run(kill, s.status)
 	s.loop(ctx)
 	defer s.diary.close()
 	return s.stop(kill)
@@ -113,7 +119,7 @@ func start(ctx context.Context, o Options) (*speaker, error) {
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o)
 	s.metrics = newMetrics(o.Registry)
-	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger, o.Log)
+	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger+flight, o.Log)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	if len(s.adopted) > 0 {
@@ -182,6 +188,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.metrics.observe(time.Since(began), err)
 	s.publish(d, err)
 	s.diary.note(d.snap)
+	s.Reporter.note()
 	return errors.Join(err, s.memory.keep(d.snap))
 }
 

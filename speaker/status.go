@@ -1,224 +1,114 @@
 package speaker
 
 import (
-	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
+	"log/slog"
+	"reflect"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/cenkalti/backoff/v5"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// A Status is what a speaker does and why, for people and programs.
-type Status struct {
-	Node    string    `json:"node"`
-	Version string    `json:"version"`
-	Started time.Time `json:"started"`
-	// Ready: the kernel forwards what is desired, or has once since the start.
-	Ready bool `json:"ready"`
-	// Behind is since when a change has been waiting to be applied, absent when
-	// none is.
-	Behind *time.Time `json:"behind,omitempty"`
-	// Error is what went wrong in the last pass, empty when nothing did.
-	Error string `json:"error,omitempty"`
-	// Adopted is how many addresses an earlier speaker had left in the kernel.
-	Adopted int `json:"adopted,omitempty"`
+// reportInterval is the least time between two writes of a SpeakerStatus: with
+// 1,000 nodes that all see one change it is 200 writes a second at most, and
+// those of one node's sessions that flap do not add up.
+const reportInterval = 5 * time.Second
 
-	BGP       bgp.Status        `json:"bgp"`
-	Proxy     proxy.Status      `json:"proxy"`
-	Addresses []AddressStatus   `json:"addresses"`
-	Waiting   []ReasonStatus    `json:"withoutAddress,omitempty"`
-	Problems  []cluster.Problem `json:"problems,omitempty"`
+// A Reporter writes the SpeakerStatus of a node when it has changed, beside the
+// loop. A nil Reporter does nothing.
+type Reporter struct {
+	node   string
+	client rest.Interface
+	log    *slog.Logger
+	wake   chan struct{} // capacity 1
 }
 
-// An AddressStatus is what happens to one address on this node.
-type AddressStatus struct {
-	Address    netip.Addr     `json:"address"`
-	Pool       string         `json:"pool,omitempty"`
-	Services   []string       `json:"services"`
-	Ports      []string       `json:"ports,omitempty"`
-	Announced  bool           `json:"announced"`
-	Programmed bool           `json:"programmed"`
-	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
-	Reasons    []ReasonStatus `json:"reasons,omitempty"`
+// NewReporter returns a Reporter for the node. It does not speak with the API
+// server yet.
+func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, error) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	conf := rest.CopyConfig(c)
+	conf.APIPath, conf.GroupVersion = "/apis", &v1alpha1.GroupVersion
+	conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	client, err := rest.RESTClientFor(conf)
+	if err != nil {
+		return nil, fmt.Errorf("SpeakerStatus: %w", err)
+	}
+	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
-// A ReasonStatus is a cluster.Reason for JSON.
-type ReasonStatus struct {
-	Service  string       `json:"service"`
-	Protocol string       `json:"protocol"`
-	Code     cluster.Code `json:"code"`
-	Message  string       `json:"message"`
+// note says that there may be something new to report.
+func (r *Reporter) note() {
+	if r == nil {
+		return
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
 }
 
-// published is what the loop leaves behind after a pass for whoever asks. It is
-// never written again.
-type published struct {
-	desired    *Desired // nil before the first pass
-	have       []netip.Addr
-	departed   map[netip.Addr]departure
-	programmed bool // desired is in the kernel
-	ready      bool
-	behind     time.Time // when the first pass began that has not succeeded since
-	err        error
-}
-
-// publish leaves behind what the last pass achieved.
-func (s *speaker) publish(d *Desired, err error) {
-	was := s.published.Load()
-	now := &published{desired: d, err: err}
-	if d != nil {
-		now.have = s.pass.have
-		now.departed = make(map[netip.Addr]departure, len(s.pass.departed))
-		for a, left := range s.pass.departed {
-			now.departed[a] = left
+// run reports until ctx ends. While the API server is away it tries again, ever
+// more seldom; nothing else waits for it.
+func (r *Reporter) run(ctx context.Context, status func() Status) {
+	if r == nil {
+		return
+	}
+	var written *v1alpha1.SpeakerReport
+	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
+	retry.Reset()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
 		}
-		now.programmed = s.pass.last == d
-		now.ready = was != nil && was.ready || now.programmed
-		if err != nil && was != nil {
-			now.behind = was.behind
-		}
-	}
-	s.published.Store(now)
-}
-
-// busy marks the start of a pass, so that one that hangs or fails shows by its
-// age.
-func (s *speaker) busy(began time.Time) {
-	now := *s.published.Load()
-	if now.behind.IsZero() {
-		now.behind = began
-		s.published.Store(&now)
-	}
-}
-
-// Status says what the speaker does now. It may be called at any time.
-func (s *speaker) status() Status {
-	p := s.published.Load()
-	st := Status{Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted), BGP: s.bgp.Status(), Proxy: s.proxy.Status()}
-	if !p.behind.IsZero() {
-		st.Behind = &p.behind
-	}
-	if p.err != nil {
-		st.Error = p.err.Error()
-	}
-	if p.desired == nil {
-		return st
-	}
-	st.Problems = p.desired.snap.Problems
-	for _, r := range p.desired.snap.Refusals {
-		st.Waiting = append(st.Waiting, reasonStatus(r))
-	}
-	for _, a := range p.desired.Addresses {
-		st.Addresses = append(st.Addresses, p.address(a, st.BGP))
-	}
-	for _, addr := range p.orphans() {
-		st.Addresses = append(st.Addresses, p.orphan(addr))
-	}
-	slices.SortFunc(st.Addresses, func(a, b AddressStatus) int { return a.Address.Compare(b.Address) })
-	return st
-}
-
-// address combines what was decided for an address with what came of it.
-func (p *published) address(a *Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: p.programmed}
-	_, st.Announced = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
-	if left, ok := p.departed[a.Addr]; ok && !st.Announced && !a.Announce {
-		st.Lingering = &left.until
-	}
-	for _, name := range a.Services {
-		st.Services = append(st.Services, name.String())
-	}
-	for _, f := range a.VIP.Frontends {
-		st.Ports = append(st.Ports, fmt.Sprintf("%s/%d", f.Protocol, f.Port))
-	}
-	for _, r := range a.Reasons {
-		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
-	}
-	return st
-}
-
-// observed replaces a reason that says what is meant by one that says what is in
-// the way, where something is.
-func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {
-	switch {
-	case r.Code == cluster.Programmed && !p.programmed:
-		r.Code, r.Message = cluster.WaitingForProxy, "the kernel does not have this yet"
-		if p.err != nil {
-			r.Message += ": " + p.err.Error()
-		}
-	case r.Code == cluster.Announced && !st.Announced:
-		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
-		if p.programmed {
-			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.obstacle(st.Address, b)
-		}
-	case r.Code == cluster.Announced && !heard(b):
-		r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+trouble(b)
-	case st.Lingering != nil && r.Protocol == "bgp":
-		r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", st.Lingering.Format(time.TimeOnly))
-	}
-	return r
-}
-
-// obstacle is why BGP does not announce an address that it should.
-func (p *published) obstacle(addr netip.Addr, b bgp.Status) string {
-	for _, s := range b.Sessions {
-		for _, o := range s.Omissions {
-			if o.Prefix.Addr() == addr {
-				return fmt.Sprintf("router %s cannot be told: %s", s.Name, o.Reason)
+		pause := reportInterval
+		st := status()
+		if now := report(&st, time.Now()); written == nil || !reflect.DeepEqual(*written, now) {
+			if err := r.write(ctx, now); err != nil {
+				r.log.Debug("SpeakerStatus not written", "node", r.node, "err", err)
+				pause = retry.NextBackOff()
+				r.note()
+			} else {
+				written = &now
+				retry.Reset()
 			}
 		}
-	}
-	if p.err != nil {
-		return p.err.Error()
-	}
-	return "no session can carry it"
-}
-
-// heard says whether any router listens.
-func heard(b bgp.Status) bool {
-	return slices.ContainsFunc(b.Sessions, func(s bgp.SessionStatus) bool { return s.State == bgp.Established })
-}
-
-// trouble is what is in the way of each session.
-func trouble(b bgp.Status) string {
-	var what []string
-	for _, s := range b.Sessions {
-		what = append(what, fmt.Sprintf("%s (%s): %s", s.Name, s.State, cmp.Or(s.LastError, "not up yet")))
-	}
-	return strings.Join(what, "; ")
-}
-
-// orphans are the addresses that nobody holds any more and that are still
-// forwarded.
-func (p *published) orphans() []netip.Addr {
-	var orphans []netip.Addr
-	for a := range p.departed {
-		if p.desired.Address(a) == nil {
-			orphans = append(orphans, a)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
 		}
 	}
-	return orphans
 }
 
-func (p *published) orphan(addr netip.Addr) AddressStatus {
-	left := p.departed[addr]
-	message := "no Service holds it any more"
-	if left.adopted {
-		message = "an earlier speaker forwarded it and no Service holds it now"
+// write makes the object what it should be, whether or not it exists: by
+// server-side apply, which needs no read before.
+func (r *Reporter) write(ctx context.Context, report v1alpha1.SpeakerReport) error {
+	report.Changed = metav1.NewTime(time.Now().Truncate(time.Second))
+	body, err := json.Marshal(v1alpha1.SpeakerStatus{
+		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SpeakerStatus"},
+		ObjectMeta: metav1.ObjectMeta{Name: r.node},
+		Status:     report,
+	})
+	if err != nil {
+		return err
 	}
-	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
-	for _, name := range left.owners {
-		st.Services = append(st.Services, name.String())
-	}
-	st.Reasons = []ReasonStatus{{Protocol: "bgp", Code: cluster.Lingering, Message: fmt.Sprintf("%s; refused until %s, then forgotten", message, left.until.Format(time.TimeOnly))}}
-	return st
-}
-
-func reasonStatus(r cluster.Reason) ReasonStatus {
-	return ReasonStatus{Service: r.Service.String(), Protocol: r.Protocol, Code: r.Code, Message: r.Message}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return r.client.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(r.node).
+		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
 }

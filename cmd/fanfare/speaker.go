@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -100,9 +101,9 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		source, err = f.folder(ctx, log)
 		return source, nil, err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	config, err := f.api()
 	if err != nil {
-		return nil, nil, fmt.Errorf("no --files, and no API server: %w; give --kubeconfig outside a cluster", err)
+		return nil, nil, err
 	}
 	open := func(ctx context.Context) (cluster.Source, error) {
 		// Of the Nodes a speaker that only speaks BGP needs its own.
@@ -113,6 +114,27 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		return nil, nil, err
 	}
 	return ipam.NewReader(standby), standby.Fresh, nil
+}
+
+// api says how to reach the API server.
+func (f *nodeFlags) api() (*rest.Config, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("no --files, and no API server: %w; give --kubeconfig outside a cluster", err)
+	}
+	return config, nil
+}
+
+// reporter returns nil for a folder: there is nobody to report to.
+func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
+	if f.files != "" {
+		return nil, nil
+	}
+	config, err := f.api()
+	if err != nil {
+		return nil, err
+	}
+	return speaker.NewReporter(config, f.node, log)
 }
 
 // folder reads the folder and gives out addresses as a controller would,
@@ -165,8 +187,12 @@ withdraws everything and forwards for the linger time first.`,
 			if err != nil {
 				return err
 			}
+			reporter, err := node.reporter(log)
+			if err != nil {
+				return err
+			}
 			return speaker.Run(ctx, kill, speaker.Options{
-				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen, Remember: fresh,
+				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen, Remember: fresh, Reporter: reporter,
 				Source: source, Log: log, Registry: metrics, Version: version(),
 			})
 		},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -58,7 +57,7 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if lines := attention(st, now); len(lines) > 0 {
+	if lines := st.Attention(now); len(lines) > 0 {
 		fmt.Fprintf(w, "\nNeeds attention:\n  %s\n", strings.Join(lines, "\n  "))
 	}
 	return nil
@@ -97,48 +96,6 @@ func announced(a speaker.AddressStatus) string {
 		return yes(a.Announced)
 	}
 	return "no: " + strings.Join(why, "; ")
-}
-
-// repairNews is how long a repair is worth telling.
-const repairNews = time.Hour
-
-// attention is what somebody has to do something about.
-func attention(st *speaker.Status, now time.Time) (lines []string) {
-	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	if st.Error != "" {
-		say("%s", strings.ReplaceAll(st.Error, "\n", "; "))
-	}
-	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
-		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
-	}
-	if ago := now.Sub(st.Proxy.LastRepair); st.Proxy.Repairs > 0 && ago < repairNews {
-		say("somebody else changed the kernel's table; it was repaired %d times, last %s ago: %s", st.Proxy.Repairs, duration.HumanDuration(ago), st.Proxy.Found)
-	}
-	if e := st.Proxy.ConntrackError; e != "" {
-		say("flows to endpoints that are gone may go on: %s", e)
-	}
-	for _, s := range st.BGP.Sessions {
-		if s.State != bgp.Established {
-			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
-		}
-	}
-	for _, p := range st.BGP.Problems {
-		say("%s", p)
-	}
-	for _, p := range st.Problems {
-		say("%s", p)
-	}
-	for _, r := range st.Waiting {
-		say("Service %s: %s", r.Service, r.Message)
-	}
-	for _, a := range st.Addresses {
-		for _, r := range a.Reasons {
-			if r.Protocol == "proxy" && r.Code != cluster.Programmed {
-				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
-			}
-		}
-	}
-	return lines
 }
 
 func yes(b bool) string {

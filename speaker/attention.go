@@ -1,0 +1,55 @@
+package speaker
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// repairNews is how long a repair is worth telling.
+const repairNews = time.Hour
+
+// Attention is what somebody has to do something about, a sentence each.
+func (st *Status) Attention(now time.Time) (lines []string) {
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	if st.Error != "" {
+		say("%s", strings.ReplaceAll(st.Error, "\n", "; "))
+	}
+	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
+		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
+	}
+	if ago := now.Sub(st.Proxy.LastRepair); st.Proxy.Repairs > 0 && ago < repairNews {
+		say("somebody else changed the kernel's table; it was repaired %d times, last %s ago: %s", st.Proxy.Repairs, duration.HumanDuration(ago), st.Proxy.Found)
+	}
+	if e := st.Proxy.ConntrackError; e != "" {
+		say("flows to endpoints that are gone may go on: %s", e)
+	}
+	for _, s := range st.BGP.Sessions {
+		if s.State != bgp.Established {
+			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
+		}
+	}
+	for _, p := range st.BGP.Problems {
+		say("%s", p)
+	}
+	for _, p := range st.Problems {
+		say("%s", p)
+	}
+	for _, r := range st.Waiting {
+		say("Service %s: %s", r.Service, r.Message)
+	}
+	for _, a := range st.Addresses {
+		for _, r := range a.Reasons {
+			if r.Protocol == "proxy" && r.Code != cluster.Programmed {
+				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
+			}
+		}
+	}
+	return lines
+}

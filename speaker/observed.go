@@ -1,0 +1,224 @@
+package speaker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// A Status is what a speaker does and why, for people and programs.
+type Status struct {
+	Node    string    `json:"node"`
+	Version string    `json:"version"`
+	Started time.Time `json:"started"`
+	// Ready: the kernel forwards what is desired, or has once since the start.
+	Ready bool `json:"ready"`
+	// Behind is since when a change has been waiting to be applied, absent when
+	// none is.
+	Behind *time.Time `json:"behind,omitempty"`
+	// Error is what went wrong in the last pass, empty when nothing did.
+	Error string `json:"error,omitempty"`
+	// Adopted is how many addresses an earlier speaker had left in the kernel.
+	Adopted int `json:"adopted,omitempty"`
+
+	BGP       bgp.Status        `json:"bgp"`
+	Proxy     proxy.Status      `json:"proxy"`
+	Addresses []AddressStatus   `json:"addresses"`
+	Waiting   []ReasonStatus    `json:"withoutAddress,omitempty"`
+	Problems  []cluster.Problem `json:"problems,omitempty"`
+}
+
+// An AddressStatus is what happens to one address on this node.
+type AddressStatus struct {
+	Address    netip.Addr     `json:"address"`
+	Pool       string         `json:"pool,omitempty"`
+	Services   []string       `json:"services"`
+	Ports      []string       `json:"ports,omitempty"`
+	Announced  bool           `json:"announced"`
+	Programmed bool           `json:"programmed"`
+	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
+	Reasons    []ReasonStatus `json:"reasons,omitempty"`
+}
+
+// A ReasonStatus is a cluster.Reason for JSON.
+type ReasonStatus struct {
+	Service  string       `json:"service"`
+	Protocol string       `json:"protocol"`
+	Code     cluster.Code `json:"code"`
+	Message  string       `json:"message"`
+}
+
+// published is what the loop leaves behind after a pass for whoever asks. It is
+// never written again.
+type published struct {
+	desired    *Desired // nil before the first pass
+	have       []netip.Addr
+	departed   map[netip.Addr]departure
+	programmed bool // desired is in the kernel
+	ready      bool
+	behind     time.Time // when the first pass began that has not succeeded since
+	err        error
+}
+
+// publish leaves behind what the last pass achieved.
+func (s *speaker) publish(d *Desired, err error) {
+	was := s.published.Load()
+	now := &published{desired: d, err: err}
+	if d != nil {
+		now.have = s.pass.have
+		now.departed = make(map[netip.Addr]departure, len(s.pass.departed))
+		for a, left := range s.pass.departed {
+			now.departed[a] = left
+		}
+		now.programmed = s.pass.last == d
+		now.ready = was != nil && was.ready || now.programmed
+		if err != nil && was != nil {
+			now.behind = was.behind
+		}
+	}
+	s.published.Store(now)
+}
+
+// busy marks the start of a pass, so that one that hangs or fails shows by its
+// age.
+func (s *speaker) busy(began time.Time) {
+	now := *s.published.Load()
+	if now.behind.IsZero() {
+		now.behind = began
+		s.published.Store(&now)
+	}
+}
+
+// Status says what the speaker does now. It may be called at any time.
+func (s *speaker) status() Status {
+	p := s.published.Load()
+	st := Status{Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted), BGP: s.bgp.Status(), Proxy: s.proxy.Status()}
+	if !p.behind.IsZero() {
+		st.Behind = &p.behind
+	}
+	if p.err != nil {
+		st.Error = p.err.Error()
+	}
+	if p.desired == nil {
+		return st
+	}
+	st.Problems = p.desired.snap.Problems
+	for _, r := range p.desired.snap.Refusals {
+		st.Waiting = append(st.Waiting, reasonStatus(r))
+	}
+	for _, a := range p.desired.Addresses {
+		st.Addresses = append(st.Addresses, p.address(a, st.BGP))
+	}
+	for _, addr := range p.orphans() {
+		st.Addresses = append(st.Addresses, p.orphan(addr))
+	}
+	slices.SortFunc(st.Addresses, func(a, b AddressStatus) int { return a.Address.Compare(b.Address) })
+	return st
+}
+
+// address combines what was decided for an address with what came of it.
+func (p *published) address(a *Address, b bgp.Status) AddressStatus {
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: p.programmed}
+	_, st.Announced = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
+	if left, ok := p.departed[a.Addr]; ok && !st.Announced && !a.Announce {
+		st.Lingering = &left.until
+	}
+	for _, name := range a.Services {
+		st.Services = append(st.Services, name.String())
+	}
+	for _, f := range a.VIP.Frontends {
+		st.Ports = append(st.Ports, fmt.Sprintf("%s/%d", f.Protocol, f.Port))
+	}
+	for _, r := range a.Reasons {
+		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
+	}
+	return st
+}
+
+// observed replaces a reason that says what is meant by one that says what is in
+// the way, where something is.
+func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {
+	switch {
+	case r.Code == cluster.Programmed && !p.programmed:
+		r.Code, r.Message = cluster.WaitingForProxy, "the kernel does not have this yet"
+		if p.err != nil {
+			r.Message += ": " + p.err.Error()
+		}
+	case r.Code == cluster.Announced && !st.Announced:
+		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
+		if p.programmed {
+			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.obstacle(st.Address, b)
+		}
+	case r.Code == cluster.Announced && !heard(b):
+		r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+trouble(b)
+	case st.Lingering != nil && r.Protocol == "bgp":
+		r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", st.Lingering.Format(time.TimeOnly))
+	}
+	return r
+}
+
+// obstacle is why BGP does not announce an address that it should.
+func (p *published) obstacle(addr netip.Addr, b bgp.Status) string {
+	for _, s := range b.Sessions {
+		for _, o := range s.Omissions {
+			if o.Prefix.Addr() == addr {
+				return fmt.Sprintf("router %s cannot be told: %s", s.Name, o.Reason)
+			}
+		}
+	}
+	if p.err != nil {
+		return p.err.Error()
+	}
+	return "no session can carry it"
+}
+
+// heard says whether any router listens.
+func heard(b bgp.Status) bool {
+	return slices.ContainsFunc(b.Sessions, func(s bgp.SessionStatus) bool { return s.State == bgp.Established })
+}
+
+// trouble is what is in the way of each session.
+func trouble(b bgp.Status) string {
+	var what []string
+	for _, s := range b.Sessions {
+		what = append(what, fmt.Sprintf("%s (%s): %s", s.Name, s.State, cmp.Or(s.LastError, "not up yet")))
+	}
+	return strings.Join(what, "; ")
+}
+
+// orphans are the addresses that nobody holds any more and that are still
+// forwarded.
+func (p *published) orphans() []netip.Addr {
+	var orphans []netip.Addr
+	for a := range p.departed {
+		if p.desired.Address(a) == nil {
+			orphans = append(orphans, a)
+		}
+	}
+	return orphans
+}
+
+func (p *published) orphan(addr netip.Addr) AddressStatus {
+	left := p.departed[addr]
+	message := "no Service holds it any more"
+	if left.adopted {
+		message = "an earlier speaker forwarded it and no Service holds it now"
+	}
+	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
+	for _, name := range left.owners {
+		st.Services = append(st.Services, name.String())
+	}
+	st.Reasons = []ReasonStatus{{Protocol: "bgp", Code: cluster.Lingering, Message: fmt.Sprintf("%s; refused until %s, then forgotten", message, left.until.Format(time.TimeOnly))}}
+	return st
+}
+
+func reasonStatus(r cluster.Reason) ReasonStatus {
+	return ReasonStatus{Service: r.Service.String(), Protocol: r.Protocol, Code: r.Code, Message: r.Message}
+}

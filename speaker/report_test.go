@@ -1,0 +1,172 @@
+package speaker
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+func reportedStatus() Status {
+	since := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	until := since.Add(time.Second)
+	reason := func(protocol string, code cluster.Code) ReasonStatus {
+		return ReasonStatus{Service: "shop/web", Protocol: protocol, Code: code, Message: string(code) + " it is"}
+	}
+	return Status{
+		Node: "n1", Version: "v1", Proxy: proxy.Status{Repairs: 3},
+		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
+			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1},
+			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.OpenSent, Since: since, LastError: "connection refused"},
+		}},
+		Addresses: []AddressStatus{
+			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Programmed: true, Announced: true,
+				Reasons: []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.Announced)}},
+			{Address: netip.MustParseAddr("192.0.2.2"), Services: []string{"shop/web"}, Programmed: true, Lingering: &until,
+				Reasons: []ReasonStatus{reason("proxy", cluster.Programmed), reason("bgp", cluster.NoLocalEndpoint)}},
+		},
+		Waiting:  []ReasonStatus{reason("ipam", cluster.Unassigned)},
+		Problems: []cluster.Problem{{Object: "BGPPeer x", Message: "bad"}},
+	}
+}
+
+func TestReport(t *testing.T) {
+	st := reportedStatus()
+	got, err := json.MarshalIndent(report(&st, time.Now()), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{
+  "version": "v1",
+  "established": "1/2",
+  "sessions": [
+    {
+      "name": "tor1",
+      "address": "10.0.0.1",
+      "asn": 65000,
+      "state": "Established",
+      "since": "2026-01-01T12:00:00Z",
+      "routes": 1
+    },
+    {
+      "name": "tor2",
+      "address": "10.0.0.2",
+      "asn": 65000,
+      "state": "Down",
+      "since": "2026-01-01T12:00:00Z",
+      "routes": 0,
+      "error": "connection refused"
+    }
+  ],
+  "addresses": {
+    "assigned": 2,
+    "forwarded": 2,
+    "announced": 1,
+    "lingering": 1
+  },
+  "repairs": 3,
+  "attention": 3,
+  "reasons": [
+    {
+      "code": "Problem",
+      "message": "BGPPeer x: bad"
+    },
+    {
+      "service": "shop/web",
+      "code": "Unassigned",
+      "message": "Unassigned it is"
+    },
+    {
+      "address": "192.0.2.2",
+      "service": "shop/web",
+      "code": "NoLocalEndpoint",
+      "message": "NoLocalEndpoint it is"
+    }
+  ]
+}`
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// However many things are wrong, the object stays well below etcd's 1.5 MB.
+func TestReportIsBounded(t *testing.T) {
+	st := reportedStatus()
+	for range 10_000 {
+		st.Addresses = append(st.Addresses, st.Addresses[1])
+		st.Problems = append(st.Problems, st.Problems[0])
+	}
+	st.Error = fmt.Sprintf("%1000000s", "x")
+	r := report(&st, time.Now())
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Reasons) != v1alpha1.MaxSpeakerReasons || len(data) > 100_000 {
+		t.Errorf("%d reasons, %d bytes", len(r.Reasons), len(data))
+	}
+}
+
+// The Reporter applies the object, once for a change and again after a failure.
+func TestReporter(t *testing.T) {
+	var fail atomic.Bool
+	fail.Store(true)
+	written := make(chan v1alpha1.SpeakerStatus, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if want := "/apis/fanfare.io/v1alpha1/speakerstatuses/n1"; r.Method != http.MethodPatch || r.URL.Path != want ||
+			r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
+			t.Errorf("%s %s with %s", r.Method, r.URL, r.Header.Get("Content-Type"))
+		}
+		body, _ := io.ReadAll(r.Body)
+		if fail.CompareAndSwap(true, false) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		var o v1alpha1.SpeakerStatus
+		if err := json.Unmarshal(body, &o); err != nil {
+			t.Error(err)
+		}
+		written <- o
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(body)
+	}))
+	defer server.Close()
+	r, err := NewReporter(&rest.Config{Host: server.URL}, "n1", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.write(t.Context(), v1alpha1.SpeakerReport{}); err == nil {
+		t.Error("no error from a server that is away")
+	}
+	go r.run(t.Context(), reportedStatus)
+	r.note()
+	select {
+	case o := <-written:
+		if o.Name != "n1" || o.Status.Established != "1/2" || o.Status.Changed.IsZero() {
+			t.Errorf("wrote %+v", o)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing written")
+	}
+}
+
+// Without an API server there is nobody to report to.
+func TestNoReporter(t *testing.T) {
+	var r *Reporter
+	r.note()
+	r.run(t.Context(), reportedStatus)
+}
