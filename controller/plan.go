@@ -30,7 +30,7 @@ type settlement struct {
 	// snapshot may have an old one.
 	disputed []netip.Addr
 	addrs    []netip.Addr // in the order of the Service's families
-	told   cluster.Told
+	told     cluster.Told
 }
 
 // A claim is one that a Service needs before its status may say the address.
