@@ -32,3 +32,10 @@ func (s still) Changed() <-chan struct{}    { return nil }
 
 // source is what a controller would read now.
 func (s *store) source() cluster.Source { return still{(&world{store: s}).truth()} }
+
+// noRegistry registers nothing.
+type noRegistry struct{}
+
+func (noRegistry) Register(prometheus.Collector) error  { return nil }
+func (noRegistry) MustRegister(...prometheus.Collector) {}
+func (noRegistry) Unregister(prometheus.Collector) bool { return true }

@@ -242,7 +242,7 @@ func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error
 	case has(live, a) && live.Spec.Type == corev1.ServiceTypeLoadBalancer:
 		return fmt.Errorf("its status says %s, and it is of class %s now, so that status is another's to write; remove the address from it", a, *live.Spec.LoadBalancerClass)
 	case spec == nil && live.Spec.Type != corev1.ServiceTypeLoadBalancer && (has(live, a) || told(live)):
-		_, err = w.patchStatus(ctx, live, without(live, a))
+		_, err = w.patchStatus(ctx, live, cleared())
 	case live.ResourceVersion == h.ResourceVersion && live.UID == h.UID:
 		_, err = w.patchStatus(ctx, live, touch(live))
 	}
@@ -260,17 +260,11 @@ func told(live *corev1.Service) bool {
 	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
 }
 
-// without takes the address, and what was said of it, from a Service that is no
-// LoadBalancer any more.
-func without(live *corev1.Service, a netip.Addr) map[string]any {
-	ingress := []corev1.LoadBalancerIngress{}
-	for _, i := range live.Status.LoadBalancer.Ingress {
-		if ip, err := netip.ParseAddr(i.IP); err != nil || ip != a {
-			ingress = append(ingress, i)
-		}
-	}
+// cleared is the status of a Service that is no LoadBalancer any more. The API
+// server lets it have no address at all, whoever wrote it.
+func cleared() map[string]any {
 	return map[string]any{
-		"loadBalancer": map[string]any{"ingress": ingress},
+		"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{}},
 		"conditions":   []map[string]any{{"$patch": "delete", "type": cluster.AddressAssigned}},
 	}
 }
