@@ -203,7 +203,12 @@ func containsAddr(all []netip.Prefix, a netip.Addr) bool {
 // deleteFlows deletes the entries that p says are wrong, and counts them.
 // Entries that are gone by themselves meanwhile are no error.
 func deleteFlows(s *socket, p purge, clients []netip.Prefix) (deleted int, err error) {
-	wrong, err := listFlows(s, p.request(), func(f *flow) bool { return p.wrong(f, clients) })
+	return deleteFlowsIf(s, p.request(), func(f *flow) bool { return p.wrong(f, clients) })
+}
+
+// deleteFlowsIf deletes those of the requested entries that are wrong.
+func deleteFlowsIf(s *socket, r flowRequest, is func(*flow) bool) (deleted int, err error) {
+	wrong, err := listFlows(s, r, is)
 	if err != nil {
 		return 0, fmt.Errorf("list conntrack entries: %w", err)
 	}

@@ -156,6 +156,43 @@ func TestPoisonedPort(t *testing.T) {
 	})
 }
 
+// What came for an address of a pool before the rules is gone when Set returns: the
+// address may be announced at once. A flow to the node's own address stays, even
+// if a careless pool contains it.
+func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, State{Node: "n1"})
+		s := packetState(LocalClients{})
+		for family := range setID(2) {
+			for _, network := range []string{"tcp", "udp"} {
+				l.probeFrom(l.client, network, 4444, netip.AddrPortFrom(at("vip", family), portLocal), "silence")
+			}
+			node := at("node", family)
+			l.probeFrom(l.client, "udp", 4445, netip.AddrPortFrom(node, 9), "refused")
+			s.Owned = append(s.Owned, netip.PrefixFrom(node, node.BitLen()))
+		}
+		slices.SortFunc(s.Owned, netip.Prefix.Compare)
+		kept := len(l.flows(at("node", 0))) + len(l.flows(at("node", 1)))
+		if len(l.flows(at("vip", 0))) != 2 || len(l.flows(at("vip", 1))) != 2 || kept == 0 {
+			t.Fatal("not the entries that the test needs")
+		}
+		if err := p.sweeper.sock.close(); err != nil { // so that it is Set who sweeps
+			t.Fatal(err)
+		}
+		mustSet(t, p, s)
+		for family := range setID(2) {
+			if n := len(l.flows(at("vip", family))); n > 0 {
+				t.Errorf("family %d: %d entries for the VIP are left", family, n)
+			}
+		}
+		if n := len(l.flows(at("node", 0))) + len(l.flows(at("node", 1))); n != kept {
+			t.Errorf("%d of %d entries for the node itself are left", n, kept)
+		}
+	})
+}
+
 // The same for a port that is new at a VIP which was there: while it is not
 // served it is refused, so only what came before the VIP could do harm.
 func TestOwnedKeepsPoisonOut(t *testing.T) {

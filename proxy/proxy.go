@@ -43,6 +43,9 @@ type Proxy struct {
 
 	have  State // what was set last
 	known bool  // the kernel holds have, as far as we heard
+	// swept are prefixes that hold no untranslated flows: they were deleted, and
+	// the rules have let none arise since.
+	swept []netip.Prefix
 
 	// How the kernel's table stands when known.
 	elements int
@@ -139,6 +142,9 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
 	err := p.set(ctx, want)
+	if err == nil {
+		p.sweepOwned(want.Owned)
+	}
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
@@ -236,6 +242,7 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	had, schema := t.elements, ""
 	if t.damage() != "" {
+		p.swept = nil // while the rules were away, anything could arise
 		if t, err = p.install(ctx, t, all); err != nil {
 			return err
 		}
