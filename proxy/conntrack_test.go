@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // text is a purge in words, sorted.
@@ -178,7 +180,7 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 		if len(l.flows(at("vip", 0))) != 2 || len(l.flows(at("vip", 1))) != 2 || kept == 0 {
 			t.Fatal("not the entries that the test needs")
 		}
-		if err := p.sweeper.sock.close(); err != nil { // so that it is Set who sweeps
+		if err := p.sweeper.close(); err != nil { // so that it is Set who sweeps
 			t.Fatal(err)
 		}
 		mustSet(t, p, s)
@@ -262,7 +264,14 @@ func udpState(backend string) State {
 func TestSweepThatFails(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		if err := p.sweeper.sock.close(); err != nil {
+		// A file that is no socket. To close the socket would leave its number to
+		// whoever opens something next.
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer null.Close()
+		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.fd, unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")

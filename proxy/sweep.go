@@ -31,6 +31,7 @@ type sweeper struct {
 	wake    chan struct{} // capacity 1
 	quit    chan struct{}
 	done    chan struct{}
+	once    sync.Once
 
 	mu      sync.Mutex
 	pending purge
@@ -138,11 +139,14 @@ func (s *sweeper) isIdle() bool {
 	return s.idle
 }
 
-// close does what is pending and ends the sweeper.
-func (s *sweeper) close() error {
-	close(s.quit)
-	<-s.done
-	return s.sock.close()
+// close does what is pending and ends the sweeper. Further calls do nothing.
+func (s *sweeper) close() (err error) {
+	s.once.Do(func() {
+		close(s.quit)
+		<-s.done
+		err = s.sock.close()
+	})
+	return err
 }
 
 // sweepOwned deletes the flows to owned addresses that are not translated, once
