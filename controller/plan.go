@@ -204,7 +204,8 @@ func (n settlement) writesStatus() bool { return n.writesAddrs() || n.told != n.
 
 // writesAddrs says whether the addresses in it do.
 func (n settlement) writesAddrs() bool {
-	return !slices.Equal(slices.SortedFunc(slices.Values(n.addrs), netip.Addr.Compare), n.spec.Status)
+	return len(n.addrs) != len(n.spec.Status) ||
+		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })
 }
 
 // holds says whether name is a holder of c, which may be nil.

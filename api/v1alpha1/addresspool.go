@@ -48,12 +48,50 @@ type AddressPoolSpec struct {
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
 }
 
+// PoolAddresses counts the addresses of one family. A pool may have more than an
+// integer can say; 9223372036854775807 stands for all beyond.
+type PoolAddresses struct {
+	// Total is how many may be given out.
+	Total int64 `json:"total"`
+	// Assigned are those that Services have.
+	Assigned int64 `json:"assigned"`
+	// Available are those that are neither assigned nor reserved.
+	Available int64 `json:"available"`
+}
+
+// AddressPoolStatus is what has become of a pool.
+type AddressPoolStatus struct {
+	// IPv4 counts the IPv4 addresses. It is absent when the pool has none.
+	//
+	// +optional
+	IPv4 *PoolAddresses `json:"ipv4,omitempty"`
+
+	// IPv6 counts the IPv6 addresses. It is absent when the pool has none.
+	//
+	// +optional
+	IPv6 *PoolAddresses `json:"ipv6,omitempty"`
+
+	// Conditions: Ready is True when a Service may get an address of the pool,
+	// and else says why not.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
 // AddressPool is a set of addresses to give to Services of type LoadBalancer.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Allocation",type=string,JSONPath=`.spec.allocation`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
+// +kubebuilder:printcolumn:name="IPv4 Assigned",type=integer,JSONPath=`.status.ipv4.assigned`
+// +kubebuilder:printcolumn:name="IPv4 Available",type=integer,JSONPath=`.status.ipv4.available`
+// +kubebuilder:printcolumn:name="IPv6 Assigned",type=integer,JSONPath=`.status.ipv6.assigned`
+// +kubebuilder:printcolumn:name="IPv6 Available",type=integer,JSONPath=`.status.ipv6.available`,priority=1
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type AddressPool struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -63,6 +101,11 @@ type AddressPool struct {
 	//
 	// +required
 	Spec AddressPoolSpec `json:"spec"`
+
+	// Status says how many addresses are left. The controller writes it.
+	//
+	// +optional
+	Status AddressPoolStatus `json:"status,omitzero"`
 }
 
 // AddressPoolList is a list of AddressPools.
