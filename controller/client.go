@@ -52,7 +52,7 @@ var scheme = func() *runtime.Scheme {
 
 // A client talks to the API server.
 type client struct {
-	core, claims, events, leases *rest.RESTClient
+	core, ours, events, leases *rest.RESTClient
 }
 
 // newClient returns a client whose requests, but not those for the Lease, wait
@@ -70,7 +70,7 @@ func newClient(cfg *rest.Config, limit flowcontrol.RateLimiter) (*client, error)
 	}
 	var c client
 	c.core, err = restClient(cfg, h, corev1.SchemeGroupVersion, err)
-	c.claims, err = restClient(cfg, h, v1alpha1.GroupVersion, err)
+	c.ours, err = restClient(cfg, h, v1alpha1.GroupVersion, err)
 	c.events, err = restClient(cfg, h, eventsv1.SchemeGroupVersion, err)
 	// A Lease that waits for other requests is lost.
 	cfg.RateLimiter = flowcontrol.NewFakeAlwaysRateLimiter()
@@ -118,11 +118,11 @@ func atVersion(o metav1.Object) map[string]any {
 
 func (c *client) claim(ctx context.Context, name string) (*v1alpha1.AddressClaim, error) {
 	o := &v1alpha1.AddressClaim{}
-	return o, c.claims.Get().Resource("addressclaims").Name(name).Do(ctx).Into(o)
+	return o, c.ours.Get().Resource("addressclaims").Name(name).Do(ctx).Into(o)
 }
 
 func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) error {
-	return c.claims.Post().Resource("addressclaims").Body(o).Do(ctx).Error()
+	return c.ours.Post().Resource("addressclaims").Body(o).Do(ctx).Error()
 }
 
 // setHolders changes the holders of a claim if it is still at the version that
@@ -135,16 +135,31 @@ func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1a
 	if err != nil {
 		return err
 	}
-	return c.claims.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
+	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
 }
 
 // deleteClaim deletes a claim if it is still at the version that was read.
 func (c *client) deleteClaim(ctx context.Context, o *cluster.Claim) error {
-	return c.claims.Delete().Resource("addressclaims").Name(o.Name()).Body(&metav1.DeleteOptions{
+	return c.ours.Delete().Resource("addressclaims").Name(o.Name()).Body(&metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion},
 	}).Do(ctx).Error()
 }
 
 func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
 	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}
+
+func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, error) {
+	o := &v1alpha1.AddressPool{}
+	return o, c.ours.Get().Resource("addresspools").Name(name).Do(ctx).Into(o)
+}
+
+// patchPool sets the status of a pool. Nobody else writes it, so that no version
+// matters; a family that the pool has no more goes.
+func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressPoolStatus) error {
+	b, err := json.Marshal(map[string]any{"status": map[string]any{"ipv4": s.IPv4, "ipv6": s.IPv6, "conditions": s.Conditions}})
+	if err != nil {
+		return err
+	}
+	return c.ours.Patch(types.MergePatchType).Resource("addresspools").Name(name).SubResource("status").Body(b).Do(ctx).Error()
 }

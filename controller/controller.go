@@ -13,6 +13,7 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
@@ -59,6 +60,7 @@ type controller struct {
 	source  cluster.Source
 	writer  writer
 	events  *events
+	pools   pools
 	metrics *metrics
 	health  health
 	// echoes are the Services that were written, as they were before, and when:
@@ -104,6 +106,7 @@ func newController(o Options) (*controller, error) {
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
 	c.writer = writer{client, c.events.tell}
+	c.pools = pools{client: client, written: map[string]v1alpha1.AddressPoolStatus{}}
 	c.retry.Reset()
 	return c, nil
 }
@@ -114,6 +117,8 @@ func (c *controller) lead(ctx context.Context) {
 	c.metrics.leading.Set(1)
 	defer c.metrics.leading.Set(0)
 	defer c.health.rest()
+	// Another one may have led meanwhile.
+	c.pools = pools{client: c.writer.client, written: map[string]v1alpha1.AddressPoolStatus{}}
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)
@@ -140,6 +145,8 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 	switch {
 	case left:
 		return 0
+	case c.pools.due:
+		return poolInterval
 	case len(c.echoes) != 0:
 		return echoTime
 	}
@@ -158,6 +165,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	c.forget(snap)
 	left, errs = c.carryOut(ctx, plan(snap, assignments, reasons), began.Add(passSlice))
 	errs = append(errs, c.events.again(ctx)...)
+	errs = append(errs, c.pools.report(ctx, snap, assignments)...)
 	c.metrics.observe(time.Since(began), errs)
 	if ctx.Err() == nil {
 		c.logFailures(errs)

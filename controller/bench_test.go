@@ -1,0 +1,71 @@
+package controller
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+// many makes a store with n Services and as many addresses.
+func many(b *testing.B, n int) *store {
+	s := newStore(b)
+	w := &world{store: s}
+	pool := from(b, map[string]any{
+		"metadata": object{"name": "big"},
+		"spec":     object{"addresses": []string{"10.0.0.0/16"}},
+	})
+	s.put("/apis/fanfare.io/v1alpha1/addresspools/big", nil, pool)
+	for i := range n {
+		name := fmt.Sprintf("s%05d", i)
+		s.put(servicesPath+name, nil, from(b, w.service(name)))
+	}
+	return s
+}
+
+// BenchmarkUnchanged is a pass in which nothing is to be written: what every
+// change of any Service costs besides its own writes.
+func BenchmarkUnchanged(b *testing.B) {
+	for _, n := range []int{1_000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			s := many(b, n)
+			c, err := newController(options(s))
+			if err != nil {
+				b.Fatal(err)
+			}
+			c.source = s.source()
+			c.carryOut(b.Context(), planned(c.source.Snapshot()), time.Now().Add(time.Hour))
+			snap := s.source().Snapshot()
+			for b.Loop() {
+				if t := planned(snap); len(t.settle)+len(t.gone)+len(t.leftover) != 0 {
+					b.Fatal(t)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkStart gives addresses to 1,000 Services that have none, with an API
+// server that answers at once: the controller's own part of it.
+func BenchmarkStart(b *testing.B) {
+	for b.Loop() {
+		b.StopTimer()
+		s := many(b, 1_000)
+		c, err := newController(options(s))
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.source = s.source()
+		b.StartTimer()
+		if _, errs := c.carryOut(b.Context(), planned(c.source.Snapshot()), time.Now().Add(time.Hour)); len(errs) != 0 {
+			b.Fatal(errs[0])
+		}
+	}
+}
+
+func planned(snap *cluster.Snapshot) todo {
+	as, reasons := ipam.Allocate(snap)
+	return plan(snap, as, reasons)
+}
