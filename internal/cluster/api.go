@@ -45,7 +45,7 @@ type API struct {
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
 
-	losses atomic.Int64 // how often a resource became unreachable
+	losses *atomic.Int64 // how often the connection was lost
 
 	mu       sync.Mutex
 	builder  *Builder
@@ -83,6 +83,8 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 0 // It would end watches too.
+	losses := new(atomic.Int64)
+	cfg.Wrap(func(t http.RoundTripper) http.RoundTripper { return transport{t, losses} })
 	h, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, err
@@ -97,6 +99,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		http:     h,
 		log:      o.Log,
 		metrics:  m,
+		losses:   losses,
 		changed:  make(chan struct{}, 1),
 		builder:  b,
 		last:     b.Snapshot(),

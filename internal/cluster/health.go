@@ -63,9 +63,6 @@ func (a *API) heard(ctx context.Context, r resource, err error) {
 			t.since = time.Now()
 		}
 		a.troubles[r] = t
-		if now == unreachable {
-			a.losses.Add(1)
-		}
 		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
 	}
 	a.metrics.of(r).failing(a.troubles[r].since)

@@ -191,9 +191,9 @@ func (w *watch[T]) Transformer() cache.TransformFunc {
 //
 // An API server that was away may have come back with another etcd, restored from
 // a backup, whose versions are smaller than those that we know. A watch from a
-// version that is yet to come would go well and say nothing, for hours. So what
-// was read before the API server was lost, were it by another watch, is listed
-// anew, and from no version.
+// version that is yet to come goes well and says nothing, for hours. So what was
+// read before a connection was lost, were it another watch's, is listed anew, and
+// from no version. A watch that has ended as it should is not lost.
 type listWatch struct {
 	*cache.ListWatch
 	api      *API
@@ -215,28 +215,49 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	return list, err
 }
 
-// WatchWithContext is called by the Reflector. With SendInitialEvents it is a
-// list that is streamed (KEP-3157). Where the API server refuses that, an ordinary
-// list follows at once: only what becomes of that matters.
+// WatchWithContext is called by the Reflector.
 func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
-	streamed := o.SendInitialEvents != nil
-	losses := l.api.losses.Load()
-	switch {
-	case l.asOf != losses && streamed:
-		o.ResourceVersion = ""
-	case l.asOf != losses:
-		return nil, apierrors.NewResourceExpired("the API server was away: list everything anew")
+	if o.SendInitialEvents != nil {
+		return l.stream(ctx, o)
 	}
-	w, err := l.ListWatch.WatchWithContext(ctx, o)
-	var refused apierrors.APIStatus
-	switch {
-	case err == nil && reflect.TypeOf(w) == emptyWatch:
-		l.api.heard(ctx, l.resource, errors.New("no answer in time"))
-	case err == nil:
+	if l.asOf != l.api.losses.Load() {
+		return nil, errAway
+	}
+	w, err := l.watch(ctx, o)
+	l.api.heard(ctx, l.resource, err)
+	// It may have been lost meanwhile: client-go tries again by itself.
+	if err == nil && l.asOf != l.api.losses.Load() {
+		w.Stop()
+		return nil, errAway
+	}
+	return w, err
+}
+
+// errAway makes the Reflector list everything.
+var errAway = apierrors.NewResourceExpired("the API server was away: list everything anew")
+
+// stream is a list that comes as a watch (KEP-3157). Where the API server refuses
+// that, an ordinary list follows at once: only what becomes of that matters.
+func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	losses := l.api.losses.Load()
+	if l.asOf != losses {
+		o.ResourceVersion = ""
+	}
+	w, err := l.watch(ctx, o)
+	if err == nil {
 		l.asOf = losses
-		l.api.heard(ctx, l.resource, nil)
-	case !streamed || !errors.As(err, &refused):
+	}
+	var refused apierrors.APIStatus
+	if !errors.As(err, &refused) {
 		l.api.heard(ctx, l.resource, err)
+	}
+	return w, err
+}
+
+func (l *listWatch) watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
+	w, err := l.ListWatch.WatchWithContext(ctx, o)
+	if err == nil && reflect.TypeOf(w) == emptyWatch {
+		return nil, errors.New("no answer in time")
 	}
 	return w, err
 }
