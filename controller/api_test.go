@@ -158,8 +158,9 @@ func patched(old, patch object, kind types.PatchType) (object, error) {
 		return strategicpatch.StrategicMergeMapPatch(old, patch, corev1.Service{})
 	case types.MergePatchType:
 		return merged(old, patch), nil
+	default:
+		return nil, fmt.Errorf("patch type %s", kind)
 	}
-	return nil, fmt.Errorf("patch type %s", kind)
 }
 
 // merged is RFC 7386.
