@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
@@ -118,9 +117,9 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 
 // api says how to reach the API server.
 func (f *nodeFlags) api() (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	config, err := apiConfig(f.kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("no --files, and no API server: %w; give --kubeconfig outside a cluster", err)
+		return nil, fmt.Errorf("no --files, and no API server: %w", err)
 	}
 	return config, nil
 }

@@ -1,0 +1,232 @@
+package kube
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A fanfare is the program with a control plane, in a network namespace of its
+// own: its speaker writes into the kernel's tables.
+type fanfare struct {
+	*testing.T
+	*Cluster
+	binary, dir string
+}
+
+// newFanfare builds the program, installs what manifests/ installs, and makes
+// kubeconfigs for the two accounts of rbac.yaml: what they may not do fails here.
+func newFanfare(t *testing.T) *fanfare {
+	t.Helper()
+	f := &fanfare{T: t, Cluster: controlPlane(t), dir: t.TempDir()}
+	f.binary = filepath.Join(f.dir, "fanfare")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", f.binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	f.crds(t)
+	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml"))
+	for _, account := range []string{"controller", "speaker"} {
+		must(t, f.WriteKubeconfig(f.kubeconfig(account), "system:serviceaccount:fanfare-system:"+account))
+	}
+	return f
+}
+
+func (f *fanfare) kubeconfig(account string) string {
+	return filepath.Join(f.dir, account+".kubeconfig")
+}
+
+func (f *fanfare) runDir() string { return filepath.Join(f.dir, "run") }
+
+// run starts the controller or the speaker. It ends with the test, if not before.
+func (f *fanfare) run(command string, args ...string) *exec.Cmd {
+	f.Helper()
+	args = append([]string{command, "--kubeconfig", f.kubeconfig(command)}, args...)
+	cmd := exec.Command(f.binary, args...)
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	must(f.T, cmd.Start())
+	f.Cleanup(func() {
+		_ = cmd.Process.Kill() // It may be gone already.
+		_ = cmd.Wait()
+		if f.Failed() {
+			f.Logf("%s:\n%s", command, log.String())
+		}
+	})
+	return cmd
+}
+
+func (f *fanfare) speaker() *exec.Cmd {
+	return f.run("speaker", "--node-name", "n1", "--run-dir", f.runDir())
+}
+
+// seen is the part of `fanfare status --json` that the tests look at.
+type seen struct {
+	Addresses []struct {
+		Address    string   `json:"address"`
+		Services   []string `json:"services"`
+		Programmed bool     `json:"programmed"`
+		Reasons    []struct{ Code, Message string }
+	} `json:"addresses"`
+	Problems []struct{ Object, Message string } `json:"problems"`
+}
+
+func (f *fanfare) status() (s seen, err error) {
+	out, err := exec.CommandContext(f.Context(), f.binary, "status", "--json", "--run-dir", f.runDir()).CombinedOutput()
+	if err != nil {
+		return s, fmt.Errorf("%w: %s", err, out)
+	}
+	return s, json.Unmarshal(out, &s)
+}
+
+// forwards says whether the speaker says that it forwards addr, and the kernel
+// holds it.
+func (f *fanfare) forwards(addr string) error {
+	s, err := f.status()
+	if err != nil {
+		return err
+	}
+	for _, a := range s.Addresses {
+		if a.Address != addr || !a.Programmed {
+			continue
+		}
+		out, err := exec.CommandContext(f.Context(), "nft", "list", "set", "inet", "fanfare", "vips4").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), addr) {
+			return fmt.Errorf("the speaker says that %s is forwarded, the kernel: %v %s", addr, err, out)
+		}
+		return nil
+	}
+	return fmt.Errorf("%s is not forwarded: %+v", addr, s)
+}
+
+// get returns an object, nil if there is none.
+func (f *fanfare) get(gvk schema.GroupVersionKind, name string) (*unstructured.Unstructured, error) {
+	all, err := f.Admin().List(f.Context(), gvk)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		if all[i].GetName() == name {
+			return &all[i], nil
+		}
+	}
+	return nil, nil
+}
+
+var serviceKind = schema.GroupVersionKind{Version: "v1", Kind: "Service"}
+
+// assigned returns the address in the Service's status.
+func (f *fanfare) assigned(name string) (string, error) {
+	o, err := f.get(serviceKind, name)
+	if err != nil || o == nil {
+		return "", errors.Join(err, fmt.Errorf("service %s: %v", name, o))
+	}
+	ingress, _, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress")
+	if len(ingress) == 0 {
+		return "", fmt.Errorf("service %s has no address: %v", name, o.Object["status"])
+	}
+	return ingress[0].(map[string]any)["ip"].(string), nil
+}
+
+const oneNode = `
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {addresses: [{type: InternalIP, address: 127.0.0.1}]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.0/24]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPPeer
+metadata: {name: nobody}
+spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
+`
+
+func oneService(name, pod string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {namespace: default, name: %[1]s}
+spec: {type: LoadBalancer, ports: [{name: http, port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: default, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [%[2]s], nodeName: n1, conditions: {ready: true}}]
+`, name, pod)
+}
+
+// A Service is created: the controller claims an address and writes it into the
+// status, the speaker forwards it and reports. Then the API server goes away and
+// the speaker is killed: the next one goes on with what it knew, and with the API
+// server once that is back. Both run with no more rights than rbac.yaml gives.
+func TestServiceFromAPIServerToKernel(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFanfare(t)
+		f.run("controller")
+		speaker := f.speaker()
+		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
+
+		var vip string
+		await(t, 20*time.Second, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
+		await(t, 20*time.Second, "forwarding", func() error { return f.forwards(vip) })
+		claim, err := f.get(kindOf("AddressClaim"), vip)
+		if err != nil || claim == nil {
+			t.Fatalf("claim of %s: %v, %v", vip, claim, err)
+		}
+		await(t, 20*time.Second, "a SpeakerStatus", func() error {
+			o, err := f.get(kindOf("SpeakerStatus"), "n1")
+			if err != nil || o == nil {
+				return errors.Join(err, errors.New("there is none"))
+			}
+			if n, _, _ := unstructured.NestedInt64(o.Object, "status", "addresses", "forwarded"); n != 1 {
+				return fmt.Errorf("forwarded %d in %v", n, o.Object["status"])
+			}
+			return nil
+		})
+		await(t, 20*time.Second, "the memory of it", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
+
+		f.APIServer.Kill()
+		must(t, speaker.Process.Kill())
+		_ = speaker.Wait() // It was killed.
+		f.speaker()
+		await(t, 30*time.Second, "forwarding without the API server", func() error {
+			s, err := f.status()
+			if err != nil {
+				return err
+			}
+			if len(s.Problems) == 0 || s.Problems[0].Object != "API server" {
+				return fmt.Errorf("problems %v: want one with the API server", s.Problems)
+			}
+			return f.forwards(vip)
+		})
+
+		must(t, f.StartAPIServer(t.Context()))
+		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
+		var late string
+		await(t, 60*time.Second, "an address after the outage", func() (err error) { late, err = f.assigned("late"); return err })
+		await(t, 60*time.Second, "forwarding after the outage", func() error { return errors.Join(f.forwards(late), f.forwards(vip)) })
+		if again, err := f.assigned("web"); err != nil || again != vip || late == vip {
+			t.Errorf("web had %s, has %s (%v); late has %s", vip, again, err, late)
+		}
+	})
+}
+
+func kindOf(kind string) schema.GroupVersionKind { return v1alpha1.GroupVersion.WithKind(kind) }
