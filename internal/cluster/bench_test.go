@@ -163,7 +163,7 @@ func crowd() []object {
 	objects := make([]object, 0, 2*many)
 	managed := []metav1.ManagedFieldsEntry{{
 		Manager: "kube-controller-manager", Operation: "Update", FieldsType: "FieldsV1",
-		FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat(`{"f:metadata":{"f:labels":{}}}`, 30))},
+		FieldsV1: metav1.NewFieldsV1(strings.Repeat(`{"f:metadata":{"f:labels":{}}}`, 30)),
 	}}
 	for i := range many {
 		s := newService(fmt.Sprintf("s%05d", i), fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&255, i&255))

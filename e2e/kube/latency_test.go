@@ -1,0 +1,41 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// An event of the API server is in the snapshot a few milliseconds after the
+// write that caused it was answered, mostly before.
+func TestLatency(t *testing.T) {
+	c := controlPlane(t)
+	c.crds(t)
+	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: latency}"
+	must(t, c.Admin().Apply(t.Context(), node))
+	t.Cleanup(func() { must(t, c.Admin().Delete(context.Background(), node)) })
+	api := c.open(t, cluster.Options{NodeName: "latency"})
+	var took []time.Duration
+	for i := range 50 {
+		began := time.Now()
+		must(t, c.Admin().Patch(t.Context(), kinds[1], "", "latency", fmt.Sprintf(`{"metadata":{"labels":{"i":"%d"}}}`, i)))
+		for api.Snapshot().Nodes[0].Labels["i"] != fmt.Sprint(i) {
+			select {
+			case <-api.Changed():
+			case <-time.After(10 * time.Second):
+				t.Fatal("not seen")
+			}
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	t.Logf("write to snapshot: median %s, worst %s", took[len(took)/2], took[len(took)-1])
+	// Polling, or a debounce that somebody adds, would be slower by far.
+	if median := took[len(took)/2]; median > 100*time.Millisecond {
+		t.Errorf("median %s", median)
+	}
+}
