@@ -44,7 +44,7 @@ func trimmed(t *testing.T, o object) object {
 func TestTrimKeepsTheMeaning(t *testing.T) {
 	fill := randfill.New().RandSource(rand.NewSource(1)).NilChance(0.2).NumElements(1, 3).MaxDepth(12).Funcs(
 		func(q *apiresource.Quantity, _ randfill.Continue) { *q = apiresource.MustParse("1") },
-		func(r *metav1.FieldsV1, _ randfill.Continue) { r.GetRawBytes() = []byte(`{}`) },
+		func(r *metav1.FieldsV1, _ randfill.Continue) { r.SetRawBytes([]byte(`{}`)) },
 	)
 	for i := range 100 {
 		for _, o := range []object{
