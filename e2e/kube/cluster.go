@@ -206,14 +206,21 @@ func (c *Cluster) Backup(ctx context.Context, dir string) error {
 	return c.withoutEtcd(ctx, func() error { return os.CopyFS(dir, os.DirFS(c.path("etcd"))) })
 }
 
-// Restore puts a backup in the place of etcd's data.
+// Restore puts a backup in the place of etcd's data. The controller manager starts
+// anew, as Kubernetes' documentation asks for: its watches would wait for versions
+// that are yet to come.
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
-	return c.withoutEtcd(ctx, func() error {
+	c.ControllerManager.Kill()
+	err := c.withoutEtcd(ctx, func() error {
 		if err := os.RemoveAll(c.path("etcd")); err != nil {
 			return err
 		}
 		return os.CopyFS(c.path("etcd"), os.DirFS(dir))
 	})
+	if err != nil {
+		return err
+	}
+	return c.startControllerManager()
 }
 
 func (c *Cluster) withoutEtcd(ctx context.Context, f func() error) error {

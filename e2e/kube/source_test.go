@@ -35,13 +35,13 @@ var kinds = []schema.GroupVersionKind{
 	v1alpha1.GroupVersion.WithKind("AddressClaim"),
 }
 
+// shop stays when the test ends: a namespace takes seconds to go, and cannot be
+// made again meanwhile.
+const shop = "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"
+
 // The addresses: nodes 192.168.0.0/24, pods 10.244.0.0/16, the pool 192.0.2.0/26
 // and 2001:db8::/112.
 const world = `
-apiVersion: v1
-kind: Namespace
-metadata: {name: shop}
----
 apiVersion: v1
 kind: Node
 metadata: {name: n1, labels: {rack: a}, annotations: {a: b}}
@@ -130,6 +130,7 @@ func TestSourceIsFiles(t *testing.T) {
 	c := controlPlane(t)
 	ctx, admin := t.Context(), c.Admin()
 	c.crds(t)
+	must(t, admin.Apply(ctx, shop))
 	must(t, admin.Apply(ctx, world))
 	must(t, admin.Apply(ctx, pods))
 	t.Cleanup(func() { must(t, admin.Delete(context.Background(), pods+"---"+world)) })
