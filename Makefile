@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down test test-short lint generate build bench setup
+.PHONY: help lab lab-down test test-short lint generate build bench setup kube-tools
 
 # KEEP=1 leaves the laboratory up after `make lab`.
 KEEP ?=
@@ -22,7 +22,7 @@ lab-down: build ## remove every trace of the laboratory
 # -count=1 asks anew.
 # The laboratory counts lost requests and measures delays, so e2e comes last and
 # has the machine to itself.
-test: setup build ## run every test that this machine can run, with the race detector
+test: setup build kube-tools ## run every test that this machine can run, with the race detector
 	packages=$$(go list ./... | grep -v /e2e/); code=0; \
 	{ go test -race -count=1 -timeout=20m -json $$packages || code=$$?; \
 	  go test -race -count=1 -timeout=20m -json -p 1 ./e2e/... || code=$$?; exit $$code; } | go run ./hack/testsum
@@ -47,6 +47,11 @@ build: ## build bin/fanfare and bin/lab
 
 bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...
+
+# Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for
+# each version; they are kept in the user's cache directory.
+kube-tools:
+	e2e/kube/tools/build.sh
 
 # Install the packages that the tests and the laboratory use; nothing is done
 # when they are there.
