@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // A Namespace is a named network namespace. A socket belongs for life to the
@@ -80,7 +82,13 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 	d := net.Dialer{KeepAlive: -1}
 	// Control is called on this goroutine after socket() and before connect().
 	// Leaving there frees the thread for the time that connecting takes.
-	d.ControlContext = func(context.Context, string, string, syscall.RawConn) error { leave(); return nil }
+	d.ControlContext = func(_ context.Context, _, _ string, c syscall.RawConn) error {
+		leave()
+		if !local.IsValid() {
+			return nil
+		}
+		return reusable(c) // a port that an earlier connection used may still be in TIME_WAIT
+	}
 	if local.IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(local)
 		if network == "udp" {
@@ -88,6 +96,11 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 		}
 	}
 	return d.DialContext(ctx, network, remote.String())
+}
+
+func reusable(c syscall.RawConn) (err error) {
+	control := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) })
+	return errors.Join(control, err)
 }
 
 // Listen listens in the namespace for both families, on a port such as ":80".

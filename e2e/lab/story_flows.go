@@ -168,7 +168,8 @@ func (s *Scene) earlyWithoutSpeaker(ctx context.Context) (err error) {
 // and then uses the same client ports.
 func (s *Scene) early(ctx context.Context, vip netip.Addr, node, pod string, between func(entries int) error) (err error) {
 	web, echo := netip.AddrPortFrom(vip, 80), netip.AddrPortFrom(vip, 7)
-	from := netip.AddrPortFrom(ClientAddr, 45000+uint16(vip.As4()[3]))
+	// Below the ports that the kernel gives to other connections.
+	from := netip.AddrPortFrom(ClientAddr, 2000+uint16(vip.As4()[3]))
 	route := []string{"ip", "route", "add", vip.String(), "via", NodeAddr(node, vip).String()}
 	if _, err := s.Router.Run(ctx, route...); err != nil {
 		return err
