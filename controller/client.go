@@ -37,7 +37,7 @@ const (
 )
 
 // scheme has what is written and nothing else: client-go's own knows all of
-// Kubernetes, at the price of 10 MB in every process of this binary.
+// Kubernetes, at a price in memory: a bare program that imports it grew by 10 MB.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
