@@ -155,6 +155,8 @@ func TestStatusIsWhatTheRouterHas(t *testing.T) {
 		routes("192.0.2.1/32", "192.0.2.2/32 via 127.0.0.9", "2001:db8::1/128 via 2001:db8::a", "2001:db8::2/128")))
 	must(t, err)
 	eventually(t, "routes", func() bool { return strings.Count(r.adjIn(), "\n") == 2 })
+	// See TestMetrics.
+	eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
 
 	st := s.sessionStatus("tor1")
 	if st.State != Established || st.Flaps != 0 || st.LocalAddress != r.peer || st.PeerRouterID != netip.MustParseAddr("10.255.0.1") {

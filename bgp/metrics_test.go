@@ -17,6 +17,9 @@ func TestMetrics(t *testing.T) {
 	_, err := s.Set(t.Context(), state([]Session{dead, r.session("tor1")}, routes("192.0.2.1/32", "2001:db8::1/128")))
 	must(t, err)
 	eventually(t, "route", func() bool { return r.adjIn() != "" })
+	// The router has the route as soon as it is sent; that its own session is up
+	// reaches the server by an event, which may come later.
+	eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
 	const want = `
 # HELP fanfare_bgp_announced_prefixes Prefixes that the router is told now, 0 while the session is down. Observed: sent, not necessarily accepted.
 # TYPE fanfare_bgp_announced_prefixes gauge
