@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 	"unsafe"
@@ -80,11 +81,33 @@ func (s *stamper) next() (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("time of a message: %w", err)
 	}
-	var monotonic unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic); err != nil {
+	age, now, err := sinceBoot(clockTries)
+	if err != nil {
 		return time.Time{}, err
 	}
-	return time.Now().Add(-time.Duration(monotonic.Nano() - int64(stamp))), nil
+	return now.Add(time.Duration(stamp) - age), nil
+}
+
+// clockTries are enough for one that the scheduler does not cut in two.
+const clockTries = 5
+
+// sinceBoot reads the monotonic clock and the time of day as one. A thread that is
+// put aside between the two readings would shift a message by as long as it waits,
+// so the tightest of several pairs counts.
+func sinceBoot(tries int) (monotonic time.Duration, now time.Time, err error) {
+	tightest := time.Duration(math.MaxInt64)
+	for range tries {
+		var before, after unix.Timespec
+		e := unix.ClockGettime(unix.CLOCK_MONOTONIC, &before)
+		at := time.Now()
+		if e := errors.Join(e, unix.ClockGettime(unix.CLOCK_MONOTONIC, &after)); e != nil {
+			return 0, now, e
+		}
+		if width := time.Duration(after.Nano() - before.Nano()); width < tightest {
+			tightest, monotonic, now = width, time.Duration(before.Nano())+width/2, at
+		}
+	}
+	return monotonic, now, nil
 }
 
 func (s *stamper) close() error { return unix.Close(s.queue) }
