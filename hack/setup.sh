@@ -8,6 +8,8 @@ set -euo pipefail
 declare -A needed=(
     [frr]=/usr/lib/frr/bgpd
     [frr-pythontools]=/usr/lib/frr/frr-reload.py
+    # the second router that the laboratory measures with
+    [bird2]=/usr/sbin/bird
     [iproute2]=/sbin/ip
     [nftables]=/usr/sbin/nft
     [iptables]=/usr/sbin/iptables
