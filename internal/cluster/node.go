@@ -24,7 +24,7 @@ var leavingTaints = []string{
 
 func parseNode(o *corev1.Node) (*Node, []Problem) {
 	var p problems
-	n := &Node{Name: o.Name, Labels: o.Labels, Leaving: leaving(o)}
+	n := &Node{Name: o.Name, UID: o.UID, Labels: o.Labels, Leaving: leaving(o)}
 	_, n.Excluded = o.Labels[corev1.LabelNodeExcludeBalancers]
 	for i, a := range o.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {

@@ -27,6 +27,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	s := &o.Spec
 	peer := &Peer{
 		Name:            o.Name,
+		UID:             o.UID,
 		Address:         parsePeerAddress(s.PeerAddress, &p),
 		Port:            bgpPort,
 		MyASN:           parseASN("spec.myASN", s.MyASN, &p),

@@ -134,6 +134,7 @@ type Endpoint struct {
 // A Node is what Fanfare needs to know about one node.
 type Node struct {
 	Name        string
+	UID         types.UID // empty when the object did not come from an API server
 	Labels      labels.Set
 	InternalIPs []netip.Addr   // status.addresses of type InternalIP
 	PodCIDRs    []netip.Prefix // spec.podCIDRs; wrong under Calico's and Cilium's own IPAM
@@ -189,6 +190,7 @@ func PoolOf(pools []*Pool, addr netip.Addr) string {
 // A Peer is a BGP router to announce to, from the nodes that it selects.
 type Peer struct {
 	Name          string
+	UID           types.UID  // empty when the object did not come from an API server
 	Address       netip.Addr // with a zone when link-local
 	Port          uint16
 	PeerASN       uint32
