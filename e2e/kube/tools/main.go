@@ -1,5 +1,5 @@
 // Command tools is etcd and the programs of Kubernetes in one file, for tests:
-// six programs that share nearly all of their code are a third as large, and
+// seven programs that share nearly all of their code are a third as large, and
 // linked once.
 //
 // It is the one whose name it is called by, such as through a link, or which its
@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 	"k8s.io/component-base/cli"
+	kubectl "k8s.io/kubectl/pkg/cmd"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
@@ -36,6 +37,7 @@ var programs = map[string]func() int{
 	"kube-scheduler":          run(func() *cobra.Command { return scheduler.NewSchedulerCommand() }),
 	"kube-proxy":              run(proxy.NewProxyCommand),
 	"kubelet":                 run(func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) }),
+	"kubectl":                 run(kubectl.NewDefaultKubectlCommand),
 }
 
 // run makes the command only when it is the one: some change global state.
