@@ -3,6 +3,7 @@ package kube
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -77,8 +78,13 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	if _, err := r.Apply(ctx, o.GetName(), o, force); err != nil || !has {
 		return err
 	}
-	o.Object = map[string]any{"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "metadata": o.Object["metadata"], "status": status}
-	_, err = r.ApplyStatus(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "e2e-status", Force: true})
+	// Not applied: a Node may have two addresses of one type, which apply takes for
+	// the same one (its API says listType=map by type).
+	patch, err := json.Marshal(map[string]any{"status": status})
+	if err != nil {
+		return err
+	}
+	_, err = r.Patch(ctx, o.GetName(), types.MergePatchType, patch, metav1.PatchOptions{FieldManager: "e2e-status"}, "status")
 	return err
 }
 
@@ -133,16 +139,21 @@ func (c *Client) Delete(ctx context.Context, text string) error {
 	slices.Reverse(objects) // Namespaces come first, and go last.
 	var errs []error
 	for _, o := range objects {
-		r, err := c.resource(o)
-		if err == nil {
-			// Pods are not asked to stop: nobody runs them.
-			err = r.Delete(ctx, o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-		}
-		if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
-		}
+		errs = append(errs, c.delete(ctx, o))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Client) delete(ctx context.Context, o *unstructured.Unstructured) error {
+	r, err := c.resource(o)
+	if err == nil {
+		// Pods are not asked to stop: nobody runs them.
+		err = r.Delete(ctx, o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
+	}
+	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err)
+	}
+	return nil
 }
 
 // Patch merges a patch, as JSON, into an object or a subresource of it.

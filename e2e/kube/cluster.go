@@ -15,13 +15,18 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
 // A Cluster is a control plane that runs.
 type Cluster struct {
 	Etcd, APIServer, ControllerManager *Process
+	Scheduler                          *Process // nil without kubelets
 
 	tools, dir string
+	place      *lab.Namespace // nil: where this process is
+	kubelets   bool           // as of WithKubelets
 	pki        *pki
 	addr       netip.Addr // of the API server
 	ports      [3]int     // of the API server, of etcd for clients and for its peers
@@ -35,7 +40,15 @@ const readyLimit = 60 * time.Second
 // address, and returns when it is ready: in some three seconds. Its files are in
 // dir, which must be empty or not exist. The caller must Stop it, also after an error.
 func Start(ctx context.Context, tools, dir string, addr netip.Addr) (*Cluster, error) {
-	c := &Cluster{tools: tools, dir: dir, addr: addr}
+	return StartIn(ctx, nil, tools, dir, addr)
+}
+
+// StartIn is Start in a network namespace, of which addr is an address.
+func StartIn(ctx context.Context, place *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
+	c := &Cluster{tools: tools, dir: dir, place: place, addr: addr}
+	for _, o := range options {
+		o(c)
+	}
 	if err := c.prepare(); err != nil {
 		return c, fmt.Errorf("control plane: %w", err)
 	}
@@ -45,7 +58,10 @@ func Start(ctx context.Context, tools, dir string, addr netip.Addr) (*Cluster, e
 	if err := c.StartAPIServer(ctx); err != nil {
 		return c, err
 	}
-	return c, c.startControllerManager()
+	if err := c.startControllerManager(); err != nil || !c.kubelets {
+		return c, err
+	}
+	return c, c.startScheduler()
 }
 
 // prepare makes everything that is not a process.
@@ -73,7 +89,24 @@ func (c *Cluster) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	return c.choosePorts()
+	return c.inPlace(c.choosePorts)
+}
+
+// inPlace calls f where the control plane runs.
+func (c *Cluster) inPlace(f func() error) error {
+	if c.place == nil {
+		return f()
+	}
+	return c.place.Do(f)
+}
+
+// dial connects to the API server from where it runs.
+func (c *Cluster) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, err
+	}
+	return c.place.Dial(ctx, network, netip.AddrPort{}, to)
 }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
@@ -105,18 +138,15 @@ func (c *Cluster) StartEtcd() (err error) {
 
 // StartAPIServer starts kube-apiserver and returns when it is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
-	c.APIServer, err = c.start("kube-apiserver",
-		"--etcd-servers="+c.etcdURL(c.ports[1]),
-		"--bind-address="+c.addr.String(), "--advertise-address="+c.addr.String(), "--secure-port="+strconv.Itoa(c.ports[0]),
-		"--tls-cert-file="+c.path("server.crt"), "--tls-private-key-file="+c.path("server.key"), "--client-ca-file="+c.path("ca.crt"),
-		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+c.path("sa.key"),
-		"--service-account-signing-key-file="+c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
-		"--authorization-mode=Node,RBAC", "--allow-privileged=true",
-		// Pods are objects here, and need no token. The Service "kubernetes" needs no
-		// endpoints, which may not be on loopback.
-		"--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none",
-		"--kubelet-preferred-address-types=InternalIP")
-	if err != nil {
+	args := []string{
+		"--etcd-servers=" + c.etcdURL(c.ports[1]),
+		"--bind-address=" + c.addr.String(), "--advertise-address=" + c.addr.String(), "--secure-port=" + strconv.Itoa(c.ports[0]),
+		"--tls-cert-file=" + c.path("server.crt"), "--tls-private-key-file=" + c.path("server.key"), "--client-ca-file=" + c.path("ca.crt"),
+		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file=" + c.path("sa.key"),
+		"--service-account-signing-key-file=" + c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
+		"--authorization-mode=Node,RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
+	}
+	if c.APIServer, err = c.start("kube-apiserver", append(args, c.admission()...)...); err != nil {
 		return err
 	}
 	if c.admin == nil {
@@ -136,19 +166,15 @@ func (c *Cluster) startControllerManager() error {
 	if err := c.WriteKubeconfig(kubeconfig, "system:kube-controller-manager", "system:masters"); err != nil {
 		return err
 	}
+	args := append([]string{"--kubeconfig=" + kubeconfig, "--leader-elect=false", "--secure-port=0", "--cluster-name=e2e"}, c.controllers()...)
 	var err error
-	c.ControllerManager, err = c.start("kube-controller-manager", "--kubeconfig="+kubeconfig, "--leader-elect=false", "--secure-port=0",
-		"--cluster-name=e2e", "--allocate-node-cidrs", "--cluster-cidr=10.244.0.0/16,fd00:244::/48", "--node-cidr-mask-size-ipv4=24",
-		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
-		// A node is what tests write. That nobody renews its lease is no reason to
-		// taint it.
-		"--controllers=endpointslice-controller,node-ipam-controller,namespace-controller,garbage-collector-controller")
+	c.ControllerManager, err = c.start("kube-controller-manager", args...)
 	return err
 }
 
 // Stop ends everything, and removes what it wrote.
 func (c *Cluster) Stop() error {
-	for _, p := range []*Process{c.ControllerManager, c.APIServer, c.Etcd} {
+	for _, p := range []*Process{c.Scheduler, c.ControllerManager, c.APIServer, c.Etcd} {
 		p.Kill()
 	}
 	return os.RemoveAll(c.dir)
@@ -173,14 +199,18 @@ func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rest.Config{
+	config := &rest.Config{
 		Host: c.Host(),
 		// Whoever tests wants an answer, and not to be slowed down by politeness.
 		QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{
 			CAData: c.pki.ca, CertData: cert.cert, KeyData: cert.key,
 		},
-	}, nil
+	}
+	if c.place != nil {
+		config.Dial = c.dial
+	}
+	return config, nil
 }
 
 // WriteKubeconfig writes the same into a file for another process.

@@ -32,7 +32,7 @@ func (c *Cluster) start(name string, args ...string) (*Process, error) {
 	// A session of its own, so that an interrupt is for us, who then end it in
 	// order; and an end with ours, should we die without.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := c.inPlace(cmd.Start); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	p := &Process{name: name, log: path, cmd: cmd, done: make(chan struct{})}

@@ -14,10 +14,10 @@ import (
 func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 	t.Helper()
 	s := &Scene{Lab: l}
-	vip, err := s.serve(t.Context(), svc, nodes...)
+	vip, err := s.Serve(t.Context(), svc, nodes...)
 	t.Cleanup(func() {
 		var err error
-		if s.drop(context.WithoutCancel(t.Context()), &err, svc.Name, vip); err != nil {
+		if s.Drop(context.WithoutCancel(t.Context()), &err, svc.Name, vip); err != nil {
 			t.Error(err)
 		}
 	})
@@ -30,7 +30,7 @@ func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 // unharmed ends a load of which nothing may be lost.
 func unharmed(t *testing.T, l *Lab, load *Load, began time.Time) {
 	t.Helper()
-	told, err := l.noneLost(load.Stop(), load.to.Addr(), began)
+	told, err := l.NoneLost(load.Stop(), load.to.Addr(), began)
 	t.Log(told)
 	if err != nil {
 		t.Error(err)

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -15,23 +16,44 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Cluster is the folder of YAML that all speakers of the lab read.
-type Cluster struct {
-	Dir   string // what they read
+// A Cluster is what all speakers of the lab read.
+type Cluster struct{ Store }
+
+// A Store holds objects, each under the name of the file that it came in.
+type Store interface {
+	// PutText makes the objects of a file be there. Those that an earlier file of
+	// the name had, and this one has not, go.
+	PutText(name, text string) error
+	// Delete removes a file's objects; it is fs.ErrNotExist if there is no such
+	// file.
+	Delete(name string) error
+	// SpeakerArgs say to a speaker where the objects are.
+	SpeakerArgs() []string
+}
+
+// A folder is a folder of YAML.
+type folder struct {
+	dir   string // what speakers read
 	draft string // beside it, where files are written
 }
 
-// newCluster makes the folder, with a copy of the files that every lab begins
-// with.
-func newCluster(dir, base string) (*Cluster, error) {
-	c := &Cluster{Dir: dir, draft: dir + ".draft"}
-	for _, d := range []string{c.Dir, c.draft} {
-		if err := os.Mkdir(d, 0o755); err != nil {
-			return nil, err
-		}
-	}
-	return c, c.restore(base)
+func newFolder(dir string) (*folder, error) {
+	f := &folder{dir: dir, draft: dir + ".draft"}
+	return f, errors.Join(os.Mkdir(f.dir, 0o755), os.Mkdir(f.draft, 0o755))
 }
+
+// PutText puts a file in place: whole, in one instant.
+func (f *folder) PutText(name, text string) error {
+	draft := filepath.Join(f.draft, name+".yaml")
+	if err := os.WriteFile(draft, []byte(text), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(draft, filepath.Join(f.dir, name+".yaml"))
+}
+
+func (f *folder) Delete(name string) error { return os.Remove(filepath.Join(f.dir, name+".yaml")) }
+
+func (f *folder) SpeakerArgs() []string { return []string{"--files", f.dir} }
 
 // restore puts the files of a folder in place.
 func (c *Cluster) restore(base string) error {
@@ -49,20 +71,6 @@ func (c *Cluster) restore(base string) error {
 		}
 	}
 	return nil
-}
-
-// PutText puts a file in place: whole, in one instant.
-func (c *Cluster) PutText(name, text string) error {
-	draft := filepath.Join(c.draft, name+".yaml")
-	if err := os.WriteFile(draft, []byte(text), 0o644); err != nil {
-		return err
-	}
-	return os.Rename(draft, filepath.Join(c.Dir, name+".yaml"))
-}
-
-// Delete removes a file.
-func (c *Cluster) Delete(name string) error {
-	return os.Remove(filepath.Join(c.Dir, name+".yaml"))
 }
 
 // Put writes Services with their EndpointSlices into one file, named after the

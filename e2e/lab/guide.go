@@ -34,11 +34,11 @@ make lab-down removes all of it.
 // Guide puts Services in place to play with, and says how.
 func (l *Lab) Guide(ctx context.Context) (string, error) {
 	s := &Scene{Lab: l}
-	web, err := s.serve(ctx, Service{Name: "web", Policy: localTraffic, Endpoints: At("p11", "p21")}, "n1", "n2")
+	web, err := s.Serve(ctx, Service{Name: "web", Policy: localTraffic, Endpoints: At("p11", "p21")}, "n1", "n2")
 	if err != nil {
 		return "", err
 	}
-	anywhere, err := s.serve(ctx, Service{Name: "any", Endpoints: At("p31")}, NodeNames...)
+	anywhere, err := s.Serve(ctx, Service{Name: "any", Endpoints: At("p31")}, NodeNames...)
 	if err != nil {
 		return "", err
 	}

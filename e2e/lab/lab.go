@@ -28,8 +28,13 @@ const (
 type Options struct {
 	ID       string // part of the namespaces' names; letters and digits
 	Topology string // path of a containerlab file
+	Overlay  string // path of another, with what is to be added; empty: nothing
 	Objects  string // folder of YAML that the cluster begins with
 	Binary   string // path of fanfare
+
+	// Store opens what the speakers read, in a lab that has its namespaces, links
+	// and router, and nothing else yet. Nil: a folder of YAML.
+	Store func(context.Context, *Lab) (Store, error)
 }
 
 // A Lab is a topology that has been built.
@@ -73,7 +78,7 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if _, err := Sweep(false); err != nil {
 		return nil, err
 	}
-	t, err := ReadTopology(o.Topology)
+	t, err := o.topology()
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +92,14 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		return nil, errors.Join(err, l.Down())
 	}
 	return l, nil
+}
+
+func (o Options) topology() (*Topology, error) {
+	t, err := ReadTopology(o.Topology)
+	if err != nil || o.Overlay == "" {
+		return t, err
+	}
+	return t, t.overlay(o.Overlay)
 }
 
 func (l *Lab) up(ctx context.Context) error {
@@ -105,11 +118,24 @@ func (l *Lab) up(ctx context.Context) error {
 	if l.Observer, err = l.observe(); err != nil {
 		return err
 	}
-	if l.Cluster, err = newCluster(l.path("cluster"), l.Objects); err != nil {
+	if err := l.openCluster(ctx); err != nil {
 		return err
 	}
 	l.Client = &Client{l.namespaces["client"]}
 	return l.startPods(ctx)
+}
+
+func (l *Lab) openCluster(ctx context.Context) (err error) {
+	l.Cluster = &Cluster{}
+	if l.Options.Store == nil {
+		l.Cluster.Store, err = newFolder(l.path("cluster"))
+	} else {
+		l.Cluster.Store, err = l.Options.Store(ctx, l)
+	}
+	if err != nil {
+		return err
+	}
+	return l.Cluster.restore(l.Objects)
 }
 
 // wire makes the namespaces and the links between them, then runs what each
@@ -200,6 +226,9 @@ func (l *Lab) runExec(ctx context.Context, n Node) error {
 func (l *Lab) Namespace(node string) *Namespace { return l.namespaces[node] }
 
 func (l *Lab) namespaceName(node string) string { return prefix + l.ID + "-" + node }
+
+// Dir is the lab's directory, which goes with it.
+func (l *Lab) Dir() string { return l.path() }
 
 // path is a path in the lab's directory.
 func (l *Lab) path(parts ...string) string {

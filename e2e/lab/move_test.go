@@ -41,7 +41,7 @@ func TestStoryOverlapKeepsAddresses(t *testing.T) {
 	t.Cleanup(func() { await(t, l.Cluster.Delete("attic")) })
 	await(t, l.Cluster.PutText("attic", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: attic}\nspec:\n  addresses: [192.0.2.0/24]\n"))
 	s := &Scene{Lab: l}
-	lines, err := s.awaitNamed(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
+	lines, err := s.AwaitNamed(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
 	await(t, err)
 	t.Log(lines)
 	await(t, pause(ctx, 500*time.Millisecond))

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// A process is one that the lab started and has put on record.
-type process struct {
+// A Process is one that the lab started and has put on record.
+type Process struct {
 	name   string
 	cmd    *exec.Cmd
 	record string        // file that names it for a later Sweep
@@ -23,9 +23,15 @@ type process struct {
 	err    error         // what Wait said; read after done
 }
 
+// Start starts a command on a node. The name is that of its log, too. It ends with
+// the lab, if nobody stops it before.
+func (l *Lab) Start(node, name string, args ...string) (*Process, error) {
+	return l.startProcess(l.namespaces[node], name, args...)
+}
+
 // startProcess starts a command in a namespace, with its output appended to a
 // log file, and records it.
-func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*process, error) {
+func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*Process, error) {
 	log, err := os.OpenFile(l.path("log", name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return nil, err
@@ -39,7 +45,7 @@ func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*process,
 	if err := n.start(cmd); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	p := &process{name: name, cmd: cmd, record: l.path("pids", name), done: make(chan struct{})}
+	p := &Process{name: name, cmd: cmd, record: l.path("pids", name), done: make(chan struct{})}
 	go func() {
 		p.err = cmd.Wait()
 		close(p.done)
@@ -47,8 +53,11 @@ func (l *Lab) startProcess(n *Namespace, name string, args ...string) (*process,
 	return p, writeRecord(p.record, cmd.Process.Pid)
 }
 
-// alive says whether the process still runs.
-func (p *process) alive() bool {
+// PID is the process's number, for measurements.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Alive says whether the process still runs.
+func (p *Process) Alive() bool {
 	select {
 	case <-p.done:
 		return false
@@ -57,10 +66,10 @@ func (p *process) alive() bool {
 	}
 }
 
-// stop sends a signal and waits for the end; after the limit it kills.
-func (p *process) stop(sig syscall.Signal, limit time.Duration) error {
+// Stop sends a signal and waits for the end; after the limit it kills.
+func (p *Process) Stop(sig syscall.Signal, limit time.Duration) error {
 	defer os.Remove(p.record)
-	if !p.alive() {
+	if !p.Alive() {
 		return nil
 	}
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {

@@ -31,7 +31,7 @@ type Router struct {
 	dir    string
 	config string // path of frr.conf
 	kernel *netlink.Handle
-	procs  []*process
+	procs  []*Process
 }
 
 func (l *Lab) newRouter(n Node) (*Router, error) {
@@ -87,7 +87,7 @@ func (r *Router) startDaemon(ctx context.Context, name string) error {
 	}
 	r.procs = append(r.procs, p)
 	return Await(ctx, 10*time.Second, name+" answers", func() error {
-		if !p.alive() {
+		if !p.Alive() {
 			return fmt.Errorf("it ended: %v; see %s", p.err, r.lab.path("log", name+".log"))
 		}
 		_, err := r.vtysh(ctx, "-d", name, "-c", "show version")
@@ -102,7 +102,7 @@ func (r *Router) Stop() error { return r.stop(syscall.SIGTERM) }
 func (r *Router) stop(sig syscall.Signal) error {
 	var errs []error
 	for _, p := range slices.Backward(r.procs) {
-		errs = append(errs, p.stop(sig, 10*time.Second))
+		errs = append(errs, p.Stop(sig, 10*time.Second))
 	}
 	r.procs = nil
 	return errors.Join(errs...)

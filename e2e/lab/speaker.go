@@ -23,7 +23,7 @@ type Speaker struct {
 	RunDir string
 
 	lab  *Lab
-	proc *process // nil when it does not run
+	proc *Process // nil when it does not run
 }
 
 // Speaker is a node's, running or not.
@@ -44,14 +44,14 @@ func (s *Speaker) Start() error {
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return err
 	}
+	args := append([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs()...)
 	var err error
-	s.proc, err = s.lab.startProcess(s.lab.namespaces[s.Node], "speaker-"+s.Node, s.lab.Binary, "speaker",
-		"--files", s.lab.Cluster.Dir, "--node-name", s.Node, "--run-dir", s.RunDir)
+	s.proc, err = s.lab.Start(s.Node, "speaker-"+s.Node, append(args, "--node-name", s.Node, "--run-dir", s.RunDir)...)
 	return err
 }
 
 // Running says whether the process is there.
-func (s *Speaker) Running() bool { return s.proc != nil && s.proc.alive() }
+func (s *Speaker) Running() bool { return s.proc != nil && s.proc.Alive() }
 
 // Kill is SIGKILL: a crash.
 func (s *Speaker) Kill() error { return s.stop(syscall.SIGKILL) }
@@ -64,7 +64,7 @@ func (s *Speaker) Terminate() error {
 		return err
 	}
 	if p.err != nil {
-		return fmt.Errorf("speaker %s after SIGTERM: %w", s.Node, p.err)
+		return fmt.Errorf("speaker %s after SIGTERM: %w\n%s", s.Node, p.err, s.Log())
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (s *Speaker) stop(sig syscall.Signal) error {
 	}
 	p := s.proc
 	s.proc = nil
-	return p.stop(sig, 2*Linger)
+	return p.Stop(sig, 2*Linger)
 }
 
 // Log is what the speaker has written so far.

@@ -2,10 +2,11 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
 )
@@ -92,14 +93,14 @@ func startSpeakers(ctx context.Context, s *Scene) error {
 	if err := s.StartSpeakers(ctx, NodeNames...); err != nil {
 		return err
 	}
-	s.Did("`fanfare speaker --files %s --node-name N` in the namespace of each of %s", s.Cluster.Dir, strings.Join(NodeNames, ", "))
+	s.Did("`fanfare speaker %s --node-name N` in the namespace of each of %s", strings.Join(s.Cluster.SpeakerArgs(), " "), strings.Join(NodeNames, ", "))
 	s.Saw("FRR on tor1 has sessions with %s, %.2f s after the start", strings.Join(NodeNames, ", "), time.Since(began).Seconds())
 	return nil
 }
 
-// serve puts a Service in place, and waits until it has an address and the
+// Serve puts a Service in place, and waits until it has an address and the
 // router sends that to the nodes that it should.
-func (s *Scene) serve(ctx context.Context, svc Service, nodes ...string) (netip.Addr, error) {
+func (s *Scene) Serve(ctx context.Context, svc Service, nodes ...string) (netip.Addr, error) {
 	if err := s.Cluster.Put(svc); err != nil {
 		return netip.Addr{}, err
 	}
@@ -110,12 +111,12 @@ func (s *Scene) serve(ctx context.Context, svc Service, nodes ...string) (netip.
 	return vip, s.Router.AwaitNextHops(ctx, 5*time.Second, vip, nodes...)
 }
 
-// drop deletes a file and waits until the router has no route to the address any
+// Drop deletes a file and waits until the router has no route to the address any
 // more. It is for defer, hence the pointer.
-func (s *Scene) drop(ctx context.Context, err *error, file string, vips ...netip.Addr) {
+func (s *Scene) Drop(ctx context.Context, err *error, file string, vips ...netip.Addr) {
 	ctx = context.WithoutCancel(ctx)
 	e := s.Cluster.Delete(file)
-	if os.IsNotExist(e) {
+	if errors.Is(e, fs.ErrNotExist) {
 		e = nil
 	}
 	for _, vip := range vips {

@@ -36,21 +36,21 @@ var badServices = []struct {
 
 func badInput(ctx context.Context, s *Scene) (err error) {
 	good := Service{Name: "good", Policy: localTraffic, Endpoints: At("p11")}
-	vip, err := s.serve(ctx, good, "n1")
-	defer s.drop(ctx, &err, good.Name, vip)
+	vip, err := s.Serve(ctx, good, "n1")
+	defer s.Drop(ctx, &err, good.Name, vip)
 	if err != nil {
 		return err
 	}
 	var want [][]string
 	for _, m := range mistakes {
-		defer s.drop(ctx, &err, m.file)
+		defer s.Drop(ctx, &err, m.file)
 		if err := s.Cluster.PutText(m.file, m.text); err != nil {
 			return err
 		}
 		want = append(want, m.named)
 	}
 	for _, b := range badServices {
-		defer s.drop(ctx, &err, b.Name)
+		defer s.Drop(ctx, &err, b.Name)
 		if err := s.Cluster.Put(b.Service); err != nil {
 			return err
 		}
@@ -60,7 +60,7 @@ func badInput(ctx context.Context, s *Scene) (err error) {
 	}
 	s.Did("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that asks for an\n" +
 		"address outside every pool, two Services that ask for one")
-	lines, err := s.awaitNamed(ctx, want)
+	lines, err := s.AwaitNamed(ctx, want)
 	if err != nil {
 		return err
 	}
@@ -68,9 +68,9 @@ func badInput(ctx context.Context, s *Scene) (err error) {
 	return s.goesOn(ctx, vip)
 }
 
-// awaitNamed waits until a person who looks at the status finds, for each mistake,
+// AwaitNamed waits until a person who looks at the status finds, for each mistake,
 // a line with all its words, and returns these lines.
-func (s *Scene) awaitNamed(ctx context.Context, want [][]string) (lines []string, err error) {
+func (s *Scene) AwaitNamed(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = Await(ctx, 5*time.Second, "mistakes in `fanfare status`", func() error {
 		text, err := s.Speaker("n1").StatusText(ctx)
 		if err != nil {
@@ -106,8 +106,8 @@ func lineWith(text string, words []string) (string, bool) {
 // one, and so does the first of two that ask for one address.
 func (s *Scene) goesOn(ctx context.Context, old netip.Addr) (err error) {
 	fresh := Service{Name: "newcomer", Policy: localTraffic, Endpoints: At("p21")}
-	vip, err := s.serve(ctx, fresh, "n2")
-	defer s.drop(ctx, &err, fresh.Name, vip)
+	vip, err := s.Serve(ctx, fresh, "n2")
+	defer s.Drop(ctx, &err, fresh.Name, vip)
 	if err != nil {
 		return err
 	}
@@ -126,12 +126,12 @@ func (s *Scene) goesOn(ctx context.Context, old netip.Addr) (err error) {
 
 func withdrawal(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "leaver", Policy: localTraffic, Endpoints: At("p11")}
-	vip, err := s.serve(ctx, svc, "n1")
+	vip, err := s.Serve(ctx, svc, "n1")
 	if err != nil {
 		return err
 	}
 	deleted := time.Now()
-	s.drop(ctx, &err, svc.Name, vip)
+	s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	told, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
-	s.Did("leaver.yaml was deleted")
+	s.Did("the Service was deleted")
 	s.Saw("after %s n1 told tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the word to tor1 (linger time %s)",
 		ms(told.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(told).Seconds(), Linger)
 	if rules.Sub(told) < Linger-sending {

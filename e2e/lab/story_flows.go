@@ -25,8 +25,8 @@ func flowsUnderLocal(ctx context.Context, s *Scene) error {
 // away n1's. Those to other nodes' pods that the router leaves on their node must
 // live.
 func (s *Scene) withFlows(ctx context.Context, svc Service, after []string) (err error) {
-	vip, err := s.serve(ctx, svc, NodeNames...)
-	defer s.drop(ctx, &err, svc.Name, vip)
+	vip, err := s.Serve(ctx, svc, NodeNames...)
+	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return err
 	}
@@ -187,8 +187,8 @@ func (s *Scene) early(ctx context.Context, vip netip.Addr, node, pod string, bet
 		return err
 	}
 	svc := Service{Name: "late-" + node, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At(pod)}
-	defer s.drop(ctx, &err, svc.Name, vip)
-	if _, err := s.serve(ctx, svc, node); err != nil {
+	defer s.Drop(ctx, &err, svc.Name, vip)
+	if _, err := s.Serve(ctx, svc, node); err != nil {
 		return err
 	}
 	a, errTCP := s.Client.Get(ctx, from, web)

@@ -11,37 +11,43 @@ import (
 // The second part of the story: what happens to requests while things change, at
 // a steady rate of new connections.
 
-// A moment is what happens so long after the load has begun.
-type moment struct {
-	at time.Duration
-	do func() error
+// A Moment is what happens so long after the load has begun.
+type Moment struct {
+	At time.Duration
+	Do func() error
 }
 
-// underLoad serves a Service whose only endpoint is p11 under Local, and lets
+// UnderLoad serves a Service whose only endpoint is p11 under Local, and lets
 // things happen to it. It returns the address, when the load began, and what
 // became of the requests.
-func (s *Scene) underLoad(ctx context.Context, svc Service, until time.Duration, schedule func(vip netip.Addr) []moment) (vip netip.Addr, began time.Time, r Report, err error) {
-	vip, err = s.serve(ctx, svc, "n1")
-	defer s.drop(ctx, &err, svc.Name, vip)
+func (s *Scene) UnderLoad(ctx context.Context, svc Service, until time.Duration, schedule func(vip netip.Addr) []Moment) (vip netip.Addr, began time.Time, r Report, err error) {
+	vip, err = s.Serve(ctx, svc, "n1")
+	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return vip, began, r, err
 	}
-	began = time.Now()
-	load := s.Client.StartLoad(ctx, netip.AddrPortFrom(vip, 80))
-	for _, m := range append(schedule(vip), moment{until, func() error { return nil }}) {
-		if err = pause(ctx, time.Until(began.Add(m.at))); err != nil {
-			break
-		}
-		if err = m.do(); err != nil {
-			break
-		}
-	}
-	r = load.Stop()
+	began, r, err = s.Play(ctx, vip, until, schedule(vip)...)
 	return vip, began, r, err
 }
 
-// noneLost is the wanted end of most steps. What the router cut is told.
-func (l *Lab) noneLost(r Report, vip netip.Addr, began time.Time) (told string, err error) {
+// Play sends requests to an address, and lets things happen meanwhile. It returns
+// when that began, and what became of the requests.
+func (s *Scene) Play(ctx context.Context, vip netip.Addr, until time.Duration, schedule ...Moment) (began time.Time, r Report, err error) {
+	began = time.Now()
+	load := s.Client.StartLoad(ctx, netip.AddrPortFrom(vip, 80))
+	for _, m := range append(schedule, Moment{until, func() error { return nil }}) {
+		if err = pause(ctx, time.Until(began.Add(m.At))); err != nil {
+			break
+		}
+		if err = m.Do(); err != nil {
+			break
+		}
+	}
+	return began, load.Stop(), err
+}
+
+// NoneLost is the wanted end of most steps. What the router cut is told.
+func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (told string, err error) {
 	told, rest := l.withoutCut(r, vip, began)
 	if len(rest) > 0 {
 		r.Lost = rest
@@ -68,8 +74,8 @@ func orderlyMove(ctx context.Context, s *Scene) error {
 	}
 	begun, ready := Endpoint{"p11", Terminating}, Endpoint{"p21", Ready}
 	var left time.Time
-	vip, began, r, err := s.underLoad(ctx, svc, 7*time.Second, func(netip.Addr) []moment {
-		return []moment{
+	vip, began, r, err := s.UnderLoad(ctx, svc, 7*time.Second, func(netip.Addr) []Moment {
+		return []Moment{
 			{1500 * time.Millisecond, put(Endpoint{Pod: "p11"}, ready)},
 			{3000 * time.Millisecond, func() error { left = time.Now(); return put(begun, ready)() }},
 			{5000 * time.Millisecond, func() error { return errors.Join(s.Pod("p11").Stop(ctx), put(ready)()) }},
@@ -81,7 +87,7 @@ func orderlyMove(ctx context.Context, s *Scene) error {
 	s.Did("%d new connections a second for 7 s\n"+
 		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is gone", Rate)
 	s.Saw("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
-	told, err := s.noneLost(r, vip, began)
+	told, err := s.NoneLost(r, vip, began)
 	s.Saw("%s", told)
 	return errors.Join(err, wantBoth(r))
 }
@@ -97,14 +103,14 @@ func wantBoth(r Report) error {
 func abruptMove(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "jumper", Policy: localTraffic, Endpoints: At("p11")}
 	neighbour := Service{Name: "neighbour", Policy: localTraffic, Endpoints: At("p12")}
-	neighbourVIP, err := s.serve(ctx, neighbour, "n1")
-	defer s.drop(ctx, &err, neighbour.Name, neighbourVIP)
+	neighbourVIP, err := s.Serve(ctx, neighbour, "n1")
+	defer s.Drop(ctx, &err, neighbour.Name, neighbourVIP)
 	if err != nil {
 		return err
 	}
 	var killed time.Time
-	vip, began, r, err := s.underLoad(ctx, svc, 5*time.Second, func(netip.Addr) []moment {
-		return []moment{{1500 * time.Millisecond, func() error {
+	vip, began, r, err := s.UnderLoad(ctx, svc, 5*time.Second, func(netip.Addr) []Moment {
+		return []Moment{{1500 * time.Millisecond, func() error {
 			neighbour.Endpoints, svc.Endpoints = At("p12", "p22"), At("p21")
 			if err := s.Cluster.Put(neighbour); err != nil {
 				return err
@@ -157,8 +163,8 @@ func (s *Scene) restartUnderLoad(ctx context.Context, name, how string, end func
 	svc := Service{Name: name, Policy: localTraffic, Endpoints: At("p11")}
 	var ended time.Time
 	var back time.Duration
-	vip, began, r, err := s.underLoad(ctx, svc, 5*time.Second, func(netip.Addr) []moment {
-		return []moment{
+	vip, began, r, err := s.UnderLoad(ctx, svc, 5*time.Second, func(netip.Addr) []Moment {
+		return []Moment{
 			{500 * time.Millisecond, func() error { ended = time.Now(); return end() }},
 			{1500 * time.Millisecond, func() error {
 				started := time.Now()
@@ -178,7 +184,7 @@ func (s *Scene) restartUnderLoad(ctx context.Context, name, how string, end func
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
-	told, lost := s.noneLost(r, vip, began)
+	told, lost := s.NoneLost(r, vip, began)
 	s.Saw("%s", told)
 	return errors.Join(err, lost)
 }
@@ -189,8 +195,8 @@ const repairBound = 100 * time.Millisecond
 func flushTable(ctx context.Context, s *Scene) error {
 	svc := Service{Name: "flushed", Policy: localTraffic, Endpoints: At("p11")}
 	var deleted time.Time
-	vip, began, r, err := s.underLoad(ctx, svc, 4*time.Second, func(netip.Addr) []moment {
-		return []moment{{time.Second, func() error {
+	vip, began, r, err := s.UnderLoad(ctx, svc, 4*time.Second, func(netip.Addr) []Moment {
+		return []Moment{{time.Second, func() error {
 			deleted = time.Now()
 			_, err := s.Namespace("n1").Run(ctx, "nft", "delete", "table", "inet", table)
 			return err

@@ -24,8 +24,8 @@ const (
 func firstService(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "hello", Policy: localTraffic, Endpoints: At("p11")}
 	began := time.Now()
-	vip, err := s.serve(ctx, svc, "n1")
-	defer s.drop(ctx, &err, svc.Name, vip)
+	vip, err := s.Serve(ctx, svc, "n1")
+	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func firstService(ctx context.Context, s *Scene) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Did("hello.yaml was renamed into the folder: a Service (Local) and its EndpointSlice (pod p11 on n1)")
+	s.Did("a Service (Local) and its EndpointSlice (pod p11 on n1) were put in place")
 	s.Saw("address %s on all three nodes, by `fanfare status`\n"+
 		"after %s: rules in the kernel of n1\n"+
 		"after %s: n1's BGP UPDATE at tor1\n"+
@@ -94,7 +94,7 @@ func (s *Scene) measureFirstAnswer(ctx context.Context, name string, vip netip.A
 		answered <- err
 	}()
 	began := time.Now()
-	defer s.drop(ctx, &err, name, vip)
+	defer s.Drop(ctx, &err, name, vip)
 	if err := s.Cluster.Put(Service{Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11")}); err != nil {
 		return l, err
 	}
@@ -112,12 +112,12 @@ func (s *Scene) measureFirstAnswer(ctx context.Context, name string, vip netip.A
 
 func sourceAddress(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "source", Policy: localTraffic, Endpoints: At("p11", "p12", "p21")}
-	vip, err := s.serve(ctx, svc, "n1", "n2")
-	defer s.drop(ctx, &err, svc.Name, vip)
+	vip, err := s.Serve(ctx, svc, "n1", "n2")
+	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return err
 	}
-	answers, err := s.ask(ctx, 60, netip.AddrPortFrom(vip, 80))
+	answers, err := s.Ask(ctx, 60, netip.AddrPortFrom(vip, 80))
 	if err != nil {
 		return err
 	}
@@ -131,8 +131,8 @@ func sourceAddress(ctx context.Context, s *Scene) (err error) {
 	return wantPods(answers, "p11", "p12", "p21")
 }
 
-// ask opens connections one after the other.
-func (s *Scene) ask(ctx context.Context, number int, to netip.AddrPort) ([]Answer, error) {
+// Ask opens connections one after the other.
+func (s *Scene) Ask(ctx context.Context, number int, to netip.AddrPort) ([]Answer, error) {
 	var all []Answer
 	for i := range number {
 		a, err := s.Client.Get(ctx, netip.AddrPort{}, to)
@@ -172,7 +172,7 @@ func wantPods(answers []Answer, want ...string) error {
 func nextHopsFollowPolicy(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "hops", Policy: localTraffic, Endpoints: At("p11")}
 	var vip netip.Addr
-	defer func() { s.drop(ctx, &err, svc.Name, vip) }()
+	defer func() { s.Drop(ctx, &err, svc.Name, vip) }()
 	for _, c := range []struct {
 		policy    corev1.ServiceExternalTrafficPolicy
 		endpoints []Endpoint
@@ -185,7 +185,7 @@ func nextHopsFollowPolicy(ctx context.Context, s *Scene) (err error) {
 		{localTraffic, At("p21"), []string{"n2"}},
 	} {
 		svc.Policy, svc.Endpoints = c.policy, c.endpoints
-		if vip, err = s.serve(ctx, svc, c.want...); err != nil {
+		if vip, err = s.Serve(ctx, svc, c.want...); err != nil {
 			return fmt.Errorf("%s with %v: %w", c.policy, c.endpoints, err)
 		}
 		s.Saw("%-7s with pods %v: tor1's kernel sends %s to %v", c.policy, c.endpoints, vip, c.want)
@@ -195,8 +195,8 @@ func nextHopsFollowPolicy(ctx context.Context, s *Scene) (err error) {
 
 func clusterPolicy(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "any", Endpoints: At("p11", "p21")}
-	vip, err := s.serve(ctx, svc, NodeNames...)
-	defer s.drop(ctx, &err, svc.Name, vip)
+	vip, err := s.Serve(ctx, svc, NodeNames...)
+	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return err
 	}
@@ -208,7 +208,7 @@ func clusterPolicy(ctx context.Context, s *Scene) (err error) {
 // another one, and the client if it is its own.
 func (s *Scene) checkMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
 	const number = 90
-	answers, err := s.ask(ctx, number, to)
+	answers, err := s.Ask(ctx, number, to)
 	if err != nil {
 		return err
 	}
@@ -243,9 +243,9 @@ func (s *Scene) checkMasquerade(ctx context.Context, to netip.AddrPort, want ...
 func overIPv6(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "six", Policy: localTraffic, Endpoints: At("p11", "p31"),
 		Families: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}
-	vip4, err := s.serve(ctx, svc, "n1", "n3")
+	vip4, err := s.Serve(ctx, svc, "n1", "n3")
 	var vip netip.Addr
-	defer func() { s.drop(ctx, &err, svc.Name, vip4, vip) }()
+	defer func() { s.Drop(ctx, &err, svc.Name, vip4, vip) }()
 	if err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func overIPv6(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	to := netip.AddrPortFrom(vip, 80)
-	answers, err := s.ask(ctx, 40, to)
+	answers, err := s.Ask(ctx, 40, to)
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func overIPv6(ctx context.Context, s *Scene) (err error) {
 	}
 	s.Saw("%s and %s for one Service\nLocal: tor1's kernel sends %s to [n1 n3], pods saw %s; answered by %s", vip, vip4, vip, ClientAddr6, tally(answers))
 	svc.Policy = clusterTraffic
-	if _, err := s.serve(ctx, svc, NodeNames...); err != nil {
+	if _, err := s.Serve(ctx, svc, NodeNames...); err != nil {
 		return err
 	}
 	if err := s.Router.AwaitNextHops(ctx, 5*time.Second, vip, NodeNames...); err != nil {
@@ -278,8 +278,8 @@ func overIPv6(ctx context.Context, s *Scene) (err error) {
 
 func overUDP(ctx context.Context, s *Scene) (err error) {
 	svc := Service{Name: "datagrams", Policy: localTraffic, Endpoints: At("p11", "p21")}
-	vip, err := s.serve(ctx, svc, "n1", "n2")
-	defer s.drop(ctx, &err, svc.Name, vip)
+	vip, err := s.Serve(ctx, svc, "n1", "n2")
+	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return err
 	}

@@ -71,6 +71,28 @@ func ReadTopology(path string) (*Topology, error) {
 	return t, nil
 }
 
+// overlay adds what another file has: nodes, links, and commands for nodes that
+// are there already.
+func (t *Topology) overlay(path string) error {
+	o, err := ReadTopology(path)
+	if err != nil {
+		return err
+	}
+	for _, n := range o.Nodes {
+		i := slices.IndexFunc(t.Nodes, func(have Node) bool { return have.Name == n.Name })
+		if i < 0 {
+			t.Nodes = append(t.Nodes, n)
+			continue
+		}
+		maps.Copy(t.Nodes[i].Sysctls, n.Sysctls)
+		maps.Copy(t.Nodes[i].Binds, n.Binds)
+		t.Nodes[i].Exec = append(t.Nodes[i].Exec, n.Exec...)
+	}
+	t.Links = append(t.Links, o.Links...)
+	slices.SortFunc(t.Nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	return nil
+}
+
 // parseTopology reads a file's text; paths in it are relative to dir.
 func parseTopology(text []byte, dir string) (*Topology, error) {
 	var f clabFile

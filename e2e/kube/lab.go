@@ -1,0 +1,207 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// A Lab is a lab with a control plane on a node of its own. Speakers read the API
+// server, two controllers give out addresses, and kube-proxy runs beside the
+// speakers if it is told to.
+type Lab struct {
+	*lab.Lab
+	Kubernetes  *Cluster
+	Controllers []*lab.Process
+	Proxies     map[string]*lab.Process // kube-proxy by node
+}
+
+// LabOptions say what a Lab is built of.
+type LabOptions struct {
+	ID      string // as of lab.Options
+	Source  string // path of this repository
+	Fanfare string // path of the program
+	Tools   string // path of Kubernetes' programs
+}
+
+// controlPlaneNode is the overlay's node for the control plane.
+const controlPlaneNode = "cp"
+
+var controlPlaneAddr = netip.MustParseAddr("172.31.0.1")
+
+// UpLab builds a lab, in which no speaker runs yet. Nothing is left of it if that
+// does not work out. It takes some five seconds.
+func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
+	l := &Lab{Proxies: map[string]*lab.Process{}}
+	e2e := filepath.Join(o.Source, "e2e", "containerlab")
+	_, err := lab.Up(ctx, lab.Options{
+		ID:       o.ID,
+		Topology: filepath.Join(e2e, "fanfare.clab.yml"),
+		Overlay:  filepath.Join(e2e, "control-plane.yml"),
+		Objects:  filepath.Join(e2e, "cluster"),
+		Binary:   o.Fanfare,
+		Store: func(ctx context.Context, wired *lab.Lab) (lab.Store, error) {
+			l.Lab = wired
+			return l.open(ctx, o)
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, l.stopKubernetes())
+	}
+	return l, nil
+}
+
+// open starts everything that objects need.
+func (l *Lab) open(ctx context.Context, o LabOptions) (s *store, err error) {
+	l.Kubernetes, err = StartIn(ctx, l.Namespace(controlPlaneNode), o.Tools, filepath.Join(l.Dir(), "kubernetes"), controlPlaneAddr)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.Kubernetes.Install(ctx, filepath.Join(o.Source, "manifests")); err != nil {
+		return nil, err
+	}
+	if err := l.Kubernetes.Admin().Apply(ctx, "{apiVersion: v1, kind: Namespace, metadata: {name: shop}}"); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"controller-a", "controller-b"} {
+		p, err := l.StartController(name)
+		if err != nil {
+			return nil, err
+		}
+		l.Controllers = append(l.Controllers, p)
+	}
+	kubeconfig, err := l.kubeconfig("speaker", "system:serviceaccount:fanfare-system:speaker")
+	s = &store{client: l.Kubernetes.Admin(), args: []string{"--kubeconfig", kubeconfig}, files: map[string][]*unstructured.Unstructured{}}
+	return s, err
+}
+
+// StartController starts a fanfare controller, with the rights of rbac.yaml.
+func (l *Lab) StartController(name string) (*lab.Process, error) {
+	kubeconfig, err := l.kubeconfig(name, "system:serviceaccount:fanfare-system:controller")
+	if err != nil {
+		return nil, err
+	}
+	return l.Start(controlPlaneNode, name, l.Binary, "controller", "--kubeconfig", kubeconfig, "--leader-elect")
+}
+
+// kubeconfig writes a file by which a program reaches the API server as a user.
+func (l *Lab) kubeconfig(name, user string) (string, error) {
+	path := filepath.Join(l.Dir(), name+".kubeconfig")
+	return path, l.Kubernetes.WriteKubeconfig(path, user)
+}
+
+// Down stops everything and removes every trace.
+func (l *Lab) Down() error { return errors.Join(l.stopKubernetes(), l.Lab.Down()) }
+
+func (l *Lab) stopKubernetes() error {
+	if l.Kubernetes == nil {
+		return nil
+	}
+	return l.Kubernetes.Stop()
+}
+
+// Install applies what our manifests hold besides the programs themselves, and
+// returns when objects of our kinds can be written.
+func (c *Cluster) Install(ctx context.Context, manifests string) error {
+	err := c.admin.ApplyFiles(ctx, filepath.Join(manifests, "crds"), filepath.Join(manifests, "namespace.yaml"), filepath.Join(manifests, "rbac.yaml"))
+	if err != nil {
+		return err
+	}
+	return lab.Await(ctx, 20*time.Second, "our CRDs", func() error {
+		for _, kind := range []string{"AddressPool", "BGPPeer", "AddressClaim", "SpeakerStatus"} {
+			if _, err := c.admin.List(ctx, v1alpha1.GroupVersion.WithKind(kind)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// A store keeps a lab's objects at the API server. What does not change is not
+// written again, so that one object that changes is one write.
+type store struct {
+	client *Client
+	args   []string
+
+	mu    sync.Mutex
+	files map[string][]*unstructured.Unstructured
+}
+
+// storeLimit bounds the writes of one file.
+const storeLimit = 10 * time.Second
+
+func (s *store) SpeakerArgs() []string { return s.args }
+
+func (s *store) PutText(name, text string) error {
+	want, err := decode(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
+	defer cancel()
+	have := s.files[name]
+	var now []*unstructured.Unstructured // what is there then
+	var errs []error
+	for _, o := range want {
+		if o.GetKind() == "Service" {
+			delete(o.Object, "status") // the controller's
+		}
+		old := sameObject(have, o)
+		if old == nil || !reflect.DeepEqual(old.Object, o.Object) {
+			if err := s.client.apply(ctx, o.DeepCopy()); err != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %w", o.GetKind(), o.GetName(), err))
+				o = old
+			}
+		}
+		if o != nil {
+			now = append(now, o)
+		}
+	}
+	s.files[name] = now
+	for _, o := range have {
+		if sameObject(want, o) == nil {
+			errs = append(errs, s.client.delete(ctx, o))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sameObject returns the one of these with an object's kind and name.
+func sameObject(in []*unstructured.Unstructured, o *unstructured.Unstructured) *unstructured.Unstructured {
+	for _, x := range in {
+		if x.GroupVersionKind() == o.GroupVersionKind() && x.GetNamespace() == o.GetNamespace() && x.GetName() == o.GetName() {
+			return x
+		}
+	}
+	return nil
+}
+
+func (s *store) Delete(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), storeLimit)
+	defer cancel()
+	have, ok := s.files[name]
+	if !ok {
+		return fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	delete(s.files, name)
+	var errs []error
+	for _, o := range have {
+		errs = append(errs, s.client.delete(ctx, o))
+	}
+	return errors.Join(errs...)
+}

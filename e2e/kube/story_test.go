@@ -1,0 +1,79 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// The story of e2e/lab, against a real control plane and with kube-proxy beside
+// the speakers, in each of its modes.
+func TestStory(t *testing.T) {
+	l := laboratory(t)
+	for _, mode := range []ProxyMode{NFTables, IPTables} {
+		t.Run(string(mode), func(t *testing.T) {
+			must(t, l.StartProxies(t.Context(), mode))
+			t.Cleanup(func() { must(t, l.StopProxies(context.WithoutCancel(t.Context()))) })
+			for _, step := range lab.Steps() {
+				t.Run(step.Name, func(t *testing.T) { l.play(t, step) })
+			}
+		})
+	}
+}
+
+// play plays a step, and tells it.
+func (l *Lab) play(t *testing.T, step lab.Step) {
+	must(t, l.StartSpeakers(t.Context(), lab.NodeNames...))
+	s := &lab.Scene{Lab: l.Lab}
+	err := step.Run(t.Context(), s)
+	t.Log(step.Title)
+	for _, line := range s.Lines {
+		t.Log(line)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// laboratory builds a lab for a test.
+func laboratory(t *testing.T) *Lab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs minutes")
+	}
+	if err := missing(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	tools, err := Tools(t.Context(), true)
+	must(t, err)
+	binary := filepath.Join(t.TempDir(), "fanfare")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	l, err := UpLab(t.Context(), LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../..", Fanfare: binary, Tools: tools})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Down()) })
+	return l
+}
+
+// missing says what the lab needs and this machine does not have.
+func missing() error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab needs root")
+	}
+	for _, tool := range []string{"ip", "nft", "iptables", "vtysh", "conntrack", "/usr/lib/frr/bgpd"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("the lab needs %w; hack/setup.sh installs it", err)
+		}
+	}
+	return nil
+}
