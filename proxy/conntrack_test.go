@@ -135,20 +135,20 @@ func TestPoisonedPort(t *testing.T) {
 		s.Owned = nil // which would keep the SYN out
 		mustSet(t, p, State{Node: "n1"})
 		for family := range setID(2) {
-			for _, network := range []string{"tcp", "udp"} {
+			for _, network := range []string{"tcp", "udp", "sctp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
 				if got := l.probeFrom(l.client, network, 4444, to, "silence"); strings.Contains(got, "saw") {
 					t.Fatalf("%s before the VIP: %s", network, got)
 				}
 			}
-			if n := len(l.flows(at("vip", family))); n != 2 {
-				t.Fatalf("%d entries before the VIP; the test needs 2", n)
+			if n := len(l.flows(at("vip", family))); n != 3 {
+				t.Fatalf("%d entries before the VIP; the test needs 3", n)
 			}
 		}
 		mustSet(t, p, s)
 		swept(t, p)
 		for family := range setID(2) {
-			for _, network := range []string{"tcp", "udp"} {
+			for _, network := range []string{"tcp", "udp", "sctp"} {
 				to := netip.AddrPortFrom(at("vip", family), portLocal)
 				if got := l.probeFrom(l.client, network, 4444, to, "pod1 saw client"); got != "pod1 saw client" {
 					t.Errorf("%s from the same port: %s; want pod1 saw client", network, got)

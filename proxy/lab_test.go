@@ -120,8 +120,8 @@ func (l *lab) podAddresses(ns *nstest.NS, iface string) {
 	}
 }
 
-// serve answers on an address, over TCP and UDP, with the name of the namespace
-// and the address that the client has for it.
+// serve answers on an address, over TCP, UDP and SCTP, with the name of the
+// namespace and the address that the client has for it.
 func (l *lab) serve(ns *nstest.NS, on netip.AddrPort) {
 	l.t.Helper()
 	var tcp net.Listener
@@ -137,6 +137,7 @@ func (l *lab) serve(ns *nstest.NS, on netip.AddrPort) {
 		l.t.Fatal(err)
 	}
 	l.t.Cleanup(func() { tcp.Close(); udp.Close() })
+	l.serveSCTP(ns, on)
 	go func() {
 		for {
 			c, err := tcp.Accept()
@@ -196,6 +197,9 @@ func (l *lab) probe(from *nstest.NS, network string, to netip.AddrPort, want str
 // probeFrom is probe with a source port.
 func (l *lab) probeFrom(from *nstest.NS, network string, port int, to netip.AddrPort, want string) string {
 	l.t.Helper()
+	if network == "sctp" {
+		return l.associate(from, uint16(port), to, want)
+	}
 	var c net.Conn
 	var err error
 	from.Do(func() {
@@ -239,10 +243,15 @@ func (l *lab) askFor(c net.Conn, want string) string {
 	if err != nil {
 		return outcome(err)
 	}
-	who, source, _ := strings.Cut(string(buf[:n]), " saw ")
+	return l.named(string(buf[:n]))
+}
+
+// named puts a name for the address in an answer.
+func (l *lab) named(answer string) string {
+	who, source, _ := strings.Cut(answer, " saw ")
 	a, err := netip.ParseAddrPort(source)
 	if err != nil {
-		return string(buf[:n])
+		return answer
 	}
 	name, ok := l.names[a.Addr().Unmap()]
 	if !ok {

@@ -30,7 +30,7 @@ func packetState(clients LocalClients) State {
 	s := State{Node: "n1", Clients: clients, Owned: prefixes("192.0.2.0/24", "2001:db8::/64")}
 	for family := range setID(2) {
 		v := &VIP{Addr: at("vip", family)}
-		for _, p := range []Protocol{TCP, UDP} {
+		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			v.Frontends = append(v.Frontends, packetFrontends(p, family)...)
 		}
 		s.VIPs = append(s.VIPs, v)
@@ -114,7 +114,7 @@ func TestPackets(t *testing.T) {
 	})
 }
 
-// row checks one line of a table over both protocols and families.
+// row checks one line of a table over all protocols and families.
 func (l *lab) row(t *testing.T, row string) {
 	t.Helper()
 	var from string
@@ -124,7 +124,7 @@ func (l *lab) row(t *testing.T, row string) {
 	}
 	want := strings.Join(strings.Fields(row)[2:], " ")
 	for family := range setID(2) {
-		for _, network := range []string{"tcp", "udp"} {
+		for _, network := range []string{"tcp", "udp", "sctp"} {
 			to := netip.AddrPortFrom(at("vip", family), port)
 			if got := l.probe(l.ns(from), network, to, want); got != want {
 				t.Errorf("%s to %s %s: %s; want %s", from, network, to, got, want)
