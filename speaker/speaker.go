@@ -47,7 +47,7 @@ type Options struct {
 	// Remember says whether what Source says now is to be written to the run
 	// directory, for a start without the API server; nil: never.
 	Remember func() bool
-	// Reporter writes the SpeakerStatus; nil: there is none.
+	// Reporter writes the SpeakerStatus and Events; nil: nobody does.
 	Reporter *Reporter
 	Source   cluster.Source
 	Log      *slog.Logger
@@ -65,6 +65,7 @@ type speaker struct {
 	decider *Decider
 	memory  memory
 	diary   *diary
+	herald  *herald
 	metrics *metrics
 
 	started time.Time
@@ -98,6 +99,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	}
 	defer serving.Close()
 	go s.Reporter.run(kill, s.status)
+	go s.herald.run(kill, s.scene)
 	s.loop(ctx)
 	defer s.diary.close()
 	return s.stop(kill)
@@ -118,6 +120,7 @@ func start(ctx context.Context, o Options) (*speaker, error) {
 	s.decider = NewDecider(o.Config)
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o)
+	s.herald = o.Reporter.herald(s.adopted, s.started)
 	s.metrics = newMetrics(o.Registry)
 	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger+flight, o.Log)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
@@ -189,6 +192,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.publish(d, err)
 	s.diary.note(d.snap)
 	s.Reporter.note()
+	s.herald.note()
 	return errors.Join(err, s.memory.keep(d.snap))
 }
 

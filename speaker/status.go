@@ -3,14 +3,19 @@ package speaker
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"reflect"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/time/rate"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -23,11 +28,64 @@ import (
 // those of one node's sessions that flap do not add up.
 const reportInterval = 5 * time.Second
 
-// A Reporter writes the SpeakerStatus of a node when it has changed, beside the
-// loop. A nil Reporter does nothing.
+// requestTimeout ends a request of which nothing is heard.
+const requestTimeout = 10 * time.Second
+
+// A client writes what a speaker writes to the API server, and reads nothing.
+type client struct {
+	ours, events rest.Interface
+}
+
+// newClient uses a scheme of its own: client-go's knows all of Kubernetes, at a
+// price in memory on every node.
+func newClient(c *rest.Config) (*client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(v1alpha1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	of := func(gv schema.GroupVersion) (rest.Interface, error) {
+		conf := rest.CopyConfig(c)
+		conf.APIPath, conf.GroupVersion = "/apis", &gv
+		conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+		return rest.RESTClientFor(conf)
+	}
+	ours, err := of(v1alpha1.GroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	events, err := of(eventsv1.SchemeGroupVersion)
+	return &client{ours, events}, err
+}
+
+// apply makes a SpeakerStatus what it should be, whether or not it exists: by
+// server-side apply, which needs no read before.
+func (c *client) apply(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return c.ours.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(o.Name).
+		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
+}
+
+func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
+	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
+}
+
+// repeatEvent says of an Event that was written that it happened again.
+func (c *client) repeatEvent(ctx context.Context, e *eventsv1.Event, s eventsv1.EventSeries) error {
+	body, err := json.Marshal(map[string]any{"series": s})
+	if err != nil {
+		return err
+	}
+	return c.events.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(ctx).Error()
+}
+
+// A Reporter says to the API server what a speaker does: by a SpeakerStatus, and
+// by Events. A nil Reporter does nothing.
 type Reporter struct {
 	node   string
-	client rest.Interface
+	client *client
 	log    *slog.Logger
 	wake   chan struct{} // capacity 1
 }
@@ -35,18 +93,23 @@ type Reporter struct {
 // NewReporter returns a Reporter for the node. It does not speak with the API
 // server yet.
 func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, error) {
-	scheme := runtime.NewScheme()
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	conf := rest.CopyConfig(c)
-	conf.APIPath, conf.GroupVersion = "/apis", &v1alpha1.GroupVersion
-	conf.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	client, err := rest.RESTClientFor(conf)
+	client, err := newClient(c)
 	if err != nil {
-		return nil, fmt.Errorf("SpeakerStatus: %w", err)
+		return nil, fmt.Errorf("SpeakerStatus and Events: %w", err)
 	}
 	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
+}
+
+// herald returns one that tells what was not true before began, when adopted
+// were in the kernel.
+func (r *Reporter) herald(adopted []netip.Addr, began time.Time) *herald {
+	if r == nil {
+		return nil
+	}
+	return &herald{
+		client: r.client, instance: r.node, log: r.log, wake: make(chan struct{}, 1),
+		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), told: inherit(adopted, began), recent: map[subject]letter{},
+	}
 }
 
 // note says that there may be something new to report.
@@ -95,20 +158,14 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 	}
 }
 
-// write makes the object what it should be, whether or not it exists: by
-// server-side apply, which needs no read before.
+// write writes the SpeakerStatus.
 func (r *Reporter) write(ctx context.Context, report v1alpha1.SpeakerReport) error {
 	report.Changed = metav1.NewTime(time.Now().Truncate(time.Second))
-	body, err := json.Marshal(v1alpha1.SpeakerStatus{
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return r.client.apply(ctx, &v1alpha1.SpeakerStatus{
 		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SpeakerStatus"},
 		ObjectMeta: metav1.ObjectMeta{Name: r.node},
 		Status:     report,
 	})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	return r.client.Patch(types.ApplyPatchType).Resource("speakerstatuses").Name(r.node).
-		Param("fieldManager", "fanfare-speaker").Param("force", "true").Body(body).Do(ctx).Error()
 }

@@ -58,6 +58,16 @@ func TestReporter(t *testing.T) {
 	}
 }
 
+// reporterTo is one whose requests go to an API server that is not on a network.
+func reporterTo(t *testing.T, api http.RoundTripper) *Reporter {
+	t.Helper()
+	r, err := NewReporter(&rest.Config{Host: "http://api", Transport: api}, "n1", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
 // Without an API server there is nobody to report to.
 func TestNoReporter(t *testing.T) {
 	var r *Reporter

@@ -1,0 +1,279 @@
+package speaker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+const (
+	// sessionPatience is how long a session that was never up may take before
+	// that is worth an Event: routers that restart or are set up need some time.
+	// For as long after a start what an earlier process left counts as told.
+	sessionPatience = 30 * time.Second
+	// forwardPatience is how long a change may fail to reach the kernel: most
+	// failures are over with the next attempt.
+	forwardPatience = 5 * time.Second
+	// maxNote is the length of a note that the API server takes.
+	maxNote = 1024
+)
+
+// An event is something that happened, before it is an Event of Kubernetes.
+type event struct {
+	regarding corev1.ObjectReference
+	warning   bool
+	reason    string // for programs: it does not change from release to release
+	action    string
+	note      string // a sentence, with the node in it: an object has Events of many
+}
+
+// A scene is what Events tell of, at one instant.
+type scene struct {
+	at       time.Time
+	desired  *Desired
+	sessions []bgp.SessionStatus
+	// announced is what the network is told, sorted.
+	announced []netip.Addr
+	// programmed: the kernel has what is desired; else err says why not, and
+	// behind since when something waits.
+	programmed bool
+	err        error
+	behind     time.Time
+}
+
+// scene is what there is to see now; ok is false before the first pass.
+func (s *speaker) scene() (now scene, ok bool) {
+	p := s.published.Load()
+	if p.desired == nil {
+		return scene{}, false
+	}
+	return scene{
+		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, announced: p.have,
+		programmed: p.programmed, err: p.err, behind: p.behind,
+	}, true
+}
+
+// A told value is what people know, by Events: the next ones tell what differs
+// from it. It is immutable.
+type told struct {
+	sessions  map[string]toldSession
+	announced []netip.Addr
+	desired   *Desired // that announced was of; nil at first
+	failing   bool     // the kernel does not take what is desired
+
+	// What was true before this process began is no news: adopted addresses may
+	// have been announced, and sessions that come up before presumed were up.
+	adopted  []netip.Addr
+	presumed time.Time
+}
+
+type toldSession struct {
+	up    bool
+	since time.Time
+}
+
+// inherit is what people know when a process begins that found addresses in the
+// kernel.
+func inherit(adopted []netip.Addr, began time.Time) told {
+	if len(adopted) == 0 {
+		return told{}
+	}
+	sorted := slices.Clone(adopted)
+	slices.SortFunc(sorted, netip.Addr.Compare)
+	return told{adopted: sorted, presumed: began.Add(sessionPatience)}
+}
+
+// news compares what people know with what is so, and returns what to tell them
+// and what they know then. Limit is how many addresses may have an Event each;
+// if there are more, one Event says how many.
+func news(was told, is scene, limit int) (told, []event) {
+	now := told{desired: is.desired, presumed: was.presumed}
+	var all []event
+	all = append(all, now.tellSessions(was, is)...)
+	all = append(all, now.tellForwarding(was, is)...)
+	return now, append(all, now.tellAddresses(was, is, limit)...)
+}
+
+func (t *told) tellSessions(was told, is scene) (all []event) {
+	t.sessions = make(map[string]toldSession, len(is.sessions))
+	for _, s := range is.sessions {
+		knew, known := was.sessions[s.Name]
+		up := s.State == bgp.Established
+		if !known && !up && is.at.Sub(s.Since) < sessionPatience {
+			continue // It has not had its time yet.
+		}
+		t.sessions[s.Name] = toldSession{up, s.Since}
+		silent := known && knew.up == up || !known && up && is.at.Before(t.presumed)
+		why := ": " + cmp.Or(s.LastError, "no reason is known")
+		switch {
+		case known && knew.up && up && !s.Since.Equal(knew.since):
+			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again"+why))
+		case silent:
+		case up:
+			all = append(all, is.session(s, false, "SessionEstablished", "has a session with", ""))
+		case known:
+			all = append(all, is.session(s, true, "SessionLost", "lost its session with", why))
+		default:
+			all = append(all, is.session(s, true, "SessionDown", "gets no session with", why))
+		}
+	}
+	return all
+}
+
+// session is an event on the BGPPeer: whoever has written one looks there for
+// what became of it.
+func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
+	ref := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: s.Name}
+	for _, p := range is.desired.snap.Peers {
+		if p.Name == s.Name {
+			ref.UID = p.UID
+		}
+	}
+	return is.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.PeerAddress, s.PeerASN, more))
+}
+
+func (t *told) tellForwarding(was told, is scene) []event {
+	failing := !is.programmed && is.err != nil
+	t.failing = failing && (was.failing || is.at.Sub(is.behind) >= forwardPatience)
+	switch {
+	case t.failing && !was.failing:
+		return []event{is.event(is.node(), true, "ForwardingFailed", "Forward",
+			"cannot give the kernel what is desired, and announces nothing new: "+is.err.Error())}
+	case was.failing && !failing:
+		return []event{is.event(is.node(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
+	}
+	return nil
+}
+
+// tellAddresses tells which addresses the network hears of, and no longer. While
+// no router listens, nothing is news: the sessions are.
+func (t *told) tellAddresses(was told, is scene, limit int) []event {
+	routers := is.established()
+	left := minus(was.announced, is.announced)
+	var came []netip.Addr
+	if len(routers) > 0 {
+		came = minus(minus(is.announced, was.announced), was.adopted)
+		t.announced = is.announced
+	} else {
+		t.announced = intersect(was.announced, is.announced)
+	}
+	if is.at.Before(t.presumed) {
+		t.adopted = minus(was.adopted, t.announced)
+	}
+	var all []event
+	if len(came)+len(left) <= limit {
+		for _, a := range left {
+			all = append(all, is.withdrawn(a, was.desired, routers)...)
+		}
+		for _, a := range came {
+			all = append(all, is.came(a)...)
+		}
+		return all
+	}
+	return []event{is.event(is.node(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
+		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(is.announced)))}
+}
+
+// came is an event on each Service that holds addr.
+func (is scene) came(addr netip.Addr) (all []event) {
+	var to []string
+	for _, s := range is.established() {
+		if !slices.ContainsFunc(s.Omissions, func(o bgp.Omission) bool { return o.Prefix.Addr() == addr }) {
+			to = append(to, s.Name)
+		}
+	}
+	for _, name := range is.desired.holders(addr) {
+		all = append(all, is.event(is.service(name), false, "Announced", "Announce", fmt.Sprintf("announces %s to %s", addr, enumerate(to))))
+	}
+	return all
+}
+
+// withdrawn is an event on each Service that held addr and that is there still:
+// nobody asks for those of one that is gone.
+func (is scene) withdrawn(addr netip.Addr, was *Desired, routers []bgp.SessionStatus) (all []event) {
+	from := ""
+	if len(routers) > 0 {
+		var names []string
+		for _, s := range routers {
+			names = append(names, s.Name)
+		}
+		from = " from " + enumerate(names)
+	}
+	for _, name := range was.holders(addr) {
+		ref, before := is.service(name), scene{desired: was}.service(name)
+		if ref.Name == "" || ref.UID != before.UID {
+			continue
+		}
+		all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, is.why(addr, name))))
+	}
+	return all
+}
+
+// why is why addr is not announced for the Service.
+func (is scene) why(addr netip.Addr, name cluster.Name) string {
+	a := is.desired.Address(addr)
+	if a == nil || !slices.Contains(a.Services, name) {
+		return "the Service does not hold it any more"
+	}
+	for _, r := range a.Reasons {
+		if r.Protocol == "bgp" && r.Service == name && r.Code != cluster.Announced {
+			return strings.TrimPrefix(r.Message, "not announced: ")
+		}
+	}
+	if is.err != nil {
+		return is.err.Error()
+	}
+	return "no session can carry it"
+}
+
+func (is scene) established() (up []bgp.SessionStatus) {
+	for _, s := range is.sessions {
+		if s.State == bgp.Established {
+			up = append(up, s)
+		}
+	}
+	return up
+}
+
+// holders are the Services that d gives addr to; d may be nil.
+func (d *Desired) holders(addr netip.Addr) []cluster.Name {
+	if d == nil {
+		return nil
+	}
+	if a := d.Address(addr); a != nil {
+		return a.Services
+	}
+	return nil
+}
+
+// service refers to a Service, and is empty when there is none.
+func (is scene) service(name cluster.Name) corev1.ObjectReference {
+	all := is.desired.snap.Services
+	i, ok := slices.BinarySearchFunc(all, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+	if !ok {
+		return corev1.ObjectReference{}
+	}
+	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: all[i].UID}
+}
+
+func (is scene) node() corev1.ObjectReference {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.view.node}
+	if n := is.desired.view.self; n != nil {
+		ref.UID = n.UID
+	}
+	return ref
+}
+
+func (is scene) event(ref corev1.ObjectReference, warning bool, reason, action, what string) event {
+	note := fmt.Sprintf("node %s %s", is.desired.view.node, what)
+	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
+}

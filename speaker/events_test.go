@@ -1,0 +1,261 @@
+package speaker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+)
+
+const eventWorld = `
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.0/24]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPPeer
+metadata: {name: tor1, uid: uid-tor1}
+spec: {peerAddress: 10.0.0.1, peerASN: 65000, myASN: 65001}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPPeer
+metadata: {name: tor2, uid: uid-tor2}
+spec: {peerAddress: 10.0.0.2, peerASN: 65000, myASN: 65001}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n1, uid: uid-n1}
+status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
+`
+
+// eventService is a Local Service with one endpoint, on the node.
+func eventService(name, uid, addr, node string) string {
+	return fmt.Sprintf(`---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: %[1]s, uid: %[2]s}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: %[3]s}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.5], nodeName: %[4]s, conditions: {ready: true}}]
+`, name, uid, addr, node)
+}
+
+// A play is a sequence of scenes, and what is told of them.
+type play struct {
+	t    *testing.T
+	told told
+	scene
+}
+
+var curtain = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+func newPlay(t *testing.T, known told) *play {
+	p := &play{t: t, told: known, scene: scene{at: curtain, programmed: true}}
+	p.session("tor1", bgp.Idle, "")
+	p.session("tor2", bgp.Idle, "")
+	p.world()
+	return p
+}
+
+func (p *play) world(services ...string) {
+	p.desired = Decide(Config{Node: "n1"}, snapshotOf(p.t, []byte(eventWorld+strings.Join(services, ""))))
+	p.announced = p.desired.Announce
+}
+
+func (p *play) session(name string, state bgp.SessionState, lastError string) {
+	p.sessions = slices.DeleteFunc(slices.Clone(p.sessions), func(s bgp.SessionStatus) bool { return s.Name == name })
+	p.sessions = append(p.sessions, bgp.SessionStatus{
+		Name: name, PeerAddress: netip.MustParseAddr("10.0.0." + name[3:]), PeerASN: 65000, State: state, Since: p.at, LastError: lastError,
+	})
+	slices.SortFunc(p.sessions, func(a, b bgp.SessionStatus) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// tells checks what is told now, and that it is told once.
+func (p *play) tells(when string, want ...string) {
+	p.t.Helper()
+	p.at = p.at.Add(time.Second)
+	var got []string
+	for range 2 {
+		var all []event
+		p.told, all = news(p.told, p.scene, 3)
+		for _, e := range all {
+			kind := map[bool]string{true: "Warning", false: "Normal"}[e.warning]
+			got = append(got, fmt.Sprintf("%s %s %s/%s (%s): %s", kind, e.reason, e.regarding.Kind, e.regarding.Name, e.regarding.UID, e.note))
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		p.t.Errorf("%s (-want +got):\n%s", when, diff)
+	}
+}
+
+func TestNewsOfSessions(t *testing.T) {
+	p := newPlay(t, told{})
+	p.tells("at the start")
+	p.session("tor1", bgp.Established, "")
+	p.tells("one is up", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.sessions[1].LastError = "connection refused"
+	p.at = p.at.Add(sessionPatience)
+	p.tells("the other is not, for long", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): connection refused")
+	p.session("tor1", bgp.Idle, "hold timer: 100% expired")
+	p.tells("lost", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): hold timer: 100% expired")
+	p.session("tor1", bgp.OpenSent, "hold timer: 100% expired")
+	p.tells("on the way up")
+	p.session("tor1", bgp.Established, "")
+	p.tells("again", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.session("tor1", bgp.Established, "it rebooted")
+	p.tells("between two looks", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000), and has it again: it rebooted")
+	p.sessions = nil
+	p.tells("no peer selects the node: its owner did that")
+}
+
+func TestNewsOfAddresses(t *testing.T) {
+	p := newPlay(t, told{})
+	web, db := eventService("web", "uid-web", "192.0.2.1", "n1"), eventService("db", "uid-db", "192.0.2.2", "n1")
+	p.world(web)
+	p.tells("no router listens")
+	p.session("tor1", bgp.Established, "")
+	p.tells("a router listens",
+		"Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
+		"Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
+	p.session("tor2", bgp.Established, "")
+	p.sessions[1].Omissions = []bgp.Omission{{Prefix: netip.MustParsePrefix("192.0.2.2/32")}}
+	p.world(web, db)
+	p.tells("another Service, which one router cannot be told",
+		"Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
+		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
+	p.world(eventService("web", "uid-web", "192.0.2.1", "n2"), db)
+	p.tells("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
+	p.world(eventService("web", "uid-web", "192.0.2.1", "n2"))
+	p.tells("a Service is deleted: nobody asks for its Events")
+	p.world(web, db)
+	p.tells("both are back",
+		"Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1, tor2",
+		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
+	p.world(web, eventService("db", "uid-2", "192.0.2.3", "n1"))
+	p.tells("another Service of that name",
+		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.3 to tor1, tor2")
+	p.world(web, eventService("db", "uid-2", "192.0.2.4", "n1"))
+	p.tells("its address changes",
+		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service does not hold it any more",
+		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.4 to tor1, tor2")
+	p.announced, p.programmed, p.err, p.behind = nil, false, errors.New("forward: no"), p.at
+	p.tells("the table is gone and cannot be put back",
+		"Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: forward: no",
+		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.4 from tor1, tor2: forward: no")
+}
+
+// The loss of all routers is told of the sessions, and not of each address.
+func TestNewsOfManyAddresses(t *testing.T) {
+	p := newPlay(t, told{})
+	p.session("tor1", bgp.Established, "")
+	var many []string
+	for i := range 10 {
+		many = append(many, eventService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), "n1"))
+	}
+	p.world(many...)
+	p.tells("a mass", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
+		"Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 began to announce 10 addresses and withdrew 0; it announces 10 now: `fanfare status` there says which")
+	p.session("tor1", bgp.Idle, "cable")
+	p.tells("no router", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): cable")
+	p.session("tor1", bgp.Established, "")
+	p.tells("it is back", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	p.world(many[6:]...)
+	p.tells("most go", "Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 began to announce 0 addresses and withdrew 6; it announces 4 now: `fanfare status` there says which")
+}
+
+func TestNewsOfForwarding(t *testing.T) {
+	p := newPlay(t, told{})
+	p.tells("all is well")
+	p.programmed, p.err, p.behind = false, errors.New("forward: "+strings.Repeat("é", 1000)), p.at
+	p.tells("a failure that may be over soon")
+	p.at = p.at.Add(forwardPatience)
+	const begin = "node n1 cannot give the kernel what is desired, and announces nothing new: forward: "
+	p.tells("it is not", "Warning ForwardingFailed Node/n1 (uid-n1): "+begin+strings.Repeat("é", (maxNote-len(begin))/2))
+	p.err = errors.New("forward: another reason")
+	p.tells("nor later")
+	p.programmed, p.err, p.behind = true, nil, time.Time{}
+	p.tells("it is over", "Normal ForwardingRestored Node/n1 (uid-n1): node n1 has given the kernel what is desired")
+}
+
+// After a restart, what was so before is no news.
+func TestNewsAfterRestart(t *testing.T) {
+	web, db := eventService("web", "uid-web", "192.0.2.1", "n1"), eventService("db", "uid-db", "192.0.2.2", "n1")
+	p := newPlay(t, inherit([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, curtain))
+	p.world(web, db)
+	p.announced = nil
+	p.tells("before anything is done")
+	p.announced = p.desired.Announce
+	p.session("tor1", bgp.Established, "")
+	p.tells("only the Service that was created meanwhile", "Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
+	p.world(eventService("web", "uid-web", "192.0.2.1", "n2"), db)
+	p.tells("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
+	p.world(web, db)
+	p.tells("and comes back", "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
+	p.at = p.at.Add(sessionPatience)
+	p.tells("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): no reason is known")
+	p.session("tor2", bgp.Established, "")
+	p.world(web, db, eventService("old", "uid-old", "192.0.2.9", "n1"))
+	p.tells("late", "Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
+		"Normal Announced Service/old (uid-old): node n1 announces 192.0.2.9 to tor1, tor2")
+}
+
+// In any sequence of scenes, what is told adds up: of one address Announced and
+// Withdrawn take turns, and nothing is told twice.
+func TestNewsAddUp(t *testing.T) {
+	worlds := map[int]*Desired{} // by which Services have their pod here, in bits
+	p := newPlay(t, told{})
+	for here := range 8 {
+		var services []string
+		for i := range 3 {
+			services = append(services, eventService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), []string{"n2", "n1"}[here>>i&1]))
+		}
+		p.world(services...)
+		worlds[here] = p.desired
+	}
+	for seed := range uint64(500) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		p.told = told{}
+		on := map[string]bool{} // the address of each Service, as Events say
+		for range 40 {
+			p.desired = worlds[random.IntN(8)]
+			p.announced = p.desired.Announce
+			p.session("tor1", []bgp.SessionState{bgp.Established, bgp.Idle}[random.IntN(2)], "")
+			p.at = p.at.Add(time.Second)
+			var all []event
+			p.told, all = news(p.told, p.scene, 10)
+			for _, e := range all {
+				if e.regarding.Kind != "Service" {
+					continue
+				}
+				if begins := e.reason == "Announced"; on[e.regarding.Name] == begins {
+					t.Fatalf("seed %d: told twice: %s", seed, e.note)
+				}
+				on[e.regarding.Name] = !on[e.regarding.Name]
+			}
+			if p.sessions[0].State != bgp.Established {
+				continue
+			}
+			for i := range 3 {
+				addr, name := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 10+i)), fmt.Sprintf("s%d", i)
+				if on[name] != slices.Contains(p.announced, addr) {
+					t.Fatalf("seed %d: %s is announced: %v, told: %v", seed, addr, !on[name], on[name])
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package speaker
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+)
+
+// A board is where an API server keeps Events. It answers as one does.
+type board struct {
+	mu     sync.Mutex
+	away   bool
+	lost   bool // it takes what it is sent, and its answer is lost
+	status int  // when not 0: the answer to everything
+	events map[string]*eventsv1.Event
+	writes int
+}
+
+func (b *board) RoundTrip(r *http.Request) (*http.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	body, _ := io.ReadAll(r.Body) // It comes from memory.
+	if b.away {
+		return nil, fmt.Errorf("connection refused")
+	}
+	b.writes++
+	status := b.status
+	if status == 0 {
+		status = b.take(r, body)
+	}
+	if b.lost {
+		return nil, fmt.Errorf("connection reset")
+	}
+	return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+}
+
+func (b *board) take(r *http.Request, body []byte) int {
+	path, ok := strings.CutPrefix(r.URL.Path, "/apis/events.k8s.io/v1/namespaces/")
+	namespace, rest, _ := strings.Cut(path, "/")
+	var e eventsv1.Event
+	if !ok || json.Unmarshal(body, &e) != nil {
+		return http.StatusBadRequest
+	}
+	switch name, patch := strings.CutPrefix(rest, "events/"); {
+	case patch && r.Method == http.MethodPatch:
+		old := b.events[namespace+"/"+name]
+		if old == nil {
+			return http.StatusNotFound
+		}
+		old.Series = e.Series
+		return http.StatusOK
+	case r.Method == http.MethodPost && rest == "events" && e.Namespace == namespace:
+		if b.events[namespace+"/"+e.Name] != nil {
+			return http.StatusConflict
+		}
+		b.events[namespace+"/"+e.Name] = &e
+		return http.StatusCreated
+	}
+	return http.StatusMethodNotAllowed
+}
+
+// counts are how often each reason was told, by what the board says.
+func (b *board) counts() map[string]int32 {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	counts := map[string]int32{}
+	for _, e := range b.events {
+		n := int32(1)
+		if e.Series != nil {
+			n = e.Series.Count
+		}
+		counts[e.Reason] += n
+	}
+	return counts
+}
+
+// A stage is a herald that looks at a play.
+type stage struct {
+	*board
+	*play
+	herald *herald
+	mu     sync.Mutex
+}
+
+// perform runs f in a bubble, with a herald that tells of what it does.
+func perform(t *testing.T, f func(s *stage)) {
+	worlds := newPlay(t, told{}) // Files are read outside of the bubble.
+	worlds.world(eventService("web", "uid-web", "192.0.2.1", "n1"))
+	synctest.Test(t, func(t *testing.T) {
+		s := &stage{board: &board{events: map[string]*eventsv1.Event{}}, play: worlds}
+		s.herald = reporterTo(t, s.board).herald(nil, time.Now())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.herald.run(ctx, func() (scene, bool) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.at = time.Now()
+			return s.scene, true
+		})
+		f(s)
+	})
+}
+
+// set changes the first session, and says so.
+func (s *stage) set(state bgp.SessionState) {
+	s.mu.Lock()
+	s.at = time.Now()
+	s.session("tor1", state, "it said so")
+	s.mu.Unlock()
+	s.herald.note()
+}
+
+func (s *stage) expect(t *testing.T, when string, want map[string]int32) {
+	t.Helper()
+	got := s.counts()
+	for reason := range want {
+		if got[reason] != want[reason] {
+			t.Errorf("%s: %s was told %d times, want %d; all: %v", when, reason, got[reason], want[reason], got)
+		}
+	}
+}
+
+// A change is told once: when the API server is back, and when it took an Event
+// whose answer was lost. What came and went meanwhile is not.
+func TestHeraldTellsOnce(t *testing.T) {
+	perform(t, func(s *stage) {
+		s.away = true
+		s.set(bgp.Established)
+		time.Sleep(time.Minute)
+		s.expect(t, "away", map[string]int32{"SessionEstablished": 0})
+		s.board.mu.Lock()
+		s.away, s.lost = false, true
+		s.board.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		s.expect(t, "answers are lost", map[string]int32{"SessionEstablished": 1, "Announced": 0})
+		s.board.mu.Lock()
+		s.lost = false
+		s.board.mu.Unlock()
+		time.Sleep(5 * time.Minute)
+		s.expect(t, "back", map[string]int32{"SessionEstablished": 1, "Announced": 1})
+		before := s.writes
+		for range 100 {
+			s.herald.note()
+			time.Sleep(time.Second)
+		}
+		if s.counts(); s.writes != before {
+			t.Errorf("%d writes without news", s.writes-before)
+		}
+		s.board.mu.Lock()
+		s.status = http.StatusForbidden
+		s.board.mu.Unlock()
+		s.set(bgp.Idle)
+		time.Sleep(time.Minute)
+		s.board.mu.Lock()
+		s.status = 0
+		s.board.mu.Unlock()
+		s.set(bgp.Established)
+		time.Sleep(time.Minute)
+		s.expect(t, "one was refused for good", map[string]int32{"SessionEstablished": 2, "SessionLost": 0})
+	})
+}
+
+// A session that flaps has a few Events, each with a number, and costs the API
+// server two writes a minute in the long run.
+func TestHeraldIsBrief(t *testing.T) {
+	perform(t, func(s *stage) {
+		for range 3600 {
+			s.set(bgp.Idle)
+			time.Sleep(time.Second)
+			s.set(bgp.Established)
+			time.Sleep(time.Second)
+		}
+		counts := s.counts()
+		if most := eventBurst + int(2*time.Hour/eventRefill) + 1; s.writes > most || s.writes < most/2 {
+			t.Errorf("%d writes in two hours, want %d at most", s.writes, most)
+		}
+		if told := counts["SessionLost"] + counts["SessionEstablished"]; int(told) < s.writes-10 {
+			t.Errorf("%d writes tell of %d changes", s.writes, told)
+		}
+		if len(s.events) > 10 {
+			t.Errorf("%d Events: they are no series", len(s.events))
+		}
+	})
+}
+
+// Without an API server there is nobody to tell.
+func TestNoHerald(t *testing.T) {
+	h := (*Reporter)(nil).herald(nil, time.Now())
+	h.note()
+	h.run(t.Context(), nil)
+}
