@@ -65,18 +65,20 @@ func TestBGPHoldTime(t *testing.T) {
 }
 
 // A router that was restarted gets everything again.
-func TestBGPRouterRestart(t *testing.T) {
-	l, ctx := laboratory(t), t.Context()
+func TestBGPRouterRestart(t *testing.T) { restartRouter(t, laboratory(t)) }
+
+func restartRouter(t *testing.T, l *Lab) {
+	ctx := t.Context()
 	vip := served(t, l, Service{Name: "rebooted", Policy: localTraffic, Endpoints: At("p11", "p31")}, "n1", "n3")
 	await(t, l.Router.Stop())
 	if nodes, err := l.Router.NextHops(vip); err != nil || len(nodes) > 0 {
-		t.Fatalf("FRR is stopped and its kernel sends %s to %v (%v)", vip, nodes, err)
+		t.Fatalf("%s is stopped and its kernel sends %s to %v (%v)", l.Router.software, vip, nodes, err)
 	}
 	restarted := time.Now()
 	await(t, l.Router.Start(ctx))
 	await(t, l.AwaitSessions(ctx, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, 10*time.Second, vip, "n1", "n3"))
-	t.Logf("FRR restarted: the routes were back after %s", time.Since(restarted).Round(time.Millisecond))
+	t.Logf("%s restarted: the routes were back after %s", l.Router.software, time.Since(restarted).Round(time.Millisecond))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
 		t.Error(err)
 	}

@@ -31,6 +31,7 @@ type Options struct {
 	Overlay  string // path of another, with what is to be added; empty: nothing
 	Objects  string // folder of YAML that the cluster begins with
 	Binary   string // path of fanfare
+	Software string // the router's: FRR, if empty, or BIRD
 
 	// Store opens what the speakers read, in a lab that has its namespaces, links
 	// and router, and nothing else yet. Nil: a folder of YAML.

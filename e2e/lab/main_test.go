@@ -73,7 +73,7 @@ func missing() error {
 	if os.Geteuid() != 0 {
 		return errors.New("the lab needs root")
 	}
-	for _, tool := range []string{"ip", "nft", "vtysh", "conntrack", "/usr/lib/frr/bgpd"} {
+	for _, tool := range []string{"ip", "nft", "vtysh", "conntrack", "/usr/lib/frr/bgpd", "/usr/sbin/bird"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return fmt.Errorf("the lab needs %w; hack/setup.sh installs it", err)
 		}

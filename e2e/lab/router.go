@@ -6,13 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -20,67 +15,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// daemons of FRR, in the order of starting: zebra owns the kernel's table and
-// the others connect to it.
-var daemons = []string{"zebra", "staticd", "bfdd", "bgpd"}
+// The software that a Router can run.
+const (
+	FRR  = "FRR"
+	BIRD = "BIRD"
+)
 
-// A Router is a node with FRR. All of FRR's files are in one directory.
+// A Router is the node that the speakers peer with: a kernel that forwards, and
+// software that tells it where to.
 type Router struct {
 	*Namespace
 	lab    *Lab
-	dir    string
-	config string // path of frr.conf
 	kernel *netlink.Handle
 	procs  []*Process
+	software
+}
+
+// software is an implementation of BGP for a Router. What it does to the kernel
+// is not asked of it: the Router looks there.
+type software interface {
+	fmt.Stringer
+	// Start starts it, and returns when it has its configuration.
+	Start(context.Context) error
+	// Ask asks it as an operator would, one command after the other.
+	Ask(ctx context.Context, commands ...string) (string, error)
+	// Established returns the nodes with which it has a session, sorted.
+	Established(context.Context) ([]string, error)
+	// holds says where it holds routes back on their way to the kernel; empty if
+	// it does not.
+	holds() string
 }
 
 func (l *Lab) newRouter(n Node) (*Router, error) {
-	r := &Router{Namespace: l.namespaces[n.Name], lab: l, dir: l.path("frr"), config: n.Binds["/etc/frr/frr.conf"]}
-	if r.config == "" {
-		return nil, fmt.Errorf("topology.nodes.%s.binds: FRR needs /etc/frr/frr.conf", n.Name)
-	}
+	r := &Router{Namespace: l.namespaces[n.Name], lab: l}
 	var err error
 	if r.kernel, err = netlink.NewHandleAt(r.handle, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("%s: %w", n.Name, err)
 	}
-	return r, r.makeDir()
+	switch l.Software {
+	case FRR, "":
+		r.software, err = newFRR(r, n)
+	case BIRD:
+		r.software, err = newBIRD(r, n)
+	default:
+		err = fmt.Errorf("router %q: the lab knows %s and %s", l.Software, FRR, BIRD)
+	}
+	return r, err
 }
 
-// makeDir makes the directory for sockets and gives it to the user that the
-// daemons change to.
-func (r *Router) makeDir() error {
-	frr, err := user.Lookup("frr")
-	if err != nil {
-		return fmt.Errorf("%w: is FRR installed? hack/setup.sh does it", err)
-	}
-	uid, errU := strconv.Atoi(frr.Uid)
-	gid, errG := strconv.Atoi(frr.Gid)
-	return errors.Join(errU, errG, os.Mkdir(r.dir, 0o755), os.Chown(r.dir, uid, gid),
-		os.WriteFile(filepath.Join(r.dir, "vtysh.conf"), nil, 0o644))
-}
-
-// Start starts the daemons and loads the configuration.
-func (r *Router) Start(ctx context.Context) error {
-	for _, d := range daemons {
-		if err := r.startDaemon(ctx, d); err != nil {
-			return err
-		}
-	}
-	_, err := r.vtysh(ctx, "-f", r.config)
-	return err
-}
-
-func (r *Router) startDaemon(ctx context.Context, name string) error {
-	args := []string{"/usr/lib/frr/" + name, "--vty_socket", r.dir, "-z", filepath.Join(r.dir, "zserv.api"),
-		"-u", "frr", "-g", "frr", "-f", "/dev/null", "-A", "127.0.0.1", "-i", filepath.Join(r.dir, name+".pid"),
-		"--log", "file:" + filepath.Join(r.dir, "frr.log")}
-	switch name {
-	case "zebra":
-		// The default receive buffer loses notifications in bursts.
-		args = append(args, "-s", "1048576")
-	case "bfdd":
-		args = append(args, "--bfdctl", filepath.Join(r.dir, "bfdd.sock"))
-	}
+// run starts one of the software's daemons, and waits until it answers.
+func (r *Router) run(ctx context.Context, name string, answers func() error, args ...string) error {
 	p, err := r.lab.startProcess(r.Namespace, name, args...)
 	if err != nil {
 		return err
@@ -90,13 +74,12 @@ func (r *Router) startDaemon(ctx context.Context, name string) error {
 		if !p.Alive() {
 			return fmt.Errorf("it ended: %v; see %s", p.err, r.lab.path("log", name+".log"))
 		}
-		_, err := r.vtysh(ctx, "-d", name, "-c", "show version")
-		return err
+		return answers()
 	})
 }
 
-// Stop ends FRR as its service manager would: bgpd says goodbye and zebra takes
-// its routes out of the kernel.
+// Stop ends the software as its service manager would: it says goodbye to the
+// speakers and takes its routes out of the kernel.
 func (r *Router) Stop() error { return r.stop(syscall.SIGTERM) }
 
 func (r *Router) stop(sig syscall.Signal) error {
@@ -106,52 +89,6 @@ func (r *Router) stop(sig syscall.Signal) error {
 	}
 	r.procs = nil
 	return errors.Join(errs...)
-}
-
-// Ask asks FRR as an operator would: r.Ask(ctx, "show bgp summary").
-func (r *Router) Ask(ctx context.Context, commands ...string) (string, error) {
-	var args []string
-	for _, c := range commands {
-		args = append(args, "-c", c)
-	}
-	return r.vtysh(ctx, args...)
-}
-
-func (r *Router) vtysh(ctx context.Context, args ...string) (string, error) {
-	args = append([]string{"--vty_socket", r.dir, "--config_dir", r.dir}, args...)
-	out, err := exec.CommandContext(ctx, "vtysh", args...).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("vtysh %s: %w: %s", strings.Join(args, " "), err, out)
-	}
-	return string(out), nil
-}
-
-// Established returns the nodes with which the router has a session.
-func (r *Router) Established(ctx context.Context) ([]string, error) {
-	out, err := r.Ask(ctx, "show bgp summary established json")
-	if err != nil {
-		return nil, err
-	}
-	var families map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(out), &families); err != nil {
-		return nil, fmt.Errorf("show bgp summary: %w: %s", err, out)
-	}
-	var summary struct {
-		Peers map[netip.Addr]struct{ State string }
-	}
-	if len(families["ipv4Unicast"]) > 0 {
-		if err := json.Unmarshal(families["ipv4Unicast"], &summary); err != nil {
-			return nil, fmt.Errorf("show bgp summary: %w", err)
-		}
-	}
-	var nodes []string
-	for addr, p := range summary.Peers {
-		if p.State == "Established" {
-			nodes = append(nodes, nodeName(addr))
-		}
-	}
-	slices.Sort(nodes)
-	return nodes, nil
 }
 
 // NextHops returns the nodes that the router's kernel sends an address's packets

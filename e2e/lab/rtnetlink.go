@@ -29,7 +29,7 @@ func routeChange(m syscall.NetlinkMessage) (e routeEvent, ok bool, err error) {
 		return e, false, nil
 	}
 	// struct rtmsg: family, dst_len, src_len, tos, table, protocol, …
-	if len(m.Data) < unix.SizeofRtMsg || m.Data[5] != unix.RTPROT_BGP {
+	if len(m.Data) < unix.SizeofRtMsg || m.Data[5] != unix.RTPROT_BGP && m.Data[5] != unix.RTPROT_BIRD {
 		return e, false, nil
 	}
 	ad, err := netlink.NewAttributeDecoder(m.Data[unix.SizeofRtMsg:])

@@ -64,7 +64,8 @@ func (s *Scene) tell(verb, format string, args ...any) {
 // that did not show what it should; the others are played all the same.
 func Story(ctx context.Context, w io.Writer, l *Lab) error {
 	var failed []string
-	for i, step := range append([]Step{{"Start", "The speakers start", startSpeakers}}, Steps()...) {
+	steps := append([]Step{{"Start", "The speakers start", startSpeakers}}, Steps()...)
+	for i, step := range append(steps, otherRouter) {
 		fmt.Fprintf(w, "\n%2d  %s\n", i+1, step.Title)
 		began := time.Now()
 		s := &Scene{Lab: l}
@@ -94,7 +95,7 @@ func startSpeakers(ctx context.Context, s *Scene) error {
 		return err
 	}
 	s.Did("`fanfare speaker %s --node-name N` in the namespace of each of %s", strings.Join(s.Cluster.SpeakerArgs(), " "), strings.Join(NodeNames, ", "))
-	s.Saw("FRR on tor1 has sessions with %s, %.2f s after the start", strings.Join(NodeNames, ", "), time.Since(began).Seconds())
+	s.Saw("%s on tor1 has sessions with %s, %.2f s after the start", s.Router.software, strings.Join(NodeNames, ", "), time.Since(began).Seconds())
 	return nil
 }
 

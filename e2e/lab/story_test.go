@@ -7,16 +7,20 @@ import (
 // TestStory plays each step of the story as a test.
 func TestStory(t *testing.T) {
 	for _, step := range Steps() {
-		t.Run(step.Name, func(t *testing.T) {
-			s := &Scene{Lab: laboratory(t)}
-			err := step.Run(t.Context(), s)
-			t.Log(step.Title)
-			for _, line := range s.Lines {
-				t.Log(line)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
+		t.Run(step.Name, func(t *testing.T) { play(t, laboratory(t), step) })
+	}
+}
+
+// play plays a step and tells it.
+func play(t *testing.T, l *Lab, step Step) {
+	t.Helper()
+	s := &Scene{Lab: l}
+	err := step.Run(t.Context(), s)
+	t.Log(step.Title)
+	for _, line := range s.Lines {
+		t.Log(line)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }

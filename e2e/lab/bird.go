@@ -1,0 +1,72 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// bird is BIRD 2 on a Router: one daemon, with its control socket in a directory
+// of its own.
+type bird struct {
+	router *Router
+	socket string
+	config string // path of bird.conf
+}
+
+func newBIRD(r *Router, n Node) (*bird, error) {
+	dir := r.lab.path("bird")
+	b := &bird{router: r, socket: filepath.Join(dir, "bird.ctl"), config: n.Binds["/etc/bird/bird.conf"]}
+	if b.config == "" {
+		return nil, fmt.Errorf("topology.nodes.%s.binds: BIRD needs /etc/bird/bird.conf", n.Name)
+	}
+	return b, os.Mkdir(dir, 0o755)
+}
+
+func (b *bird) String() string { return BIRD }
+
+// An UPDATE's routes are in the kernel before the next message is read.
+func (b *bird) holds() string { return "" }
+
+func (b *bird) Start(ctx context.Context) error {
+	return b.router.run(ctx, "bird", func() error {
+		_, err := b.Ask(ctx, "show status")
+		return err
+	}, "/usr/sbin/bird", "-f", "-c", b.config, "-s", b.socket)
+}
+
+func (b *bird) Ask(ctx context.Context, commands ...string) (string, error) {
+	var all strings.Builder
+	for _, c := range commands {
+		out, err := exec.CommandContext(ctx, "/usr/sbin/birdc", "-s", b.socket, c).CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("birdc %s: %w: %s", c, err, out)
+		}
+		all.Write(out)
+	}
+	return all.String(), nil
+}
+
+// Established reads lines such as these; a session is called after its node.
+//
+//	Name       Proto      Table      State  Since         Info
+//	n1         BGP        ---        up     12:20:33.123  Established
+func (b *bird) Established(ctx context.Context) ([]string, error) {
+	out, err := b.Ask(ctx, "show protocols")
+	if err != nil {
+		return nil, err
+	}
+	var nodes []string
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) == 6 && f[1] == "BGP" && f[5] == "Established" {
+			nodes = append(nodes, f[0])
+		}
+	}
+	slices.Sort(nodes)
+	return nodes, nil
+}

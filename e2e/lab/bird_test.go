@@ -1,0 +1,37 @@
+package lab
+
+import (
+	"slices"
+	"testing"
+)
+
+// BIRD holds no route back: the first answer is there in less than the bound,
+// all included.
+func TestBGPFirstAnswerWithBIRD(t *testing.T) { play(t, laboratory(t), otherRouter) }
+
+// TestBGPWithBIRD plays those steps of the story in which the router has a part
+// once more, with another implementation of BGP.
+func TestBGPWithBIRD(t *testing.T) {
+	l := laboratoryWithBIRD(t)
+	played := []string{"FirstService", "NextHops", "Cluster", "IPv6", "OrderlyMove", "AbruptMove", "Kill", "Upgrade", "Withdrawal", "Order"}
+	for _, step := range Steps() {
+		if slices.Contains(played, step.Name) {
+			t.Run(step.Name, func(t *testing.T) { play(t, l, step) })
+		}
+	}
+}
+
+// A router that was restarted gets everything again.
+func TestBGPRestartOfBIRD(t *testing.T) { restartRouter(t, laboratoryWithBIRD(t)) }
+
+// laboratoryWithBIRD builds a lab beside the shared one.
+func laboratoryWithBIRD(t *testing.T) *Lab {
+	t.Helper()
+	with := laboratory(t).Options
+	with.ID, with.Software = with.ID+"b", BIRD
+	l, err := Up(t.Context(), with)
+	await(t, err)
+	t.Cleanup(func() { await(t, l.Down()) })
+	await(t, l.StartSpeakers(t.Context(), NodeNames...))
+	return l
+}
