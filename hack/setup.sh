@@ -16,6 +16,10 @@ declare -A needed=(
     [conntrack]=/usr/sbin/conntrack
     [curl]=/usr/bin/curl
     [tcpdump]=/usr/bin/tcpdump
+    # real kubelets run pods with these
+    [containerd]=/usr/bin/containerd
+    [runc]=/usr/sbin/runc
+    [containernetworking-plugins]=/usr/lib/cni/bridge
     # go test -race is linked by a C compiler
     [gcc]=/usr/bin/gcc
     [libc6-dev]=/usr/include/stdlib.h

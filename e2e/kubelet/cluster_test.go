@@ -1,0 +1,173 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// nodes are those that have kubelets. The lab's third one is only wired.
+var nodes = []string{"n1", "n2"}
+
+// The control plane's node, and how the others reach it.
+const controlPlane = "cp"
+
+var (
+	apiServer  = netip.MustParseAddr("172.31.0.1")
+	management = func(node string) string { return "172.31.0.1" + node[1:] }
+)
+
+// A cluster is a lab with a control plane, and kubelets on its nodes.
+type cluster struct {
+	*kube.Lab
+	machines map[string]*machine
+
+	id, tools, kubeconfig string
+}
+
+// upCluster builds a cluster with nothing in it. The caller must take it down, also
+// after an error.
+func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
+	c := &cluster{Lab: &kube.Lab{Proxies: map[string]*lab.Process{}}, machines: map[string]*machine{}, id: id, tools: tools}
+	var err error
+	if c.Lab.Lab, err = lab.Up(ctx, lab.Options{
+		ID:       id,
+		Topology: "../containerlab/fanfare.clab.yml",
+		Overlay:  "../containerlab/control-plane.yml",
+		Objects:  "../containerlab/cluster",
+	}); err != nil {
+		return c, err
+	}
+	if err := c.sweepCgroups(ctx); err != nil {
+		return c, err
+	}
+	if err := c.startControlPlane(ctx); err != nil {
+		return c, err
+	}
+	if err := c.startNodes(ctx); err != nil {
+		return c, err
+	}
+	_, err = c.kubectl(ctx, "wait", "node", "--all", "--for=condition=Ready", "--timeout=60s")
+	return c, err
+}
+
+func (c *cluster) startControlPlane(ctx context.Context) (err error) {
+	cp := c.Namespace(controlPlane)
+	for _, n := range nodes {
+		// What the API server answers to pods, and to programs in a node's own
+		// network: they reach it by the Service "kubernetes".
+		for _, to := range []string{"10.244." + n[1:] + ".0/24", lab.NodeAddr(n, lab.ClientAddr).String()} {
+			if _, err := cp.Run(ctx, "ip", "route", "add", to, "via", management(n)); err != nil {
+				return err
+			}
+		}
+	}
+	c.Kubernetes, err = kube.StartIn(ctx, cp, c.tools, filepath.Join(c.Dir(), "kubernetes"), apiServer, kube.WithKubelets)
+	if err != nil {
+		return err
+	}
+	c.kubeconfig = filepath.Join(c.Dir(), "admin.kubeconfig")
+	return c.Kubernetes.WriteKubeconfig(c.kubeconfig, "admin", "system:masters")
+}
+
+// startNodes makes the nodes machines and starts their kubelets and kube-proxies.
+func (c *cluster) startNodes(ctx context.Context) error {
+	pod, err := buildPodImage(c.Dir())
+	if err != nil {
+		return err
+	}
+	fanfare, err := buildFanfareImage(c.Dir())
+	if err != nil {
+		return err
+	}
+	var all errgroup.Group
+	for _, n := range nodes {
+		m := &machine{node: n, dir: filepath.Join(c.Dir(), n), cgroup: cgroupPrefix + c.id + "-" + n, lab: c.Lab.Lab}
+		c.machines[n] = m
+		all.Go(func() error {
+			if err := c.startNode(ctx, m, pod, fanfare); err != nil {
+				return fmt.Errorf("node %s: %w", n, err)
+			}
+			return nil
+		})
+	}
+	return all.Wait()
+}
+
+func (c *cluster) startNode(ctx context.Context, m *machine, images ...string) error {
+	// Without its own podCIDR a node would get any, and the lab has routes already.
+	err := c.Kubernetes.Admin().Apply(ctx, fmt.Sprintf(`
+apiVersion: v1
+kind: Node
+metadata: {name: %s}
+spec: {podCIDR: 10.244.%[2]s.0/24, podCIDRs: [10.244.%[2]s.0/24]}
+`, m.node, m.node[1:]))
+	if err != nil {
+		return err
+	}
+	if err := m.boot(ctx); err != nil {
+		return err
+	}
+	if err := c.StartProxy(m.node, kube.NFTables); err != nil {
+		return err
+	}
+	for _, image := range images {
+		if err := m.load(ctx, image); err != nil {
+			return err
+		}
+	}
+	return errors.Join(
+		c.Kubernetes.WriteKubeconfig(m.file("kubeconfig"), "system:node:"+m.node, "system:nodes"),
+		m.startKubelet(c.tools),
+	)
+}
+
+// kubectl runs kubectl beside the API server, as an administrator.
+func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
+	args = append([]string{c.tools, "kubectl", "--kubeconfig", c.kubeconfig, "--cache-dir", filepath.Join(c.Dir(), "kubectl")}, args...)
+	out, err := c.Namespace(controlPlane).Run(ctx, args...)
+	return strings.TrimSpace(out), err
+}
+
+// down removes every trace.
+func (c *cluster) down(ctx context.Context) error {
+	var errs []error
+	for _, m := range c.machines {
+		errs = append(errs, m.stop(ctx))
+	}
+	if c.Lab.Lab != nil {
+		errs = append(errs, c.Down(), c.sweepCgroups(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// cgroupPrefix is that of all machines' cgroups; the lab's name and the node's
+// follow.
+const cgroupPrefix = "fanfare-kubelet-"
+
+// sweepCgroups removes the cgroups of clusters whose lab is gone: lab.Up removes
+// the labs of those who died, and ends what runs there.
+func (c *cluster) sweepCgroups(ctx context.Context) error {
+	left, err := filepath.Glob(filepath.Join(cgroups, "*", cgroupPrefix+"*-n?"))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range left {
+		name := filepath.Base(dir)
+		id := strings.TrimPrefix(name[:len(name)-len("-n1")], cgroupPrefix)
+		if _, err := os.Stat(filepath.Join(filepath.Dir(c.Dir()), id)); errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, removeCgroup(ctx, name))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,85 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// services are the ways to the workload. They differ in their
+// externalTrafficPolicy, Local and Cluster.
+var services = []string{"local", "anywhere"}
+
+// A trial is something that is done to the cluster while clients use both
+// Services.
+type trial struct {
+	*testing.T
+	*cluster
+	began time.Time
+	vips  map[string]netip.Addr
+}
+
+// underLoad does something while new connections are opened to both Services, and
+// for a second before and after it. None may be lost, and no address may be
+// announced that is not forwarded.
+func underLoad(t *testing.T, do func(context.Context, *trial)) {
+	t.Helper()
+	c := kubelets(t)
+	r := &trial{T: t, cluster: c, vips: map[string]netip.Addr{}}
+	for _, name := range services {
+		var err error
+		r.vips[name], err = c.address(t.Context(), name)
+		must(t, err)
+		must(t, c.Router.AwaitNextHops(t.Context(), 10*time.Second, r.vips[name], nodes...))
+	}
+	r.began = time.Now()
+	loads := map[string]*lab.Load{}
+	for name, vip := range r.vips {
+		loads[name] = c.Client.StartLoad(t.Context(), netip.AddrPortFrom(vip, 80))
+	}
+	// Also when do ends by t.Fatal.
+	defer func() {
+		r.moment()
+		for _, name := range services {
+			told, err := c.NoneLost(loads[name].Stop(), r.vips[name], r.began)
+			t.Logf("%-8s %s", name, told)
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if v := c.Observer.Verdict(lab.Linger); len(v.Violations) > 0 {
+			t.Errorf("the promise was broken:\n%s", v)
+		}
+	}()
+	r.moment()
+	do(t.Context(), r)
+}
+
+// moment is the second before and after, in which things are as they should be.
+func (r *trial) moment() {
+	select {
+	case <-time.After(time.Second):
+	case <-r.Context().Done():
+	}
+}
+
+// kubectl is what an operator types. It must succeed.
+func (r *trial) kubectl(args ...string) string {
+	r.Helper()
+	out, err := r.cluster.kubectl(r.Context(), args...)
+	must(r.T, err)
+	return out
+}
+
+// route says how the route to a Service's address changed since the trial began.
+func (r *trial) route(name string) string {
+	changes := r.Observer.RouteChanges(r.vips[name], r.began, time.Now())
+	return fmt.Sprintf("%s: %d changes of the route", name, len(changes))
+}
+
+// since is a time in the trial, as it is told.
+func since(from time.Time) time.Duration { return time.Since(from).Round(10 * time.Millisecond) }

@@ -1,0 +1,203 @@
+package kubelet
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// A machine is a node of the lab with mounts and processes of its own, so that
+// containerd and kubelet find and leave their files where they always do, and
+// nothing is left of them when its first process ends.
+type machine struct {
+	node   string
+	dir    string // seen from inside and outside
+	cgroup string
+	lab    *lab.Lab
+	pid    int // of its first process, as this process sees it
+
+	kubelet *lab.Process
+}
+
+// sandboxes' images are pinned by containerd only in later versions than Debian's,
+// so kubelet must not collect any. OOM scores below our own need a capability
+// that containers, where tests may run, do not have.
+const containerdConfig = `version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "` + podImage + `"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "%[1]s/cni"
+`
+
+// The upper half of a node's pods' addresses are kubelet's; the lower half are of
+// the pods that the lab has on every node.
+const cniConfig = `{
+  "cniVersion": "1.0.0", "name": "pods",
+  "plugins": [{
+    "type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": false,
+    "ipam": {"type": "host-local", "ranges": [[{"subnet": "%s"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+  }]
+}
+`
+
+// Nothing is reserved and nothing evicted: the machine's memory and disk are not
+// the nodes' own. A node renews its lease when a quarter of it is over.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: %[1]s/../kubernetes/ca.crt}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cgroupDriver: cgroupfs
+cgroupRoot: /%[2]s
+failCgroupV1: false
+failSwapOn: false
+enforceNodeAllocatable: []
+localStorageCapacityIsolation: false
+evictionHard: {memory.available: 0%%, nodefs.available: 0%%, nodefs.inodesFree: 0%%, imagefs.available: 0%%}
+imageGCHighThresholdPercent: 100
+nodeLeaseDurationSeconds: 8
+oomScoreAdj: 0
+podLogsDir: %[1]s/pods
+resolvConf: ""
+volumePluginDir: /var/lib/kubelet/plugins
+`
+
+//go:embed machine.sh
+var machineScript []byte
+
+// boot makes the node a machine, and starts containerd.
+func (m *machine) boot(ctx context.Context) error {
+	if err := m.writeConfigs(); err != nil {
+		return err
+	}
+	if _, err := m.lab.Start(m.node, "machine-"+m.node, m.file("machine.sh"), m.dir, m.cgroup); err != nil {
+		return err
+	}
+	err := lab.Await(ctx, 10*time.Second, "its own mounts and processes", func() error {
+		text, err := os.ReadFile(m.file("pid"))
+		if err == nil {
+			m.pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := m.start("containerd", "containerd", "--config", m.file("containerd.toml")); err != nil {
+		return err
+	}
+	return lab.Await(ctx, 20*time.Second, "containerd", func() error {
+		_, err := m.run(ctx, "ctr", "version")
+		return err
+	})
+}
+
+func (m *machine) writeConfigs() error {
+	subnet := netip.PrefixFrom(netip.MustParseAddr("10.244."+m.node[1:]+".128"), 25)
+	return errors.Join(
+		os.MkdirAll(m.file("cni"), 0o755),
+		os.WriteFile(m.file("machine.sh"), machineScript, 0o755),
+		os.WriteFile(m.file("containerd.toml"), fmt.Appendf(nil, containerdConfig, m.dir), 0o644),
+		os.WriteFile(m.file("cni/pods.conflist"), fmt.Appendf(nil, cniConfig, subnet), 0o644),
+		os.WriteFile(m.file("kubelet.yaml"), fmt.Appendf(nil, kubeletConfig, m.dir, m.cgroup), 0o644),
+	)
+}
+
+// file is a path in the machine's directory.
+func (m *machine) file(name string) string { return filepath.Join(m.dir, name) }
+
+func (m *machine) inside(args []string) []string {
+	return append([]string{"nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--pid", "--"}, args...)
+}
+
+// start starts a program on the machine.
+func (m *machine) start(name string, args ...string) (*lab.Process, error) {
+	return m.lab.Start(m.node, name+"-"+m.node, m.inside(args)...)
+}
+
+// run runs a command on the machine.
+func (m *machine) run(ctx context.Context, args ...string) (string, error) {
+	return m.lab.Namespace(m.node).Run(ctx, m.inside(args)...)
+}
+
+// load imports an image.
+func (m *machine) load(ctx context.Context, archive string) error {
+	_, err := m.run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", archive)
+	return err
+}
+
+// startKubelet starts the node's kubelet, which reads kubeconfig and the
+// authority's certificate from the machine's directory.
+func (m *machine) startKubelet(tools string) (err error) {
+	m.kubelet, err = m.start("kubelet", tools, "kubelet", "--config", m.file("kubelet.yaml"), "--kubeconfig", m.file("kubeconfig"),
+		"--hostname-override", m.node, "--node-ip", lab.NodeAddr(m.node, lab.ClientAddr).String())
+	return err
+}
+
+// killKubelet is a crash of the kubelet. What we started is its parent, which
+// waits for it.
+func (m *machine) killKubelet() error {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", m.kubelet.PID()))
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return fmt.Errorf("kubelet of %s: %w", m.node, err)
+	}
+	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), m.kubelet.Stop(syscall.SIGCONT, 10*time.Second))
+}
+
+// stop ends everything that runs on the machine, and takes its cgroups away.
+func (m *machine) stop(ctx context.Context) error {
+	if m.pid != 0 {
+		// The kernel ends all others with it. It may be gone already.
+		_ = syscall.Kill(m.pid, syscall.SIGKILL)
+	}
+	return removeCgroup(ctx, m.cgroup)
+}
+
+// cgroups is the directory of the hierarchies of cgroup v1.
+const cgroups = "/sys/fs/cgroup"
+
+// removeCgroup removes a cgroup, and those below it, from every hierarchy, once its
+// processes have ended.
+func removeCgroup(ctx context.Context, name string) error {
+	return lab.Await(ctx, 20*time.Second, "the end of cgroup "+name, func() error {
+		tops, err := filepath.Glob(filepath.Join(cgroups, "*", name))
+		for _, top := range tops {
+			err = errors.Join(err, removeTree(top))
+		}
+		return err
+	})
+}
+
+// removeTree removes directories, the deepest first. The files in a cgroup's go
+// with it.
+func removeTree(top string) error {
+	var dirs []string
+	err := filepath.WalkDir(top, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			dirs = append(dirs, path)
+		}
+		return err
+	})
+	for _, d := range slices.Backward(dirs) {
+		err = errors.Join(err, os.Remove(d))
+	}
+	return err
+}

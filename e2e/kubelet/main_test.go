@@ -1,0 +1,92 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+)
+
+// The tests share one cluster, built by the first that asks for it. Each leaves it
+// as it found it.
+var shared = sync.OnceValues(func() (*cluster, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	tools, err := kube.Tools(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	running, err = upCluster(ctx, fmt.Sprintf("k%d", os.Getpid()), tools)
+	if err != nil {
+		return nil, err
+	}
+	return running, running.install(ctx)
+})
+
+var running *cluster // what there is to take down; nil when nothing was built
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if running != nil {
+		if err := running.down(context.Background()); err != nil {
+			fmt.Fprintln(os.Stderr, "cluster down:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// kubelets returns the shared cluster, with Fanfare installed.
+func kubelets(t *testing.T) *cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs minutes")
+	}
+	if err := missing(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	c, err := shared()
+	if running != nil {
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Log(running.autopsy())
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// missing says what kubelets need and this machine does not have.
+func missing() error {
+	if os.Geteuid() != 0 {
+		return errors.New("kubelets need root")
+	}
+	for _, tool := range []string{"ip", "nft", "vtysh", "/usr/lib/frr/bgpd", "containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			return fmt.Errorf("kubelets need %w; hack/setup.sh installs it", err)
+		}
+	}
+	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err == nil {
+		return errors.New("kubelets are set up for cgroup v1 here, and this machine has cgroup v2 alone")
+	}
+	return nil
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,52 @@
+// Command pod is what the tests' containers run: a web server that behaves as a
+// good one does, and the process that holds a pod's namespaces.
+//
+//	pod         wait for SIGTERM
+//	pod web     serve HTTP on port 8080
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if len(os.Args) < 2 {
+		<-ctx.Done()
+		return
+	}
+	if err := serve(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// serve answers every request with one line: the node and the pod, and the
+// client's address as it sees it. When ctx ends it finishes what it has begun.
+func serve(ctx context.Context) error {
+	name := os.Getenv("NODE") + "/" + os.Getenv("POD")
+	s := http.Server{
+		Addr:              ":8080",
+		ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "%s %s\n", name, r.RemoteAddr)
+		}),
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.ListenAndServe() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	finish, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return s.Shutdown(finish)
+}

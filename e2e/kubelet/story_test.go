@@ -1,0 +1,167 @@
+package kubelet
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What manifests has runs as it is, and a Service works.
+func TestPodsServe(t *testing.T) {
+	c, ctx := kubelets(t), t.Context()
+	for _, name := range services {
+		vip, err := c.address(ctx, name)
+		must(t, err)
+		must(t, c.Router.AwaitNextHops(ctx, 10*time.Second, vip, nodes...))
+		a, err := c.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
+		must(t, err)
+		t.Logf("%s: http://%s answered by %s, which saw %s; the client is %s", name, vip, a.Pod, a.Saw, a.From)
+		if name == "local" && a.Saw != a.From {
+			t.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
+		}
+	}
+	out, err := c.kubectl(ctx, "get", "pods", "-A", "-o", "wide")
+	must(t, err)
+	t.Log(out)
+}
+
+// pods are the names of those with a label, with their namespace before them.
+func (r *trial) pods(namespace, label string, more ...string) []string {
+	r.Helper()
+	args := append([]string{"-n", namespace, "get", "pods", "-l", label, "-o", "jsonpath={.items[*].metadata.name}"}, more...)
+	return strings.Fields(r.kubectl(args...))
+}
+
+// awaitGone waits for the end of pods that have been told to stop.
+func (r *trial) awaitGone(namespace string, pods []string) {
+	r.Helper()
+	for _, p := range pods {
+		r.kubectl("-n", namespace, "wait", "--for=delete", "pod/"+p, "--timeout=60s")
+	}
+}
+
+const (
+	speakers    = "app.kubernetes.io/component=speaker"
+	controllers = "app.kubernetes.io/component=controller"
+)
+
+// Fanfare itself is upgraded: every speaker is replaced by another one, and nobody
+// notices, not even the router.
+func TestUpgradeSpeakers(t *testing.T) {
+	underLoad(t, func(_ context.Context, r *trial) {
+		before := r.pods("fanfare-system", speakers)
+		began := time.Now()
+		r.kubectl("-n", "fanfare-system", "rollout", "restart", "daemonset/speaker")
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "daemonset/speaker", "--timeout=120s")
+		t.Logf("kubectl rollout restart daemonset/speaker: done after %s", since(began))
+		for _, p := range r.pods("fanfare-system", speakers) {
+			if slices.Contains(before, p) {
+				t.Errorf("pod %s is still the same", p)
+			}
+		}
+		for _, name := range services {
+			if n := len(r.Observer.RouteChanges(r.vips[name], r.began, time.Now())); n > 0 {
+				t.Errorf("%s: the route changed %d times: want it untouched", name, n)
+			}
+		}
+	})
+}
+
+// A workload is upgraded as Kubernetes upgrades one that is never to have fewer
+// pods: a new one is ready, then an old one stops.
+func TestUpgradeWorkload(t *testing.T) {
+	underLoad(t, func(_ context.Context, r *trial) {
+		before := r.pods("shop", "app=web")
+		began := time.Now()
+		r.kubectl("-n", "shop", "rollout", "restart", "deployment/web")
+		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", "--timeout=120s")
+		t.Logf("kubectl rollout restart deployment/web: done after %s", since(began))
+		r.awaitGone("shop", before)
+		t.Logf("the last old pod was gone after %s", since(began))
+		for _, name := range services {
+			t.Log(r.route(name))
+		}
+	})
+}
+
+// A node is drained: its pods leave in order, and what Fanfare has there goes on.
+func TestDrain(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *trial) {
+		began := time.Now()
+		r.kubectl("drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
+		t.Logf("kubectl drain n1: done after %s", since(began))
+		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["local"], "n2"))
+		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["anywhere"], nodes...))
+		left := r.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName=n1", "-o", "jsonpath={.items[*].metadata.labels.app\\.kubernetes\\.io/component}")
+		if left != "speaker" {
+			t.Errorf("pods on n1 are %q: want the speaker alone", left)
+		}
+		began = time.Now()
+		r.kubectl("uncordon", "n1")
+		// Kubernetes moves no pod back by itself.
+		moved := r.pods("shop", "app=web")
+		r.kubectl("-n", "shop", "rollout", "restart", "deployment/web")
+		r.kubectl("-n", "fanfare-system", "rollout", "restart", "deployment/controller")
+		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", "--timeout=60s")
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
+		r.awaitGone("shop", moved)
+		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["local"], nodes...))
+		t.Logf("kubectl uncordon n1: pods were there again, and announced, after %s", since(began))
+	})
+}
+
+// The controller that leads is deleted. The other one takes over, and a Service
+// that comes meanwhile gets its address.
+func TestControllerLeaderDeleted(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *trial) {
+		leader := r.leader()
+		began := time.Now()
+		r.kubectl("-n", "fanfare-system", "delete", "pod", leader, "--wait=false")
+		must(t, r.Kubernetes.Admin().Create(ctx, service("late", "Local")))
+		t.Cleanup(func() { must(t, r.Kubernetes.Admin().Delete(context.WithoutCancel(ctx), service("late", "Local"))) })
+		vip, err := r.address(ctx, "late")
+		must(t, err)
+		t.Logf("%s led and was deleted; a Service that was created then had %s after %s", leader, vip, since(began))
+		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, vip, nodes...))
+		if now := r.leader(); now == leader {
+			t.Errorf("%s still leads", now)
+		}
+		r.awaitGone("fanfare-system", []string{leader})
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
+	})
+}
+
+// leader is the pod whose controller leads.
+func (r *trial) leader() string {
+	r.Helper()
+	holder := r.kubectl("-n", "fanfare-system", "get", "lease", "fanfare-controller", "-o", "jsonpath={.spec.holderIdentity}")
+	for _, p := range r.pods("fanfare-system", controllers) {
+		if strings.HasPrefix(holder, p) {
+			return p
+		}
+	}
+	r.Fatalf("%q leads, which is no controller's pod", holder)
+	return ""
+}
+
+// A kubelet dies. Its pods live, and serve until Kubernetes gives up the node; then
+// the other node has all the traffic, until the kubelet is back.
+func TestKubeletDies(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *trial) {
+		m := r.machines["n1"]
+		began := time.Now()
+		must(t, m.killKubelet())
+		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", "--timeout=60s")
+		t.Logf("kubelet of n1 killed: n1 was NotReady after %s", since(began))
+		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["local"], "n2"))
+		t.Logf("the router sent Local traffic to n2 alone after %s", since(began))
+		began = time.Now()
+		must(t, m.startKubelet(r.tools))
+		r.kubectl("wait", "node/n1", "--for=condition=Ready", "--timeout=60s")
+		must(t, r.Router.AwaitNextHops(ctx, 30*time.Second, r.vips["local"], nodes...))
+		t.Logf("kubelet started again: n1 had its traffic after %s", since(began))
+	})
+}
