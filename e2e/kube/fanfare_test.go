@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ type fanfare struct {
 	*testing.T
 	*Cluster
 	binary, dir string
+	programs    int // started so far
 }
 
 // newFanfare builds the program, installs what manifests/ installs, and makes
@@ -50,26 +50,8 @@ func (f *fanfare) kubeconfig(account string) string {
 
 func (f *fanfare) runDir() string { return filepath.Join(f.dir, "run") }
 
-// run starts the controller or the speaker. It ends with the test, if not before.
-func (f *fanfare) run(command string, args ...string) *exec.Cmd {
-	f.Helper()
-	args = append([]string{command, "--kubeconfig", f.kubeconfig(command)}, args...)
-	cmd := exec.Command(f.binary, args...)
-	var log bytes.Buffer
-	cmd.Stderr = &log
-	must(f.T, cmd.Start())
-	f.Cleanup(func() {
-		_ = cmd.Process.Kill() // It may be gone already.
-		_ = cmd.Wait()
-		if f.Failed() {
-			f.Logf("%s:\n%s", command, log.String())
-		}
-	})
-	return cmd
-}
-
-func (f *fanfare) speaker() *exec.Cmd {
-	return f.run("speaker", "--node-name", "n1", "--run-dir", f.runDir())
+func (f *fanfare) speaker(args ...string) *program {
+	return f.run("speaker", append([]string{"--node-name", "n1", "--run-dir", f.runDir()}, args...)...)
 }
 
 // seen is the part of `fanfare status --json` that the tests look at.
@@ -204,8 +186,7 @@ func TestServiceFromAPIServerToKernel(t *testing.T) {
 		await(t, 20*time.Second, "the memory of it", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
 
 		f.APIServer.Kill()
-		must(t, speaker.Process.Kill())
-		_ = speaker.Wait() // It was killed.
+		speaker.kill()
 		f.speaker()
 		await(t, 30*time.Second, "forwarding without the API server", func() error {
 			s, err := f.status()

@@ -1,0 +1,51 @@
+package kube
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// pods makes this namespace that of every pod in 10.244.1.0/24: a connection to
+// one, at port 8080, is told its address. Those who connect from here to the
+// addresses of Services have a route for that.
+func (f *fanfare) pods(vips string) {
+	f.Helper()
+	node := nstest.Node(f.T)
+	node.Addr("lo", "10.244.1.1/24")
+	node.Route(vips, "", "lo")
+	l, err := net.Listen("tcp4", ":8080")
+	must(f.T, err)
+	f.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // The test is over.
+			}
+			// A connection that breaks is for the other end to notice.
+			_, _ = io.WriteString(c, c.LocalAddr().(*net.TCPAddr).IP.String())
+			c.Close()
+		}
+	}()
+}
+
+// answers returns an error unless the pod answers at port 80 of an address.
+func answers(vip, pod string) error {
+	c, err := net.DialTimeout("tcp4", net.JoinHostPort(vip, "80"), time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return err
+	}
+	who, err := io.ReadAll(c)
+	if err != nil || string(who) != pod {
+		return fmt.Errorf("%s: %q answers, want %s: %w", vip, who, pod, err)
+	}
+	return nil
+}

@@ -1,0 +1,167 @@
+package kube
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A program is a controller or a speaker that runs.
+type program struct {
+	t       *testing.T
+	name    string
+	log     string // a file
+	metrics string // host:port, empty when it has none
+	cmd     *exec.Cmd
+	done    chan struct{} // closed when it has ended
+}
+
+// run starts the controller or the speaker with the rights of its account. It
+// ends with the test, if not before.
+func (f *fanfare) run(command string, args ...string) *program {
+	f.Helper()
+	f.programs++
+	p := &program{t: f.T, name: fmt.Sprintf("%s-%d", command, f.programs), done: make(chan struct{})}
+	p.log = filepath.Join(f.dir, p.name+".log")
+	for _, arg := range args {
+		if addr, ok := strings.CutPrefix(arg, "--metrics-address="); ok {
+			p.metrics = addr
+		}
+	}
+	log, err := os.Create(p.log)
+	must(f.T, err)
+	defer log.Close()
+	p.cmd = exec.Command(f.binary, append([]string{command, "--kubeconfig", f.kubeconfig(command)}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = log, log
+	must(f.T, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait() // How it ended is for whoever asks.
+		close(p.done)
+	}()
+	f.Cleanup(func() {
+		p.kill()
+		if f.Failed() {
+			f.Logf("%s:\n%s", p.name, p.tail())
+		}
+	})
+	return p
+}
+
+// kill ends it as a crash would.
+func (p *program) kill() {
+	_ = p.cmd.Process.Kill() // It may be gone already.
+	<-p.done
+}
+
+// stop ends it as Kubernetes would, and waits for the end.
+func (p *program) stop() {
+	p.signal(syscall.SIGTERM)
+	<-p.done
+}
+
+// freeze stops it in the middle of whatever it does; thaw lets it go on.
+func (p *program) freeze() { p.signal(syscall.SIGSTOP) }
+func (p *program) thaw()   { p.signal(syscall.SIGCONT) }
+
+func (p *program) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Errorf("%s: %s: %v", p.name, s, err)
+	}
+}
+
+// alive returns an error when it has ended.
+func (p *program) alive() error {
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s: %s", p.name, p.cmd.ProcessState)
+	default:
+		return nil
+	}
+}
+
+func (p *program) logged(text string) bool {
+	b, err := os.ReadFile(p.log)
+	return err == nil && strings.Contains(string(b), text)
+}
+
+// tail is the end of its log: of a storm, all of it would be megabytes.
+func (p *program) tail() []byte {
+	b, err := os.ReadFile(p.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	const enough = 64 << 10
+	return b[max(0, len(b)-enough):]
+}
+
+// metric is the sum of a metric over those of its series that have the labels,
+// which are given as in `result="ok"`.
+func (p *program) metric(name string, labels ...string) (float64, error) {
+	resp, err := http.Get("http://" + p.metrics + "/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return sum(resp.Body, name, labels...)
+}
+
+// sum adds up the series of a metric in Prometheus' text format.
+func sum(r io.Reader, name string, labels ...string) (total float64, err error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<20)
+	found := false
+next:
+	for lines.Scan() {
+		series, value, _ := strings.Cut(lines.Text(), "} ")
+		if !strings.HasPrefix(series, name+"{") {
+			if series, value, _ = strings.Cut(lines.Text(), " "); series != name {
+				continue
+			}
+		}
+		for _, l := range labels {
+			if !strings.Contains(series, l) {
+				continue next
+			}
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return 0, err
+		}
+		total, found = total+n, true
+	}
+	if !found {
+		return 0, fmt.Errorf("no metric %s with %v", name, labels)
+	}
+	return total, lines.Err()
+}
+
+// memory is its resident memory now and at its peak, in MiB.
+func (p *program) memory() (now, peak int, err error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		if key, kb, ok := strings.Cut(line, ":"); ok && (key == "VmRSS" || key == "VmHWM") {
+			n, err := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(kb, "kB")))
+			if err != nil {
+				return 0, 0, err
+			}
+			if key == "VmRSS" {
+				now = n >> 10
+			} else {
+				peak = n >> 10
+			}
+		}
+	}
+	return now, peak, nil
+}

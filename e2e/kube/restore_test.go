@@ -1,0 +1,239 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A shift is a Service and the pod behind it.
+type shift struct{ name, pod string }
+
+// shifts are count Services whose pods are 10.244.1.first and those after it.
+func shifts(prefix string, first, count int) (all []shift) {
+	for i := range count {
+		all = append(all, shift{fmt.Sprintf("%s%d", prefix, i+1), fmt.Sprintf("10.244.1.%d", first+i)})
+	}
+	return all
+}
+
+func manifest(all []shift) string {
+	var docs []string
+	for _, s := range all {
+		docs = append(docs, oneService(s.name, s.pod))
+	}
+	return strings.Join(docs, "---")
+}
+
+// pool is the AddressPool with n addresses from 192.0.2.1 on.
+func poolOf(n int) string {
+	return fmt.Sprintf(`
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.1-192.0.2.%d]}
+`, n)
+}
+
+// An API server comes back with an etcd from before some Services were deleted,
+// and others got their addresses. Those that exist again have the addresses that
+// they had, at every instant; those that are created anew get others; what the
+// kernel forwards follows; controller and speaker live through it. The pool is
+// so small that whoever asks for an address gets one that another one had.
+//
+// In the second round both programs stand still, in the middle of their work,
+// while all that happens, and go on with what they knew.
+func TestRestoreFromOlderEtcd(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFanfare(t)
+		f.pods("192.0.2.0/24")
+		first := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7473")
+		speaker := f.speaker()
+		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+poolOf(12)))
+		old := shifts("s", 11, 10)
+		must(t, f.Admin().Apply(t.Context(), manifest(old)))
+		f.serve(old)
+		held := f.held(old)
+		backup := filepath.Join(t.TempDir(), "etcd")
+		must(t, f.Backup(t.Context(), backup))
+		// The Lease of the backup names a process that is no more.
+		first.stop()
+		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7474")
+
+		for _, frozen := range []bool{false, true} {
+			t.Run(fmt.Sprintf("frozen=%t", frozen), func(t *testing.T) {
+				f := f.in(t)
+				f.succeed(old)
+				f.burst(func() {
+					if frozen {
+						controller.freeze()
+						speaker.freeze()
+					}
+					must(t, f.Restore(t.Context(), backup))
+				})
+				began := time.Now()
+				h := f.record(t)
+				young := shifts("n", 31, 5)
+				must(t, f.Admin().Apply(t.Context(), manifest(young)))
+				if frozen {
+					controller.thaw()
+					speaker.thaw()
+				}
+				f.serve(old)
+				must(t, f.Admin().Apply(t.Context(), poolOf(20))) // so that there is one for each
+				f.serve(young)
+				f.forgets("m")
+				t.Logf("%s from the API server's return until all was as it should be", time.Since(began).Round(time.Millisecond))
+				if now := f.held(old); !maps.Equal(now, held) {
+					t.Errorf("Services had %v and have %v", held, now)
+				}
+				t.Logf("%d events checked", h.check(qualified(held)))
+				must(t, errors.Join(controller.alive(), speaker.alive()))
+			})
+		}
+	})
+}
+
+// in is f for a subtest.
+func (f *fanfare) in(t *testing.T) *fanfare {
+	g := *f
+	g.T = t
+	return &g
+}
+
+// succeed deletes some of the old Services, gives others their addresses, and
+// creates one of the old anew, which has then another.
+func (f *fanfare) succeed(old []shift) {
+	f.Helper()
+	f.serve(old)
+	gone := []shift{old[1], old[2], old[4], old[6]}
+	before := f.held(gone)
+	must(f.T, f.Admin().Delete(f.Context(), manifest(append(shifts("n", 31, 5), gone...))))
+	must(f.T, f.Admin().Apply(f.Context(), poolOf(12)))
+	await(f.T, 60*time.Second, "the claims' release", func() error {
+		claims, err := f.Admin().List(f.Context(), kindOf("AddressClaim"))
+		if err == nil && len(claims) != len(old)-len(gone) {
+			err = fmt.Errorf("%d claims are left", len(claims))
+		}
+		return err
+	})
+	heirs := shifts("n", 51, 5)
+	must(f.T, f.Admin().Apply(f.Context(), manifest(heirs)))
+	f.serve(heirs)
+	again := []shift{{old[2].name, "10.244.1.60"}}
+	must(f.T, f.Admin().Apply(f.Context(), manifest(again)))
+	f.serve(again)
+	inherited := 0
+	for _, addr := range f.held(heirs) {
+		if slices.Contains(slices.Collect(maps.Values(before)), addr) {
+			inherited++
+		}
+	}
+	if inherited < 3 {
+		f.Fatalf("%d addresses have other Services than before; the test wants 3 at least", inherited)
+	}
+}
+
+// burst calls f while Services are created, some of which have got addresses
+// and some of which have not.
+func (f *fanfare) burst(during func()) {
+	f.Helper()
+	must(f.T, f.Admin().Apply(f.Context(), poolOf(200)))
+	ctx, stop := context.WithCancel(f.Context())
+	defer stop()
+	var done sync.WaitGroup
+	done.Go(func() {
+		for i := 0; ctx.Err() == nil && i < 150; i++ {
+			// Whatever comes of it: the API server is about to go.
+			_ = f.Admin().Apply(ctx, oneService(fmt.Sprintf("m%d", i), "10.244.1.70"))
+		}
+	})
+	await(f.T, 60*time.Second, "the burst's addresses", func() error {
+		if n := len(f.prefixed("m")); n < 20 {
+			return fmt.Errorf("%d have one", n)
+		}
+		return nil
+	})
+	stopped := make(chan struct{})
+	go func() { defer close(stopped); stop(); done.Wait() }()
+	during()
+	<-stopped
+}
+
+// prefixed are the addresses of Services whose names begin so.
+func (f *fanfare) prefixed(prefix string) map[string]string {
+	f.Helper()
+	all, err := f.Admin().List(f.Context(), serviceKind)
+	must(f.T, err)
+	held := map[string]string{}
+	for i := range all {
+		if a := addresses(&all[i]); len(a) != 0 && strings.HasPrefix(all[i].GetName(), prefix) {
+			held[all[i].GetName()] = a[0]
+		}
+	}
+	return held
+}
+
+// held are the addresses of Services that have one.
+func (f *fanfare) held(services []shift) map[string]string {
+	f.Helper()
+	all := f.prefixed("")
+	maps.DeleteFunc(all, func(name, _ string) bool {
+		return !slices.ContainsFunc(services, func(s shift) bool { return s.name == name })
+	})
+	return all
+}
+
+// serve waits until each Service has an address at which its pod answers.
+func (f *fanfare) serve(services []shift) {
+	f.Helper()
+	await(f.T, 120*time.Second, "an answer at every Service's address", func() error {
+		held := f.held(services)
+		for _, s := range services {
+			if held[s.name] == "" {
+				return fmt.Errorf("%s has no address", s.name)
+			}
+			if err := answers(held[s.name], s.pod); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// forgets waits until the node forwards no address but those of Services that
+// there are.
+func (f *fanfare) forgets(prefix string) {
+	f.Helper()
+	await(f.T, 60*time.Second, "the end of what is no more", func() error {
+		if n := len(f.prefixed(prefix)); n != 0 {
+			f.Fatalf("%d Services %s… came back", n, prefix)
+		}
+		s, err := f.status()
+		if err != nil {
+			return err
+		}
+		if have, want := len(s.Addresses), len(f.prefixed("")); have != want {
+			return fmt.Errorf("%d addresses are forwarded, of %d", have, want)
+		}
+		return nil
+	})
+}
+
+// qualified has the names with their namespace.
+func qualified(held map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, addr := range held {
+		out["default/"+name] = addr
+	}
+	return out
+}
