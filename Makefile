@@ -4,7 +4,11 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down test test-short lint generate build bench setup kube-tools
+.PHONY: help lab lab-down test test-short lint generate build image bench setup kube-tools
+
+# What a build calls itself, and the file that `make image` writes.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+IMAGE ?= bin/fanfare-image.tar
 
 # KEEP=1 leaves the laboratory up after `make lab`.
 KEEP ?=
@@ -44,6 +48,13 @@ generate: ## write generated code and manifests anew
 
 build: ## build bin/fanfare and bin/lab
 	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
+
+# Everything in the image is built here or was installed by setup: no registry and
+# no container program is asked.
+image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o bin/image/fanfare ./cmd/fanfare
+	go -C hack/image run . -binary '$(abspath bin/image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
+		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 
 bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...

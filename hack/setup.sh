@@ -13,6 +13,8 @@ declare -A needed=(
     [iproute2]=/sbin/ip
     [nftables]=/usr/sbin/nft
     [iptables]=/usr/sbin/iptables
+    # names of protocols in rules; a minimal system is without
+    [netbase]=/etc/protocols
     [conntrack]=/usr/sbin/conntrack
     [curl]=/usr/bin/curl
     [tcpdump]=/usr/bin/tcpdump

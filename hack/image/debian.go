@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"crypto/md5"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// programs are what fanfare starts. Plain iptables is not among them: its name
+// does not say which of the two it is.
+func programs() []string {
+	names := []string{"/usr/sbin/nft"}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, backend := range []string{"nft", "legacy"} {
+			name := "/usr/sbin/" + family + "-" + backend
+			names = append(names, name, name+"-save", name+"-restore")
+		}
+	}
+	return names
+}
+
+// names are the tables by which nft and iptables turn names in rules, such as
+// tcp, into numbers.
+var names = []string{"/etc/protocols", "/etc/services"}
+
+// There is no name service, so these two are for whoever looks at the image. The
+// second user is that of containers which need no rights.
+const (
+	passwd = "root:x:0:0:root:/:/usr/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/usr/sbin/nologin\n"
+	group  = "root:x:0:\nnonroot:x:65532:\n"
+)
+
+// debian is the layer with Debian's files, and which packages they are from. CA
+// certificates are not in it: the API server's comes with the pod's account, and
+// nothing else is spoken to by TLS.
+func debian(ctx context.Context) (tree, []string, error) {
+	t := tree{}
+	t.text("etc/passwd", passwd)
+	t.text("etc/group", group)
+	if err := t.mergedUsr(); err != nil {
+		return nil, nil, err
+	}
+	wanted, err := closure(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	var real []string
+	for _, name := range wanted {
+		path, err := t.take(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		real = append(real, path)
+	}
+	packages, err := owners(ctx, real)
+	if err != nil {
+		return nil, nil, err
+	}
+	var described []string
+	for _, p := range slices.Sorted(maps.Keys(packages)) {
+		version, err := t.document(ctx, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := verify(ctx, p, packages[p]); err != nil {
+			return nil, nil, err
+		}
+		described = append(described, p+" "+version)
+	}
+	return t, described, t.commonLicenses()
+}
+
+// mergedUsr takes over the links from / into /usr.
+func (t tree) mergedUsr() error {
+	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib64"} {
+		info, err := os.Lstat(dir)
+		if err != nil || info.Mode()&fs.ModeSymlink == 0 {
+			continue // not every architecture has all of them
+		}
+		target, err := os.Readlink(dir)
+		if err != nil {
+			return err
+		}
+		t[dir[1:]] = file{target: target}
+	}
+	return nil
+}
+
+// closure is all the files that the programs need to run.
+func closure(ctx context.Context) ([]string, error) {
+	// Whoever reads a node's rules must know all matches and targets, not only
+	// those that are written.
+	plugins, err := filepath.Glob("/usr/lib/*/xtables/*.so")
+	if err != nil {
+		return nil, err
+	}
+	if len(plugins) == 0 {
+		return nil, errors.New("iptables: no plug-ins in /usr/lib/*/xtables")
+	}
+	linked := append(programs(), plugins...)
+	libraries, err := libraries(ctx, linked)
+	// The release is for people and programs that ask what is in an image.
+	return slices.Concat(linked, libraries, names, []string{"/etc/os-release"}), err
+}
+
+// resolved matches what ldd prints of a library, or of the loader itself.
+var resolved = regexp.MustCompile(`(?m)^\t(?:\S+ => )?(/\S+) \(0x`)
+
+// libraries are the shared libraries that files are linked to, directly or not.
+func libraries(ctx context.Context, files []string) ([]string, error) {
+	out, err := output(ctx, "ldd", files...)
+	if err != nil {
+		return nil, err
+	}
+	if strings.Contains(out, "not found") {
+		return nil, fmt.Errorf("ldd: a library is missing:\n%s", out)
+	}
+	found := map[string]bool{}
+	for _, m := range resolved.FindAllStringSubmatch(out, -1) {
+		found[m[1]] = true
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// owners finds the packages that files came with, and under what paths: a package
+// may have been made before / and /usr became one.
+func owners(ctx context.Context, files []string) (map[string][]string, error) {
+	asked := map[string]string{} // path that a package may know -> file
+	for _, f := range files {
+		asked[f], asked[strings.TrimPrefix(f, "/usr")] = f, f
+	}
+	// It fails because it cannot know all of them. What counts is the check below.
+	out, err := output(ctx, "dpkg-query", append([]string{"--search"}, slices.Sorted(maps.Keys(asked))...)...)
+	if out == "" {
+		return nil, err
+	}
+	packages, owned := map[string][]string{}, map[string]bool{}
+	for line := range strings.Lines(out) {
+		// Two packages can share a directory, but not a file.
+		owner, path, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if file, known := asked[path]; ok && known && !strings.Contains(owner, " ") {
+			packages[owner] = append(packages[owner], path)
+			owned[file] = true
+		}
+	}
+	for _, f := range files {
+		if !owned[f] {
+			return nil, fmt.Errorf("%s: of no Debian package", f)
+		}
+	}
+	return packages, nil
+}
+
+// document puts in what says where a package's files are from and what their
+// licenses are, and returns its version. Programs that look for vulnerable
+// packages read status.d.
+func (t tree) document(ctx context.Context, name string) (version string, err error) {
+	status, err := output(ctx, "dpkg-query", "--status", name)
+	if err != nil {
+		return "", err
+	}
+	plain, _, _ := strings.Cut(name, ":")
+	t.text("var/lib/dpkg/status.d/"+plain, status)
+	if _, err := t.take("/usr/share/doc/" + plain + "/copyright"); err != nil {
+		return "", err
+	}
+	return output(ctx, "dpkg-query", "--show", "--showformat=${Version}", name)
+}
+
+// verify refuses files that are not as their package brought them.
+func verify(ctx context.Context, name string, files []string) error {
+	// Sums of a package's files, and of those that are for the administrator to
+	// change. The former have no slash in front.
+	sums, err := output(ctx, "dpkg-query", "--control-show", name, "md5sums")
+	if err != nil {
+		return err
+	}
+	conffiles, err := output(ctx, "dpkg-query", "--show", "--showformat=${Conffiles}\n", name)
+	if err != nil {
+		return err
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(sums) {
+		if sum, path, ok := strings.Cut(strings.TrimSpace(line), "  "); ok {
+			want["/"+path] = sum
+		}
+	}
+	for line := range strings.Lines(conffiles) {
+		if f := strings.Fields(line); len(f) >= 2 {
+			want[f[0]] = f[1]
+		}
+	}
+	for _, f := range files {
+		content, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		if got := fmt.Sprintf("%x", md5.Sum(content)); got != want[f] {
+			return fmt.Errorf("%s: not the file of package %s any more: reinstall it", f, name)
+		}
+	}
+	return nil
+}
+
+// commonLicense matches the place of a license that Debian's packages refer to
+// instead of having it themselves.
+var commonLicense = regexp.MustCompile(`/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]`)
+
+// commonLicenses takes over the licenses that the copyright files refer to.
+func (t tree) commonLicenses() error {
+	referred := map[string]bool{}
+	for name, f := range t {
+		if strings.HasPrefix(name, "usr/share/doc/") {
+			for _, license := range commonLicense.FindAllString(string(f.content), -1) {
+				referred[license] = true
+			}
+		}
+	}
+	for license := range referred {
+		if _, err := t.take(license); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// output runs a program. What it wrote is returned also when it failed.
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	var out, complaint strings.Builder
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	cmd.Stdout, cmd.Stderr = &out, &complaint
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(complaint.String()))
+	}
+	return out.String(), nil
+}
