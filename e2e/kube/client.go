@@ -156,6 +156,19 @@ func (c *Client) delete(ctx context.Context, o *unstructured.Unstructured) error
 	return nil
 }
 
+// Terminate asks a pod to stop, as kubectl delete does. It stays, with a time of
+// deletion, until its kubelet or Delete says that it has stopped.
+func (c *Client) Terminate(ctx context.Context, namespace, pod string) error {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(schema.GroupVersionKind{Version: "v1", Kind: "Pod"})
+	o.SetNamespace(namespace)
+	r, err := c.resource(o)
+	if err != nil {
+		return err
+	}
+	return r.Delete(ctx, pod, metav1.DeleteOptions{})
+}
+
 // Patch merges a patch, as JSON, into an object or a subresource of it.
 func (c *Client) Patch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name, patch string, subresource ...string) error {
 	o := &unstructured.Unstructured{}

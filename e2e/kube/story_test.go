@@ -20,11 +20,36 @@ func TestStory(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			must(t, l.StartProxies(t.Context(), mode))
 			t.Cleanup(func() { must(t, l.StopProxies(context.WithoutCancel(t.Context()))) })
-			for _, step := range lab.Steps() {
+			for _, step := range l.steps(mode) {
 				t.Run(step.Name, func(t *testing.T) { l.play(t, step) })
 			}
 		})
 	}
+}
+
+// steps are the laboratory's, some of them as an API server makes them, and our
+// own before the last two, which look back.
+func (l *Lab) steps(mode ProxyMode) []lab.Step {
+	instead := map[string]func(context.Context, *lab.Scene) error{"FirstAnswer": l.firstAnswer, "BadInput": l.badInput}
+	var steps []lab.Step
+	for _, s := range lab.Steps() {
+		if run := instead[s.Name]; run != nil {
+			s.Run = run
+		}
+		if s.Name == "Withdrawal" {
+			steps = append(steps,
+				lab.Step{Name: "Slices", Title: "The only pod moves, by the EndpointSlices of Kubernetes' own controller", Run: l.realSlices},
+				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
+				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
+			)
+			// The same in either mode, and long.
+			if mode == NFTables {
+				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 30 s, and a speaker is killed meanwhile, under load", Run: l.outage})
+			}
+		}
+		steps = append(steps, s)
+	}
+	return steps
 }
 
 // play plays a step, and tells it.

@@ -65,7 +65,7 @@ func badInput(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	s.Saw("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
-	return s.goesOn(ctx, vip)
+	return s.GoesOn(ctx, vip)
 }
 
 // AwaitNamed waits until a person who looks at the status finds, for each mistake,
@@ -102,9 +102,9 @@ func lineWith(text string, words []string) (string, bool) {
 	return "", false
 }
 
-// goesOn checks that a Service without mistakes works, an older one and a new
+// GoesOn checks that a Service without mistakes works, an older one and a new
 // one, and so does the first of two that ask for one address.
-func (s *Scene) goesOn(ctx context.Context, old netip.Addr) (err error) {
+func (s *Scene) GoesOn(ctx context.Context, old netip.Addr) (err error) {
 	fresh := Service{Name: "newcomer", Policy: localTraffic, Endpoints: At("p21")}
 	vip, err := s.Serve(ctx, fresh, "n2")
 	defer s.Drop(ctx, &err, fresh.Name, vip)

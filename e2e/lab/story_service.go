@@ -243,13 +243,13 @@ func clusterPolicy(ctx context.Context, s *Scene) (err error) {
 	if err != nil {
 		return err
 	}
-	return s.checkMasquerade(ctx, netip.AddrPortFrom(vip, 80), "p11", "p21")
+	return s.CheckMasquerade(ctx, netip.AddrPortFrom(vip, 80), "p11", "p21")
 }
 
-// checkMasquerade opens connections to a Service of policy Cluster with these
+// CheckMasquerade opens connections to a Service of policy Cluster with these
 // pods. The pod must see the node that the connection came in by if that is
 // another one, and the client if it is its own.
-func (s *Scene) checkMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
+func (s *Scene) CheckMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
 	const number = 90
 	answers, err := s.Ask(ctx, number, to)
 	if err != nil {
@@ -316,7 +316,7 @@ func overIPv6(ctx context.Context, s *Scene) (err error) {
 	if err := s.Router.AwaitNextHops(ctx, 5*time.Second, vip, NodeNames...); err != nil {
 		return err
 	}
-	return errors.Join(wantPods(answers, "p11", "p31"), s.checkMasquerade(ctx, to, "p11", "p31"))
+	return errors.Join(wantPods(answers, "p11", "p31"), s.CheckMasquerade(ctx, to, "p11", "p31"))
 }
 
 func overUDP(ctx context.Context, s *Scene) (err error) {
