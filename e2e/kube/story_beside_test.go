@@ -34,10 +34,10 @@ status:
 `, pod, lab.NodeOf(pod), lab.PodAddr(pod, "IPv4"))
 }
 
-// realSlices moves a Service's only pod as Kubernetes does: a new pod is ready, the
+// orderlyMove moves a Service's only pod as Kubernetes does: a new pod is ready, the
 // old one is told to stop and serves on, and is gone. The EndpointSlices are the
 // controller's.
-func (l *Lab) realSlices(ctx context.Context, s *lab.Scene) (err error) {
+func (l *Lab) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
 	admin := l.Kubernetes.Admin()
 	defer func() {
 		err = errors.Join(err, admin.Delete(context.WithoutCancel(ctx), shopPod("p11")+"---"+shopPod("p21")), s.StartPod(context.WithoutCancel(ctx), "p11"))
@@ -330,7 +330,7 @@ const outageLength = 30 * time.Second
 func (l *Lab) outage(ctx context.Context, s *lab.Scene) (err error) {
 	svc := lab.Service{Name: "steady", Policy: "Local", Endpoints: lab.At("p11")}
 	var away, ended, started time.Time
-	var back, outage time.Duration
+	var back, outage, heard time.Duration
 	vip, began, r, err := s.UnderLoad(ctx, svc, outageLength+2*time.Second, func(netip.Addr) []lab.Moment {
 		return []lab.Moment{
 			{At: time.Second, Do: func() error { away = time.Now(); l.Kubernetes.APIServer.Kill(); return nil }},
@@ -345,6 +345,10 @@ func (l *Lab) outage(ctx context.Context, s *lab.Scene) (err error) {
 				ended = time.Now()
 				err := l.Kubernetes.StartAPIServer(ctx)
 				outage = time.Since(away)
+				if err == nil {
+					err = l.awaitHeard(ctx, s)
+				}
+				heard = time.Since(away) - outage
 				return err
 			}},
 		}
@@ -359,13 +363,32 @@ func (l *Lab) outage(ctx context.Context, s *lab.Scene) (err error) {
 	s.Did("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
 		"started at 11 s; at %s the API server was started", lab.Rate, ended.Sub(began).Round(time.Second))
 	s.Saw("the API server was away for %.1f s; the session of n1 was up %.1f s after the speaker's start, by what the last one remembered;\n"+
-		"changes of the route in tor1's kernel: %d", outage.Seconds(), back.Seconds(), changes)
+		"changes of the route in tor1's kernel: %d; all speakers heard of the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, heard.Seconds())
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
 	told, lost := s.NoneLost(r, vip, began)
 	s.Saw("%s", told)
 	return errors.Join(err, lost, l.afterOutage(ctx, s))
+}
+
+// awaitHeard waits until no speaker says that the API server is away. They try less
+// and less often, up to every ten seconds.
+func (l *Lab) awaitHeard(ctx context.Context, s *lab.Scene) error {
+	return lab.Await(ctx, 30*time.Second, "speakers to hear of the API server's return", func() error {
+		for _, node := range lab.NodeNames {
+			st, err := s.Speaker(node).Status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, p := range st.Problems {
+				if p.Object == "API server" {
+					return fmt.Errorf("%s says: %s", node, p.Message)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // afterOutage makes sure that all goes on with the API server.

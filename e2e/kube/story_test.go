@@ -27,10 +27,10 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// steps are the laboratory's, some of them as an API server makes them, and our
-// own before the last two, which look back.
+// steps are the laboratory's, some of them as an API server makes them, and before
+// the end those that only a cluster with kube-proxy has.
 func (l *Lab) steps(mode ProxyMode) []lab.Step {
-	instead := map[string]func(context.Context, *lab.Scene) error{"FirstAnswer": l.firstAnswer, "BadInput": l.badInput}
+	instead := map[string]func(context.Context, *lab.Scene) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
 	var steps []lab.Step
 	for _, s := range lab.Steps() {
 		if run := instead[s.Name]; run != nil {
@@ -38,7 +38,6 @@ func (l *Lab) steps(mode ProxyMode) []lab.Step {
 		}
 		if s.Name == "Withdrawal" {
 			steps = append(steps,
-				lab.Step{Name: "Slices", Title: "The only pod moves, by the EndpointSlices of Kubernetes' own controller", Run: l.realSlices},
 				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
 				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
 			)
