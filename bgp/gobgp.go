@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"reflect"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -307,8 +308,16 @@ func (e *engine) stop(ctx context.Context, keep bool) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		// It was seen to hang, about once in a thousand stops; whoever meets that
+		// wants to know where.
+		return fmt.Errorf("GoBGP does not stop: %w\n%s", ctx.Err(), goroutines())
 	}
+}
+
+// goroutines are the stacks of all of them, as far as they fit.
+func goroutines() []byte {
+	stacks := make([]byte, 256<<10)
+	return stacks[:runtime.Stack(stacks, true)]
 }
 
 // An open is what a router says of itself in its OPEN (RFC 4271 §4.2).
