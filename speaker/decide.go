@@ -261,7 +261,7 @@ func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *ver
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
 	default:
-		reason("bgp", cluster.Announced, "announced to %s", v.peers)
+		reason("bgp", cluster.Announced, "announced to %s", v.toldOf(addr))
 		announce = true
 	}
 	for _, what := range ignored(s.Spec) {

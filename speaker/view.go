@@ -35,7 +35,7 @@ type view struct {
 	asn      uint32
 	routerID netip.Addr
 	sessions []bgp.Session
-	peers    string // their names, for a sentence
+	told     [2]string // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	next4, next6 netip.Addr
 
@@ -74,7 +74,6 @@ func look(c Config, snap *cluster.Snapshot) *view {
 // name, gives the AS number and the router ID; one that differs gets its own
 // AS number for its session.
 func (v *view) lookAtPeers(peers []*cluster.Peer) {
-	var names []string
 	for _, p := range peers {
 		if v.self == nil || !p.NodeSelector.Matches(v.self.Labels) {
 			continue
@@ -86,9 +85,8 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 			v.routerID = p.RouterID
 		}
 		v.sessions = append(v.sessions, session(p, v.asn))
-		names = append(names, p.Name)
 	}
-	v.peers = enumerate(names)
+	v.told = [2]string{v.tell(netip.Addr.Is4), v.tell(netip.Addr.Is6)}
 	if !v.routerID.IsValid() {
 		v.routerID = routerID(v.node, v.next4)
 	}
@@ -149,6 +147,30 @@ func (v *view) nextHop(addr netip.Addr) netip.Addr {
 		return v.next4
 	}
 	return v.next6
+}
+
+// tell names the routers that are told addresses of a family: those with a
+// session of their own for it, else all.
+func (v *view) tell(is func(netip.Addr) bool) string {
+	var own, all []string
+	for _, s := range v.sessions {
+		all = append(all, s.Name)
+		if is(s.PeerAddress) {
+			own = append(own, s.Name)
+		}
+	}
+	if len(own) > 0 {
+		return enumerate(own)
+	}
+	return enumerate(all)
+}
+
+// toldOf names the routers that are told addr.
+func (v *view) toldOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return v.told[0]
+	}
+	return v.told[1]
 }
 
 func node(snap *cluster.Snapshot, name string) *cluster.Node {
