@@ -1,0 +1,376 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+const version = "v0.0.0-test"
+
+// The image that `make image` writes works: its programs run in it, with no more
+// rights than the speaker's manifest gives, and the speaker gets its table into
+// the kernel.
+func TestImage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds an image")
+	}
+	if os.Geteuid() != 0 {
+		nstest.Missing(t, "needs root, for a root directory of its own")
+	}
+	dir := t.TempDir()
+	made := filepath.Join(dir, "image.tar")
+	makeImage(t, made)
+	a, err := readArchive(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := filepath.Join(dir, "root")
+	if err := os.Mkdir(root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.unpack(root); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("Reproducible", func(t *testing.T) { reproducible(t, made, root, a) })
+	t.Run("Config", func(t *testing.T) { checkConfig(t, a) })
+	t.Run("Complete", func(t *testing.T) { complete(t, root) })
+	t.Run("Licenses", func(t *testing.T) { licensed(t, root) })
+	t.Run("Tools", func(t *testing.T) { tools(t, root, a.Config.Config.Env) })
+	t.Run("Speaker", func(t *testing.T) { speaker(t, root, a.Config.Config.Env) })
+}
+
+func makeImage(t *testing.T, output string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "make", "-C", "../..", "image", "IMAGE="+output, "VERSION="+version)
+	// The flags of a make that runs this test are not for this one.
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=", "MAKELEVEL=")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("make image: %v\n%s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, output+": ") {
+			t.Log(strings.TrimSpace(line)) // its size and digest
+		}
+	}
+}
+
+// The same input makes the same image, bit by bit. The input is that of the image
+// made before: meanwhile the tree may have changed.
+func reproducible(t *testing.T, made, root string, a *archive) {
+	again := filepath.Join(t.TempDir(), "again.tar")
+	cmd := exec.CommandContext(t.Context(), "go", "-C", "../../hack/image", "run", ".",
+		"-binary", filepath.Join(root, "usr/bin/fanfare"), "-license", filepath.Join(root, "usr/share/doc/fanfare/copyright"),
+		"-version", version, "-revision", a.Config.Config.Labels["org.opencontainers.image.revision"], "-o", again)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	first, err := os.ReadFile(made)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(again)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first, second) {
+		t.Error("made twice from the same, and not the same")
+	}
+	if limit := 30_000_000; len(first) > limit {
+		t.Errorf("%d bytes: more than the %d that make it a small image", len(first), limit)
+	}
+}
+
+// A manifest that says `image: fanfare` finds it, and it runs without rights.
+func checkConfig(t *testing.T, a *archive) {
+	if want := []string{"fanfare:latest", "fanfare:" + version}; !slices.Equal(a.Tags, want) {
+		t.Errorf("tags %q, want %q", a.Tags, want)
+	}
+	c := a.Config
+	if c.OS != "linux" || c.Architecture != runtime.GOARCH {
+		t.Errorf("for %s/%s", c.OS, c.Architecture)
+	}
+	if want := []string{"/usr/bin/fanfare"}; !slices.Equal(c.Config.Entrypoint, want) || c.Config.User != "65532:65532" {
+		t.Errorf("runs %q as %q", c.Config.Entrypoint, c.Config.User)
+	}
+	if got := c.Config.Labels["org.opencontainers.image.version"]; got != version {
+		t.Errorf("labelled %q", got)
+	}
+}
+
+// Every program and every plug-in has its libraries, and its loader, in the image.
+// Nothing in it can run commands for an intruder.
+func complete(t *testing.T, root string) {
+	needed, there := map[string]string{}, map[string]bool{}
+	walk(t, root, func(name string) {
+		there[filepath.Base(name)] = true
+		f, err := elf.Open(filepath.Join(root, name))
+		if err != nil {
+			return // not a program
+		}
+		defer f.Close()
+		libraries, err := f.ImportedLibraries()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, l := range libraries {
+			needed[l] = name
+		}
+	})
+	for library, by := range needed {
+		if !there[library] {
+			t.Errorf("%s: %s is missing", by, library)
+		}
+	}
+	if len(needed) < 10 {
+		t.Errorf("only %d libraries needed", len(needed))
+	}
+	for _, shell := range []string{"sh", "bash", "dash", "busybox", "perl"} {
+		if there[shell] {
+			t.Errorf("%s is in the image", shell)
+		}
+	}
+}
+
+func walk(t *testing.T, root string, f func(name string)) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(root), ".", func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			f(name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What others wrote comes with their terms.
+func licensed(t *testing.T, root string) {
+	packages, err := os.ReadDir(filepath.Join(root, "var/lib/dpkg/status.d"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(packages) < 10 {
+		t.Errorf("only %d packages on record", len(packages))
+	}
+	var places []string
+	for _, p := range packages {
+		places = append(places, p.Name()+"/copyright")
+	}
+	places = append(places, "fanfare/copyright", "fanfare/go/std/LICENSE", "fanfare/go/github.com/osrg/gobgp/v4/LICENSE")
+	for _, p := range places {
+		if b, err := os.ReadFile(filepath.Join(root, "usr/share/doc", p)); err != nil || len(b) < 200 {
+			t.Errorf("%s: %d bytes, %v", p, len(b), err)
+		}
+	}
+}
+
+// The tools in the image do what those of the machine do, in the same namespace.
+func tools(t *testing.T, root string, env []string) {
+	c := newContainer(t, root, env, map[string]string{"/run/xtables.lock": lock(t)})
+	if got := c.output(t, "/usr/bin/fanfare", "--version"); got != "fanfare version "+version+"\n" {
+		t.Errorf("fanfare --version: %q", got)
+	}
+	// It needs a plug-in, and a protocol that is known by /etc/protocols alone.
+	rule := []string{"-A", "FORWARD", "-p", "ospf", "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT"}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, backend := range []string{"nft", "legacy"} {
+			tool := "/usr/sbin/" + family + "-" + backend
+			same(t, c, tool, rule...)
+			same(t, c, tool, "-S")
+			same(t, c, tool+"-save", "-t", "filter")
+		}
+	}
+	same(t, c, "/usr/sbin/nft", "--version")
+	same(t, c, "/usr/sbin/nft", "list", "ruleset")
+}
+
+// lock is a file as the manifest mounts it for iptables-legacy, which shares it
+// with all others on the node that change the legacy tables.
+func lock(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "xtables.lock")
+	if err := os.WriteFile(name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// same runs a tool of the machine and the one in the image. A kernel may be
+// without the legacy tables, and then neither can do anything.
+func same(t *testing.T, c *container, tool string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), tool, args...)
+	want := runIn(cmd, func() (err error) {
+		c.node.Do(func() { err = cmd.Start() })
+		return err
+	})
+	cmd = c.command(t.Context(), tool, args...)
+	got := runIn(cmd, func() error { return c.start(cmd) })
+	if got != want {
+		t.Errorf("%s %s in the image:\n%s\non the machine:\n%s", tool, strings.Join(args, " "), got, want)
+	}
+	if !strings.Contains(tool, "-legacy") && !strings.HasSuffix(got, ended(nil)) {
+		t.Errorf("%s %s:\n%s", tool, strings.Join(args, " "), got)
+	}
+}
+
+// runIn is what a command prints, and how it ends. Comments, which hold the time,
+// are left out.
+func runIn(cmd *exec.Cmd, start func() error) string {
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := start()
+	if err == nil {
+		err = cmd.Wait()
+	}
+	var kept strings.Builder
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasPrefix(line, "#") {
+			kept.WriteString(line)
+		}
+	}
+	return kept.String() + ended(err)
+}
+
+func ended(err error) string { return fmt.Sprintf("error: %v\n", err) }
+
+func (c *container) output(t *testing.T, path string, args ...string) string {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := c.command(t.Context(), path, args...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := c.start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", path, err, &out)
+	}
+	return out.String()
+}
+
+// The speaker forwards with the rights of its manifest, and says so.
+func speaker(t *testing.T, root string, env []string) {
+	run, cluster := t.TempDir(), t.TempDir()
+	for _, from := range []string{"../containerlab/cluster", "../containerlab/examples"} {
+		if err := os.CopyFS(cluster, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := newContainer(t, root, env, map[string]string{"/run/fanfare": run, "/cluster": cluster, "/run/xtables.lock": lock(t)})
+	var log syncBuffer
+	cmd := c.command(t.Context(), "/usr/bin/fanfare", "speaker", "--files", "/cluster", "--node-name", "n1")
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := c.start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the speaker's log:\n%s", &log)
+		}
+	})
+
+	await(t, ended, func() error { return ready(t.Context(), filepath.Join(run, "speaker.sock")) })
+	status := fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)
+	if b, err := os.ReadFile(status); err != nil || !bytes.Contains(b, []byte("CapPrm:\t0000000000003000\n")) {
+		t.Errorf("%s, %v: want no capabilities but NET_ADMIN and NET_RAW:\n%s", status, err, b)
+	}
+	if got := c.output(t, "/usr/sbin/nft", "list", "set", "inet", "fanfare", "vips4"); !strings.Contains(got, "elements = { ") {
+		t.Errorf("no VIP in the kernel:\n%s", got)
+	}
+	if got := c.output(t, "/usr/bin/fanfare", "status"); !strings.Contains(got, "shop/web") {
+		t.Errorf("fanfare status:\n%s", got)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("after SIGTERM: %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("goes on after SIGTERM")
+	}
+}
+
+// ready asks the speaker whether the kernel has its first state.
+func ready(ctx context.Context, socket string) error {
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://speaker/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("readyz: %s", resp.Status)
+	}
+	return nil
+}
+
+// await waits until probe succeeds, or the program has ended.
+func await(t *testing.T, ended <-chan error, probe func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := probe()
+		if err == nil {
+			return
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("ended: %v", err)
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A syncBuffer can be read while a program writes to it.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
