@@ -33,11 +33,11 @@ type diary struct {
 }
 
 // newDiary returns nil, which can be used, when nothing is to be remembered.
-func newDiary(o Options) *diary {
-	if o.Remember == nil {
+func newDiary(o Options, fresh func() bool) *diary {
+	if fresh == nil {
 		return nil
 	}
-	d := &diary{path: ClusterPath(o.RunDir), log: o.Log, fresh: o.Remember, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	d := &diary{path: ClusterPath(o.RunDir), log: o.Log, fresh: fresh, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	go d.run()
 	return d
 }

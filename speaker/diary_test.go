@@ -17,7 +17,7 @@ func TestDiary(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		var fresh atomic.Bool
-		d := newDiary(Options{RunDir: dir, Remember: fresh.Load, Log: slog.New(slog.DiscardHandler)})
+		d := newDiary(Options{RunDir: dir, Log: slog.New(slog.DiscardHandler)}, fresh.Load)
 		pools := func() (names []string) {
 			synctest.Wait()
 			s, _, err := cluster.Recall(ClusterPath(dir))
@@ -54,7 +54,7 @@ func TestDiary(t *testing.T) {
 
 // A speaker with a folder keeps no diary.
 func TestNoDiary(t *testing.T) {
-	d := newDiary(Options{RunDir: t.TempDir()})
+	d := newDiary(Options{RunDir: t.TempDir()}, nil)
 	d.note(&cluster.Snapshot{})
 	d.close()
 	if d != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -22,44 +23,49 @@ const unhealthyAfter = time.Minute
 // SocketPath is where the speaker with a run directory answers.
 func SocketPath(runDir string) string { return filepath.Join(runDir, "speaker.sock") }
 
-// A server answers on the speaker's socket, and on a TCP address if there is one.
+// A server answers on the speaker's socket, and on a TCP address if there is one,
+// from before there is a cluster to speak of.
 type server struct {
+	Options
+	began         time.Time
+	opened        atomic.Pointer[time.Time] // when the source was; nil before
+	speaker       atomic.Pointer[speaker]   // nil before the speaker has started
 	local, public *http.Server
 }
 
 // serve begins to answer. The socket serves /status, /metrics, /healthz and
 // /readyz; TCP all but /status, which names every Service.
-func (s *speaker) serve() (*server, error) {
+func serve(o Options) (*server, error) {
+	srv := &server{Options: o, began: time.Now()}
 	public := http.NewServeMux()
-	public.Handle("GET /metrics", promhttp.HandlerFor(s.Registry, promhttp.HandlerOpts{}))
-	public.HandleFunc("GET /healthz", s.healthz)
-	public.HandleFunc("GET /readyz", s.readyz)
+	public.Handle("GET /metrics", promhttp.HandlerFor(o.Registry, promhttp.HandlerOpts{}))
+	public.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, srv.unhealthy()) })
+	public.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, srv.unready()) })
 	local := http.NewServeMux()
 	local.Handle("/", public)
 	local.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(s.status()); err != nil {
-			s.Log.Debug("status", "err", err)
+		if err := json.NewEncoder(w).Encode(srv.status()); err != nil {
+			o.Log.Debug("status", "err", err)
 		}
 	})
-	var srv server
-	l, err := listenUnix(SocketPath(s.RunDir))
+	l, err := listenUnix(SocketPath(o.RunDir))
 	if err != nil {
 		return nil, err
 	}
 	srv.local = &http.Server{Handler: local, ReadHeaderTimeout: 5 * time.Second}
 	go srv.local.Serve(l)
-	if s.Listen == "" {
-		return &srv, nil
+	if o.Listen == "" {
+		return srv, nil
 	}
-	l, err = net.Listen("tcp", s.Listen)
+	l, err = net.Listen("tcp", o.Listen)
 	if err != nil {
 		srv.Close()
 		return nil, fmt.Errorf("metrics and health: %w", err)
 	}
 	srv.public = &http.Server{Handler: public, ReadHeaderTimeout: 5 * time.Second}
 	go srv.public.Serve(l)
-	return &srv, nil
+	return srv, nil
 }
 
 // Close ends both at once.
@@ -68,6 +74,52 @@ func (s *server) Close() {
 	if s.public != nil {
 		s.public.Close()
 	}
+}
+
+// answer is "ok", or 503 and why not.
+func answer(w http.ResponseWriter, trouble string) {
+	if trouble != "" {
+		http.Error(w, trouble, http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, "ok")
+}
+
+// unhealthy says why a restart may help, empty when it would not: waiting for the
+// API server is no illness.
+func (s *server) unhealthy() string {
+	behind := time.Time{}
+	if at := s.opened.Load(); at != nil {
+		behind = *at
+	}
+	if sp := s.speaker.Load(); sp != nil {
+		behind = sp.published.Load().behind
+	}
+	if behind.IsZero() || time.Since(behind) <= unhealthyAfter {
+		return ""
+	}
+	return "a change has been waiting since " + behind.UTC().Format(time.RFC3339)
+}
+
+// unready says what the node waits for before it forwards and announces.
+func (s *server) unready() string {
+	sp := s.speaker.Load()
+	switch {
+	case s.opened.Load() == nil:
+		return fmt.Sprintf("waiting since %s for the API server, which has not been read, with no memory of what it said before; the log says what is in the way",
+			s.began.UTC().Format(time.RFC3339))
+	case sp == nil || !sp.published.Load().ready:
+		return "the kernel does not have the first state yet"
+	}
+	return ""
+}
+
+// status is the speaker's, or that it waits.
+func (s *server) status() Status {
+	if sp := s.speaker.Load(); sp != nil {
+		return sp.status()
+	}
+	return Status{Node: s.Node, Version: s.Version, Started: s.began, Error: s.unready()}
 }
 
 // listenUnix opens a socket for root alone. What a killed speaker left is
@@ -85,22 +137,6 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("status socket: %w", err)
 	}
 	return l, nil
-}
-
-func (s *speaker) healthz(w http.ResponseWriter, _ *http.Request) {
-	if behind := s.published.Load().behind; !behind.IsZero() && time.Since(behind) > unhealthyAfter {
-		http.Error(w, fmt.Sprintf("a change has been waiting since %s", behind.Format(time.RFC3339)), http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprintln(w, "ok")
-}
-
-func (s *speaker) readyz(w http.ResponseWriter, _ *http.Request) {
-	if !s.published.Load().ready {
-		http.Error(w, "the kernel does not have the first state yet", http.StatusServiceUnavailable)
-		return
-	}
-	fmt.Fprintln(w, "ok")
 }
 
 // Ask asks the speaker with a run directory for its status.

@@ -44,12 +44,12 @@ type Options struct {
 	Linger time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen string
-	// Remember says whether what Source says now is to be written to the run
-	// directory, for a start without the API server; nil: never.
-	Remember func() bool
+	// Open returns where to read the cluster from, once there is something to
+	// read. Fresh says whether that is to be written to the run directory, for a
+	// start without the API server; nil: never.
+	Open func(context.Context) (source cluster.Source, fresh func() bool, err error)
 	// Reporter writes the SpeakerStatus and Events; nil: nobody does.
 	Reporter *Reporter
-	Source   cluster.Source
 	Log      *slog.Logger
 	Registry *prometheus.Registry
 	Version  string
@@ -59,6 +59,7 @@ type Options struct {
 // of run.
 type speaker struct {
 	Options
+	source  cluster.Source
 	proxy   *proxy.Proxy
 	bgp     *bgp.Server
 	pass    *pass
@@ -88,16 +89,25 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	defer release()
-	s, err := start(ctx, o)
-	if err != nil {
-		return err
-	}
-	defer s.proxy.Close()
-	serving, err := s.serve()
+	serving, err := serve(o)
 	if err != nil {
 		return err
 	}
 	defer serving.Close()
+	source, fresh, err := o.Open(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // Asked to stop before there was anything to do.
+		}
+		return err
+	}
+	serving.opened.Store(new(time.Now()))
+	s, err := start(ctx, o, source, fresh)
+	if err != nil {
+		return err
+	}
+	defer s.proxy.Close()
+	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
 	s.loop(ctx)
@@ -107,26 +117,26 @@ func Run(ctx, kill context.Context, o Options) error {
 
 // start opens everything and changes nothing, neither in the kernel nor on the
 // network.
-func start(ctx context.Context, o Options) (*speaker, error) {
+func start(ctx context.Context, o Options, source cluster.Source, fresh func() bool) (*speaker, error) {
 	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	s := &speaker{Options: o, proxy: p, adopted: p.Adopted(), started: time.Now(), full: time.Now().Add(fullInterval)}
+	s := &speaker{Options: o, source: source, proxy: p, adopted: p.Adopted(), started: time.Now(), full: time.Now().Add(fullInterval)}
 	// Only a table that was kept proves that forwarding survived our restart; a
 	// router that is told so keeps its routes (RFC 4724 §4.1). After a reboot
 	// there is none.
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
 	s.decider = NewDecider(o.Config)
 	s.memory = memory{dir: o.RunDir}
-	s.diary = newDiary(o)
+	s.diary = newDiary(o, fresh)
 	s.herald = o.Reporter.herald(s.adopted, s.started)
 	s.metrics = newMetrics(o.Registry)
 	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger+flight, o.Log)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	if len(s.adopted) > 0 {
-		s.pass.adopt(s.adopted, s.forgotten(o.Source.Snapshot()))
+		s.pass.adopt(s.adopted, s.forgotten(source.Snapshot()))
 		o.Log.Info("adopted the table of an earlier speaker", "vips", len(s.adopted))
 	}
 	s.publish(nil, nil)
@@ -153,7 +163,7 @@ func (s *speaker) loop(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.Source.Changed():
+		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.proxy.Disturbed():
 			trusted = false
@@ -180,7 +190,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 		s.full = began.Add(fullInterval)
 	}
 	s.settle()
-	d := s.decider.Decide(s.Source.Snapshot())
+	d := s.decider.Decide(s.source.Snapshot())
 	if s.reshape != nil {
 		d = s.reshape(d)
 	}

@@ -182,17 +182,14 @@ withdraws everything and forwards for the linger time first.`,
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
 			metrics := registry()
-			source, fresh, err := node.source(ctx, log, metrics)
-			if err != nil {
-				return err
-			}
 			reporter, err := node.reporter(log)
 			if err != nil {
 				return err
 			}
 			return speaker.Run(ctx, kill, speaker.Options{
-				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen, Remember: fresh, Reporter: reporter,
-				Source: source, Log: log, Registry: metrics, Version: version(),
+				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen, Reporter: reporter,
+				Open: func(ctx context.Context) (cluster.Source, func() bool, error) { return node.source(ctx, log, metrics) },
+				Log:  log, Registry: metrics, Version: version(),
 			})
 		},
 	}

@@ -1,0 +1,129 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// A kernel is a forwarder that takes as long as a test wants.
+type kernel struct{ calls chan error }
+
+func (k *kernel) Set(context.Context, proxy.State) error { return <-k.calls }
+
+type still struct{ snap *cluster.Snapshot }
+
+func (s still) Snapshot() *cluster.Snapshot { return s.snap }
+func (still) Changed() <-chan struct{}      { return nil }
+
+// probes are the answers of /healthz and /readyz.
+func (s *server) probes() (health, ready int, why string) {
+	get := func(trouble string) int {
+		w := httptest.NewRecorder()
+		answer(w, trouble)
+		return w.Code
+	}
+	return get(s.unhealthy()), get(s.unready()), s.unhealthy() + s.unready()
+}
+
+// Waiting for the API server is no illness, however long it takes. A kernel that
+// does not answer is, after a while; so is one that always refuses.
+func TestProbes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{Options: Options{Config: Config{Node: "n1"}, Version: "v1"}, began: time.Now()}
+		expect := func(when string, health, ready int, reason string) {
+			t.Helper()
+			synctest.Wait()
+			if h, r, why := s.probes(); h != health || r != ready || !strings.Contains(why, reason) {
+				t.Errorf("%s: healthy %d, want %d; ready %d, want %d; %q, want %q in it", when, h, health, r, ready, why, reason)
+			}
+		}
+		expect("at the start", 200, 503, "waiting since 2000-01-01T00:00:00Z for the API server")
+		time.Sleep(time.Hour)
+		expect("the API server is away", 200, 503, "waiting since 2000-01-01T00:00:00Z for the API server")
+		if st := s.status(); st.Node != "n1" || st.Ready || !strings.Contains(st.Error, "for the API server") {
+			t.Errorf("status %+v", st)
+		}
+		s.opened.Store(new(time.Now()))
+		expect("it is read", 200, 503, "the kernel does not have the first state")
+		time.Sleep(unhealthyAfter + time.Second)
+		expect("the start hangs", 503, 503, "a change has been waiting since 2000-01-01T01:00:00Z")
+
+		k := &kernel{calls: make(chan error)}
+		sp := quietSpeaker(t, k)
+		sp.publish(nil, nil)
+		s.speaker.Store(sp)
+		expect("started", 200, 503, "the kernel does not have the first state")
+		pass := func() { _ = sp.once(t.Context(), true) } // Its error is in the status.
+		go pass()
+		expect("the kernel works", 200, 503, "")
+		time.Sleep(unhealthyAfter + time.Second)
+		expect("the kernel hangs", 503, 503, "a change has been waiting since")
+		k.calls <- nil
+		expect("it answers at last", 200, 200, "")
+		time.Sleep(time.Hour)
+		expect("nothing happens", 200, 200, "")
+		for range 5 {
+			go pass()
+			k.calls <- errors.New("no")
+			time.Sleep(unhealthyAfter / 4)
+		}
+		expect("it refuses", 503, 200, "a change has been waiting since")
+		go pass()
+		k.calls <- nil
+		expect("it takes it", 200, 200, "")
+	})
+}
+
+// quietSpeaker has no kernel but the given one, and no routers.
+func quietSpeaker(t *testing.T, k forwarder) *speaker {
+	o := Options{Config: Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, bgp: bgp.New(bgp.Options{Logger: o.Log}), full: time.Now().Add(24 * time.Hour)}
+	s.decider, s.memory, s.metrics = NewDecider(o.Config), memory{dir: o.RunDir}, newMetrics(o.Registry)
+	s.pass = newPass(&overBGP{server: s.bgp}, k, time.Second, o.Log)
+	return s
+}
+
+// Whoever stops a speaker that waits for the API server has not made a mistake,
+// and it answers until then.
+func TestStopWhileWaiting(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asked := make(chan error, 1)
+	o := Options{Config: Config{Node: "n1"}, RunDir: dir, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Version: "v1"}
+	o.Open = func(ctx context.Context) (cluster.Source, func() bool, error) {
+		st, err := Ask(ctx, dir)
+		if err == nil && !strings.Contains(st.Error, "waiting since") {
+			err = errors.New(st.Error)
+		}
+		asked <- err
+		<-ctx.Done()
+		return nil, nil, ctx.Err()
+	}
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, t.Context(), o) }()
+	if err := <-asked; err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	o.Open = func(context.Context) (cluster.Source, func() bool, error) { return nil, nil, http.ErrNotSupported }
+	if err := Run(t.Context(), t.Context(), o); !errors.Is(err, http.ErrNotSupported) {
+		t.Errorf("what cannot be opened: %v", err)
+	}
+}
