@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -16,6 +18,7 @@ import (
 // A Status is what a speaker does and why, for people and programs.
 type Status struct {
 	Node    string    `json:"node"`
+	NodeUID types.UID `json:"nodeUID,omitempty"` // of the Node object; absent when there is none
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
 	// Ready: the kernel forwards what is desired, or has once since the start.
@@ -108,6 +111,9 @@ func (s *speaker) status() Status {
 	}
 	if p.desired == nil {
 		return st
+	}
+	if n := p.desired.view.self; n != nil {
+		st.NodeUID = n.UID
 	}
 	st.Problems = p.desired.snap.Problems
 	for _, r := range p.desired.snap.Refusals {

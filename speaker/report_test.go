@@ -22,7 +22,7 @@ func reportedStatus() Status {
 		return ReasonStatus{Service: "shop/web", Protocol: protocol, Code: code, Message: string(code) + " it is"}
 	}
 	return Status{
-		Node: "n1", Version: "v1", Proxy: proxy.Status{Repairs: 3},
+		Node: "n1", NodeUID: "uid-n1", Version: "v1", Proxy: proxy.Status{Repairs: 3},
 		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
 			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1},
 			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.OpenSent, Since: since, LastError: "connection refused"},

@@ -28,6 +28,10 @@ import (
 // those of one node's sessions that flap do not add up.
 const reportInterval = 5 * time.Second
 
+// rewriteInterval is after how long the same is written again: somebody may have
+// deleted it, or the garbage collector, late, for a former Node of this name.
+const rewriteInterval = 10 * time.Minute
+
 // requestTimeout ends a request of which nothing is heard.
 const requestTimeout = 10 * time.Second
 
@@ -129,7 +133,8 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 	if r == nil {
 		return
 	}
-	var written *v1alpha1.SpeakerReport
+	var last v1alpha1.SpeakerStatus
+	var at time.Time // when last was written; zero before
 	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
 	retry.Reset()
 	for {
@@ -140,13 +145,13 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 		}
 		pause := reportInterval
 		st := status()
-		if now := report(&st, time.Now()); written == nil || !reflect.DeepEqual(*written, now) {
+		if now := object(&st, &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
 			if err := r.write(ctx, now); err != nil {
 				r.log.Debug("SpeakerStatus not written", "node", r.node, "err", err)
 				pause = retry.NextBackOff()
 				r.note()
 			} else {
-				written = &now
+				last, at = *now, time.Now()
 				retry.Reset()
 			}
 		}
@@ -158,14 +163,29 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 	}
 }
 
-// write writes the SpeakerStatus.
-func (r *Reporter) write(ctx context.Context, report v1alpha1.SpeakerReport) error {
-	report.Changed = metav1.NewTime(time.Now().Truncate(time.Second))
+// object is the SpeakerStatus that says what st says, equal to last if nothing
+// has changed since. Its owner is the Node, so that Kubernetes deletes it with
+// that. Without a Node, nobody would: then there is none.
+func object(st *Status, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
+	if st.NodeUID == "" {
+		return nil
+	}
+	o := &v1alpha1.SpeakerStatus{
+		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SpeakerStatus"},
+		ObjectMeta: metav1.ObjectMeta{Name: st.Node, OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "Node", Name: st.Node, UID: st.NodeUID},
+		}},
+		Status: report(st, now),
+	}
+	o.Status.Changed = last.Status.Changed
+	if !reflect.DeepEqual(*o, *last) {
+		o.Status.Changed = metav1.NewTime(now.Truncate(time.Second))
+	}
+	return o
+}
+
+func (r *Reporter) write(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return r.client.apply(ctx, &v1alpha1.SpeakerStatus{
-		TypeMeta:   metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "SpeakerStatus"},
-		ObjectMeta: metav1.ObjectMeta{Name: r.node},
-		Status:     report,
-	})
+	return r.client.apply(ctx, o)
 }

@@ -1,13 +1,16 @@
 package speaker
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"sync/atomic"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -15,47 +18,92 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// The Reporter applies the object, once for a change and again after a failure.
+// A desk takes SpeakerStatuses, and fails when it is told to.
+type desk struct {
+	t  *testing.T
+	mu sync.Mutex
+	// status is what there is to report.
+	status  Status
+	fail    bool
+	written []v1alpha1.SpeakerStatus
+}
+
+func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
+	if want := "/apis/fanfare.io/v1alpha1/speakerstatuses/n1"; r.Method != http.MethodPatch || r.URL.Path != want ||
+		r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
+		d.t.Errorf("%s %s with %s", r.Method, r.URL, r.Header.Get("Content-Type"))
+	}
+	body, _ := io.ReadAll(r.Body) // It comes from memory.
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fail {
+		return nil, errors.New("connection refused")
+	}
+	var o v1alpha1.SpeakerStatus
+	if err := json.Unmarshal(body, &o); err != nil {
+		d.t.Error(err)
+	}
+	d.written = append(d.written, o)
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
+}
+
+func (d *desk) do(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+// The Reporter applies the object, once for a change, and again after a failure,
+// or after long. The object belongs to the Node that there is now, and there is
+// none without a Node.
 func TestReporter(t *testing.T) {
-	var fail atomic.Bool
-	fail.Store(true)
-	written := make(chan v1alpha1.SpeakerStatus, 10)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if want := "/apis/fanfare.io/v1alpha1/speakerstatuses/n1"; r.Method != http.MethodPatch || r.URL.Path != want ||
-			r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
-			t.Errorf("%s %s with %s", r.Method, r.URL, r.Header.Get("Content-Type"))
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{t: t, fail: true, status: reportedStatus()}
+		r := reporterTo(t, d)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go r.run(ctx, func() (st Status) {
+			d.do(func() { st = d.status })
+			return st
+		})
+		expect := func(when string, n int) v1alpha1.SpeakerStatus {
+			t.Helper()
+			r.note()
+			time.Sleep(6 * time.Minute)
+			synctest.Wait()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if len(d.written) != n {
+				t.Fatalf("%s: written %d times, want %d", when, len(d.written), n)
+			}
+			return d.written[n-1]
 		}
-		body, _ := io.ReadAll(r.Body)
-		if fail.CompareAndSwap(true, false) {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
+		r.note()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		d.do(func() { d.fail = false })
+		first := expect("after a failure", 1)
+		if first.Name != "n1" || first.Status.Established != "1/2" || first.Status.Changed.IsZero() {
+			t.Errorf("wrote %+v", first)
 		}
-		var o v1alpha1.SpeakerStatus
-		if err := json.Unmarshal(body, &o); err != nil {
-			t.Error(err)
+		if o := first.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" || o[0].BlockOwnerDeletion != nil {
+			t.Errorf("owners %+v", o)
 		}
-		written <- o
-		w.Header().Set("Content-Type", "application/json")
-		w.Write(body)
-	}))
-	defer server.Close()
-	r, err := NewReporter(&rest.Config{Host: server.URL}, "n1", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.write(t.Context(), v1alpha1.SpeakerReport{}); err == nil {
-		t.Error("no error from a server that is away")
-	}
-	go r.run(t.Context(), reportedStatus)
-	r.note()
-	select {
-	case o := <-written:
-		if o.Name != "n1" || o.Status.Established != "1/2" || o.Status.Changed.IsZero() {
+		expect("no change", 1)
+		if again := expect("after long", 2); !again.Status.Changed.Equal(&first.Status.Changed) {
+			t.Errorf("changed at %s: nothing has since %s", again.Status.Changed, first.Status.Changed)
+		}
+		d.do(func() { d.status.NodeUID = "" })
+		expect("without a Node", 2)
+		d.do(func() { d.status.NodeUID = "uid-2" })
+		if o := expect("another Node of the name", 3).OwnerReferences; len(o) != 1 || o[0].UID != "uid-2" {
+			t.Errorf("owners %+v", o)
+		}
+		d.do(func() { d.status.Error = "no" })
+		if o := expect("a change", 4); o.Status.Error != "no" || o.Status.Changed.Equal(&first.Status.Changed) {
 			t.Errorf("wrote %+v", o)
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatal("nothing written")
-	}
+	})
 }
 
 // reporterTo is one whose requests go to an API server that is not on a network.
