@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -80,6 +83,25 @@ func TestPlan(t *testing.T) {
 	}
 	if strings.Contains(out, "problems") {
 		t.Errorf("the samples have problems:\n%s", out)
+	}
+}
+
+// Who may not read is told what, and not left waiting.
+func TestPlanWithoutRights(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"you may not"}`)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	config := "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n"
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := run("plan", "--kubeconfig", file, "--node-name", "n1", "--timeout", "1s", "--run-dir", t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "services cannot be read since") || !strings.Contains(err.Error(), "you may not") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -4,14 +4,20 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
 func planCommand() *cobra.Command {
-	var node nodeFlags
+	var (
+		node    nodeFlags
+		timeout time.Duration
+	)
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "Say what a speaker would do, and why",
@@ -19,16 +25,16 @@ func planCommand() *cobra.Command {
 API server says, and why.
 
 It reads and computes only: neither kernel nor network is touched, and it may
-run anywhere, for any node.`,
+run anywhere, for any node, with whatever account may list what a speaker lists.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := node.config()
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithCancel(context.Background())
+			ctx, cancel := context.WithTimeout(context.Background(), timeout)
 			defer cancel()
-			source, _, err := node.source(ctx, slog.New(slog.DiscardHandler), nil)
+			source, err := node.now(ctx)
 			if err != nil {
 				return err
 			}
@@ -37,5 +43,24 @@ run anywhere, for any node.`,
 		},
 	}
 	node.add(cmd.Flags())
+	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the API server")
 	return cmd
+}
+
+// now opens what the flags say, as it is: what a speaker remembers for a start
+// without the API server would be a plan for yesterday.
+func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
+	quiet := slog.New(slog.DiscardHandler)
+	if f.files != "" {
+		return f.folder(ctx, quiet)
+	}
+	config, err := f.api()
+	if err != nil {
+		return nil, err
+	}
+	api, err := cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, Log: quiet})
+	if err != nil {
+		return nil, err
+	}
+	return ipam.NewReader(api), nil
 }
