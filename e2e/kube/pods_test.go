@@ -44,8 +44,8 @@ func answers(vip, pod string) error {
 		return err
 	}
 	who, err := io.ReadAll(c)
-	if err != nil || string(who) != pod {
-		return fmt.Errorf("%s: %q answers, want %s: %w", vip, who, pod, err)
+	if err == nil && string(who) != pod {
+		err = fmt.Errorf("at %s answers %q, want %s", vip, who, pod)
 	}
-	return nil
+	return err
 }

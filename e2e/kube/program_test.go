@@ -2,12 +2,15 @@ package kube
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -99,7 +102,7 @@ func (p *program) tail() []byte {
 	if err != nil {
 		return []byte(err.Error())
 	}
-	const enough = 64 << 10
+	const enough = 16 << 10
 	return b[max(0, len(b)-enough):]
 }
 
@@ -111,35 +114,37 @@ func (p *program) metric(name string, labels ...string) (float64, error) {
 		return 0, err
 	}
 	defer resp.Body.Close()
-	return sum(resp.Body, name, labels...)
+	return sum(resp.Body, name, func(series string) bool {
+		return !slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(series, l) })
+	})
 }
 
-// sum adds up the series of a metric in Prometheus' text format.
-func sum(r io.Reader, name string, labels ...string) (total float64, err error) {
+// counted is the sum of a metric of the API server's own over the series that
+// match.
+func (f *fanfare) counted(name string, match *regexp.Regexp) (float64, error) {
+	text, err := f.Admin().discovery.RESTClient().Get().AbsPath("/metrics").DoRaw(f.Context())
+	if err != nil {
+		return 0, err
+	}
+	return sum(bytes.NewReader(text), name, match.MatchString)
+}
+
+// sum adds up the series of a metric in Prometheus' text format that are wanted.
+// Where there is none it is zero: counters with labels come up when they count.
+func sum(r io.Reader, name string, want func(series string) bool) (total float64, err error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<20)
-	found := false
-next:
 	for lines.Scan() {
-		series, value, _ := strings.Cut(lines.Text(), "} ")
-		if !strings.HasPrefix(series, name+"{") {
-			if series, value, _ = strings.Cut(lines.Text(), " "); series != name {
-				continue
-			}
+		line := lines.Text()
+		end := strings.LastIndexByte(line, ' ') // Label values may have spaces, values have none.
+		if end < 0 || !strings.HasPrefix(line, name+"{") && line[:end] != name || !want(line[:end]) {
+			continue
 		}
-		for _, l := range labels {
-			if !strings.Contains(series, l) {
-				continue next
-			}
-		}
-		n, err := strconv.ParseFloat(value, 64)
+		n, err := strconv.ParseFloat(line[end+1:], 64)
 		if err != nil {
 			return 0, err
 		}
-		total, found = total+n, true
-	}
-	if !found {
-		return 0, fmt.Errorf("no metric %s with %v", name, labels)
+		total += n
 	}
 	return total, lines.Err()
 }

@@ -1,0 +1,249 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A brawl is one API server, users who create, move and delete Services and
+// change pools, and two controllers that both write. Each controller is frozen
+// and killed now and then, in the middle of what it does, so that its requests
+// and its view of the cluster are old when it goes on.
+type brawl struct {
+	*fanfare
+	*rand.Rand
+	fighters [2]*program
+}
+
+const (
+	brawlers = 150 // Services that come and go
+	brawlOps = 200 // what each of the users does
+	users    = 3
+)
+
+// Two controllers both believe that they lead. At every instant no address has
+// two Services; those that nobody touches keep theirs; in the end each Service
+// has one, and both controllers are quiet.
+func TestControllersFight(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		seed := uint64(time.Now().UnixNano())
+		t.Logf("seed %d", seed)
+		b := &brawl{fanfare: newFanfare(t), Rand: rand.New(rand.NewPCG(seed, 0))}
+		for i := range b.fighters {
+			b.fight(i)
+		}
+		must(t, b.Admin().Apply(t.Context(), network("lan", 100)+"---"+network("dmz", 100)))
+		steady := b.settled()
+		h := b.record(t)
+		before := b.requests("POST|PUT|PATCH|DELETE")
+
+		began := time.Now()
+		calm := b.disturb()
+		b.use()
+		calm()
+		must(t, b.Admin().Apply(t.Context(), network("lan", 250)+"---"+network("dmz", 250)))
+		fought := time.Since(began)
+		b.concludes()
+		took := time.Since(began) - fought
+		writes := b.requests("POST|PUT|PATCH|DELETE") - before
+		b.quiet(12 * time.Second)
+		t.Logf("%d changes in %s; settled %s later; %.0f writes to Services, claims, pools and Events; %d events checked",
+			users*brawlOps, fought.Round(time.Millisecond), took.Round(time.Millisecond), writes, h.check(steady))
+		// A change costs a claim bound and one released, a status and an Event, by
+		// each of two. A storm of controllers that undo each other's work has no end.
+		if most := 20.0 * (users*brawlOps + brawlers); writes > most {
+			t.Errorf("%.0f writes, want at most %.0f", writes, most)
+		}
+	})
+}
+
+// fight starts a controller that asks nobody whether it leads.
+func (b *brawl) fight(i int) {
+	b.fighters[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7473+i))
+}
+
+// network is an AddressPool of n addresses, in a network of its own.
+func network(name string, n int) string {
+	third := map[string]int{"lan": 2, "dmz": 3}[name]
+	return fmt.Sprintf(`
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: %s}
+spec: {addresses: [192.0.%d.1-192.0.%[2]d.%d]}
+`, name, third, n)
+}
+
+func bare(name, pool string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {namespace: default, name: %s, annotations: {fanfare.io/address-pool: "%s"}}
+spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 80}]}
+`, name, pool)
+}
+
+// settled are Services that nobody will touch, with their addresses.
+func (b *brawl) settled() map[string]string {
+	b.Helper()
+	const n = 30
+	for i := range n {
+		// Without a pool: who asks for one moves when its address is there no more.
+		must(b.T, b.Admin().Apply(b.Context(), bare(fmt.Sprintf("steady-%d", i), "")))
+	}
+	await(b.T, 60*time.Second, "the first addresses", func() error {
+		if have := len(b.prefixed("steady-")); have != n {
+			return fmt.Errorf("%d have one", have)
+		}
+		return nil
+	})
+	return qualified(b.prefixed("steady-"))
+}
+
+// use lets all users do what they do.
+func (b *brawl) use() {
+	b.Helper()
+	var all errgroup.Group
+	for range users {
+		dice := rand.New(rand.NewPCG(b.Uint64(), 0)) // A Rand is for one goroutine.
+		all.Go(func() error {
+			for range brawlOps {
+				if err := b.useOnce(dice); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	must(b.T, all.Wait())
+}
+
+func (b *brawl) useOnce(dice *rand.Rand) error {
+	name, pool := fmt.Sprintf("busy-%d", dice.IntN(brawlers)), []string{"lan", "dmz"}[dice.IntN(2)]
+	switch n := dice.IntN(20); {
+	case n < 6:
+		return b.Admin().Delete(b.Context(), bare(name, ""))
+	case n < 19:
+		return b.Admin().Apply(b.Context(), bare(name, pool))
+	default:
+		// Fewer than there are Services, and more.
+		return b.Admin().Apply(b.Context(), network(pool, 40+dice.IntN(100)))
+	}
+}
+
+// disturb freezes and kills the controllers now and then, until calm is called.
+func (b *brawl) disturb() (calm func()) {
+	ctx, stop := context.WithCancel(b.Context())
+	var done sync.WaitGroup
+	dice := rand.New(rand.NewPCG(b.Uint64(), 0))
+	done.Go(func() {
+		pause := func(most time.Duration) { wait(ctx, time.Duration(dice.Int64N(int64(most)))) }
+		for ctx.Err() == nil {
+			pause(time.Second)
+			i := dice.IntN(2)
+			if dice.IntN(4) == 0 {
+				b.fighters[i].kill()
+				b.fight(i)
+				continue
+			}
+			b.fighters[i].freeze()
+			pause(3 * time.Second)
+			b.fighters[i].thaw()
+		}
+	})
+	return func() { stop(); done.Wait() }
+}
+
+// wait returns after d, or when ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// concludes waits until each Service has one address, of the pool that it asks
+// for, and there are no claims but theirs.
+func (b *brawl) concludes() {
+	b.Helper()
+	await(b.T, 120*time.Second, "an address for each", func() error {
+		services, err := b.Admin().List(b.Context(), serviceKind)
+		if err != nil {
+			return err
+		}
+		want := map[string]string{}
+		for i := range services {
+			s := &services[i]
+			addrs, pool := addresses(s), s.GetAnnotations()["fanfare.io/address-pool"]
+			if s.GetName() == "kubernetes" {
+				continue
+			}
+			if len(addrs) != 1 || pool != "" && !regexp.MustCompile(map[string]string{"lan": `^192\.0\.2\.`, "dmz": `^192\.0\.3\.`}[pool]).MatchString(addrs[0]) {
+				return fmt.Errorf("%s, which asks for %s, has %v", s.GetName(), pool, addrs)
+			}
+			want[addrs[0]] = s.GetNamespace() + "/" + s.GetName()
+		}
+		have, err := b.claims()
+		if err == nil && !maps.Equal(have, want) {
+			err = fmt.Errorf("claims are %v, and addresses %v", have, want)
+		}
+		return err
+	})
+}
+
+// claims are the Services that hold claims, by address.
+func (f *fanfare) claims() (map[string]string, error) {
+	all, err := f.Admin().List(f.Context(), kindOf("AddressClaim"))
+	if err != nil {
+		return nil, err
+	}
+	holders := map[string]string{}
+	for i := range all {
+		e, err := eventOf(&all[i], false)
+		if err != nil {
+			return nil, err
+		}
+		holders[e.name] = strings.Join(e.holders, " ")
+	}
+	return holders, nil
+}
+
+// requests counts what the API server was asked, by verb, about what controllers
+// write. What it answered does not matter: a refused write is one too.
+func (f *fanfare) requests(verbs string) float64 {
+	f.Helper()
+	n, err := f.counted("apiserver_request_total", regexp.MustCompile(`resource="(services|addressclaims|addresspools|events)".*verb="(`+verbs+`)"`))
+	must(f.T, err)
+	return n
+}
+
+// quiet waits until nobody has asked for or written a single object for a while.
+func (f *fanfare) quiet(window time.Duration) {
+	f.Helper()
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	began := time.Now()
+	count, since := f.requests("GET|POST|PUT|PATCH|DELETE"), began
+	for time.Since(since) < window {
+		<-tick.C
+		if n := f.requests("GET|POST|PUT|PATCH|DELETE"); n != count {
+			count, since = n, time.Now()
+		}
+		if time.Since(began) > 2*time.Minute {
+			f.Fatalf("the controllers do not come to rest: a request %s ago", time.Since(since))
+		}
+	}
+	if count == 0 {
+		f.Fatal("no request was ever counted")
+	}
+}
