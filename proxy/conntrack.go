@@ -36,7 +36,8 @@ const (
 	ctaFilterOrigFlags = 1
 	ctaFilterIPDst     = 1 << 1
 
-	ipsDstNAT = 1 << 5 // IPS_DST_NAT: the destination was rewritten
+	ipsSeenReply = 1 << 1 // IPS_SEEN_REPLY: packets went both ways
+	ipsDstNAT    = 1 << 5 // IPS_DST_NAT: the destination was rewritten
 )
 
 // A port is a protocol and a port of an address.
@@ -66,7 +67,9 @@ type vipPurge struct {
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
 	// gone are backends that were removed. Entries of protocols that have no
-	// end of their own would keep sending there.
+	// end of their own would keep sending there, and so would those of TCP that
+	// wait for a first answer: each SYN of that client's port, for 120 s after
+	// the last one.
 	gone map[goneBackend]sides
 }
 
@@ -90,10 +93,10 @@ func planPurge(c change) purge {
 	before := make(map[element]bool) // the keys that existed
 	for _, e := range c.del {
 		before[element{set: e.set, key: e.key}] = true
-		p.backend(e, func(had, s sides) sides { return had | s })
+		p.removed(e)
 	}
 	for _, e := range c.add {
-		p.backend(e, func(had, s sides) sides { return had &^ s })
+		p.kept(e)
 		if !before[element{set: e.set, key: e.key}] {
 			p.appeared(e)
 		}
@@ -124,25 +127,52 @@ func (p purge) appeared(e element) {
 	}
 }
 
-// backend updates what is known of the backend that e is for. A backend that
-// only moved to another slot is deleted in one and added in another.
-func (p purge) backend(e element, update func(had, s sides) sides) {
-	var s sides
+// removed notes that a backend is not in a slot any more, and kept that it still
+// is in another one.
+func (p purge) removed(e element) {
+	if vip, b, s := slotOf(e); s != 0 {
+		p.at(vip).gone[b] |= s
+	}
+}
+
+func (p purge) kept(e element) {
+	vip, b, s := slotOf(e)
+	// Most that is added takes nobody's place. s is 0 for what is no slot.
+	if v := p[vip]; v != nil && v.gone[b]&s != 0 {
+		v.gone[b] &^= s
+	}
+}
+
+// slotOf is the backend in a slot, the VIP it is for, and for which clients; no
+// sides if e is no slot.
+func slotOf(e element) (vip netip.Addr, b goneBackend, s sides) {
 	switch base(e.set) {
 	case setExtEps:
 		s = sideExternal
 	case setIntEps:
 		s = sideInternal
 	default:
-		return
+		return vip, b, 0
 	}
 	vip, proto, n := frontendOf(e.set, e.key)
-	if proto == TCP {
-		return
+	return vip, goneBackend{port{proto, n}, backendOf(e.data)}, s
+}
+
+// splitTCP takes the removed backends of TCP out of p and returns them.
+func (p purge) splitTCP() purge {
+	tcp := make(purge)
+	for vip, v := range p {
+		for b, s := range v.gone {
+			if b.proto == TCP {
+				tcp.at(vip).gone[b] = s
+				delete(v.gone, b)
+			}
+		}
+		if !v.born && len(v.ports) == 0 && len(v.gone) == 0 {
+			delete(p, vip)
+		}
 	}
-	b := goneBackend{port{proto, n}, backendOf(e.data)}
-	v := p.at(vip)
-	v.gone[b] = update(v.gone[b], s)
+	return tcp
 }
 
 // base is the set for IPv4 of the pair that id is of.
@@ -174,6 +204,7 @@ type flow struct {
 	port    port           // original protocol and destination port; port 0 where there is none
 	backend netip.AddrPort // source of replies
 	dnat    bool
+	replied bool // the backend has answered
 
 	family uint8
 	key    []byte // the attributes that name this very entry to the kernel
@@ -188,6 +219,9 @@ func (p purge) wrong(f *flow, clients []netip.Prefix) bool {
 	}
 	if !f.dnat {
 		return v.born || v.ports[f.port]
+	}
+	if f.port.proto == TCP && f.replied {
+		return false // it has an end of its own, when the backend's does
 	}
 	s := v.gone[goneBackend{f.port, f.backend}]
 	if s == sideExternal && containsAddr(clients, f.client) {
@@ -303,7 +337,10 @@ func parseFlow(data []byte) (f flow, ok bool) {
 		case ctaTupleReply:
 			reply = v
 		case ctaStatus:
-			f.dnat = len(v) == 4 && binary.BigEndian.Uint32(v)&ipsDstNAT != 0
+			if len(v) == 4 {
+				status := binary.BigEndian.Uint32(v)
+				f.dnat, f.replied = status&ipsDstNAT != 0, status&ipsSeenReply != 0
+			}
 		}
 	}
 	var src, dst, from netip.Addr

@@ -53,7 +53,8 @@ func TestPlanPurge(t *testing.T) {
 		{"a new VIP", none, state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 born"},
 		{"nothing", state(), state(), ""},
 		{"a new port", state(), state(fe(TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
-		{"a VIP goes, TCP", state(fe(TCP, 80, target("pod1"), target("pod1"))), none, ""},
+		{"a VIP goes, TCP", state(fe(TCP, 80, target("pod1"), target("pod1"))), none,
+			"192.0.2.1 tcp/80 10.244.1.11:8080 gone for all"},
 		{"a VIP goes, UDP", state(fe(UDP, 53, target("pod1"), target("pod1"))), none,
 			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
 		{"the first of two goes, the other takes its slot",
@@ -67,9 +68,10 @@ func TestPlanPurge(t *testing.T) {
 			state(fe(SCTP, 53, target("pod1", "remote"), target("pod1", "remote"))),
 			state(fe(SCTP, 53, target("pod1"), target("pod1", "remote"))),
 			"192.0.2.1 sctp/53 10.244.2.11:8080 gone for external"},
-		{"TCP ends by itself",
+		{"one for external, another for internal",
 			state(fe(TCP, 53, target("pod1", "remote"), target("pod1"))),
-			state(fe(TCP, 53, target("pod1"), target())), ""},
+			state(fe(TCP, 53, target("pod1"), target())),
+			"192.0.2.1 tcp/53 10.244.1.11:8080 gone for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 gone for external"},
 	} {
 		c := diffElements(renderState(tc.have), renderState(tc.want))
 		if diff := cmp.Diff(tc.purge, planPurge(c).text()); diff != "" {
@@ -90,6 +92,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 	added := purge{vip: {ports: map[port]bool{web: true}}}
 	away := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal}}}
 	all := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal | sideInternal}}}
+	tcp := purge{vip: {gone: map[goneBackend]sides{{web, gone}: sideExternal}}}
 	for _, tc := range []struct {
 		name string
 		p    purge
@@ -106,6 +109,9 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		{"at another backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: stays}, false},
 		{"at a removed backend, other port", all, flow{client: pod, vip: vip, port: web, dnat: true, backend: gone}, false},
 		{"external, at one removed for external", away, flow{client: outside, vip: vip, port: dns, dnat: true, backend: gone}, true},
+		{"TCP, waiting for a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, true},
+		{"TCP, at a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone, replied: true}, false},
+		{"UDP, at a removed backend that answers", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone, replied: true}, true},
 		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
 	} {
 		if got := tc.p.wrong(&tc.f, clients); got != tc.want {
@@ -246,6 +252,56 @@ func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
 			t.Error(s.LastError)
 		}
 	})
+}
+
+// A SYN that a backend has not answered when it is removed, as when its node has
+// died, does not keep the client's port there: the next one finds another backend.
+// A connection that was answered stays with a backend that is removed.
+func TestSYNLeavesRemovedEndpoint(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		// Dead as a host without power is; only its neighbours are not told.
+		l.pod2.Do(func() {
+			nftables(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
+		})
+		mustSet(t, p, tcpState("pod2", "pod1"))
+		var conns [2]net.Conn
+		for family := range setID(2) {
+			vip := at("vip", family)
+			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(vip, 80), "silence"); got != "silence" {
+				t.Fatal(got)
+			}
+			conns[family] = l.connect(l.client, "tcp", 0, netip.AddrPortFrom(vip, 81))
+			if got := l.ask(conns[family]); got != "pod1 saw client" {
+				t.Fatal(got)
+			}
+		}
+		mustSet(t, p, tcpState("pod1", "remote"))
+		swept(t, p)
+		for family := range setID(2) {
+			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), "pod1 saw client"); got != "pod1 saw client" {
+				t.Errorf("family %d, from the same port: %s; want pod1 saw client", family, got)
+			}
+			if got := l.ask(conns[family]); got != "pod1 saw client" {
+				t.Errorf("family %d: the connection is with %s", family, got)
+			}
+		}
+	})
+}
+
+// tcpState is a VIP in each family whose ports 80 and 81 are at one backend each.
+func tcpState(backend80, backend81 string) State {
+	s := State{Node: "n1"}
+	for family := range setID(2) {
+		v := &VIP{Addr: at("vip", family)}
+		for i, name := range []string{backend80, backend81} {
+			to := Target{Backends: backends(family, name)}
+			v.Frontends = append(v.Frontends, Frontend{Protocol: TCP, Port: uint16(80 + i), External: to, Internal: to})
+		}
+		s.VIPs = append(s.VIPs, v)
+	}
+	return s
 }
 
 // udpState is a VIP in each family whose port 53 is at one backend.

@@ -98,7 +98,9 @@
 // Where no such prefix covers the VIP, entries like that can exist. Set deletes
 // them when a VIP or a frontend becomes programmed. It deletes also the entries
 // of UDP and SCTP flows to backends that were removed, which nothing else
-// ends. Entries of others are never touched.
+// ends; and of TCP those whose SYN such a backend has not answered within half a
+// second, as when its node has died: the client's next SYN finds another one.
+// Entries of others are never touched.
 //
 // # Others in the same kernel
 //

@@ -19,6 +19,10 @@ const (
 	sweepInterval = 100 * time.Millisecond
 	// sweepRetry is when a sweep that failed is tried again.
 	sweepRetry = time.Second
+	// synPatience is how long a SYN may wait for the answer of a backend that was
+	// removed, before it is taken for lost. A backend that only stops answers at
+	// once; the client tries again after a second, and shall find another one.
+	synPatience = 500 * time.Millisecond
 )
 
 // A sweeper deletes conntrack entries that changes have made wrong. It does so
@@ -38,6 +42,11 @@ type sweeper struct {
 	clients []netip.Prefix
 	err     error // of the last sweep
 	idle    bool  // nothing is pending or under way
+
+	// Backends of TCP wait for synPatience to be pending. Those that come while
+	// others wait are the next to, so that one sweep serves many.
+	waiting, next purge
+	timer         *time.Timer
 }
 
 // newSweeper opens a socket of its own, in the calling thread's namespace.
@@ -47,7 +56,7 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 		return nil, err
 	}
 	s := &sweeper{
-		sock: sock, log: log, metrics: m, pending: make(purge), idle: true,
+		sock: sock, log: log, metrics: m, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -60,10 +69,33 @@ func (s *sweeper) add(p purge, clients []netip.Prefix) {
 	if len(p) == 0 {
 		return
 	}
+	tcp := p.splitTCP()
 	s.mu.Lock()
-	s.pending.merge(p)
+	defer s.mu.Unlock()
 	s.clients, s.idle = clients, false
-	s.mu.Unlock()
+	if len(p) > 0 {
+		s.pending.merge(p)
+		s.poke()
+	}
+	switch {
+	case len(tcp) == 0:
+	case len(s.waiting) > 0:
+		s.next.merge(tcp)
+	default:
+		s.waiting = tcp
+		s.timer = time.AfterFunc(synPatience, s.lose)
+	}
+}
+
+// lose gives up the SYNs that have waited long enough.
+func (s *sweeper) lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending.merge(s.waiting)
+	s.waiting, s.next = s.next, make(purge)
+	if len(s.waiting) > 0 {
+		s.timer.Reset(synPatience)
+	}
 	s.poke()
 }
 
@@ -118,7 +150,7 @@ func (s *sweeper) sweep() error {
 	if err != nil {
 		s.pending.merge(p)
 	}
-	s.idle = len(s.pending) == 0
+	s.idle = len(s.pending) == 0 && len(s.waiting) == 0
 	return err
 }
 
@@ -139,9 +171,15 @@ func (s *sweeper) isIdle() bool {
 	return s.idle
 }
 
-// close does what is pending and ends the sweeper. Further calls do nothing.
+// close does what is pending and ends the sweeper. It does not wait for lost SYNs:
+// their entries end by themselves. Further calls do nothing.
 func (s *sweeper) close() (err error) {
 	s.once.Do(func() {
+		s.mu.Lock()
+		if s.timer != nil {
+			s.timer.Stop()
+		}
+		s.mu.Unlock()
 		close(s.quit)
 		<-s.done
 		err = s.sock.close()
