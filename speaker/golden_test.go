@@ -31,7 +31,11 @@ func TestDecide(t *testing.T) {
 			}
 			snap := snapshotOf(t, golden.Files[0].Data)
 			for i, f := range golden.Files[1:] {
-				got := Decide(Config{Node: f.Name, NodeCIDR: true}, snap).String()
+				c := Config{Node: f.Name, NodeCIDR: true}
+				got := Decide(c, snap).String()
+				if alone := Decide(c, seenBy(f.Name, snap)).String(); alone != got {
+					t.Errorf("node %s decides otherwise when it knows the other Nodes (-alone +all):\n%s", f.Name, cmp.Diff(alone, got))
+				}
 				if !*update {
 					if diff := cmp.Diff(string(f.Data), got); diff != "" {
 						t.Errorf("node %s (-want +got):\n%s", f.Name, diff)
@@ -46,6 +50,17 @@ func TestDecide(t *testing.T) {
 			}
 		})
 	}
+}
+
+// seenBy is what a node sees that watches no other Node than its own, as speakers
+// on a cluster do: in a large one, the Nodes' own reports are most of what happens.
+func seenBy(name string, snap *cluster.Snapshot) *cluster.Snapshot {
+	alone := *snap
+	alone.Nodes = nil
+	if n := node(snap, name); n != nil {
+		alone.Nodes = []*cluster.Node{n}
+	}
+	return &alone
 }
 
 // snapshotOf reads YAML as a speaker with --files does.
