@@ -13,7 +13,6 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
@@ -106,7 +105,7 @@ func newController(o Options) (*controller, error) {
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
 	c.writer = writer{client, c.events.tell}
-	c.pools = pools{client: client, written: map[string]v1alpha1.AddressPoolStatus{}}
+	c.pools = pools{client: client, written: map[string]writtenPool{}}
 	c.retry.Reset()
 	return c, nil
 }
@@ -118,7 +117,7 @@ func (c *controller) lead(ctx context.Context) {
 	defer c.metrics.leading.Set(0)
 	defer c.health.rest()
 	// Another one may have led meanwhile.
-	c.pools = pools{client: c.writer.client, written: map[string]v1alpha1.AddressPoolStatus{}}
+	c.pools = pools{client: c.writer.client, written: map[string]writtenPool{}}
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"strings"
@@ -34,9 +35,15 @@ const (
 // count that changes would else look to every node like another pool.
 type pools struct {
 	client  *client
-	written map[string]v1alpha1.AddressPoolStatus // what is there, as far as known
-	at      time.Time                             // when pools were last looked at
-	due     bool                                  // it was too early the last time
+	written map[string]writtenPool // by name
+	at      time.Time              // when pools were last looked at
+	due     bool                   // it was too early the last time
+}
+
+// A writtenPool is what stands in a pool's status, as far as known.
+type writtenPool struct {
+	created time.Time // tells the pool from a later one of the same name, whose status is empty
+	status  v1alpha1.AddressPoolStatus
 }
 
 // report writes what has changed, unless it is too early.
@@ -45,16 +52,19 @@ func (p *pools) report(ctx context.Context, snap *cluster.Snapshot, assignments 
 		return nil
 	}
 	p.at = time.Now()
-	for name, want := range poolStatuses(snap, assignments) {
-		have, ok := p.written[name]
-		if ok && equal(have, want) {
+	statuses := poolStatuses(snap, assignments)
+	maps.DeleteFunc(p.written, func(name string, _ writtenPool) bool { _, ok := statuses[name]; return !ok })
+	for _, pool := range snap.Pools {
+		want := statuses[pool.Name]
+		have, ok := p.written[pool.Name]
+		if ok && have.created.Equal(pool.Created) && equal(have.status, want) {
 			continue
 		}
-		if err := p.write(ctx, name, want); err != nil {
-			errs = append(errs, fmt.Errorf("status of pool %s: %w", name, err))
+		if err := p.write(ctx, pool.Name, want); err != nil {
+			errs = append(errs, fmt.Errorf("status of pool %s: %w", pool.Name, err))
 			continue
 		}
-		p.written[name] = want
+		p.written[pool.Name] = writtenPool{pool.Created, want}
 	}
 	return errs
 }

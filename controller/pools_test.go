@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
@@ -114,4 +116,39 @@ func TestPoolsSeldom(t *testing.T) {
 			t.Errorf("%d writes of what was there", writes)
 		}
 	})
+}
+
+// A pool that is deleted and created again has no status, whether or not a pass
+// came between.
+func TestPoolComesAgain(t *testing.T) {
+	for _, seen := range []bool{true, false} {
+		t.Run(fmt.Sprintf("seen gone %t", seen), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const path = "/apis/fanfare.io/v1alpha1/addresspools/lan"
+				s := newStore(t)
+				c := start(t, s, nil)
+				pass := func() {
+					time.Sleep(poolInterval)
+					c.source = s.source()
+					c.pass(t.Context())
+				}
+				create := func() {
+					pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", CreationTimestamp: metav1.Now()}}
+					pool.Spec.Addresses = []string{"192.0.2.0/24"}
+					s.put(path, nil, from(t, pool))
+				}
+				create()
+				pass()
+				s.remove(path)
+				if seen {
+					pass()
+				}
+				create()
+				pass()
+				if pool := into[v1alpha1.AddressPool](t, s.objects[path]); len(pool.Status.Conditions) != 1 {
+					t.Errorf("the second pool's status is %+v", pool.Status)
+				}
+			})
+		})
+	}
 }
