@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -114,10 +116,13 @@ spec: {podCIDR: 10.244.%[2]s.0/24, podCIDRs: [10.244.%[2]s.0/24]}
 	if err != nil {
 		return err
 	}
-	if err := m.boot(ctx); err != nil {
+	if err := m.writeConfigs(); err != nil {
 		return err
 	}
-	if err := c.StartProxy(m.node, kube.NFTables); err != nil {
+	if err := c.Kubernetes.WriteKubeconfig(m.file("kubeconfig"), "system:node:"+m.node, "system:nodes"); err != nil {
+		return err
+	}
+	if err := m.boot(ctx); err != nil {
 		return err
 	}
 	for _, image := range images {
@@ -125,10 +130,47 @@ spec: {podCIDR: 10.244.%[2]s.0/24, podCIDRs: [10.244.%[2]s.0/24]}
 			return err
 		}
 	}
-	return errors.Join(
-		c.Kubernetes.WriteKubeconfig(m.file("kubeconfig"), "system:node:"+m.node, "system:nodes"),
-		m.startKubelet(c.tools),
-	)
+	return c.startServices(m)
+}
+
+// startServices starts what a node starts by itself when it boots.
+func (c *cluster) startServices(m *machine) error {
+	return errors.Join(c.StartProxy(m.node, kube.NFTables), m.startKubelet(c.tools))
+}
+
+// powerOff is a power failure of a node: nobody gets a farewell, the cables are
+// dead, and what the kernel had in its tables is forgotten.
+func (c *cluster) powerOff(ctx context.Context, node string) error {
+	if err := c.cables(ctx, node, "down"); err != nil {
+		return err
+	}
+	err := errors.Join(c.machines[node].off(ctx), c.Proxies[node].Stop(syscall.SIGKILL, time.Second))
+	for _, forget := range []string{"nft flush ruleset", "conntrack -F", "ip link delete cni0"} {
+		_, e := c.Namespace(node).Run(ctx, strings.Fields(forget)...)
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// powerOn boots the node again.
+func (c *cluster) powerOn(ctx context.Context, node string) error {
+	if err := c.cables(ctx, node, "up"); err != nil {
+		return err
+	}
+	if err := c.machines[node].boot(ctx); err != nil {
+		return err
+	}
+	return c.startServices(c.machines[node])
+}
+
+// cables sets the far ends of a node's. Its own ends keep their routes that way.
+func (c *cluster) cables(ctx context.Context, node, state string) error {
+	var errs []error
+	for _, far := range []string{"tor1", controlPlane} {
+		_, err := c.Namespace(far).Run(ctx, "ip", "link", "set", "eth"+node[1:], state)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // kubectl runs kubectl beside the API server, as an administrator.
@@ -142,7 +184,7 @@ func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 func (c *cluster) down(ctx context.Context) error {
 	var errs []error
 	for _, m := range c.machines {
-		errs = append(errs, m.stop(ctx))
+		errs = append(errs, m.off(ctx))
 	}
 	if c.Lab.Lab != nil {
 		errs = append(errs, c.Down(), c.sweepCgroups(ctx))

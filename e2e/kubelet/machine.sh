@@ -31,10 +31,11 @@ for key in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oop
 	mount --bind "$file" "/proc/sys/$key"
 done
 
-# What containerd, kubelet and plug-ins write is below these two, and gone with
-# the mounts. DIR itself may be below /run, and must stay.
+# What containerd, kubelet and plug-ins write is below these two. As on any
+# machine, /var outlives a boot and /run does not. DIR itself may be below /run,
+# and must stay.
 lab=$(dirname "$dir")
-mkdir "$dir/run"
+mkdir -p "$dir/run" "$dir/var"/{lib,log,tmp,cache}
 mount -t tmpfs -o mode=755 run "$dir/run"
 case $lab in /run/*)
 	mkdir -p "$dir$lab"
@@ -42,9 +43,8 @@ case $lab in /run/*)
 	;;
 esac
 mount --rbind "$dir/run" /run
-mount -t tmpfs -o mode=755 var /var
-mkdir -p /var/lib /var/log /var/tmp /var/cache
-ln -s /run /var/run
+ln -sfn /run "$dir/var/run"
+mount --bind "$dir/var" /var
 
 # A new cpuset may use no CPU until it is told which.
 for hierarchy in /sys/fs/cgroup/*; do

@@ -26,9 +26,9 @@ type machine struct {
 	dir    string // seen from inside and outside
 	cgroup string
 	lab    *lab.Lab
-	pid    int // of its first process, as this process sees it
+	pid    int // of its first process, as this process sees it; 0 when it is off
 
-	kubelet *lab.Process
+	first, kubelet *lab.Process
 }
 
 // sandboxes' images are pinned by containerd only in later versions than Debian's,
@@ -81,13 +81,11 @@ var machineScript []byte
 
 // boot makes the node a machine, and starts containerd.
 func (m *machine) boot(ctx context.Context) error {
-	if err := m.writeConfigs(); err != nil {
+	var err error
+	if m.first, err = m.lab.Start(m.node, "machine-"+m.node, m.file("machine.sh"), m.dir, m.cgroup); err != nil {
 		return err
 	}
-	if _, err := m.lab.Start(m.node, "machine-"+m.node, m.file("machine.sh"), m.dir, m.cgroup); err != nil {
-		return err
-	}
-	err := lab.Await(ctx, 10*time.Second, "its own mounts and processes", func() error {
+	err = lab.Await(ctx, 10*time.Second, "its own mounts and processes", func() error {
 		text, err := os.ReadFile(m.file("pid"))
 		if err == nil {
 			m.pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
@@ -162,13 +160,15 @@ func (m *machine) killKubelet() error {
 	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), m.kubelet.Stop(syscall.SIGCONT, 10*time.Second))
 }
 
-// stop ends everything that runs on the machine, and takes its cgroups away.
-func (m *machine) stop(ctx context.Context) error {
-	if m.pid != 0 {
-		// The kernel ends all others with it. It may be gone already.
-		_ = syscall.Kill(m.pid, syscall.SIGKILL)
+// off ends everything that runs on the machine, as when its power fails.
+func (m *machine) off(ctx context.Context) error {
+	if m.pid == 0 {
+		return nil
 	}
-	return removeCgroup(ctx, m.cgroup)
+	// The kernel ends all others with it. The script is its parent, and waits.
+	err := syscall.Kill(m.pid, syscall.SIGKILL)
+	m.pid = 0
+	return errors.Join(err, m.first.Stop(syscall.SIGCONT, 10*time.Second), os.Remove(m.file("pid")), removeCgroup(ctx, m.cgroup))
 }
 
 // cgroups is the directory of the hierarchies of cgroup v1.

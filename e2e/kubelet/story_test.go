@@ -2,11 +2,14 @@ package kubelet
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
 // What manifests has runs as it is, and a Service works.
@@ -23,9 +26,49 @@ func TestPodsServe(t *testing.T) {
 			t.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
-	out, err := c.kubectl(ctx, "get", "pods", "-A", "-o", "wide")
-	must(t, err)
-	t.Log(out)
+	for _, what := range []string{"pods", "speakerstatuses", "addressclaims"} {
+		out, err := c.kubectl(ctx, "get", what, "-A", "-o", "wide")
+		must(t, err)
+		t.Logf("kubectl get %s -A -o wide\n%s", what, out)
+	}
+}
+
+// What manifests says of the programs' rights holds for the processes that run.
+func TestPodsMayLittle(t *testing.T) {
+	c, ctx := kubelets(t), t.Context()
+	common := []string{"NoNewPrivs:\t1", "Seccomp:\t2"}
+	want := map[string][]string{
+		// CAP_NET_ADMIN and CAP_NET_RAW are bits 12 and 13.
+		"speaker":    append(common, "CapEff:\t0000000000003000", "CapBnd:\t0000000000003000"),
+		"controller": append(common, "CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "Uid:\t65532\t65532\t65532\t65532"),
+	}
+	for _, n := range nodes {
+		seen := map[string]bool{}
+		pids, err := c.machines[n].run(ctx, "pgrep", "--exact", "fanfare")
+		must(t, err)
+		for _, pid := range strings.Fields(pids) {
+			look := func(file string) string {
+				out, err := c.machines[n].run(ctx, "cat", "/proc/"+pid+"/"+file)
+				must(t, err)
+				return out
+			}
+			command := strings.Split(look("cmdline"), "\x00")[1]
+			seen[command] = true
+			status := look("status")
+			for _, line := range want[command] {
+				if !strings.Contains(status, line+"\n") {
+					t.Errorf("%s on %s: want %q in\n%s", command, n, line, status)
+				}
+			}
+			// The first mount is the root: number, parent, device, root, where, options.
+			if root := strings.Fields(look("mountinfo")); root[4] != "/" || !strings.HasPrefix(root[5], "ro,") {
+				t.Errorf("%s on %s: its root is %v: want it read-only", command, n, root[:6])
+			}
+		}
+		if !seen["speaker"] {
+			t.Errorf("no speaker runs on %s", n)
+		}
+	}
 }
 
 // pods are the names of those with a label, with their namespace before them.
@@ -65,6 +108,11 @@ func TestUpgradeSpeakers(t *testing.T) {
 		for _, name := range services {
 			if n := len(r.Observer.RouteChanges(r.vips[name], r.began, time.Now())); n > 0 {
 				t.Errorf("%s: the route changed %d times: want it untouched", name, n)
+			}
+			for _, n := range nodes {
+				if at := r.Observer.Withdrawn(n, r.vips[name], r.began); !at.IsZero() {
+					t.Errorf("%s: %s withdrew it %s after the load began", name, n, at.Sub(r.began))
+				}
 			}
 		}
 	})
@@ -163,5 +211,47 @@ func TestKubeletDies(t *testing.T) {
 		r.kubectl("wait", "node/n1", "--for=condition=Ready", "--timeout=60s")
 		must(t, r.Router.AwaitNextHops(ctx, 30*time.Second, r.vips["local"], nodes...))
 		t.Logf("kubelet started again: n1 had its traffic after %s", since(began))
+	})
+}
+
+// A node loses its power. Whoever it served hears nothing of it: requests are lost
+// until the router's hold time is over, and those for its pods that come by the
+// other node until Kubernetes gives it up. When it boots, nothing more is lost.
+func TestNodeDies(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *trial) {
+		began := time.Now()
+		r.Observer.Excuse("n1", func() { must(t, r.powerOff(ctx, "n1")) })
+		for _, name := range services {
+			must(t, r.Router.AwaitNextHops(ctx, 20*time.Second, r.vips[name], "n2"))
+		}
+		t.Logf("n1 without power: the router sent everything to n2 after %s", since(began))
+		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", "--timeout=60s")
+		t.Logf("n1 was NotReady after %s", since(began))
+		must(t, r.awaitEndpoints(ctx, 1))
+		r.lossless = time.Now()
+		t.Logf("its pod was no endpoint any more after %s", since(began))
+		r.moment()
+		began = time.Now()
+		must(t, r.powerOn(ctx, "n1"))
+		r.kubectl("wait", "node/n1", "--for=condition=Ready", "--timeout=60s")
+		must(t, r.awaitEndpoints(ctx, 2))
+		for _, name := range services {
+			must(t, r.Router.AwaitNextHops(ctx, 60*time.Second, r.vips[name], nodes...))
+		}
+		t.Logf("n1 booted: it had its traffic after %s", since(began))
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "daemonset/speaker", "--timeout=60s")
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
+	})
+}
+
+// awaitEndpoints waits until so many pods of the workload are ready, by what the
+// nodes read.
+func (r *trial) awaitEndpoints(ctx context.Context, n int) error {
+	return lab.Await(ctx, time.Minute, "ready endpoints", func() error {
+		out, err := r.cluster.kubectl(ctx, "-n", "shop", "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
+		if err == nil && strings.Count(out, "true") != n*len(services) {
+			err = fmt.Errorf("of those for %v are ready: %s", services, out)
+		}
+		return err
 	})
 }
