@@ -181,21 +181,32 @@ func (l *Lab) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP netip.A
 		from *lab.Client
 		to   netip.AddrPort
 		saw  netip.Addr // what the pod must see
+		late bool       // kube-proxy may not have heard of the endpoints yet
 	}{
-		{"ClusterIP from node n3", n3, netip.AddrPortFrom(clusterIP, 80), node},
-		{"ClusterIP from pod p31", p31, netip.AddrPortFrom(clusterIP, 80), pod},
-		{"NodePort of n3 from the client", s.Client, netip.AddrPortFrom(node, nodePort), node},
-		{"the address from node n3", n3, netip.AddrPortFrom(vip, 80), node},
-		{"the address from pod p31", p31, netip.AddrPortFrom(vip, 80), pod},
+		{"ClusterIP from node n3", n3, netip.AddrPortFrom(clusterIP, 80), node, true},
+		{"ClusterIP from pod p31", p31, netip.AddrPortFrom(clusterIP, 80), pod, true},
+		{"NodePort of n3 from the client", s.Client, netip.AddrPortFrom(node, nodePort), node, true},
+		{"the address from node n3", n3, netip.AddrPortFrom(vip, 80), node, false},
+		{"the address from pod p31", p31, netip.AddrPortFrom(vip, 80), pod, false},
 	} {
-		for range 10 {
-			a, err := c.from.Get(ctx, netip.AddrPort{}, c.to)
-			if err != nil {
-				return fmt.Errorf("%s, %s: %w", c.what, c.to, err)
+		try := func() error {
+			for range 10 {
+				a, err := c.from.Get(ctx, netip.AddrPort{}, c.to)
+				if err != nil {
+					return fmt.Errorf("%s: %w", c.to, err)
+				}
+				if a.Saw.Addr() != c.saw {
+					return fmt.Errorf("%s: %s saw %s: want %s", c.to, a.Pod, a.Saw, c.saw)
+				}
 			}
-			if a.Saw.Addr() != c.saw {
-				return fmt.Errorf("%s: %s saw %s: want %s", c.what, a.Pod, a.Saw, c.saw)
-			}
+			return nil
+		}
+		err := try()
+		if c.late {
+			err = lab.Await(ctx, 5*time.Second, c.what, try)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.what, err)
 		}
 		s.Saw("%s, %s: answered, seen as %s", c.what, c.to, c.saw)
 	}

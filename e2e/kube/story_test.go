@@ -41,8 +41,9 @@ func (l *Lab) steps(mode ProxyMode) []lab.Step {
 				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
 				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
 			)
-			// The same in either mode, and long.
-			if mode == NFTables {
+			// It is long and the same in either mode; and Kubernetes' own controllers
+			// take a minute to hear that it is over, so that it comes last.
+			if mode == IPTables {
 				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 30 s, and a speaker is killed meanwhile, under load", Run: l.outage})
 			}
 		}
