@@ -32,6 +32,14 @@ func BenchmarkPass(b *testing.B) {
 			benchRun(b, p, decider, snap)
 		}
 	})
+	b.Run("one Service", func(b *testing.B) {
+		p, decider := benchPass(b)
+		snap := benchSnapshot()
+		benchRun(b, p, decider, snap)
+		for i := 0; b.Loop(); i++ {
+			benchRun(b, p, decider, without(snap, i))
+		}
+	})
 	b.Run("full load", func(b *testing.B) {
 		snap := benchSnapshot()
 		for b.Loop() {
@@ -57,6 +65,12 @@ func BenchmarkDecide(b *testing.B) {
 		for i := 0; b.Loop(); i++ {
 			snap = changed(snap, i)
 			decider.Decide(snap)
+		}
+	})
+	b.Run("one Service", func(b *testing.B) {
+		decider, snap := NewDecider(c), benchSnapshot()
+		for i := 0; b.Loop(); i++ {
+			decider.Decide(without(snap, i))
 		}
 	})
 	b.Run("everything", func(b *testing.B) {
@@ -122,5 +136,14 @@ func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next.Services = slices.Clone(snap.Services)
 	n := i * 7919 % benchServices
 	next.Services[n].Endpoints = benchEndpoints(n, 1+i/benchServices)
+	return &next
+}
+
+// without is snap without one Service, and with the one that was missing before.
+func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
+	next := *snap
+	n := i * 7919 % benchServices
+	next.Services = slices.Delete(slices.Clone(snap.Services), n, n+1)
+	next.Assignments = slices.Delete(slices.Clone(snap.Assignments), n, n+1)
 	return &next
 }

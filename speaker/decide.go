@@ -110,12 +110,35 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
 	next.Addresses = make([]*Address, len(assigned))
 	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))
+	kept := d.kept(v)
 	for i, a := range assigned {
-		next.Addresses[i] = v.decide(a.Addr, a.Pool, d.services(snap, i))
+		services := d.services(snap, i)
+		if next.Addresses[i] = kept(a, services); next.Addresses[i] == nil {
+			next.Addresses[i] = v.decide(a.Addr, a.Pool, services)
+		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
 	next.announce(v)
 	return next
+}
+
+// kept returns a function that finds those of the last decisions that would be the
+// same again, nil for others. It is asked for one address after the other, in their
+// order.
+func (d *Decider) kept(v *view) func(cluster.Assignment, []cluster.Service) *Address {
+	var last []*Address
+	if d.last != nil && d.last.view == v {
+		last = d.last.Addresses
+	}
+	return func(a cluster.Assignment, services []cluster.Service) *Address {
+		for len(last) > 0 && last[0].Addr.Less(a.Addr) {
+			last = last[1:]
+		}
+		if len(last) == 0 || last[0].Addr != a.Addr || last[0].Pool != a.Pool || !slices.Equal(last[0].from, services) {
+			return nil
+		}
+		return last[0]
+	}
 }
 
 // index finds out who holds what. Assignments are sorted by address, so those
@@ -134,12 +157,22 @@ func (d *Decider) index(snap *cluster.Snapshot) {
 	}
 }
 
+// services are those that hold an address, in the order of precedence.
 func (d *Decider) services(snap *cluster.Snapshot, address int) []cluster.Service {
 	services := make([]cluster.Service, len(d.holders[address]))
 	for i, s := range d.holders[address] {
 		services[i] = snap.Services[s]
 	}
+	byPrecedence(services)
 	return services
+}
+
+// byPrecedence puts older Services first: where two claim one port, the newcomer
+// must not take it from the one that was there.
+func byPrecedence(services []cluster.Service) {
+	slices.SortFunc(services, func(a, b cluster.Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), a.Name.Compare(b.Name))
+	})
 }
 
 // find returns the index of a Service, -1 if there is none of that name.
@@ -183,14 +216,10 @@ func (v *view) route(addr netip.Addr) bgp.Route {
 	return bgp.Route{Prefix: netip.PrefixFrom(addr, addr.BitLen()), NextHop: v.nextHop(addr)}
 }
 
-// decide decides about one address, which the given Services hold.
+// decide decides about one address, which the given Services hold, in the order
+// of precedence.
 func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) *Address {
-	// Older Services come first: where two claim one port, the newcomer must
-	// not take it from the one that was there.
-	slices.SortFunc(services, func(a, b cluster.Service) int {
-		return cmp.Or(a.Created.Compare(b.Created), a.Name.Compare(b.Name))
-	})
-	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}}
+	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}, from: services}
 	verdicts := make([]verdict, len(services))
 	for i, s := range services {
 		a.Services = append(a.Services, s.Name)
@@ -467,6 +496,7 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 				services = append(services, d.snap.Services[i])
 			}
 		}
+		byPrecedence(services)
 		a = d.view.decide(addr, "", services)
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}

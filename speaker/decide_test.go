@@ -60,3 +60,26 @@ func TestDeciderSharesWhatDidNotChange(t *testing.T) {
 		}
 	}
 }
+
+// A Service that comes or goes changes its own addresses and nothing else.
+func TestDeciderSharesWhatOthersHold(t *testing.T) {
+	shared := 0
+	for seed := range uint64(200) {
+		w, decider := newWorld(seed), NewDecider(Config{Node: "n1"})
+		was := decider.Decide(w.snapshot())
+		w.toggleService(w.IntN(worldServices))
+		is := decider.Decide(w.snapshot())
+		for _, a := range is.Addresses {
+			old := was.Address(a.Addr)
+			if old == nil || old.Pool != a.Pool || !slices.Equal(old.from, a.from) {
+				continue
+			}
+			if shared++; old != a {
+				t.Fatalf("seed %d: %s was decided again", seed, a.Addr)
+			}
+		}
+	}
+	if shared == 0 {
+		t.Error("no address stayed in any world")
+	}
+}

@@ -42,6 +42,8 @@ type Address struct {
 	Handover bool
 	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".
 	Reasons []cluster.Reason
+
+	from []cluster.Service // what was decided about
 }
 
 // Address finds the decision for addr, nil if there is none.
