@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
 // A todo is what there is to write, in this order: what Services that are gone
@@ -54,22 +55,18 @@ type release struct {
 // plan says what to write, so that claims and status become what was decided.
 // For a Service that is as it should be that is nothing.
 func plan(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
-	p := planner{
-		claims:  make(map[netip.Addr]*cluster.Claim, len(snap.Claims)),
-		specs:   make(map[cluster.Name]*cluster.Spec, len(snap.Services)),
-		addrs:   make(map[cluster.Name][]cluster.Assignment, len(snap.Services)),
-		holders: make(map[netip.Addr][]cluster.Name, len(assignments)),
-		reasons: map[cluster.Name][]cluster.Reason{},
-	}
-	for _, c := range snap.Claims {
-		p.claims[c.Addr] = c
-	}
+	p := planner{snap: snap, assignments: assignments, addrs: map[cluster.Name][]cluster.Assignment{}, reasons: map[cluster.Name][]cluster.Reason{}}
+	var open []*cluster.Spec
 	for _, s := range snap.Services {
-		p.specs[s.Name] = s.Spec
+		if !p.settled(s.Spec) {
+			open = append(open, s.Spec)
+			p.addrs[s.Name] = nil
+		}
 	}
 	for _, a := range assignments {
-		p.addrs[a.Service] = append(p.addrs[a.Service], a)
-		p.holders[a.Addr] = append(p.holders[a.Addr], a.Service)
+		if list, ok := p.addrs[a.Service]; ok {
+			p.addrs[a.Service] = append(list, a)
+		}
 	}
 	for _, r := range reasons {
 		p.reasons[r.Service] = append(p.reasons[r.Service], r)
@@ -78,8 +75,8 @@ func plan(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cl
 	for _, c := range snap.Claims {
 		p.release(&t, c)
 	}
-	for _, s := range snap.Services {
-		if n, ok := p.settle(s.Spec); ok {
+	for _, s := range open {
+		if n, ok := p.settle(s); ok {
 			t.settle = append(t.settle, n)
 		}
 	}
@@ -89,11 +86,33 @@ func plan(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cl
 }
 
 type planner struct {
-	claims  map[netip.Addr]*cluster.Claim
-	specs   map[cluster.Name]*cluster.Spec
+	snap        *cluster.Snapshot
+	assignments []cluster.Assignment
+	// addrs and reasons are those of Services that are not settled.
 	addrs   map[cluster.Name][]cluster.Assignment
-	holders map[netip.Addr][]cluster.Name
 	reasons map[cluster.Name][]cluster.Reason
+}
+
+// settled says whether there is nothing to write for a Service, without a look at
+// any other: of thousands that is so of nearly all, each time.
+func (p *planner) settled(s *cluster.Spec) bool {
+	if !ipam.Settled(p.snap, s) || !s.Told.Assigned || s.Told.Code != cluster.Assigned {
+		return false
+	}
+	var text []byte
+	for _, a := range s.Status {
+		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(p.snap.Pools, a)})
+	}
+	return string(text) == s.Told.Message
+}
+
+// holders are the Services that shall have an address.
+func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
+	i, _ := slices.BinarySearchFunc(p.assignments, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+	for ; i < len(p.assignments) && p.assignments[i].Addr == a; i++ {
+		names = append(names, p.assignments[i].Service)
+	}
+	return names
 }
 
 // foreign says whether somebody else gives the Service its addresses.
@@ -101,12 +120,20 @@ func (p *planner) foreign(name cluster.Name) bool {
 	return slices.ContainsFunc(p.reasons[name], func(r cluster.Reason) bool { return r.Code == cluster.NotOurs })
 }
 
+// shallHave says whether an address is assigned to the Service.
+func (p *planner) shallHave(name cluster.Name, a netip.Addr) bool {
+	_, found := slices.BinarySearchFunc(p.assignments, cluster.Assignment{Addr: a, Service: name}, cluster.Assignment.Compare)
+	return found
+}
+
 // release plans the end of what c's holders hold without need.
 func (p *planner) release(t *todo, c *cluster.Claim) {
 	var gone, leftover []cluster.Holder
 	for _, h := range c.Holders {
-		switch spec := p.specs[h.Name]; {
-		case slices.Contains(p.holders[c.Addr], h.Name):
+		if p.shallHave(h.Name, c.Addr) {
+			continue
+		}
+		switch spec := p.snap.Service(h.Name); {
 		case spec == nil:
 			gone = append(gone, h)
 		case p.foreign(h.Name) && slices.Contains(spec.Status, c.Addr):
@@ -141,7 +168,7 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 		}
 	}
 	for _, a := range p.addrs[spec.Name] {
-		c := claim{a.Addr, a.Pool, p.claims[a.Addr], p.holders[a.Addr]}
+		c := claim{a.Addr, a.Pool, p.snap.Claim(a.Addr), p.holders(a.Addr)}
 		switch {
 		case c.taken():
 			return settlement{}, false
@@ -159,33 +186,46 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 
 // others says whether another Service than name has the address or its claim.
 func (p *planner) others(a netip.Addr, name cluster.Name) bool {
-	return len(p.holders[a]) != 0 || p.claims[a] != nil && !holds(p.claims[a], name)
+	claim := p.snap.Claim(a)
+	return len(p.holders(a)) != 0 || claim != nil && !holds(claim, name)
 }
 
 // tell is what the Service's condition shall say.
 func (p *planner) tell(spec *cluster.Spec) cluster.Told {
 	told := cluster.Told{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
-	var parts []string
+	var text []byte
 	for _, a := range p.addrs[spec.Name] {
-		part := "has " + a.Addr.String()
-		if a.Pool != "" {
-			part += " of pool " + a.Pool
-		}
-		parts = append(parts, part)
+		text = appendHas(text, a)
 	}
 	for _, r := range p.reasons[spec.Name] {
 		if told.Code == cluster.Assigned {
 			told.Code = r.Code
 		}
-		parts = append(parts, r.Message)
+		text = append(separate(text), r.Message...)
 	}
-	if len(parts) == 0 {
+	if len(text) == 0 {
 		// Every Service without an address has a reason; that it wants none of
 		// either family cannot be.
-		told.Code, parts = cluster.NoPool, []string{"has no address"}
+		told.Code, text = cluster.NoPool, []byte("has no address")
 	}
-	told.Message = cut(strings.Join(parts, "; "))
+	told.Message = cut(string(text))
 	return told
+}
+
+// appendHas adds to a message that the Service has an address.
+func appendHas(text []byte, a cluster.Assignment) []byte {
+	text = a.Addr.AppendTo(append(separate(text), "has "...))
+	if a.Pool != "" {
+		text = append(append(text, " of pool "...), a.Pool...)
+	}
+	return text
+}
+
+func separate(text []byte) []byte {
+	if len(text) == 0 {
+		return text
+	}
+	return append(text, "; "...)
 }
 
 // maxMessage is how long a message may be, in bytes. An Event's note has 1 kB.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"time"
 
 	"go4.org/netipx"
@@ -36,6 +37,24 @@ type Snapshot struct {
 	Refusals []Reason
 	// Problems are the objects that did not parse, or parsed only in part.
 	Problems []Problem
+}
+
+// Service finds a Service, nil if there is none of that name.
+func (s *Snapshot) Service(name Name) *Spec {
+	i, found := slices.BinarySearchFunc(s.Services, name, func(s Service, n Name) int { return s.Name.Compare(n) })
+	if !found {
+		return nil
+	}
+	return s.Services[i].Spec
+}
+
+// Claim finds the Claim of an address, nil if there is none.
+func (s *Snapshot) Claim(addr netip.Addr) *Claim {
+	i, found := slices.BinarySearchFunc(s.Claims, addr, func(c *Claim, a netip.Addr) int { return c.Addr.Compare(a) })
+	if !found {
+		return nil
+	}
+	return s.Claims[i]
 }
 
 // A Service is a LoadBalancer Service and what stands behind it. The two parts

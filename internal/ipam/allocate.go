@@ -32,13 +32,44 @@ import (
 // Service has it no more, or is gone: the address is free when the Claim is. One
 // that is reserved is given only to a Service that names it.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(snap)
+	return allocateBut(snap, Settled)
+}
+
+// allocateBut leaves out what is settled: of 5,000 Services that is mostly all but
+// one.
+func allocateBut(snap *cluster.Snapshot, settled func(*cluster.Snapshot, *cluster.Spec) bool) ([]cluster.Assignment, []cluster.Reason) {
+	p := newPlan(snap, settled)
 	for _, a := range snap.Assignments {
 		written := slices.Contains(p.status(a.Service), a.Addr)
 		p.claim(a, written, !written || a.Pool != "" || p.claimed(a.Addr, a.Service))
 	}
 	p.run()
 	return p.assignments(), p.sortedReasons()
+}
+
+// Settled says whether a Service of snap has one address of each of its families,
+// each out of a pool and by a Claim of its own, and does not ask for others.
+// Whatever else is in snap, Allocate leaves it these and gives no reason.
+func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
+	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.StatusHost != "" {
+		return false
+	}
+	for i, a := range s.Status {
+		if !slices.Contains(s.IPFamilies, cluster.FamilyOf(a)) || i > 0 && s.Status[i-1].Is4() == a.Is4() {
+			return false
+		}
+		c, pool := snap.Claim(a), cluster.PoolOf(snap.Pools, a)
+		if c == nil || len(c.Holders) != 1 || c.Holders[0].Name != s.Name ||
+			pool == "" || s.RequestedPool != "" && s.RequestedPool != pool {
+			return false
+		}
+	}
+	for i, a := range s.Requested {
+		if !slices.Contains(s.Status, a) || slices.Contains(s.Requested[:i], a) {
+			return false
+		}
+	}
+	return true
 }
 
 // A claim is an address that a Service is said to hold.
@@ -57,11 +88,14 @@ type claim struct {
 
 // A plan is an allocation in the making.
 type plan struct {
+	snap *cluster.Snapshot
+	// settled are the addresses of Services that are settled. What follows is of
+	// the others.
+	settled []cluster.Assignment
 	holders []*holder // oldest first
 	byName  map[cluster.Name]*holder
 	pools   []*pool // oldest first
 	taken   map[netip.Addr]*holder
-	fences  map[netip.Addr]fence
 	reasons []cluster.Reason
 }
 
@@ -92,50 +126,59 @@ func (p *pool) space(f corev1.IPFamily) space {
 	return p.v6
 }
 
-func newPlan(snap *cluster.Snapshot) *plan {
-	n := len(snap.Services)
-	p := &plan{
-		holders: make([]*holder, n),
-		byName:  make(map[cluster.Name]*holder, n),
-		taken:   make(map[netip.Addr]*holder, n),
-	}
-	for i, s := range snap.Services {
-		p.holders[i] = &holder{Spec: s.Spec}
-		p.byName[s.Name] = p.holders[i]
+// newPlan leaves alone what is settled; nil: nothing is.
+func newPlan(snap *cluster.Snapshot, settled func(*cluster.Snapshot, *cluster.Spec) bool) *plan {
+	p := &plan{snap: snap, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr]*holder{}}
+	for _, s := range snap.Services {
+		if settled != nil && settled(snap, s.Spec) {
+			for _, a := range s.Status {
+				p.settled = append(p.settled, cluster.Assignment{Addr: a, Service: s.Name, Pool: cluster.PoolOf(snap.Pools, a)})
+			}
+			continue
+		}
+		h := &holder{Spec: s.Spec}
+		p.holders = append(p.holders, h)
+		p.byName[s.Name] = h
 	}
 	slices.SortStableFunc(p.holders, compareAge) // They are sorted by name.
 	for _, c := range snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
 	slices.SortStableFunc(p.pools, func(a, b *pool) int { return cluster.CompareAge(a.Created, b.Created) })
-	p.readClaims(snap.Claims)
+	p.readClaims()
 	return p
 }
 
 // A fence is a Claim: the address is taken, whatever status says.
 type fence struct {
-	holders []*holder
+	holders []cluster.Name // those that exist
 	// gone is a holder that exists no more. The Claim has yet to be released.
 	gone     *cluster.Name
 	reserved bool
 }
 
-// readClaims makes fences of Claims, and holders of those that they name.
-func (p *plan) readClaims(claims []*cluster.Claim) {
-	p.fences = make(map[netip.Addr]fence, len(claims))
-	for _, c := range claims {
-		f := fence{reserved: c.Reserved}
-		for i, by := range c.Holders {
-			h := p.byName[by.Name]
-			if h == nil {
-				f.gone = &c.Holders[i].Name
-				continue
-			}
-			f.holders = append(f.holders, h)
+// fence is that of an address, with nobody behind it if there is none.
+func (p *plan) fence(a netip.Addr) (f fence) {
+	c := p.snap.Claim(a)
+	if c == nil {
+		return f
+	}
+	f.reserved = c.Reserved
+	for i, h := range c.Holders {
+		if p.snap.Service(h.Name) == nil {
+			f.gone = &c.Holders[i].Name
+			continue
 		}
-		p.fences[c.Addr] = f
-		for _, h := range f.holders {
-			if !slices.Contains(h.Status, c.Addr) { // else it is in Assignments
+		f.holders = append(f.holders, h.Name)
+	}
+	return f
+}
+
+// readClaims makes holders of those that Claims name.
+func (p *plan) readClaims() {
+	for _, c := range p.snap.Claims {
+		for _, by := range c.Holders {
+			if h := p.byName[by.Name]; h != nil && !slices.Contains(h.Status, c.Addr) { // else it is in Assignments
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: h.Name}, false, true)
 			}
 		}
@@ -144,7 +187,7 @@ func (p *plan) readClaims(claims []*cluster.Claim) {
 
 // claimed says whether name is a holder of the Claim of a.
 func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
-	return slices.ContainsFunc(p.fences[a].holders, func(h *holder) bool { return h.Name == name })
+	return slices.Contains(p.fence(a).holders, name)
 }
 
 // owner is the Service that has address a or goes before h in having it, nil
@@ -153,15 +196,15 @@ func (p *plan) owner(a netip.Addr, h *holder) *cluster.Name {
 	if other := p.taken[a]; other != nil {
 		return &other.Name
 	}
-	if f := p.fences[a]; len(f.holders) != 0 && !slices.Contains(f.holders, h) {
-		return &f.holders[0].Name
+	if f := p.fence(a); len(f.holders) != 0 && !slices.Contains(f.holders, h.Name) {
+		return &f.holders[0]
 	}
 	return nil
 }
 
 // free says whether h may get address a by chance.
 func (p *plan) free(a netip.Addr, h *holder) bool {
-	f := p.fences[a]
+	f := p.fence(a)
 	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
 }
 
@@ -317,8 +360,8 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
 	case other != nil:
 		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other)
-	case p.fences[a].gone != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fences[a].gone)
+	case p.fence(a).gone != nil:
+		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fence(a).gone)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
 	case h.RequestedPool != "" && pool.Name != h.RequestedPool:
@@ -463,7 +506,7 @@ func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, ar
 }
 
 func (p *plan) assignments() []cluster.Assignment {
-	out := make([]cluster.Assignment, 0, len(p.taken))
+	out := slices.Grow(p.settled, len(p.taken))
 	for a, h := range p.taken {
 		as := cluster.Assignment{Addr: a, Service: h.Name}
 		if pool := p.poolOf(a); pool != nil {

@@ -85,9 +85,8 @@ func waiting(s *cluster.Spec) cluster.Reason {
 	return cluster.Reason{Service: s.Name, Protocol: "ipam", Code: cluster.Unassigned, Message: message}
 }
 
-// claims says whether a claim confirms the assignment. Claims are sorted by
-// address.
+// claims says whether a claim confirms the assignment.
 func claims(snap *cluster.Snapshot, a cluster.Assignment) bool {
-	i, found := slices.BinarySearchFunc(snap.Claims, a, func(c *cluster.Claim, a cluster.Assignment) int { return c.Addr.Compare(a.Addr) })
-	return found && slices.ContainsFunc(snap.Claims[i].Holders, func(h cluster.Holder) bool { return h.Name == a.Service })
+	c := snap.Claim(a.Addr)
+	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == a.Service })
 }

@@ -68,7 +68,7 @@ func sameInput(a, b *cluster.Snapshot) bool {
 // allocate is Allocate for one who remembers what was assigned, and who is not
 // the only one to decide: other nodes do so as well.
 func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(snap)
+	p := newPlan(snap, nil)
 	for _, a := range remembered {
 		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
