@@ -173,6 +173,52 @@ func TestHeraldTellsOnce(t *testing.T) {
 	})
 }
 
+// While the API server is away, nothing piles up: when it is back it is told what
+// was noticed before, and what is different now. One that has forgotten an Event
+// gets another one.
+func TestHeraldCatchesUp(t *testing.T) {
+	perform(t, func(s *stage) {
+		s.board.mu.Lock()
+		s.away = true
+		s.board.mu.Unlock()
+		for range 100 {
+			s.set(bgp.Established)
+			time.Sleep(10 * time.Second)
+			s.set(bgp.Idle)
+			time.Sleep(10 * time.Second)
+		}
+		s.set(bgp.Established)
+		s.board.mu.Lock()
+		s.away = false
+		s.board.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		s.expect(t, "back", map[string]int32{"SessionEstablished": 1, "SessionLost": 1, "Announced": 1})
+		for range 2 {
+			s.set(bgp.Idle)
+			time.Sleep(time.Minute)
+			s.set(bgp.Established)
+			time.Sleep(time.Minute)
+		}
+		s.expect(t, "twice more", map[string]int32{"SessionEstablished": 3, "SessionLost": 3})
+		s.board.mu.Lock()
+		clear(s.board.events)
+		s.board.mu.Unlock()
+		s.set(bgp.Idle)
+		time.Sleep(time.Minute)
+		s.expect(t, "once after all was forgotten", map[string]int32{"SessionLost": 1})
+		time.Sleep(2 * seriesWindow)
+		s.set(bgp.Established)
+		time.Sleep(time.Minute)
+		s.set(bgp.Idle)
+		time.Sleep(time.Minute)
+		s.board.mu.Lock()
+		defer s.board.mu.Unlock()
+		if len(s.board.events) != 3 {
+			t.Errorf("%d Events, want two of one series that is over, and one", len(s.board.events))
+		}
+	})
+}
+
 // A session that flaps has a few Events, each with a number, and costs the API
 // server two writes a minute in the long run.
 func TestHeraldIsBrief(t *testing.T) {
