@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down test test-short lint generate build image bench setup kube-tools
+.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-kube setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -21,6 +21,9 @@ lab: setup build ## show the whole story with a real router and real packets; KE
 
 lab-down: build ## remove every trace of the laboratory
 	./bin/lab down
+
+e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make test` does it too
+	go test -count=1 -timeout=20m -v ./e2e/kubelet
 
 # Many tests ask the kernel or a router, which Go's cache of results cannot see:
 # -count=1 asks anew.
@@ -59,6 +62,9 @@ image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 
 bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...
+
+bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write docs/benchmarks.md
+	go run ./e2e/kube/bench -fanfare bin/fanfare -o docs/benchmarks.md
 
 # Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for
 # each version; they are kept in the user's cache directory.

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// created is what happens when a Service is created whose pod runs and whose
+// EndpointSlice is there. All times are from the request, but FRR's share, which
+// is from the UPDATE's arrival at the router to the route in its kernel.
+type created struct {
+	Taken   sample // the API server has answered the request
+	Address sample // a client that watches sees the address
+	Rules   sample // the address is in the kernel of Fanfare's node
+	Update  sample // the announcement has reached the router
+	Route   sample // the route is in the router's kernel
+	Answer  sample // a client behind the router has the first answer
+	FRR     sample // the UPDATE's way from there to the kernel
+	Ours    sample // the first answer, without that
+	Proxy   sample // the Service is in the kernel of kube-proxy's node
+}
+
+func (b *bench) create(ctx context.Context, repeats int) (c created, err error) {
+	for range repeats {
+		if err := b.awaitQuiet(ctx); err != nil {
+			return c, err
+		}
+		if err := b.createOne(ctx, &c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func (b *bench) createOne(ctx context.Context, c *created) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	b.created++
+	name := fmt.Sprintf("new-%05d", b.created)
+	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
+	theirEyes, err := lookOut(b.Namespace(theirs), chainOf(name))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if _, err := b.api.createService(ctx, newService(name)); err != nil {
+		return err
+	}
+	taken := time.Now()
+	is, err := b.seen.of(ctx, name)
+	if err != nil {
+		return err
+	}
+	vip, err := netip.ParseAddr(is.addr)
+	if err != nil {
+		return err
+	}
+	answered, err := b.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, port))
+	if err != nil {
+		return err
+	}
+	proxied, err := theirEyes.await(ctx)
+	if err != nil {
+		return err
+	}
+	var rules, update, route time.Time
+	err = lab.Await(ctx, eventLimit, "the lab's observations of "+name, func() error {
+		rules, update, route = b.Observer.RuleSince(ours, vip, began), b.Observer.Announced(ours, vip, began), b.Observer.RouteVia(vip, began, ours)
+		if rules.IsZero() || update.IsZero() || route.IsZero() {
+			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
+		}
+		return nil
+	})
+	for _, s := range []struct {
+		to *sample
+		at time.Time
+	}{
+		{&c.Taken, taken}, {&c.Address, is.at}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
+	} {
+		*s.to = append(*s.to, s.at.Sub(began))
+	}
+	c.FRR = append(c.FRR, route.Sub(update))
+	c.Ours = append(c.Ours, answered.Sub(began)-route.Sub(update))
+	return err
+}
+
+// forget deletes a Service and waits until its route has gone.
+func (b *bench) forget(ctx context.Context, name string) error {
+	is, err := b.seen.of(ctx, name)
+	if err != nil {
+		return err
+	}
+	vip, err := netip.ParseAddr(is.addr)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(b.api.deleteService(ctx, name), b.api.deleteSlice(ctx, name+"-1")); err != nil {
+		return err
+	}
+	return b.Router.AwaitNextHops(ctx, eventLimit, vip)
+}

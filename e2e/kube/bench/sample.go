@@ -1,0 +1,40 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// A sample is how long one thing took, each time.
+type sample []time.Duration
+
+// quantile is the smallest duration that is not exceeded by a part q of all.
+func (s sample) quantile(q float64) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	i := int(q*float64(len(sorted))+0.999999) - 1
+	return sorted[min(max(i, 0), len(sorted)-1)]
+}
+
+// String is the median and the 95th percentile.
+func (s sample) String() string {
+	if len(s) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%s / %s", pretty(s.quantile(0.5)), pretty(s.quantile(0.95)))
+}
+
+// pretty writes a duration with two or three digits that matter.
+func pretty(d time.Duration) string {
+	switch ms := float64(d) / float64(time.Millisecond); {
+	case ms < 9.95:
+		return fmt.Sprintf("%.1f ms", ms)
+	case ms < 999.5:
+		return fmt.Sprintf("%.0f ms", ms)
+	default:
+		return fmt.Sprintf("%.2f s", ms/1000)
+	}
+}

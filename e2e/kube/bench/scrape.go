@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+type conn = net.Conn
+
+func (b *bench) dial(ctx context.Context, node, to string) (conn, error) {
+	addr, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil, err
+	}
+	return b.Namespace(node).Dial(ctx, "tcp", netip.AddrPort{}, addr)
+}
+
+func dialUnix(ctx context.Context, runDir string) (conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(runDir))
+}
+
+// scrape reads the metrics of a process. Those that differ in labels are added up.
+func scrape(ctx context.Context, dial func(context.Context) (conn, error)) (map[string]float64, error) {
+	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://metrics/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("metrics: %s", resp.Status)
+	}
+	all := map[string]float64{}
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		if name, value, ok := metric(lines.Text()); ok {
+			all[name] += value
+		}
+	}
+	return all, lines.Err()
+}
+
+// metric reads a line of Prometheus' text format. Comments are none.
+func metric(line string) (name string, value float64, ok bool) {
+	i := strings.LastIndexByte(line, ' ')
+	if i < 0 || line[0] == '#' {
+		return "", 0, false
+	}
+	value, err := strconv.ParseFloat(line[i+1:], 64)
+	name, _, _ = strings.Cut(line[:i], "{")
+	return name, value, err == nil
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// A lookout waits for the first change of a node's tables that adds something in
+// which certain bytes stand. It knows neither Fanfare's tables nor kube-proxy's,
+// and times both in the same way: by when the kernel told of the change, having
+// made it.
+type lookout struct {
+	node   string
+	ears   io.Closer
+	found  chan time.Time // capacity 1
+	failed chan error     // capacity 1
+
+	mu   sync.Mutex
+	want []byte // nil once it was found
+}
+
+// lookOut begins to look out for what is in want, on a node.
+func lookOut(n *lab.Namespace, want []byte) (*lookout, error) {
+	l := &lookout{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
+	var err error
+	l.ears, err = n.HearTables(l.hear, func(err error) { l.failed <- err })
+	return l, err
+}
+
+func (l *lookout) hear(at time.Time, text []byte) error {
+	messages, err := syscall.ParseNetlinkMessage(text)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range messages {
+		if l.want != nil && adds(m) && bytes.Contains(m.Data, l.want) {
+			l.want = nil
+			l.found <- at
+		}
+	}
+	return nil
+}
+
+// adds says whether a message is of something new. Deletions name the same chains
+// and elements.
+func adds(m syscall.NetlinkMessage) bool {
+	if int(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
+		return false
+	}
+	switch int(m.Header.Type) & 0xff {
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_NEWSETELEM:
+		return true
+	}
+	return false
+}
+
+// await returns when it was found, and ends the lookout.
+func (l *lookout) await(ctx context.Context) (time.Time, error) {
+	defer l.ears.Close()
+	select {
+	case at := <-l.found:
+		return at, nil
+	case err := <-l.failed:
+		return time.Time{}, err
+	case <-ctx.Done():
+		return time.Time{}, fmt.Errorf("%s: nothing in its tables: %w", l.node, ctx.Err())
+	}
+}
+
+// endpoint is how an endpoint stands in the rules and maps of both: address . port.
+func endpoint(a netip.Addr) []byte {
+	return binary.BigEndian.AppendUint16(a.AsSlice(), podPort)
+}
+
+// chainOf is a part of the names that kube-proxy gives to a Service's chains.
+func chainOf(service string) []byte { return []byte("/" + service + "/") }

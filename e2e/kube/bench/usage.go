@@ -1,0 +1,84 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A usage is what a process has used so far, and holds now.
+type usage struct {
+	Name string
+	RSS  int64         // bytes
+	Peak int64         // bytes, the most that it has held
+	CPU  time.Duration // user and system
+}
+
+// clockTick is the unit of CPU times in /proc: USER_HZ is 100 on every Linux that
+// Go runs on.
+const clockTick = 10 * time.Millisecond
+
+func usageOf(name string, pid int) (u usage, err error) {
+	u.Name = name
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return u, fmt.Errorf("%s: %w", name, err)
+	}
+	u.RSS, u.Peak = kibibytes(string(status), "VmRSS:"), kibibytes(string(status), "VmHWM:")
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return u, fmt.Errorf("%s: %w", name, err)
+	}
+	u.CPU, err = cpuTime(string(stat))
+	if err != nil {
+		return u, fmt.Errorf("%s: %w", name, err)
+	}
+	return u, nil
+}
+
+func kibibytes(status, field string) int64 {
+	_, rest, _ := strings.Cut(status, field)
+	number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	n, _ := strconv.ParseInt(number, 10, 64) // A zombie has no memory, and no such line.
+	return n << 10
+}
+
+// cpuTime adds the 14th and the 15th field of /proc/PID/stat. The second, the
+// command's name, is in brackets and may hold anything.
+func cpuTime(stat string) (time.Duration, error) {
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc stat %q", stat)
+	}
+	var ticks int64
+	for _, f := range fields[11:13] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * clockTick, nil
+}
+
+// A share is a part of one core that a process used for a while.
+type share struct {
+	Name string
+	Core float64
+}
+
+// shares compares two readings of the same processes, of which the second may
+// have more.
+func shares(before, after []usage, span time.Duration) []share {
+	var all []share
+	for _, u := range after {
+		for _, was := range before {
+			if was.Name == u.Name {
+				all = append(all, share{u.Name, (u.CPU - was.CPU).Seconds() / span.Seconds()})
+			}
+		}
+	}
+	return all
+}
