@@ -14,7 +14,7 @@ IMAGE ?= bin/fanfare-image.tar
 KEEP ?=
 
 help: ## print this
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 lab: setup build ## show the whole story with a real router and real packets; KEEP=1 leaves it up
 	./bin/lab up $(if $(KEEP),--keep)

@@ -40,7 +40,9 @@ func buildPodImage(dir string) (path string, err error) {
 // setup would install is known to be there.
 func buildFanfareImage(dir string) (path string, err error) {
 	path = filepath.Join(dir, "fanfare.tar")
-	if out, err := exec.Command("make", "-C", "../..", "-o", "setup", "image", "IMAGE="+path).CombinedOutput(); err != nil {
+	cmd := exec.Command("make", "-C", "../..", "-o", "setup", "image", "IMAGE="+path)
+	cmd.Env = append(os.Environ(), "MAKEFLAGS=") // those of a make that runs the tests are not for this one
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("make image: %w: %s", err, out)
 	}
 	return path, nil

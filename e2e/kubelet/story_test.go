@@ -26,6 +26,8 @@ func TestPodsServe(t *testing.T) {
 			t.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
+	_, err := c.kubectl(ctx, "wait", "speakerstatus", "--all", "--for=jsonpath={.status.addresses.announced}=2", "--timeout=30s")
+	must(t, err)
 	for _, what := range []string{"pods", "speakerstatuses", "addressclaims"} {
 		out, err := c.kubectl(ctx, "get", what, "-A", "-o", "wide")
 		must(t, err)
@@ -105,17 +107,41 @@ func TestUpgradeSpeakers(t *testing.T) {
 				t.Errorf("pod %s is still the same", p)
 			}
 		}
-		for _, name := range services {
-			if n := len(r.Observer.RouteChanges(r.vips[name], r.began, time.Now())); n > 0 {
-				t.Errorf("%s: the route changed %d times: want it untouched", name, n)
-			}
-			for _, n := range nodes {
-				if at := r.Observer.Withdrawn(n, r.vips[name], r.began); !at.IsZero() {
-					t.Errorf("%s: %s withdrew it %s after the load began", name, n, at.Sub(r.began))
-				}
+		r.unnoticed()
+	})
+}
+
+// A speaker crashes, and kubelet starts it again in the same pod. Nobody notices
+// that either.
+func TestSpeakerCrashes(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *trial) {
+		m := r.machines["n1"]
+		pid, err := m.run(ctx, "pgrep", "--full", "fanfare speaker")
+		must(t, err)
+		began := time.Now()
+		_, err = m.run(ctx, "kill", "-KILL", strings.TrimSpace(pid))
+		must(t, err)
+		pod := r.pods("fanfare-system", speakers, "--field-selector=spec.nodeName=n1")[0]
+		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=30s")
+		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=condition=Ready", "--timeout=30s")
+		t.Logf("SIGKILL: the speaker of n1 was ready again after %s", since(began))
+		r.unnoticed()
+	})
+}
+
+// unnoticed makes sure that the router was told of no change since the trial began.
+func (r *trial) unnoticed() {
+	r.Helper()
+	for _, name := range services {
+		if n := len(r.Observer.RouteChanges(r.vips[name], r.began, time.Now())); n > 0 {
+			r.Errorf("%s: the route changed %d times: want it untouched", name, n)
+		}
+		for _, n := range nodes {
+			if at := r.Observer.Withdrawn(n, r.vips[name], r.began); !at.IsZero() {
+				r.Errorf("%s: %s withdrew it %s after the load began", name, n, at.Sub(r.began))
 			}
 		}
-	})
+	}
 }
 
 // A workload is upgraded as Kubernetes upgrades one that is never to have fewer
