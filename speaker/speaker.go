@@ -200,10 +200,20 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	}
 	s.metrics.observe(time.Since(began), err)
 	s.publish(d, err)
-	s.diary.note(d.snap)
 	s.Reporter.note()
 	s.herald.note()
-	return errors.Join(err, s.memory.keep(d.snap))
+	return errors.Join(err, s.remember(d.snap))
+}
+
+// remember keeps what the next speaker needs. Who has which address is in the
+// cluster that it remembers, if there is an API server; to write it again with
+// each new Service would take longer than to forward that.
+func (s *speaker) remember(snap *cluster.Snapshot) error {
+	if s.diary == nil {
+		return s.memory.keep(snap)
+	}
+	s.diary.note(snap)
+	return nil
 }
 
 // settle gives adopted addresses the linger time once the routers have been told
