@@ -1,0 +1,109 @@
+package ipam
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// To leave out what is settled is to say the same sooner: in any cluster, with
+// any claims, whatever has changed since addresses were given out.
+func TestSettledChangesNothing(t *testing.T) {
+	settled := 0
+	for seed := range uint64(4 * worlds) {
+		w := newWorld(seed)
+		before := w.snapshot()
+		assigned, _ := Allocate(before)
+		writeStatus(w, assigned)
+		claims := w.claims(assigned)
+		for range w.IntN(4) {
+			w.disturb()
+		}
+		s := w.snapshot()
+		s.Claims = claims
+		for _, svc := range s.Services {
+			if Settled(s, svc.Spec) {
+				settled++
+			}
+		}
+		got, gotReasons := Allocate(s)
+		want, wantReasons := allocateBut(s, nil)
+		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
+		}
+		if diff := gocmp.Diff(wantReasons, gotReasons, cmpopts.EquateComparable(cluster.Reason{}), cmpopts.EquateEmpty()); diff != "" {
+			t.Fatalf("seed %d: reasons (-everything +unsettled)\n%s", seed, diff)
+		}
+	}
+	if settled < worlds {
+		t.Errorf("%d Services were settled in all worlds: too few to show anything", settled)
+	}
+}
+
+// claims are what a controller would have written, and now and then something
+// else: one is missing, or names another, or one more, or one who is gone.
+func (w *world) claims(assigned []cluster.Assignment) []*cluster.Claim {
+	var claims []*cluster.Claim
+	other := func() cluster.Holder {
+		return cluster.Holder{Name: cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))}}
+	}
+	for _, a := range assigned {
+		c := &cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}, Reserved: w.IntN(8) == 0}
+		switch w.IntN(10) {
+		case 0:
+			continue
+		case 1:
+			c.Holders = []cluster.Holder{other()}
+		case 2:
+			c.Holders = append(c.Holders, other())
+		case 3:
+			c.Holders = nil
+		}
+		claims = append(claims, c)
+	}
+	for range w.IntN(3) { // left over, or reserved
+		a := w.addr()
+		if slices.ContainsFunc(claims, func(c *cluster.Claim) bool { return c.Addr == a }) {
+			continue
+		}
+		claims = append(claims, &cluster.Claim{Addr: a, Holders: []cluster.Holder{other()}, Reserved: w.IntN(2) == 0})
+	}
+	slices.SortFunc(claims, func(a, b *cluster.Claim) int { return a.Addr.Compare(b.Addr) })
+	for _, c := range claims {
+		slices.SortFunc(c.Holders, func(a, b cluster.Holder) int { return a.Name.Compare(b.Name) })
+		c.Holders = slices.CompactFunc(c.Holders, func(a, b cluster.Holder) bool { return a.Name == b.Name })
+	}
+	return claims
+}
+
+// disturb changes a thing or two.
+func (w *world) disturb() {
+	switch w.IntN(3) {
+	case 0:
+		s := w.service()
+		w.services[s.Name] = s
+	case 1:
+		p := w.pool(w.IntN(4))
+		w.pools[p.Name] = p
+	}
+	names := slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare)
+	if len(names) == 0 {
+		return
+	}
+	switch s := w.services[names[w.IntN(len(names))]]; w.IntN(4) {
+	case 0:
+		delete(w.services, s.Name)
+	case 1:
+		s.Status = append(s.Status, w.addr())
+		slices.SortFunc(s.Status, netip.Addr.Compare)
+		s.Status = slices.Compact(s.Status)
+	case 2:
+		s.Requested, s.RequestedPool = w.service().Requested, w.service().RequestedPool
+	}
+}
