@@ -165,7 +165,7 @@ func awaitDisturbed(t *testing.T, p *Proxy, what string) {
 	t.Helper()
 	select {
 	case <-p.Disturbed():
-	case <-time.After(5 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Fatalf("%s: not noticed", what)
 	}
 }

@@ -107,11 +107,19 @@
 // kube-proxy translates a Service's VIP too, at priority -100. The nat chains of
 // all tables, and those of iptables, are run by one core in the order of their
 // priorities, and the first to translate a flow wins: that is us, by -101, and
-// postrouting by 99. Filter chains of other tables run as ever: a policy of
-// drop in another's forward chain stops our packets too, and must accept them,
-// to backends' addresses. No packet marks are used. A CNI that translates VIPs
-// before netfilter (Cilium instead of kube-proxy, Calico with eBPF) is not
-// noticed here, and goes first.
+// postrouting by 99. No packet marks are used. A CNI that translates VIPs before
+// netfilter (Cilium instead of kube-proxy, Calico with eBPF) is not noticed here,
+// and goes first.
+//
+// Filter chains of other tables run as ever, and what one of them drops no other
+// can accept. Where the chain FORWARD of iptables drops all that it does not know,
+// as Docker has it, we keep one chain of our own in that table, FANFARE-FORWARD,
+// which accepts flows that were translated on their way to an address of ours. It
+// is asked last, so that whatever others drop for a reason stays dropped. The
+// tables of iptables-nft and iptables-legacy are two: each of them that drops has
+// the chain. Changes of the former are heard of at once, of the latter found by
+// [Proxy.Recheck]. A forward chain that drops and is not of iptables must accept
+// our packets, to backends' addresses, by itself.
 //
 // Ping is answered from the first address of the interface by which it came,
 // with the VIP put back as the source. By an interface without an address of

@@ -46,6 +46,7 @@ type Proxy struct {
 	// swept are prefixes that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
 	swept []netip.Prefix
+	gate  gate
 
 	// How the kernel's table stands when known.
 	elements int
@@ -57,6 +58,7 @@ type Proxy struct {
 // earlier process left. It changes nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
 	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
+	p.gate.due = true // an earlier process may have left rules there
 	var err error
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
@@ -85,8 +87,9 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 // a reboot or Cleanup. They are forwarded until the first Set.
 func (p *Proxy) Adopted() []netip.Addr { return slices.Clone(p.adopted) }
 
-// Disturbed tells that somebody else changed the table, or may have. The next
-// Set compares the kernel with its State and repairs.
+// Disturbed tells that somebody else changed the table or what iptables does to
+// forwarded packets, or may have. The next Set compares the kernel with its State
+// and repairs.
 func (p *Proxy) Disturbed() <-chan struct{} { return p.watch.notify }
 
 // Recheck makes the next Set compare the kernel with its State whether or not
@@ -108,30 +111,40 @@ func (p *Proxy) Close() error {
 		return nil
 	}
 	p.closed = true
+	p.gate.stop()
 	return errors.Join(p.sweeper.close(), p.watch.close(), p.sock.close())
 }
 
-// Cleanup removes the table, which is all that a Proxy leaves in the kernel.
-// Connections that it forwarded go on only where something else, such as
-// kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking and
-// translating when the last rule that needs it goes.
-func Cleanup(context.Context) error {
+// Cleanup removes the table and the chain in iptables, which is all that a Proxy
+// leaves in the kernel. Connections that it forwarded go on only where something
+// else, such as kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking
+// and translating when the last rule that needs it goes.
+func Cleanup(ctx context.Context) error {
+	_, _, err := openForward(ctx, nil)
+	if err := errors.Join(deleteTable(), err); err != nil {
+		return fmt.Errorf("proxy: %w", err)
+	}
+	return nil
+}
+
+func deleteTable() error {
 	s, err := dial()
 	if err != nil {
-		return fmt.Errorf("proxy: %w", err)
+		return err
 	}
 	defer s.close()
 	b := newBatch(0)
 	b.delTable()
-	if err := b.commit(s); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("proxy: %w", err)
+	if err := b.commit(s); !errors.Is(err, unix.ENOENT) {
+		return err
 	}
 	return nil
 }
 
 // Set makes the kernel forward what want says and nothing else, in one
 // transaction. After an error the kernel forwards what it did before, and the
-// next Set begins by looking at what that is.
+// next Set begins by looking at what that is. If it cannot open FORWARD of
+// iptables, that is no error of Set's but in [Proxy.Status].
 //
 // What is the same *VIP as in the State before is known to be unchanged; want
 // must not be written afterwards.
@@ -144,6 +157,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	err := p.set(ctx, want)
 	if err == nil {
 		p.sweepOwned(want.Owned)
+		p.openForward(ctx)
 	}
 	p.record.set(p.have, err)
 	if err != nil {
@@ -161,8 +175,9 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return err
 	}
 	// Taken before the kernel is read: what happens later tells anew.
-	disturbed := p.watch.take()
-	if p.recheck.Swap(false) || disturbed || !p.known || want.Node != p.have.Node {
+	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
+	p.gate.plan(want, vips, p.watch.takeForward() || recheck)
+	if recheck || disturbed || !p.known || want.Node != p.have.Node {
 		return p.reconcile(ctx, want)
 	}
 	c := diffStates(p.have, want, vips)

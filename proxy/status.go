@@ -27,6 +27,12 @@ type Status struct {
 	LastError string `json:"lastError,omitempty"`
 	// ConntrackError is why entries that changes made wrong are still there.
 	ConntrackError string `json:"conntrackError,omitempty"`
+
+	// ForwardOpened are the iptables of this node, such as iptables-nft, whose chain
+	// FORWARD would drop our traffic and has a rule of ours to let it pass.
+	ForwardOpened []string `json:"forwardOpened,omitempty"`
+	// ForwardError is why it may still be dropped there.
+	ForwardError string `json:"forwardError,omitempty"`
 }
 
 // A record keeps what Status tells. It has a lock of its own, so that asking
@@ -60,6 +66,18 @@ func (r *record) repaired(found string) {
 	r.status.Repairs++
 	r.status.LastRepair = time.Now()
 	r.status.Found = found
+}
+
+// forward notes what became of FORWARD, and returns the error of the last time.
+func (r *record) forward(opened []string, err error) (before string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.status.ForwardError = r.status.ForwardError, ""
+	if err != nil {
+		r.status.ForwardError = err.Error()
+	}
+	r.status.ForwardOpened = opened
+	return before
 }
 
 func (r *record) get() Status {

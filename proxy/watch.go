@@ -17,13 +17,16 @@ import (
 // A watch listens to the kernel's notifications of changes of nftables and
 // tells when somebody else changed our table.
 type watch struct {
-	conn   *netlink.Conn
-	log    *slog.Logger
-	dirty  atomic.Bool // told, and not yet taken
-	notify chan struct{}
-	closed chan struct{}
-	done   chan struct{}
-	once   sync.Once
+	conn  *netlink.Conn
+	log   *slog.Logger
+	dirty atomic.Bool // told, and not yet taken
+	// forward is the same for FORWARD of iptables. Only what iptables-nft changes is
+	// told; the old interface has nothing of the kind.
+	forward atomic.Bool
+	notify  chan struct{}
+	closed  chan struct{}
+	done    chan struct{}
+	once    sync.Once
 }
 
 // newWatch starts listening. Changes made by own are not told.
@@ -75,10 +78,10 @@ func (w *watch) run() {
 		switch {
 		case errors.Is(err, syscall.ENOBUFS):
 			// Notifications were lost, perhaps one of ours.
-			w.disturb()
+			w.lost()
 		case err != nil:
 			w.log.Warn("nftables notifications", "err", err)
-			w.disturb()
+			w.lost()
 			select { // not known to happen; never spin
 			case <-w.closed:
 			case <-time.After(time.Second):
@@ -87,6 +90,10 @@ func (w *watch) run() {
 		for _, m := range messages {
 			if w.foreign(m) {
 				w.disturb()
+			}
+			if ofForward(m) {
+				w.forward.Store(true)
+				w.poke()
 			}
 		}
 	}
@@ -106,9 +113,47 @@ func ofOurTable(data []byte) bool {
 		cstring(attribute(data[sizeofNfGenMsg:], name)) == tableName
 }
 
+// ofForward says whether a notification may be of a change of what iptables-nft
+// does to forwarded packets. Its other chains, which kube-proxy changes all the
+// time, are left aside.
+func ofForward(m netlink.Message) bool {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < sizeofNfGenMsg {
+		return false
+	}
+	if family := m.Data[0]; family != unix.NFPROTO_IPV4 && family != unix.NFPROTO_IPV6 {
+		return false
+	}
+	attributes := m.Data[sizeofNfGenMsg:]
+	if cstring(attribute(attributes, unix.NFTA_TABLE_NAME)) != "filter" {
+		return false
+	}
+	chain := uint16(unix.NFTA_CHAIN_NAME)
+	switch m.Header.Type & 0xff {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		return true
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		chain = unix.NFTA_RULE_CHAIN
+	default:
+		return false
+	}
+	name := cstring(attribute(attributes, chain))
+	return name == "FORWARD" || name == forwardChain
+}
+
 // disturb tells that the table may differ from what was set.
 func (w *watch) disturb() {
 	w.dirty.Store(true)
+	w.poke()
+}
+
+// lost tells that anything may have changed unheard.
+func (w *watch) lost() {
+	w.forward.Store(true)
+	w.disturb()
+}
+
+func (w *watch) poke() {
 	select {
 	case w.notify <- struct{}{}:
 	default:
@@ -129,7 +174,7 @@ func (w *watch) deafly(s *socket, change func() error) error {
 	}
 	changed := change()
 	if err := w.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		w.disturb()
+		w.lost()
 		return errors.Join(changed, err)
 	}
 	want := before + 1
@@ -137,13 +182,16 @@ func (w *watch) deafly(s *socket, change func() error) error {
 		want = before
 	}
 	if after, err := generation(s); err != nil || after != want {
-		w.disturb()
+		w.lost()
 	}
 	return changed
 }
 
 // take says whether the table was disturbed since the last call.
 func (w *watch) take() bool { return w.dirty.Swap(false) }
+
+// takeForward is take for FORWARD of iptables.
+func (w *watch) takeForward() bool { return w.forward.Swap(false) }
 
 func (w *watch) close() (err error) {
 	w.once.Do(func() {

@@ -30,6 +30,9 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	if e := st.Proxy.ConntrackError; e != "" {
 		say("flows to endpoints that are gone may go on: %s", e)
 	}
+	if e := st.Proxy.ForwardError; e != "" {
+		say("this node's iptables may drop traffic to the addresses: %s", e)
+	}
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
 			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))

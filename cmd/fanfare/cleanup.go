@@ -15,8 +15,8 @@ func cleanupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove everything that a speaker left on this node",
-		Long: `Remove everything that a speaker left on this node: its table in the kernel and
-what it remembers. Addresses that routers still send here are no longer
+		Long: `Remove everything that a speaker left on this node: its table in the kernel, its
+chain in iptables where that drops by default, and what it remembers. Addresses that routers still send here are no longer
 forwarded. It refuses while a speaker runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

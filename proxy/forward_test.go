@@ -1,0 +1,386 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// withIPTables is inNamespace on a machine that has both iptables. The lock of the
+// old one, which is the machine's, is replaced by the test's own.
+func withIPTables(t *testing.T, f func(t *testing.T, lock string)) {
+	t.Helper()
+	for _, i := range allIPTables {
+		if _, err := exec.LookPath(i.name); err != nil {
+			nstest.Missing(t, err.Error())
+		}
+	}
+	inNamespace(t, func(t *testing.T) {
+		lock := filepath.Join(t.TempDir(), "xtables.lock")
+		// The process is this test's alone.
+		if err := os.Setenv("XTABLES_LOCKFILE", lock); err != nil {
+			t.Fatal(err)
+		}
+		f(t, lock)
+	})
+}
+
+// iptablesRun runs iptables as somebody else on the node would.
+func iptablesRun(t *testing.T, command string) {
+	t.Helper()
+	args := strings.Fields(command)
+	if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
+
+// legacyOrSkip ends a test on a kernel that has no old tables.
+func legacyOrSkip(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"iptables-legacy", "ip6tables-legacy"} {
+		if out, err := exec.Command(name, "-S").CombinedOutput(); err != nil {
+			nstest.Missing(t, fmt.Sprintf("%s: %v: %s", name, err, out))
+		}
+	}
+}
+
+// dropForward makes both families of an iptables drop what they forward.
+func dropForward(t *testing.T, backend string) {
+	t.Helper()
+	iptablesRun(t, "iptables-"+backend+" -P FORWARD DROP")
+	iptablesRun(t, "ip6tables-"+backend+" -P FORWARD DROP")
+}
+
+// through probes a port of the VIP in both families, over TCP and UDP.
+func (l *lab) through(t *testing.T, port uint16, want string) {
+	t.Helper()
+	for family := range setID(2) {
+		for _, network := range []string{"tcp", "udp"} {
+			to := netip.AddrPortFrom(at("vip", family), port)
+			if got := l.probe(l.client, network, to, want); got != want {
+				t.Errorf("client to %s %s: %s; want %s", network, to, got, want)
+			}
+		}
+	}
+}
+
+// A node's FORWARD begins to drop, as when Docker starts: connections to a VIP
+// fail, until the next Set. Others stay dropped, and so do ours that somebody drops
+// for a reason.
+func TestForwardDrops(t *testing.T) {
+	for _, backend := range []string{"nft", "legacy"} {
+		t.Run(backend, func(t *testing.T) {
+			withIPTables(t, func(t *testing.T, _ string) {
+				if backend == "legacy" {
+					legacyOrSkip(t)
+				}
+				forwardDrops(t, backend)
+			})
+		})
+	}
+}
+
+func forwardDrops(t *testing.T, backend string) {
+	l, p := newLab(t), newProxy(t)
+	s := packetState(LocalClients{})
+	mustSet(t, p, s)
+	l.through(t, portLocal, "pod1 saw client")
+
+	dropForward(t, backend)
+	l.through(t, portLocal, "silence")
+	if backend == "nft" {
+		awaitDisturbed(t, p, "FORWARD")
+	} else {
+		p.Recheck() // nobody tells of the old tables
+	}
+	mustSet(t, p, s)
+	l.through(t, portLocal, "pod1 saw client")
+	l.through(t, portRemote, "remote saw node")
+	names := []string{"iptables-" + backend, "ip6tables-" + backend}
+	if st := p.Status(); !slices.Equal(st.ForwardOpened, names) || st.ForwardError != "" {
+		t.Errorf("opened %q, %q; want %q", st.ForwardOpened, st.ForwardError, names)
+	}
+	direct := netip.AddrPortFrom(at("pod1", 0), 8080)
+	if got := l.probe(l.client, "tcp", direct, "silence"); got != "silence" {
+		t.Errorf("client to %s: %s; it is no business of ours, and was dropped before", direct, got)
+	}
+
+	for _, name := range names {
+		iptablesRun(t, name+" -A FORWARD -p tcp --dport 8080 -j DROP")
+	}
+	p.Recheck()
+	mustSet(t, p, s)
+	for family := range setID(2) {
+		to := netip.AddrPortFrom(at("vip", family), portLocal)
+		if got := l.probe(l.client, "tcp", to, "silence"); got != "silence" {
+			t.Errorf("client to tcp %s: %s, past somebody's rule", to, got)
+		}
+		if got := l.probe(l.client, "udp", to, "pod1 saw client"); got != "pod1 saw client" {
+			t.Errorf("client to udp %s: %s", to, got)
+		}
+	}
+}
+
+// Both iptables drop: a packet must pass the one and the other, whichever of them
+// the kubelet and kube-proxy use.
+func TestForwardDropsTwice(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		legacyOrSkip(t)
+		l, p := newLab(t), newProxy(t)
+		iptablesRun(t, "iptables-nft -t mangle -N KUBE-IPTABLES-HINT")
+		dropForward(t, "legacy")
+		dropForward(t, "nft")
+		mustSet(t, p, packetState(LocalClients{}))
+		l.through(t, portLocal, "pod1 saw client")
+		if got, want := p.Status().ForwardOpened, []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"}; !slices.Equal(got, want) {
+			t.Errorf("opened %q, want %q", got, want)
+		}
+	})
+}
+
+// Somebody flushes FORWARD, and later every table: it is told, and mended.
+func TestForwardIsRepaired(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		l, p := newLab(t), newProxy(t)
+		dropForward(t, "nft")
+		s := packetState(LocalClients{})
+		mustSet(t, p, s)
+		for _, flush := range []string{"iptables-nft -F FORWARD", "ip6tables-nft -F", "iptables-nft -F FANFARE-FORWARD"} {
+			drain(p)
+			iptablesRun(t, flush)
+			awaitDisturbed(t, p, "FORWARD")
+			mustSet(t, p, s)
+			l.through(t, portLocal, "pod1 saw client")
+		}
+		drain(p)
+		nftables(t, "flush ruleset")
+		dropForward(t, "nft")
+		awaitDisturbed(t, p, "FORWARD")
+		mustSet(t, p, s)
+		l.through(t, portLocal, "pod1 saw client")
+	})
+}
+
+// drain takes in what the Proxy's own changes of iptables have told, until nothing
+// comes of a Set any more.
+func drain(p *Proxy) {
+	for {
+		select {
+		case <-p.Disturbed():
+			p.watch.takeForward()
+		case <-time.After(200 * time.Millisecond):
+			return
+		}
+	}
+}
+
+// kube-proxy changes its chains in the same table all the time. That wakes nobody.
+func TestOtherChainsAreNotForward(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		iptablesRun(t, "iptables-nft -A INPUT -i lo -j ACCEPT") // makes the table, which counts
+		drain(p)
+		iptablesRun(t, "iptables-nft -N KUBE-FORWARD")
+		iptablesRun(t, "iptables-nft -A KUBE-FORWARD -j RETURN")
+		iptablesRun(t, "iptables-nft -t nat -P PREROUTING ACCEPT")
+		// The kernel tells in order: what was told of the above has come by then.
+		nftables(t, "add set inet fanfare foreign { type ipv4_addr; }")
+		awaitDisturbed(t, p, "FORWARD")
+		if p.watch.takeForward() {
+			t.Error("a change of other chains is taken for one of FORWARD")
+		}
+	})
+}
+
+// What the rules were before is what they are after Cleanup, to the letter.
+func TestForwardCleanup(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		legacyOrSkip(t)
+		for _, i := range allIPTables {
+			iptablesRun(t, i.name+" -P FORWARD DROP")
+			iptablesRun(t, i.name+" -A FORWARD -i docker0 -j ACCEPT")
+			iptablesRun(t, i.name+" -A FORWARD -j DROP")
+		}
+		before := allSaved(t)
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		if strings.Count(allSaved(t), "-j "+forwardChain) != len(allIPTables) {
+			t.Errorf("not every iptables has a jump:\n%s", allSaved(t))
+		}
+		if err := Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if after := allSaved(t); after != before {
+			t.Errorf("after Cleanup\n%s\nbefore\n%s", after, before)
+		}
+	})
+}
+
+// A pool that goes takes its rules along, but not those of an address that is still
+// forwarded.
+func TestForwardFollowsPools(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		iptablesRun(t, "iptables-nft -P FORWARD DROP")
+		p := newProxy(t)
+		s := packetState(LocalClients{})
+		mustSet(t, p, s)
+		for _, tt := range []struct {
+			state State
+			want  string
+		}{
+			{s, "192.0.2.0/24"},
+			{State{Node: "n1", VIPs: s.VIPs}, "192.0.2.1/32"},
+			{State{Node: "n1", VIPs: s.VIPs, Owned: prefixes("192.0.2.128/25", "198.51.100.0/24")}, "192.0.2.1/32 192.0.2.128/25 198.51.100.0/24"},
+			{State{Node: "n1", Owned: prefixes("198.51.100.0/24")}, "198.51.100.0/24"},
+			{State{Node: "n1"}, ""},
+		} {
+			mustSet(t, p, tt.state)
+			f, err := allIPTables[0].filter(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Trim(fmt.Sprint(ownPrefixes(f.own)), "[]"); got != tt.want {
+				t.Errorf("rules for %q, want %q", got, tt.want)
+			}
+		}
+	})
+}
+
+// What a process left behind is removed by the next, if there are no pools any more.
+func TestForwardOfBefore(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		iptablesRun(t, "iptables-nft -P FORWARD DROP")
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(allSaved(t), forwardChain) {
+			t.Error("no rules are left by a process that ends")
+		}
+		mustSet(t, newProxy(t), State{Node: "n1"})
+		if save := allSaved(t); strings.Contains(save, forwardChain) {
+			t.Errorf("rules of before remain:\n%s", save)
+		}
+	})
+}
+
+// allSaved is what all iptables show, without the times in comments and the
+// packets counted.
+func allSaved(t *testing.T) string {
+	t.Helper()
+	var b strings.Builder
+	for _, i := range allIPTables {
+		if has, err := i.has(); !has || err != nil {
+			continue
+		}
+		save, err := i.save(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(save) {
+			if line[0] != '#' {
+				line, _, _ = strings.Cut(line, "[")
+				fmt.Fprintln(&b, strings.TrimSpace(line))
+			}
+		}
+	}
+	return b.String()
+}
+
+// While FORWARD cannot be opened, addresses are forwarded, it is said, and it is
+// tried until it can be.
+func TestForwardFails(t *testing.T) {
+	withIPTables(t, func(t *testing.T, lock string) {
+		legacyOrSkip(t)
+		l, p := newLab(t), newProxy(t)
+		dropForward(t, "legacy")
+		held, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer held.Close()
+		if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+			t.Fatal(err)
+		}
+		s := packetState(LocalClients{})
+		mustSet(t, p, s)
+		checkKernel(t, s)
+		if e := p.Status().ForwardError; !strings.Contains(e, "iptables-legacy-restore") {
+			t.Errorf("FORWARD was opened against a lock, or it is not said: %q", e)
+		}
+		if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
+			t.Fatal(err)
+		}
+		awaitDisturbed(t, p, "FORWARD")
+		mustSet(t, p, s)
+		if e := p.Status().ForwardError; e != "" {
+			t.Errorf("still %q", e)
+		}
+		l.through(t, portLocal, "pod1 saw client")
+	})
+}
+
+// A Set that changes endpoints starts no program, whatever there is of iptables.
+func TestForwardCostsNothing(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		iptablesRun(t, "iptables-nft -P FORWARD DROP")
+		count := countPrograms(t)
+		p := newProxy(t)
+		one, two := packetState(LocalClients{}), packetState(LocalClients{})
+		mustSet(t, p, one)
+		drain(p) // what its own rules told
+		first := count()
+		if first == 0 {
+			t.Error("the first Set looked at nothing")
+		}
+		for range 50 {
+			mustSet(t, p, two)
+			mustSet(t, p, one)
+		}
+		if n := count(); n != first {
+			t.Errorf("%d programs started for changes of VIPs", n-first)
+		}
+	})
+}
+
+// countPrograms puts programs in front of iptables' own that note that they were
+// started, and returns how often they were.
+func countPrograms(t *testing.T) func() int {
+	t.Helper()
+	dir := t.TempDir()
+	note := filepath.Join(dir, "note")
+	for _, i := range allIPTables {
+		for _, suffix := range []string{"-save", "-restore"} {
+			real, err := exec.LookPath(i.name + suffix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			script := fmt.Sprintf("#!/bin/sh\necho >>%s\nexec %s \"$@\"\n", note, real)
+			if err := os.WriteFile(filepath.Join(dir, i.name+suffix), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := os.Setenv("PATH", dir+":"+os.Getenv("PATH")); err != nil {
+		t.Fatal(err)
+	}
+	return func() int {
+		b, err := os.ReadFile(note)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(b)
+	}
+}
