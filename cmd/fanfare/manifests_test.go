@@ -178,8 +178,13 @@ func TestSpeakerManifest(t *testing.T) {
 	if i := slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == "NODE_NAME" }); i < 0 || c.Env[i].ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
 		t.Error("NODE_NAME is not the node's name")
 	}
-	if v := pod.Volumes; len(v) != 1 || v[0].HostPath.Path != defaultRunDir || c.VolumeMounts[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
-		t.Errorf("volumes %v: want the run directory on the node, so that it outlives the pod", v)
+	v, m := pod.Volumes, c.VolumeMounts
+	if len(v) != 2 || v[0].HostPath.Path != defaultRunDir || m[0].Name != v[0].Name || m[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
+		t.Fatalf("volumes %v: want the run directory on the node, so that it outlives the pod", v)
+	}
+	// Where iptables looks for it, if nobody says otherwise.
+	if lock := "/run/xtables.lock"; v[1].HostPath.Path != lock || m[1].Name != v[1].Name || m[1].MountPath != lock {
+		t.Errorf("volumes %v: want the node's lock for iptables-legacy", v)
 	}
 }
 

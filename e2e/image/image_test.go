@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net"
@@ -277,6 +278,7 @@ func speaker(t *testing.T, root string, env []string) {
 		}
 	}
 	c := newContainer(t, root, env, map[string]string{"/run/fanfare": run, "/cluster": cluster, "/run/xtables.lock": lock(t)})
+	dropping := dropForward(t, c)
 	var log syncBuffer
 	cmd := c.command(t.Context(), "/usr/bin/fanfare", "speaker", "--files", "/cluster", "--node-name", "n1")
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -292,15 +294,22 @@ func speaker(t *testing.T, root string, env []string) {
 	})
 
 	await(t, ended, func() error { return ready(t.Context(), filepath.Join(run, "speaker.sock")) })
-	status := fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)
-	if b, err := os.ReadFile(status); err != nil || !bytes.Contains(b, []byte("CapPrm:\t0000000000003000\n")) {
-		t.Errorf("%s, %v: want no capabilities but NET_ADMIN and NET_RAW:\n%s", status, err, b)
+	rights := fmt.Sprintf("/proc/%d/status", cmd.Process.Pid)
+	if b, err := os.ReadFile(rights); err != nil || !bytes.Contains(b, []byte("CapPrm:\t0000000000003000\n")) {
+		t.Errorf("%s, %v: want no capabilities but NET_ADMIN and NET_RAW:\n%s", rights, err, b)
 	}
 	if got := c.output(t, "/usr/sbin/nft", "list", "set", "inet", "fanfare", "vips4"); !strings.Contains(got, "elements = { ") {
 		t.Errorf("no VIP in the kernel:\n%s", got)
 	}
 	if got := c.output(t, "/usr/bin/fanfare", "status"); !strings.Contains(got, "shop/web") {
 		t.Errorf("fanfare status:\n%s", got)
+	}
+	var status speakerStatus
+	if err := json.Unmarshal([]byte(c.output(t, "/usr/bin/fanfare", "status", "--json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	if got := status.Proxy; !slices.Equal(got.ForwardOpened, dropping) || got.ForwardError != "" {
+		t.Errorf("opened FORWARD of %q, %q; want %q", got.ForwardOpened, got.ForwardError, dropping)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -313,6 +322,35 @@ func speaker(t *testing.T, root string, env []string) {
 	case <-time.After(30 * time.Second):
 		t.Error("goes on after SIGTERM")
 	}
+}
+
+// A speakerStatus is the part of `fanfare status --json` that is looked at here.
+type speakerStatus struct {
+	Proxy struct {
+		ForwardOpened []string `json:"forwardOpened"`
+		ForwardError  string   `json:"forwardError"`
+	} `json:"proxy"`
+}
+
+// dropForward makes FORWARD of every iptables drop, as Docker does, with the
+// machine's own programs. It returns those of them that this kernel can have.
+func dropForward(t *testing.T, c *container) []string {
+	t.Helper()
+	var dropping []string
+	for _, name := range []string{"iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy"} {
+		cmd := exec.CommandContext(t.Context(), name, "-P", "FORWARD", "DROP")
+		out := runIn(cmd, func() (err error) {
+			c.node.Do(func() { err = cmd.Start() })
+			return err
+		})
+		switch {
+		case strings.HasSuffix(out, ended(nil)):
+			dropping = append(dropping, name)
+		case !strings.HasSuffix(name, "-legacy"):
+			t.Fatalf("%s: %s", name, out)
+		}
+	}
+	return dropping
 }
 
 // ready asks the speaker whether the kernel has its first state.
