@@ -81,12 +81,9 @@ type toldSession struct {
 	since time.Time
 }
 
-// inherit is what people know when a process begins that found addresses in the
-// kernel.
+// inherit is what people know when a process begins after another one, which left
+// addresses in the kernel.
 func inherit(adopted []netip.Addr, began time.Time) told {
-	if len(adopted) == 0 {
-		return told{}
-	}
 	sorted := slices.Clone(adopted)
 	slices.SortFunc(sorted, netip.Addr.Compare)
 	return told{adopted: sorted, presumed: began.Add(sessionPatience)}

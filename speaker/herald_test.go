@@ -101,7 +101,7 @@ func perform(t *testing.T, f func(s *stage)) {
 	worlds.world(eventService("web", "uid-web", "192.0.2.1", "n1"))
 	synctest.Test(t, func(t *testing.T) {
 		s := &stage{board: &board{events: map[string]*eventsv1.Event{}}, play: worlds}
-		s.herald = reporterTo(t, s.board).herald(nil, time.Now())
+		s.herald = reporterTo(t, s.board).herald(told{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go s.herald.run(ctx, func() (scene, bool) {
@@ -244,7 +244,7 @@ func TestHeraldIsBrief(t *testing.T) {
 
 // Without an API server there is nobody to tell.
 func TestNoHerald(t *testing.T) {
-	h := (*Reporter)(nil).herald(nil, time.Now())
+	h := (*Reporter)(nil).herald(told{})
 	h.note()
 	h.run(t.Context(), nil)
 }

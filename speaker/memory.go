@@ -24,6 +24,13 @@ type memory struct {
 
 func (m *memory) path() string { return filepath.Join(m.dir, "assignments.json") }
 
+// cluster says whether an earlier speaker has run since the node was booted, and
+// has read an API server.
+func (m *memory) cluster() bool {
+	_, err := os.Stat(ClusterPath(m.dir))
+	return err == nil
+}
+
 // keep writes the assignments if they have changed, in a way that a crash leaves
 // either the old file or the new one.
 func (m *memory) keep(snap *cluster.Snapshot) error {

@@ -130,7 +130,11 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.decider = NewDecider(o.Config)
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
-	s.herald = o.Reporter.herald(s.adopted, s.started)
+	var known told
+	if len(s.adopted) > 0 || s.memory.cluster() {
+		known = inherit(s.adopted, s.started)
+	}
+	s.herald = o.Reporter.herald(known)
 	s.metrics = newMetrics(o.Registry)
 	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger+flight, o.Log)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}

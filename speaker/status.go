@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"reflect"
 	"time"
 
@@ -104,15 +103,14 @@ func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, erro
 	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
-// herald returns one that tells what was not true before began, when adopted
-// were in the kernel.
-func (r *Reporter) herald(adopted []netip.Addr, began time.Time) *herald {
+// herald returns one that tells what is not known.
+func (r *Reporter) herald(known told) *herald {
 	if r == nil {
 		return nil
 	}
 	return &herald{
 		client: r.client, instance: r.node, log: r.log, wake: make(chan struct{}, 1),
-		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), told: inherit(adopted, began), recent: map[subject]letter{},
+		limit: rate.NewLimiter(rate.Every(eventRefill), eventBurst), told: known, recent: map[subject]letter{},
 	}
 }
 
