@@ -51,6 +51,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 		Overlay:  filepath.Join(e2e, "control-plane.yml"),
 		Objects:  filepath.Join(e2e, "cluster"),
 		Binary:   o.Fanfare,
+		Repair:   time.Second, // ten more processes share the machine
 		Store: func(ctx context.Context, wired *lab.Lab) (lab.Store, error) {
 			l.Lab = wired
 			return l.open(ctx, o)

@@ -33,6 +33,9 @@ type Options struct {
 	Binary   string // path of fanfare
 	Software string // the router's: FRR, if empty, or BIRD
 
+	// Repair bounds how long a table that somebody deletes is away; zero: 100 ms.
+	Repair time.Duration
+
 	// Store opens what the speakers read, in a lab that has its namespaces, links
 	// and router, and nothing else yet. Nil: a folder of YAML.
 	Store func(context.Context, *Lab) (Store, error)
