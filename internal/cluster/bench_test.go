@@ -112,6 +112,28 @@ func BenchmarkBuilderOneSlice(b *testing.B) {
 	}
 }
 
+// BenchmarkBuilderOneService is what the controller's writes for one Service
+// cost: a snapshot with its claim, and one with its status.
+func BenchmarkBuilderOneService(b *testing.B) {
+	builder := NewBuilder()
+	addr := func(i int) string { return fmt.Sprintf("10.%d.%d.%d", 100+i>>16, i>>8&255, i&255) }
+	for i := range many {
+		builder.Set(newService(fmt.Sprintf("s%05d", i), addr(i)), "")
+		builder.Set(newClaim(addr(i), fmt.Sprintf("s%05d", i)), "")
+	}
+	builder.Snapshot()
+	b.ReportAllocs()
+	for b.Loop() {
+		builder.Delete(Key{"AddressClaim", Name{Name: addr(5000)}})
+		builder.Set(newService("s05000"), "")
+		builder.Snapshot()
+		builder.Set(newClaim(addr(5000), "s05000"), "")
+		builder.Snapshot()
+		builder.Set(newService("s05000", addr(5000)), "")
+		builder.Snapshot()
+	}
+}
+
 // BenchmarkAPIOneSlice is the time from an event on the wire, one EndpointSlice
 // among 10,000 Services, to the snapshot that has it: HTTP, protobuf and all. The
 // server's part, in the same process, is in it.

@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"cmp"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 
@@ -72,11 +74,11 @@ type Builder struct {
 	// What differs from the snapshot that was built last. A Service is in
 	// changed with its former Spec, nil when it had none.
 	changed       map[Name]*Spec
-	joins         map[Name]struct{} // Services whose slices changed
+	joins         map[Name]struct{}       // Services whose slices changed
+	claimed       map[netip.Addr]struct{} // addresses whose claims did
 	nodesChanged  bool
 	poolsChanged  bool
 	peersChanged  bool
-	claimsChanged bool
 	problemsMoved bool
 	last          *Snapshot
 }
@@ -97,6 +99,7 @@ func NewBuilder() *Builder {
 		problems:  map[string][]Problem{},
 		changed:   map[Name]*Spec{},
 		joins:     map[Name]struct{}{},
+		claimed:   map[netip.Addr]struct{}{},
 		last:      &Snapshot{},
 	}
 }
@@ -149,7 +152,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	case *v1alpha1.AddressClaim:
 		var c *Claim
 		c, p = parseClaim(o)
-		b.claimsChanged = replace(b.claims, o.Name, c) || b.claimsChanged
+		b.setClaim(o.Name, c)
 	}
 	b.Report(key.String(), p.of(key.String(), file))
 }
@@ -180,7 +183,7 @@ func (b *Builder) Delete(key Key) {
 	case "BGPPeer":
 		b.peersChanged = replace(b.peers, name, nil) || b.peersChanged
 	case "AddressClaim":
-		b.claimsChanged = replace(b.claims, name, nil) || b.claimsChanged
+		b.setClaim(name, nil)
 	}
 	b.Report(key.String(), nil)
 }
@@ -244,6 +247,15 @@ func (b *Builder) ResourceVersion(s *Spec) (version string, ok bool) {
 	return b.versions[s.Name], true
 }
 
+// setClaim relies on that an address has one name, so that c is not another
+// address's than the claim before.
+func (b *Builder) setClaim(name string, c *Claim) {
+	old := b.claims[name]
+	if replace(b.claims, name, c) {
+		b.claimed[cmp.Or(c, old).Addr] = struct{}{}
+	}
+}
+
 func (b *Builder) setSlice(name Name, s *slice) {
 	old := b.slices[name]
 	if !replaceFunc(b.slices, name, s, (*slice).equal) {
@@ -283,7 +295,7 @@ func (b *Builder) rejoin(service Name) {
 
 // dirty says whether anything may differ from the snapshot that was built last.
 func (b *Builder) dirty() bool {
-	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged || b.claimsChanged || b.problemsMoved
+	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged || len(b.claimed) != 0 || b.problemsMoved
 }
 
 // Snapshot returns the snapshot of all objects that were set and not deleted.
@@ -295,7 +307,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	s := *b.last
 	if len(touched) != 0 {
-		s.Services = b.patchServices(s.Services, touched)
+		s.Services = patch(s.Services, touched, Service.compareName, b.service)
 	}
 	if b.nodesChanged {
 		s.Nodes = sortedValues(b.nodes)
@@ -308,8 +320,8 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.peersChanged {
 		s.Peers = sortedValues(b.peers)
 	}
-	if b.claimsChanged {
-		s.Claims = slices.SortedFunc(maps.Values(b.claims), func(a, b *Claim) int { return a.Addr.Compare(b.Addr) })
+	if len(b.claimed) != 0 {
+		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
 	}
 	s.Assignments = b.assignments(&s)
 	if b.problemsMoved {
@@ -341,61 +353,76 @@ func (b *Builder) joinEndpoints() []Name {
 	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
 }
 
-// patchServices copies old, with the Services named in touched, which is sorted,
-// as they are now. Between them it copies whole stretches.
-func (b *Builder) patchServices(old []Service, touched []Name) []Service {
-	out := make([]Service, 0, len(old)+len(touched))
-	for _, name := range touched {
-		i, found := slices.BinarySearchFunc(old, name, func(s Service, n Name) int { return s.Name.Compare(n) })
+// patch copies old, with what is under keys as now says that it is; both are
+// sorted. Between keys it copies whole stretches.
+func patch[T, K any](old []T, keys []K, compare func(T, K) int, now func(K) (T, bool)) []T {
+	out := make([]T, 0, len(old)+len(keys))
+	for _, k := range keys {
+		i, found := slices.BinarySearchFunc(old, k, compare)
 		out = append(out, old[:i]...)
 		if found {
 			i++
 		}
 		old = old[i:]
-		if spec := b.services[name]; spec != nil {
-			out = append(out, Service{spec, b.endpoints[name]})
+		if v, ok := now(k); ok {
+			out = append(out, v)
 		}
 	}
 	return append(out, old...)
+}
+
+func (s Service) compareName(n Name) int      { return s.Name.Compare(n) }
+func (c *Claim) compareAddr(a netip.Addr) int { return c.Addr.Compare(a) }
+
+func (b *Builder) service(name Name) (Service, bool) {
+	spec := b.services[name]
+	return Service{spec, b.endpoints[name]}, spec != nil
+}
+
+func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
+	c, ok := b.claims[v1alpha1.ClaimName(a)]
+	return c, ok
 }
 
 // assignments are what the status of the Services in s says. Only the entries of
 // Services that changed are made anew, unless the pools changed.
 func (b *Builder) assignments(s *Snapshot) []Assignment {
 	var out []Assignment
-	switch {
-	case b.poolsChanged:
+	if b.poolsChanged {
 		for _, svc := range s.Services {
 			out = svc.appendStatus(out, s.Pools)
 		}
-	case b.statusChanged():
-		for _, a := range s.Assignments {
-			if _, ok := b.changed[a.Service]; !ok {
-				out = append(out, a)
-			}
+		slices.SortFunc(out, Assignment.Compare)
+	} else {
+		touched := b.statusChanged()
+		if len(touched) == 0 {
+			return s.Assignments
 		}
-		for name := range b.changed {
-			if spec := b.services[name]; spec != nil {
-				out = spec.appendStatus(out, s.Pools)
-			}
-		}
-	default:
-		return s.Assignments
+		out = patch(s.Assignments, touched, Assignment.Compare, func(a Assignment) (Assignment, bool) {
+			a.Pool = PoolOf(s.Pools, a.Addr)
+			return a, slices.Contains(b.services[a.Service].status(), a.Addr)
+		})
 	}
-	slices.SortFunc(out, Assignment.Compare)
 	if slices.Equal(out, s.Assignments) {
 		return s.Assignments
 	}
 	return out
 }
 
-func (b *Builder) statusChanged() bool {
+// statusChanged are the assignments that came or went, sorted, without pools, and
+// those beside them.
+func (b *Builder) statusChanged() (touched []Assignment) {
 	for name, old := range b.changed {
-		if !slices.Equal(old.status(), b.services[name].status()) {
-			return true
+		was, is := old.status(), b.services[name].status()
+		if slices.Equal(was, is) {
+			continue
+		}
+		for _, a := range slices.Concat(was, is) {
+			touched = append(touched, Assignment{Addr: a, Service: name})
 		}
 	}
-	return false
+	slices.SortFunc(touched, Assignment.Compare)
+	return slices.Compact(touched)
 }
 
 func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
@@ -409,7 +436,8 @@ func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
 func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	clear(b.changed)
-	b.nodesChanged, b.poolsChanged, b.peersChanged, b.claimsChanged, b.problemsMoved = false, false, false, false, false
+	clear(b.claimed)
+	b.nodesChanged, b.poolsChanged, b.peersChanged, b.problemsMoved = false, false, false, false
 }
 
 func sortedValues[V any](m map[string]*V) []*V {
