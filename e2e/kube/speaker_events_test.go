@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -186,5 +187,47 @@ func TestSpeakerEvents(t *testing.T) {
 		if got := f.events("bgppeer/nobody"); !slices.Contains(got, "SessionEstablished 2") {
 			t.Errorf("the same again is not one more of the same Event: %v", got)
 		}
+	})
+}
+
+// occupy takes the speaker's table, so that the kernel refuses every change by
+// somebody else, and returns a function that gives it free.
+func occupy(t *testing.T) (free func()) {
+	t.Helper()
+	nft := exec.Command("nft", "-i")
+	in, err := nft.StdinPipe()
+	must(t, err)
+	must(t, nft.Start())
+	free = sync.OnceFunc(func() {
+		_ = nft.Process.Kill() // It may be gone already.
+		_ = nft.Wait()
+	})
+	t.Cleanup(free)
+	_, err = in.Write([]byte("add table inet fanfare { flags owner; }\n"))
+	must(t, err)
+	await(t, 20*time.Second, "the table", func() error { return exec.Command("nft", "list", "table", "inet", "fanfare").Run() })
+	return free
+}
+
+// A kernel that refuses is an Event on the Node, and so is its change of mind.
+// Nothing is announced before.
+func TestKernelRefuses(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFanfare(t)
+		f.run("controller")
+		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
+		f.bgpd()
+		free := occupy(t)
+		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
+		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
+		f.describes("node/n1", "ForwardingFailed", "node n1 cannot give the kernel what is desired, and announces nothing new: ")
+		speaker.answers("/readyz", "503 the kernel does not have the first state yet")
+		if got := append(f.events("service/web"), f.events("bgppeer/nobody")...); len(got) != 0 {
+			t.Errorf("announced although the kernel refuses: %q", got)
+		}
+		free()
+		f.describes("node/n1", "ForwardingRestored", "node n1 has given the kernel what is desired")
+		f.describes("service/web", "Announced", "node n1 announces ")
+		speaker.answers("/readyz", "200 ok")
 	})
 }
