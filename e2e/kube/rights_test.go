@@ -1,0 +1,295 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// rights are all that the accounts may do and others may not: in every namespace,
+// or in the one that is named.
+var rights = map[string]string{
+	"controller": `
+create addressclaims.fanfare.io
+create events.events.k8s.io
+create leases.coordination.k8s.io in fanfare-system
+delete addressclaims.fanfare.io
+get addressclaims.fanfare.io
+get addresspools.fanfare.io
+get services
+list addressclaims.fanfare.io
+list addresspools.fanfare.io
+list bgppeers.fanfare.io
+list services
+patch addressclaims.fanfare.io
+patch addresspools.fanfare.io/status
+patch services/status
+watch addressclaims.fanfare.io
+watch addresspools.fanfare.io
+watch bgppeers.fanfare.io
+watch services
+`,
+	"speaker": `
+create events.events.k8s.io
+create speakerstatuses.fanfare.io
+list addressclaims.fanfare.io
+list addresspools.fanfare.io
+list bgppeers.fanfare.io
+list endpointslices.discovery.k8s.io
+list nodes
+list services
+patch events.events.k8s.io
+patch speakerstatuses.fanfare.io
+watch addressclaims.fanfare.io
+watch addresspools.fanfare.io
+watch bgppeers.fanfare.io
+watch endpointslices.discovery.k8s.io
+watch nodes
+watch services
+`,
+}
+
+// What the accounts may do of all that the API server knows is what is listed
+// above, and nothing else.
+func TestRights(t *testing.T) {
+	c := controlPlane(t)
+	must(t, c.Install(t.Context(), "../../manifests"))
+	all := c.everything(t)
+	anybody := c.allowed(t, "default:nobody", all)
+	for account, want := range rights {
+		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(anybody, r) })
+		if got := "\n" + strings.Join(got, "\n") + "\n"; got != want {
+			t.Errorf("the %s may:%swant:%s", account, got, want)
+		}
+	}
+	for name, want := range map[string]bool{"fanfare-controller": true, "another": false} {
+		for _, verb := range []string{"get", "update"} {
+			lease := authorizationv1.ResourceAttributes{Verb: verb, Group: "coordination.k8s.io", Resource: "leases", Namespace: "fanfare-system", Name: name}
+			if got, err := c.may(t, "fanfare-system:controller", lease); err != nil || got != want {
+				t.Errorf("the controller may %s Lease %s: %t, %v", verb, name, got, err)
+			}
+		}
+	}
+}
+
+// everything is each thing that can be done to each resource and subresource,
+// in all namespaces, and in ours.
+func (c *Cluster) everything(t *testing.T) (all []authorizationv1.ResourceAttributes) {
+	t.Helper()
+	_, groups, err := c.Admin().discovery.ServerGroupsAndResources()
+	must(t, err)
+	verbs := []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "impersonate", "bind", "escalate"}
+	seen := map[string]bool{}
+	for _, g := range groups {
+		group, _, grouped := strings.Cut(g.GroupVersion, "/")
+		if !grouped {
+			group = ""
+		}
+		for _, r := range g.APIResources {
+			if key := group + "/" + r.Name; seen[key] {
+				continue // another version of it
+			} else {
+				seen[key] = true
+			}
+			name, sub, _ := strings.Cut(r.Name, "/")
+			for _, verb := range verbs {
+				a := authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: name, Subresource: sub}
+				all = append(all, a)
+				if r.Namespaced {
+					a.Namespace = "fanfare-system"
+					all = append(all, a)
+				}
+			}
+		}
+	}
+	if len(all) < 500 {
+		t.Fatalf("the API server knows %d things to do, which cannot be all", len(all))
+	}
+	return all
+}
+
+// allowed are those of all that a service account may do, sorted, as text. What
+// it may do in every namespace it may do in ours.
+func (c *Cluster) allowed(t *testing.T, account string, all []authorizationv1.ResourceAttributes) []string {
+	t.Helper()
+	var asking errgroup.Group
+	asking.SetLimit(16)
+	var mu sync.Mutex
+	may := map[authorizationv1.ResourceAttributes]bool{}
+	for _, a := range all {
+		asking.Go(func() error {
+			ok, err := c.may(t, account, a)
+			mu.Lock()
+			defer mu.Unlock()
+			may[a] = ok
+			return err
+		})
+	}
+	must(t, asking.Wait())
+	var out []string
+	for _, a := range all {
+		everywhere := a
+		everywhere.Namespace = ""
+		if may[a] && (a.Namespace == "" || !may[everywhere]) {
+			out = append(out, describe(a))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func describe(a authorizationv1.ResourceAttributes) string {
+	s := a.Verb + " " + a.Resource
+	if a.Group != "" {
+		s += "." + a.Group
+	}
+	if a.Subresource != "" {
+		s += "/" + a.Subresource
+	}
+	if a.Namespace != "" {
+		s += " in " + a.Namespace
+	}
+	return s
+}
+
+// may asks the API server.
+func (c *Cluster) may(t *testing.T, account string, a authorizationv1.ResourceAttributes) (bool, error) {
+	namespace, _, _ := strings.Cut(account, ":")
+	body, err := json.Marshal(authorizationv1.SubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               "system:serviceaccount:" + account,
+			Groups:             []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+			ResourceAttributes: &a,
+		},
+	})
+	if err != nil {
+		return false, err
+	}
+	out, err := c.Admin().discovery.RESTClient().Post().AbsPath("/apis/authorization.k8s.io/v1/subjectaccessreviews").
+		SetHeader("Content-Type", "application/json").Body(body).DoRaw(t.Context())
+	if err != nil {
+		return false, err
+	}
+	var answer authorizationv1.SubjectAccessReview
+	err = json.Unmarshal(out, &answer)
+	return answer.Status.Allowed, err
+}
+
+// forbidden are requests with which whoever has taken over a program could do
+// harm elsewhere.
+var forbidden = map[string][]string{
+	"speaker": {
+		`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web, annotations: {a: b}}}`,
+		`{apiVersion: fanfare.io/v1alpha1, kind: AddressClaim, metadata: {name: 192.0.2.99}, spec: {address: 192.0.2.99}}`,
+		`{apiVersion: fanfare.io/v1alpha1, kind: AddressPool, metadata: {name: lan}, spec: {addresses: [203.0.113.0/24]}}`,
+		`{apiVersion: fanfare.io/v1alpha1, kind: BGPPeer, metadata: {name: nobody}, spec: {peerAddress: 203.0.113.1, peerASN: 1, myASN: 2}}`,
+		`{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {a: b}}}`,
+		`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: default, name: web-1}, addressType: IPv4, endpoints: []}`,
+		`{apiVersion: v1, kind: Pod, metadata: {namespace: fanfare-system, name: p}, spec: {containers: [{name: c, image: i}]}}`,
+	},
+	"controller": {
+		`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web, annotations: {a: b}}}`,
+		`{apiVersion: fanfare.io/v1alpha1, kind: AddressPool, metadata: {name: lan}, spec: {addresses: [203.0.113.0/24]}}`,
+		`{apiVersion: fanfare.io/v1alpha1, kind: SpeakerStatus, metadata: {name: n1}}`,
+		`{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {a: b}}}`,
+		`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: default, name: web-1}, addressType: IPv4, endpoints: []}`,
+		`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: kube-system, name: fanfare-controller}}`,
+		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: x}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, name: controller, namespace: fanfare-system}]}`,
+	},
+}
+
+// Of what the programs do in their lives the API server refuses nothing, and all
+// that would do harm.
+func TestNothingForbiddenIsAsked(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		f := newFanfare(t)
+		controller := f.run("controller", "--leader-elect", "--log-level=debug")
+		speaker := f.speaker("--log-level=debug")
+		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")+"---"+oneService("gone", "10.244.1.6")))
+		await(t, 60*time.Second, "addresses", func() error { return want(len(f.prefixed("")), 2) })
+		must(t, f.Admin().Delete(t.Context(), oneService("gone", "")))
+		await(t, 60*time.Second, "the claim's end", func() error {
+			claims, err := f.claims()
+			return errors.Join(err, want(len(claims), 1))
+		})
+		await(t, 60*time.Second, "the pool's status and the speaker's", func() error {
+			pool, err := f.get(kindOf("AddressPool"), "lan")
+			must(t, err)
+			n, _, _ := unstructured.NestedInt64(pool.Object, "status", "ipv4", "assigned")
+			s, err := f.get(kindOf("SpeakerStatus"), "n1")
+			if err != nil || s == nil || n != 1 {
+				return fmt.Errorf("pool %v, speaker %v: %w", pool.Object["status"], s, err)
+			}
+			m, _, _ := unstructured.NestedInt64(s.Object, "status", "addresses", "forwarded")
+			return want(int(m), 1)
+		})
+		controller.stop() // It gives the Lease back.
+		speaker.stop()
+		refused, err := f.counted("apiserver_request_total", regexp.MustCompile(`code="(401|403)"`))
+		must(t, err)
+		if refused != 0 || controller.logged("forbidden") || speaker.logged("forbidden") {
+			t.Errorf("%.0f requests were refused; the logs:\n%s\n%s", refused, controller.tail(), speaker.tail())
+		}
+
+		for account, objects := range forbidden {
+			f.refuses(account, objects)
+		}
+		err = f.as("speaker").Patch(t.Context(), serviceKind, "default", "web", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.99"}]}}}`, "status")
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("the speaker gave out an address: %v", err)
+		}
+	})
+}
+
+// refuses checks that an account may not apply the objects, and read no Secret
+// and no Pod.
+func (f *fanfare) refuses(account string, objects []string) {
+	f.Helper()
+	c := f.as(account)
+	for _, o := range objects {
+		if err := c.Apply(f.Context(), o); !is(err, apierrors.IsForbidden) {
+			f.Errorf("the %s applied %s: %v", account, o, err)
+		}
+	}
+	for _, kind := range []string{"Secret", "ConfigMap", "Pod", "Namespace"} {
+		gvk := serviceKind
+		gvk.Kind = kind
+		if _, err := c.List(f.Context(), gvk); !is(err, apierrors.IsForbidden) {
+			f.Errorf("the %s listed %s: %v", account, kind, err)
+		}
+	}
+}
+
+// as is a client with the rights of an account.
+func (f *fanfare) as(account string) *Client {
+	f.Helper()
+	cfg, err := f.Config("system:serviceaccount:fanfare-system:" + account)
+	must(f.T, err)
+	c, err := NewClient(cfg)
+	must(f.T, err)
+	return c
+}
+
+// is says whether what says so of err or of what it joins.
+func is(err error, what func(error) bool) bool {
+	var many interface{ Unwrap() []error }
+	if errors.As(err, &many) {
+		return slices.ContainsFunc(many.Unwrap(), func(err error) bool { return is(err, what) })
+	}
+	return err != nil && what(err)
+}
