@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,12 +43,19 @@ func iptablesRun(t *testing.T, command string) {
 	}
 }
 
-// legacyOrSkip ends a test on a kernel that has no old tables.
+// legacyOrSkip ends a test on a kernel that has no old tables, or in a user
+// namespace where nobody can see which there are.
 func legacyOrSkip(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"iptables-legacy", "ip6tables-legacy"} {
-		if out, err := exec.Command(name, "-S").CombinedOutput(); err != nil {
-			nstest.Missing(t, fmt.Sprintf("%s: %v: %s", name, err, out))
+	for _, i := range allIPTables {
+		if i.tables == "" {
+			continue
+		}
+		if out, err := exec.Command(i.name, "-S").CombinedOutput(); err != nil {
+			nstest.Missing(t, fmt.Sprintf("%s: %v: %s", i.name, err, out))
+		}
+		if _, err := os.ReadFile(i.tables); err != nil {
+			nstest.Missing(t, err.Error())
 		}
 	}
 }
@@ -59,6 +65,14 @@ func dropForward(t *testing.T, backend string) {
 	t.Helper()
 	iptablesRun(t, "iptables-"+backend+" -P FORWARD DROP")
 	iptablesRun(t, "ip6tables-"+backend+" -P FORWARD DROP")
+}
+
+// awaitForward waits until a change of FORWARD is told.
+func awaitForward(t *testing.T, p *Proxy) {
+	t.Helper()
+	for told := false; !told; told = p.watch.forward.Load() {
+		awaitDisturbed(t, p, "FORWARD")
+	}
 }
 
 // through probes a port of the VIP in both families, over TCP and UDP.
@@ -99,7 +113,7 @@ func forwardDrops(t *testing.T, backend string) {
 	dropForward(t, backend)
 	l.through(t, portLocal, "silence")
 	if backend == "nft" {
-		awaitDisturbed(t, p, "FORWARD")
+		awaitForward(t, p)
 	} else {
 		p.Recheck() // nobody tells of the old tables
 	}
@@ -156,32 +170,37 @@ func TestForwardIsRepaired(t *testing.T) {
 		s := packetState(LocalClients{})
 		mustSet(t, p, s)
 		for _, flush := range []string{"iptables-nft -F FORWARD", "ip6tables-nft -F", "iptables-nft -F FANFARE-FORWARD"} {
-			drain(p)
+			drain(t, p)
 			iptablesRun(t, flush)
-			awaitDisturbed(t, p, "FORWARD")
+			awaitForward(t, p)
 			mustSet(t, p, s)
 			l.through(t, portLocal, "pod1 saw client")
 		}
-		drain(p)
+		drain(t, p)
 		nftables(t, "flush ruleset")
 		dropForward(t, "nft")
-		awaitDisturbed(t, p, "FORWARD")
+		awaitForward(t, p)
 		mustSet(t, p, s)
 		l.through(t, portLocal, "pod1 saw client")
 	})
 }
 
-// drain takes in what the Proxy's own changes of iptables have told, until nothing
-// comes of a Set any more.
-func drain(p *Proxy) {
-	for {
-		select {
-		case <-p.Disturbed():
-			p.watch.takeForward()
-		case <-time.After(200 * time.Millisecond):
-			return
-		}
+// drain takes in all that the kernel has told so far, such as what the Proxy's own
+// changes of iptables caused. It tells in order: when it has told of a change of
+// our table, there is no more to come. It returns whether FORWARD was told of.
+func drain(t *testing.T, p *Proxy) (forward bool) {
+	t.Helper()
+	const mark = "add set inet fanfare marker { type ipv4_addr; }\n"
+	nftables(t, mark+"delete set inet fanfare marker\n")
+	for !p.watch.take() {
+		awaitDisturbed(t, p, "a change of our own table")
 	}
+	forward = p.watch.takeForward()
+	select {
+	case <-p.Disturbed():
+	default:
+	}
+	return forward
 }
 
 // kube-proxy changes its chains in the same table all the time. That wakes nobody.
@@ -190,14 +209,11 @@ func TestOtherChainsAreNotForward(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
 		iptablesRun(t, "iptables-nft -A INPUT -i lo -j ACCEPT") // makes the table, which counts
-		drain(p)
+		drain(t, p)
 		iptablesRun(t, "iptables-nft -N KUBE-FORWARD")
 		iptablesRun(t, "iptables-nft -A KUBE-FORWARD -j RETURN")
 		iptablesRun(t, "iptables-nft -t nat -P PREROUTING ACCEPT")
-		// The kernel tells in order: what was told of the above has come by then.
-		nftables(t, "add set inet fanfare foreign { type ipv4_addr; }")
-		awaitDisturbed(t, p, "FORWARD")
-		if p.watch.takeForward() {
+		if drain(t, p) {
 			t.Error("a change of other chains is taken for one of FORWARD")
 		}
 	})
@@ -323,7 +339,7 @@ func TestForwardFails(t *testing.T) {
 		if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
 			t.Fatal(err)
 		}
-		awaitDisturbed(t, p, "FORWARD")
+		awaitDisturbed(t, p, "the next attempt")
 		mustSet(t, p, s)
 		if e := p.Status().ForwardError; e != "" {
 			t.Errorf("still %q", e)
@@ -340,7 +356,7 @@ func TestForwardCostsNothing(t *testing.T) {
 		p := newProxy(t)
 		one, two := packetState(LocalClients{}), packetState(LocalClients{})
 		mustSet(t, p, one)
-		drain(p) // what its own rules told
+		drain(t, p) // what its own rules told
 		first := count()
 		if first == 0 {
 			t.Error("the first Set looked at nothing")

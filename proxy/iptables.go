@@ -41,8 +41,10 @@ func (i iptables) has() (bool, error) {
 		return true, nil
 	}
 	tables, err := os.ReadFile(i.tables)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // a kernel without the old interface
+	// A kernel without the old interface; or a user namespace that is as old as its
+	// network, in which the file is nobody's, and iptables-legacy-save fails too.
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return false, nil
 	}
 	return slices.Contains(strings.Fields(string(tables)), "filter"), err
 }
