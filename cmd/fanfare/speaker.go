@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -181,6 +182,7 @@ withdraws everything and forwards for the linger time first.`,
 			}
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
+			saveMemory()
 			metrics := registry()
 			reporter, err := node.reporter(log)
 			if err != nil {
@@ -198,6 +200,15 @@ withdraws everything and forwards for the linger time first.`,
 	cmd.Flags().StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty for none")
 	cmd.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
+}
+
+// saveMemory has garbage collected when the heap has grown by half, not when it
+// has doubled: every node pays for a speaker's memory all the time, and for its
+// processor time only while Services change. GOGC in the environment counts.
+func saveMemory() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
 }
 
 func logger(level string) (*slog.Logger, error) {
