@@ -3,6 +3,7 @@ package lab
 import (
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -117,5 +118,34 @@ func TestTopologyExample(t *testing.T) {
 		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
 		await(t, err)
 		t.Logf("http://%s answered by %s", port(vip, 80), a.Pod)
+	}
+}
+
+// An overlay adds nodes, links and commands to a topology, and takes nothing away.
+func TestTopologyOverlay(t *testing.T) {
+	const base, overlay = "../containerlab/fanfare.clab.yml", "../containerlab/control-plane.yml"
+	plain, err := ReadTopology(base)
+	await(t, err)
+	added, err := Options{Topology: base, Overlay: overlay}.topology()
+	await(t, err)
+	if len(added.Nodes) != len(plain.Nodes)+1 || len(added.Links) != len(plain.Links)+3 {
+		t.Errorf("%d nodes and %d links, then %d and %d: want one and three more", len(plain.Nodes), len(plain.Links), len(added.Nodes), len(added.Links))
+	}
+	find := func(in *Topology, name string) Node {
+		i := slices.IndexFunc(in.Nodes, func(n Node) bool { return n.Name == name })
+		if i < 0 {
+			t.Fatalf("there is no %s", name)
+		}
+		return in.Nodes[i]
+	}
+	n1, more := find(plain, "n1"), find(added, "n1")
+	if got := more.Exec[:len(n1.Exec)]; !reflect.DeepEqual(got, n1.Exec) || len(more.Exec) != len(n1.Exec)+1 {
+		t.Errorf("n1 runs %v", more.Exec)
+	}
+	if !reflect.DeepEqual(more.Sysctls, n1.Sysctls) || !reflect.DeepEqual(more.Binds, n1.Binds) {
+		t.Errorf("n1 has other sysctls or binds: %+v", more)
+	}
+	if cp := find(added, "cp"); len(cp.Exec) == 0 {
+		t.Error("cp has no address")
 	}
 }
