@@ -6,4 +6,7 @@
 //
 // Nodes and pods are objects that the tests write: no kubelet runs unless a test
 // starts one.
+//
+// A [Lab] is the laboratory of e2e/lab with such a control plane, and with
+// kube-proxy beside the speakers.
 package kube

@@ -112,7 +112,7 @@ func get(ctx context.Context, from *lab.Namespace, to netip.AddrPort, path strin
 func (l *Lab) StopProxies(ctx context.Context) error {
 	var errs []error
 	for node, p := range l.Proxies {
-		errs = append(errs, p.Stop(syscall.SIGKILL, time.Second))
+		errs = append(errs, p.Stop(syscall.SIGKILL, 10*time.Second))
 		_, err := l.Namespace(node).Run(ctx, l.Kubernetes.tools, "kube-proxy", "--cleanup", "--config", l.proxyConfig(node))
 		errs = append(errs, err)
 		delete(l.Proxies, node)

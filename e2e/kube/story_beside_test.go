@@ -217,7 +217,7 @@ func (l *Lab) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP netip.A
 // new one comes.
 func (l *Lab) withoutProxies(ctx context.Context, s *lab.Scene, mode ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
 	for _, node := range lab.NodeNames {
-		if err := l.Proxies[node].Stop(syscall.SIGKILL, time.Second); err != nil {
+		if err := l.Proxies[node].Stop(syscall.SIGKILL, 10*time.Second); err != nil {
 			return err
 		}
 	}
