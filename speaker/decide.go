@@ -144,7 +144,7 @@ func (d *Decider) kept(v *view) func(cluster.Assignment, []cluster.Service) *Add
 // index finds out who holds what. Assignments are sorted by address, so those
 // of one address stand together.
 func (d *Decider) index(snap *cluster.Snapshot) {
-	d.holders, d.held = nil, make([][]int, len(snap.Services))
+	d.holders, d.held = make([][]int, 0, len(snap.Assignments)), make([][]int, len(snap.Services))
 	for i, a := range snap.Assignments {
 		if i == 0 || snap.Assignments[i-1].Addr != a.Addr {
 			d.holders = append(d.holders, nil)
@@ -186,7 +186,7 @@ func find(snap *cluster.Snapshot, name cluster.Name) int {
 
 // announce fills in what BGP announces from the addresses.
 func (d *Desired) announce(v *view) {
-	d.Announce, d.BGP.Routes = nil, nil
+	d.Announce, d.BGP.Routes = make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
 	for _, a := range d.Addresses {
 		if a.Announce {
 			d.Announce = append(d.Announce, a.Addr)

@@ -273,7 +273,7 @@ func intersect(a, b []netip.Addr) []netip.Addr {
 	if same(a, b) {
 		return a
 	}
-	var both []netip.Addr
+	both := make([]netip.Addr, 0, min(len(a), len(b)))
 	merged(a, b, func(addr netip.Addr, inA, inB bool) {
 		if inA && inB {
 			both = append(both, addr)

@@ -134,6 +134,20 @@ func BenchmarkBuilderOneService(b *testing.B) {
 	}
 }
 
+// BenchmarkRemember is what a speaker writes down every ten seconds while anything
+// changes.
+func BenchmarkRemember(b *testing.B) {
+	builder := NewBuilder()
+	for _, o := range crowd() {
+		builder.Set(o, "")
+	}
+	path := filepath.Join(b.TempDir(), "cluster.json")
+	b.ReportAllocs()
+	for b.Loop() {
+		must(b, Remember(path, builder.Snapshot()))
+	}
+}
+
 // BenchmarkAPIOneSlice is the time from an event on the wire, one EndpointSlice
 // among 10,000 Services, to the snapshot that has it: HTTP, protobuf and all. The
 // server's part, in the same process, is in it.

@@ -57,6 +57,7 @@ func sameClaims(a, b *cluster.Snapshot) bool {
 // with the others and with Services that have none.
 func confirmed(snap *cluster.Snapshot) (ours []cluster.Assignment, why []cluster.Reason) {
 	has := make(map[cluster.Name]bool, len(snap.Services))
+	ours = make([]cluster.Assignment, 0, len(snap.Assignments))
 	for _, a := range snap.Assignments {
 		has[a.Service] = true
 		if claims(snap, a) {
