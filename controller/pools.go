@@ -2,6 +2,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -82,9 +83,21 @@ func (p *pools) write(ctx context.Context, name string, want v1alpha1.AddressPoo
 	keepTime(live.Status.Conditions, want.Conditions)
 	err = p.client.patchPool(ctx, name, want)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return p.missing(ctx, name)
 	}
 	return err
+}
+
+// missing tells a pool that is gone, which is no error, from one whose CRD is of
+// a version that had no status.
+func (p *pools) missing(ctx context.Context, name string) error {
+	if _, err := p.client.pool(ctx, name); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	return errors.New("its CRD has none, and is older than this controller; apply manifests/crds")
 }
 
 // keepTime leaves the time of a condition that has not changed its status.
