@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/time/rate"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -133,6 +134,7 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 	}
 	var last v1alpha1.SpeakerStatus
 	var at time.Time // when last was written; zero before
+	var why string   // the last attempt failed
 	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
 	retry.Reset()
 	for {
@@ -145,11 +147,11 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 		st := status()
 		if now := object(&st, &last, time.Now()); now != nil && (time.Since(at) > rewriteInterval || !reflect.DeepEqual(*now, last)) {
 			if err := r.write(ctx, now); err != nil {
-				r.log.Debug("SpeakerStatus not written", "node", r.node, "err", err)
+				why = r.failed(err, why)
 				pause = retry.NextBackOff()
 				r.note()
 			} else {
-				last, at = *now, time.Now()
+				last, at, why = *now, time.Now(), ""
 				retry.Reset()
 			}
 		}
@@ -159,6 +161,18 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// failed logs why a SpeakerStatus was not written, and returns it. What the API
+// server refuses somebody has to mend, and is told so once: server-side apply
+// takes no field that the CRD does not have. That it is away is said elsewhere.
+func (r *Reporter) failed(err error, before string) (why string) {
+	level := slog.LevelDebug
+	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) && err.Error() != before {
+		level = slog.LevelWarn
+	}
+	r.log.Log(context.Background(), level, "SpeakerStatus not written; if its CRD is older than this speaker, apply manifests/crds", "node", r.node, "err", err)
+	return err.Error()
 }
 
 // object is the SpeakerStatus that says what st says, equal to last if nothing
