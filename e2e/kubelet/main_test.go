@@ -73,7 +73,7 @@ func missing() error {
 	if os.Geteuid() != 0 {
 		return errors.New("kubelets need root")
 	}
-	for _, tool := range []string{"ip", "nft", "vtysh", "/usr/lib/frr/bgpd", "containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"} {
+	for _, tool := range []string{"ip", "nft", "conntrack", "vtysh", "/usr/lib/frr/bgpd", "containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return fmt.Errorf("kubelets need %w; hack/setup.sh installs it", err)
 		}
