@@ -272,9 +272,12 @@ func (l *Lab) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
 		return err
 	}
 	defer func() {
+		// While it is there FRR leaves its own route out, which must be back before
+		// the Service goes.
 		route[2] = "del"
-		_, e := s.Router.Run(context.WithoutCancel(ctx), route...)
-		err = errors.Join(err, e)
+		ctx := context.WithoutCancel(ctx)
+		_, e := s.Router.Run(ctx, route...)
+		err = errors.Join(err, e, s.Router.AwaitNextHops(ctx, 5*time.Second, vip, lab.NodeNames...))
 	}()
 	// By kube-proxy the pod sees the address of the node's interface towards it.
 	ours, node := lab.ClientAddr, netip.MustParseAddr("10.244.1.1")
