@@ -18,12 +18,17 @@ type listener struct {
 	done   chan struct{}
 }
 
+// An opener opens a socket in the calling thread's namespace. One of netlink calls
+// stamp with it before any message can come, for each takes the next time: one
+// that came before would have another's.
+type opener func(stamp func(socket int) error) (socket int, err error)
+
 // listen opens a socket in a namespace and calls heard for everything received.
 // An error of any kind ends that, and goes to fail.
-func listen(n *Namespace, name string, open func() (int, error), heard func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
+func listen(n *Namespace, name string, open opener, heard func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
 	l := &listener{name: name, done: make(chan struct{})}
 	err := n.Do(func() (err error) {
-		if l.fd, err = open(); err != nil {
+		if l.fd, err = open(l.stamp); err != nil {
 			return err
 		}
 		// Reading looks up now and then to see whether it shall end.
@@ -32,14 +37,7 @@ func listen(n *Namespace, name string, open func() (int, error), heard func(at t
 			return err
 		}
 		// What does not fit is lost.
-		if err := unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20); err != nil {
-			return err
-		}
-		if family, err := unix.GetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_NETLINK {
-			return err
-		}
-		l.stamps, err = newStamper(l.fd)
-		return err
+		return unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("listen to %s: %w", name, err)
@@ -51,6 +49,11 @@ func listen(n *Namespace, name string, open func() (int, error), heard func(at t
 		}
 	}()
 	return l, nil
+}
+
+func (l *listener) stamp(socket int) (err error) {
+	l.stamps, err = newStamper(socket)
+	return err
 }
 
 func (l *listener) run(heard func(time.Time, []byte) error) error {

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -67,10 +68,13 @@ func (c change) String() string {
 
 // openTables opens a socket for the notifications of the calling thread's
 // namespace.
-func openTables() (int, error) {
+func openTables(stamp func(socket int) error) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return 0, err
+	}
+	if err := stamp(fd); err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
 	}
 	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 }

@@ -52,7 +52,7 @@ func (l *Lab) observe() (*Observer, error) {
 
 func (o *Observer) listen(l *Lab) error {
 	tor1 := l.Router.Namespace
-	tap := func() (int, error) { return openTap(segment) }
+	tap := func(func(int) error) (int, error) { return openTap(segment) }
 	if err := o.add(listen(tor1, "BGP", tap, o.hearWire(), o.fail)); err != nil {
 		return err
 	}

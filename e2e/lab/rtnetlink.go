@@ -2,6 +2,7 @@ package lab
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -13,10 +14,13 @@ import (
 
 // openRoutes opens a socket for the route notifications of the calling thread's
 // namespace.
-func openRoutes() (int, error) {
+func openRoutes(stamp func(socket int) error) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return 0, err
+	}
+	if err := stamp(fd); err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
 	}
 	const groups = 1<<(unix.RTNLGRP_IPV4_ROUTE-1) | 1<<(unix.RTNLGRP_IPV6_ROUTE-1)
 	return fd, unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups})
