@@ -31,6 +31,9 @@ type fanfare struct {
 // kubeconfigs for the two accounts of rbac.yaml: what they may not do fails here.
 func newFanfare(t *testing.T) *fanfare {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a control plane of its own, and what happens in it, take up to minutes")
+	}
 	f := &fanfare{T: t, Cluster: controlPlane(t), dir: t.TempDir()}
 	f.binary = filepath.Join(f.dir, "fanfare")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", f.binary, "../../cmd/fanfare").CombinedOutput(); err != nil {

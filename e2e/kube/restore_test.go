@@ -34,7 +34,7 @@ func manifest(all []shift) string {
 	return strings.Join(docs, "---")
 }
 
-// pool is the AddressPool with n addresses from 192.0.2.1 on.
+// poolOf is the AddressPool with n addresses from 192.0.2.1 on.
 func poolOf(n int) string {
 	return fmt.Sprintf(`
 apiVersion: fanfare.io/v1alpha1
@@ -50,13 +50,15 @@ spec: {addresses: [192.0.2.1-192.0.2.%d]}
 // kernel forwards follows; controller and speaker live through it. The pool is
 // so small that whoever asks for an address gets one that another one had.
 //
-// In the second round both programs stand still, in the middle of their work,
-// while all that happens, and go on with what they knew.
+// In the first round the controller has to wait for its Lease, which names a process
+// that is no more. In the second nobody asks it whether it leads, and both programs
+// stand still, in the middle of their work, while all that happens: they go on
+// with what they knew.
 func TestRestoreFromOlderEtcd(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.pods("192.0.2.0/24")
-		first := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7473")
+		first := f.run("controller", "--leader-elect")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+poolOf(12)))
 		old := shifts("s", 11, 10)
@@ -65,13 +67,12 @@ func TestRestoreFromOlderEtcd(t *testing.T) {
 		held := f.held(old)
 		backup := filepath.Join(t.TempDir(), "etcd")
 		must(t, f.Backup(t.Context(), backup))
-		// The Lease of the backup names a process that is no more.
 		first.stop()
-		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7474")
 
 		for _, frozen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("frozen=%t", frozen), func(t *testing.T) {
 				f := f.in(t)
+				controller := f.run("controller", fmt.Sprintf("--leader-elect=%t", !frozen))
 				f.succeed(old)
 				f.burst(func() {
 					if frozen {
