@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -38,7 +39,8 @@ type history struct {
 // An event is what an object was at a version.
 type event struct {
 	version uint64
-	service bool // else it is a claim
+	at      time.Time // when it was heard of
+	service bool      // else it is a claim
 	gone    bool
 	name    string // of a Service with its namespace, of a claim the address
 	// addrs are those in a Service's status.
@@ -99,6 +101,26 @@ func (h *history) follow(ctx context.Context, w watch.Interface) {
 	}
 }
 
+// delays are the times from the first event of a Service to the first one in
+// which it has an address, of all that have one.
+func (h *history) delays() []time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	created, all := map[string]time.Time{}, []time.Duration{}
+	for _, e := range h.events {
+		at, known := created[e.name]
+		switch {
+		case !e.service:
+		case !known:
+			created[e.name] = e.at
+		case !at.IsZero() && len(e.addrs) != 0:
+			all = append(all, e.at.Sub(at))
+			created[e.name] = time.Time{}
+		}
+	}
+	return all
+}
+
 func (h *history) fail(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,7 +132,7 @@ func eventOf(o *unstructured.Unstructured, gone bool) (event, error) {
 	if err != nil {
 		return event{}, err
 	}
-	e := event{version: version, gone: gone, service: o.GetKind() == serviceKind.Kind, name: o.GetName()}
+	e := event{version: version, at: time.Now(), gone: gone, service: o.GetKind() == serviceKind.Kind, name: o.GetName()}
 	if e.service {
 		e.name = o.GetNamespace() + "/" + o.GetName()
 		e.addrs = addresses(o)
