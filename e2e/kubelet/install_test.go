@@ -16,6 +16,10 @@ import (
 // web is a workload as one should be: it tells when it is ready, and goes on
 // serving for a while after it was told to stop, because not everybody hears at
 // once that it will.
+//
+// Its sockets do not wait in TIME-WAIT: a packet of a connection that the router has
+// cut and sent to another pod is to be answered by RST. One that waits there, of
+// the client's same port by way of the other Service, would meet it with silence.
 const web = `
 apiVersion: v1
 kind: Namespace
@@ -32,6 +36,7 @@ spec:
     metadata: {labels: {app: web}}
     spec:
       terminationGracePeriodSeconds: 20
+      securityContext: {sysctls: [{name: net.ipv4.tcp_max_tw_buckets, value: "0"}]}
       topologySpreadConstraints:
         - maxSkew: 1
           topologyKey: kubernetes.io/hostname
