@@ -38,8 +38,12 @@ func BenchmarkUnchanged(b *testing.B) {
 			c.source = s.source()
 			c.carryOut(b.Context(), planned(c.source.Snapshot()), time.Now().Add(time.Hour))
 			snap := s.source().Snapshot()
+			survey := ipam.NewSurvey(snap, settled)
 			for b.Loop() {
-				if t := planned(snap); len(t.settle)+len(t.gone)+len(t.leftover) != 0 {
+				next := *snap
+				survey = survey.Next(&next)
+				as, reasons := survey.Allocate()
+				if t := plan(survey, as, reasons); len(t.settle)+len(t.gone)+len(t.leftover) != 0 {
 					b.Fatal(t)
 				}
 			}
@@ -67,5 +71,5 @@ func BenchmarkStart(b *testing.B) {
 
 func planned(snap *cluster.Snapshot) todo {
 	as, reasons := ipam.Allocate(snap)
-	return plan(snap, as, reasons)
+	return plan(ipam.NewSurvey(snap, settled), as, reasons)
 }

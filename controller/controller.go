@@ -65,6 +65,8 @@ type controller struct {
 	// echoes are the Services that were written, as they were before, and when:
 	// the snapshot does not have that yet.
 	echoes map[*cluster.Spec]time.Time
+	// survey is that of the last pass, nil before the first.
+	survey *ipam.Survey
 	retry  *backoff.ExponentialBackOff
 }
 
@@ -159,10 +161,15 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	c.health.progress()
 	defer c.health.rest()
 	snap := c.source.Snapshot()
-	assignments, reasons := ipam.Allocate(snap)
+	if c.survey == nil {
+		c.survey = ipam.NewSurvey(snap, settled)
+	} else {
+		c.survey = c.survey.Next(snap)
+	}
+	assignments, reasons := c.survey.Allocate()
 	c.metrics.count(snap, assignments, reasons)
 	c.forget(snap)
-	left, errs = c.carryOut(ctx, plan(snap, assignments, reasons), began.Add(passSlice))
+	left, errs = c.carryOut(ctx, plan(c.survey, assignments, reasons), began.Add(passSlice))
 	errs = append(errs, c.events.again(ctx)...)
 	errs = append(errs, c.pools.report(ctx, snap, assignments)...)
 	c.metrics.observe(time.Since(began), errs)

@@ -54,29 +54,31 @@ type release struct {
 
 // plan says what to write, so that claims and status become what was decided.
 // For a Service that is as it should be that is nothing.
-func plan(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
-	p := planner{snap: snap, assignments: assignments, addrs: map[cluster.Name][]cluster.Assignment{}, reasons: map[cluster.Name][]cluster.Reason{}}
-	var open []*cluster.Spec
-	for _, s := range snap.Services {
-		if !p.settled(s.Spec) {
-			open = append(open, s.Spec)
-			p.addrs[s.Name] = nil
-		}
+func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
+	p := planner{
+		snap: s.Snap, assignments: assignments,
+		addrs:   make(map[cluster.Name][]cluster.Assignment, len(s.Open)),
+		reasons: make(map[cluster.Name][]cluster.Reason, len(s.Open)),
 	}
-	for _, a := range assignments {
-		if list, ok := p.addrs[a.Service]; ok {
-			p.addrs[a.Service] = append(list, a)
+	for _, spec := range s.Open {
+		p.addrs[spec.Name] = nil
+	}
+	if len(s.Open) != 0 {
+		for _, a := range assignments {
+			if list, open := p.addrs[a.Service]; open {
+				p.addrs[a.Service] = append(list, a)
+			}
 		}
 	}
 	for _, r := range reasons {
 		p.reasons[r.Service] = append(p.reasons[r.Service], r)
 	}
 	var t todo
-	for _, c := range snap.Claims {
+	for _, c := range s.Loose {
 		p.release(&t, c)
 	}
-	for _, s := range open {
-		if n, ok := p.settle(s); ok {
+	for _, spec := range s.Open {
+		if n, ok := p.settle(spec); ok {
 			t.settle = append(t.settle, n)
 		}
 	}
@@ -88,20 +90,20 @@ func plan(snap *cluster.Snapshot, assignments []cluster.Assignment, reasons []cl
 type planner struct {
 	snap        *cluster.Snapshot
 	assignments []cluster.Assignment
-	// addrs and reasons are those of Services that are not settled.
+	// addrs and reasons are those of the Services that are not settled.
 	addrs   map[cluster.Name][]cluster.Assignment
 	reasons map[cluster.Name][]cluster.Reason
 }
 
-// settled says whether there is nothing to write for a Service, without a look at
-// any other: of thousands that is so of nearly all, each time.
-func (p *planner) settled(s *cluster.Spec) bool {
-	if !ipam.Settled(p.snap, s) || !s.Told.Assigned || s.Told.Code != cluster.Assigned {
+// settled is the Rule by which there is nothing to write for a Service: it has what
+// it shall have, and has been told so.
+func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
+	if !ipam.Settled(snap, s) || !s.Told.Assigned || s.Told.Code != cluster.Assigned {
 		return false
 	}
 	var text []byte
 	for _, a := range s.Status {
-		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(p.snap.Pools, a)})
+		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(snap.Pools, a)})
 	}
 	return string(text) == s.Told.Message
 }

@@ -32,14 +32,13 @@ import (
 // Service has it no more, or is gone: the address is free when the Claim is. One
 // that is reserved is given only to a Service that names it.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
-	return allocateBut(snap, Settled)
+	return NewSurvey(snap, Settled).Allocate()
 }
 
-// allocateBut leaves out what is settled: of 5,000 Services that is mostly all but
-// one.
-func allocateBut(snap *cluster.Snapshot, settled func(*cluster.Snapshot, *cluster.Spec) bool) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(snap, settled)
-	for _, a := range snap.Assignments {
+// Allocate is that of the snapshot, for who has surveyed it.
+func (s *Survey) Allocate() ([]cluster.Assignment, []cluster.Reason) {
+	p := newPlan(s)
+	for _, a := range s.Snap.Assignments {
 		written := slices.Contains(p.status(a.Service), a.Addr)
 		p.claim(a, written, !written || a.Pool != "" || p.claimed(a.Addr, a.Service))
 	}
@@ -88,11 +87,8 @@ type claim struct {
 
 // A plan is an allocation in the making.
 type plan struct {
-	snap *cluster.Snapshot
-	// settled are the addresses of Services that are settled. What follows is of
-	// the others.
-	settled []cluster.Assignment
-	holders []*holder // oldest first
+	*Survey
+	holders []*holder // that are not settled, oldest first
 	byName  map[cluster.Name]*holder
 	pools   []*pool // oldest first
 	taken   map[netip.Addr]*holder
@@ -126,22 +122,16 @@ func (p *pool) space(f corev1.IPFamily) space {
 	return p.v6
 }
 
-// newPlan leaves alone what is settled; nil: nothing is.
-func newPlan(snap *cluster.Snapshot, settled func(*cluster.Snapshot, *cluster.Spec) bool) *plan {
-	p := &plan{snap: snap, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr]*holder{}}
-	for _, s := range snap.Services {
-		if settled != nil && settled(snap, s.Spec) {
-			for _, a := range s.Status {
-				p.settled = append(p.settled, cluster.Assignment{Addr: a, Service: s.Name, Pool: cluster.PoolOf(snap.Pools, a)})
-			}
-			continue
-		}
-		h := &holder{Spec: s.Spec}
+// newPlan leaves alone what is settled.
+func newPlan(s *Survey) *plan {
+	p := &plan{Survey: s, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr]*holder{}}
+	for _, spec := range s.Open {
+		h := &holder{Spec: spec}
 		p.holders = append(p.holders, h)
-		p.byName[s.Name] = h
+		p.byName[spec.Name] = h
 	}
 	slices.SortStableFunc(p.holders, compareAge) // They are sorted by name.
-	for _, c := range snap.Pools {
+	for _, c := range s.Snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
 	slices.SortStableFunc(p.pools, func(a, b *pool) int { return cluster.CompareAge(a.Created, b.Created) })
@@ -159,13 +149,13 @@ type fence struct {
 
 // fence is that of an address, with nobody behind it if there is none.
 func (p *plan) fence(a netip.Addr) (f fence) {
-	c := p.snap.Claim(a)
+	c := p.Snap.Claim(a)
 	if c == nil {
 		return f
 	}
 	f.reserved = c.Reserved
 	for i, h := range c.Holders {
-		if p.snap.Service(h.Name) == nil {
+		if p.Snap.Service(h.Name) == nil {
 			f.gone = &c.Holders[i].Name
 			continue
 		}
@@ -176,7 +166,7 @@ func (p *plan) fence(a netip.Addr) (f fence) {
 
 // readClaims makes holders of those that Claims name.
 func (p *plan) readClaims() {
-	for _, c := range p.snap.Claims {
+	for _, c := range p.Loose {
 		for _, by := range c.Holders {
 			if h := p.byName[by.Name]; h != nil && !slices.Contains(h.Status, c.Addr) { // else it is in Assignments
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: h.Name}, false, true)
@@ -506,7 +496,7 @@ func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, ar
 }
 
 func (p *plan) assignments() []cluster.Assignment {
-	out := slices.Grow(p.settled, len(p.taken))
+	out := slices.Grow(slices.Clone(p.Held), len(p.taken))
 	for a, h := range p.taken {
 		as := cluster.Assignment{Addr: a, Service: h.Name}
 		if pool := p.poolOf(a); pool != nil {
@@ -514,7 +504,9 @@ func (p *plan) assignments() []cluster.Assignment {
 		}
 		out = append(out, as)
 	}
-	slices.SortFunc(out, cluster.Assignment.Compare)
+	if len(p.taken) != 0 {
+		slices.SortFunc(out, cluster.Assignment.Compare)
+	}
 	return out
 }
 

@@ -33,7 +33,7 @@ func TestSettledChangesNothing(t *testing.T) {
 			}
 		}
 		got, gotReasons := Allocate(s)
-		want, wantReasons := allocateBut(s, nil)
+		want, wantReasons := NewSurvey(s, nobody).Allocate()
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}
@@ -96,14 +96,78 @@ func (w *world) disturb() {
 	if len(names) == 0 {
 		return
 	}
-	switch s := w.services[names[w.IntN(len(names))]]; w.IntN(4) {
+	s := new(*w.services[names[w.IntN(len(names))]]) // a change is another pointer
+	w.services[s.Name] = s
+	switch w.IntN(4) {
 	case 0:
 		delete(w.services, s.Name)
 	case 1:
-		s.Status = append(s.Status, w.addr())
+		s.Status = append(slices.Clone(s.Status), w.addr())
 		slices.SortFunc(s.Status, netip.Addr.Compare)
 		s.Status = slices.Compact(s.Status)
 	case 2:
 		s.Requested, s.RequestedPool = w.service().Requested, w.service().RequestedPool
 	}
+}
+
+// A Survey made from the one before is that of someone who looks at everything.
+func TestSurveyNext(t *testing.T) {
+	type visible struct {
+		Held  []cluster.Assignment
+		Open  []*cluster.Spec
+		Loose []*cluster.Claim
+	}
+	see := func(s *Survey) visible { return visible{s.Held, s.Open, s.Loose} }
+	kept := 0
+	for seed := range uint64(worlds) {
+		w := newWorld(seed)
+		for range 12 { // so many that a change of one is not one of most
+			s := w.service()
+			s.Name.Name += "x"
+			w.services[s.Name] = s
+		}
+		assigned, _ := Allocate(w.snapshot())
+		writeStatus(w, assigned)
+		snap := w.snapshot()
+		snap.Claims = w.claims(assigned)
+		survey := NewSurvey(snap, Settled)
+		for range 10 {
+			snap = w.next(snap)
+			survey = survey.Next(snap)
+			if len(survey.Open) < len(snap.Services) {
+				kept++
+			}
+			got, want := see(survey), see(NewSurvey(snap, Settled))
+			if !slices.Equal(got.Held, want.Held) || !slices.Equal(got.Open, want.Open) || !slices.Equal(got.Loose, want.Loose) {
+				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
+			}
+		}
+	}
+	if kept < worlds {
+		t.Errorf("something was settled in %d worlds: too few to show anything", kept)
+	}
+}
+
+// next is another snapshot, with something changed and the rest the same pointers.
+func (w *world) next(was *cluster.Snapshot) *cluster.Snapshot {
+	claims := slices.Clone(was.Claims)
+	if n := w.IntN(8); n == 0 {
+		w.disturb()
+	} else if n < 4 && len(claims) > 0 {
+		i := w.IntN(len(claims))
+		if other := w.claims([]cluster.Assignment{{Addr: claims[i].Addr, Service: cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))}}}); len(other) == 1 && other[0].Addr == claims[i].Addr {
+			claims[i] = other[0]
+		} else {
+			claims = slices.Delete(claims, i, i+1)
+		}
+	} else if names := slices.SortedFunc(maps.Keys(w.services), cluster.Name.Compare); len(names) > 0 {
+		spec := *w.services[names[w.IntN(len(names))]]
+		if spec.Status = nil; w.IntN(2) == 0 && len(was.Claims) > 0 {
+			spec.Status = []netip.Addr{was.Claims[w.IntN(len(was.Claims))].Addr}
+		}
+		w.services[spec.Name] = &spec
+	}
+	snap := w.snapshot()
+	snap.Claims = claims
+	return snap
 }

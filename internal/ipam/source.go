@@ -68,7 +68,7 @@ func sameInput(a, b *cluster.Snapshot) bool {
 // allocate is Allocate for one who remembers what was assigned, and who is not
 // the only one to decide: other nodes do so as well.
 func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(snap, nil)
+	p := newPlan(NewSurvey(snap, nobody))
 	for _, a := range remembered {
 		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
@@ -81,6 +81,9 @@ func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluste
 	}
 	return p.assignments(), p.sortedReasons()
 }
+
+// nobody is a Rule: without claims nothing is settled for good.
+func nobody(*cluster.Snapshot, *cluster.Spec) bool { return false }
 
 // doubt says so when a node that starts now, and remembers nothing, could give h
 // another address than it has here: when that is not its own position in the

@@ -1,0 +1,188 @@
+package ipam
+
+import (
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A Survey parts a snapshot into what is settled and what is not. Of thousands of
+// Services nearly all are settled at any time, and to look at each of them again
+// whenever one changes is mostly waiting for memory: Next looks only at what has
+// changed.
+type Survey struct {
+	Snap *cluster.Snapshot
+	// Held are the addresses of the Services that are settled, sorted.
+	Held []cluster.Assignment
+	// Open are the other Services, sorted by name.
+	Open []*cluster.Spec
+	// Loose are the Claims that are not just what one settled Service needs, sorted
+	// by address.
+	Loose []*cluster.Claim
+
+	rule    Rule
+	settled []bool // by the index into Snap.Services
+}
+
+// A Rule says that a Service is settled. It goes by nothing of the snapshot but
+// its Pools and the Claims of the Service's addresses, and implies [Settled].
+type Rule func(*cluster.Snapshot, *cluster.Spec) bool
+
+// NewSurvey looks at everything.
+func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
+	s := &Survey{Snap: snap, rule: r, settled: make([]bool, len(snap.Services))}
+	for i, svc := range snap.Services {
+		if s.settled[i] = r(snap, svc.Spec); s.settled[i] {
+			s.Held = append(s.Held, held(snap, svc.Spec)...)
+		}
+	}
+	slices.SortFunc(s.Held, cluster.Assignment.Compare)
+	s.open()
+	s.loosen(snap.Claims)
+	return s
+}
+
+// Next is NewSurvey of another snapshot, by the same rule.
+func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
+	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
+	names := s.touched(snap, claims)
+	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
+		return NewSurvey(snap, s.rule)
+	}
+	n := &Survey{Snap: snap, Held: slices.Clone(s.Held), rule: s.rule, settled: s.carry(snap)}
+	doubtful := slices.Concat(s.Loose, claims)
+	for name := range names {
+		doubtful = append(doubtful, n.unsettle(s, name)...)
+		n.settle(name)
+	}
+	n.open()
+	n.loosen(doubtful)
+	return n
+}
+
+// touched are the Services that differ between two snapshots, or whose Claims do.
+func (s *Survey) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cluster.Name]struct{} {
+	names := map[cluster.Name]struct{}{}
+	sameSpec := func(a, b cluster.Service) bool { return a.Spec == b.Spec }
+	for _, svc := range differ(s.Snap.Services, snap.Services, sameSpec, compareServices) {
+		names[svc.Name] = struct{}{}
+	}
+	for _, c := range claims {
+		for _, h := range c.Holders {
+			names[h.Name] = struct{}{}
+		}
+	}
+	return names
+}
+
+// carry takes over what is known of the Services that have stayed the same.
+func (s *Survey) carry(snap *cluster.Snapshot) []bool {
+	settled := make([]bool, len(snap.Services))
+	j := 0
+	for i, svc := range snap.Services {
+		for j < len(s.settled) && s.Snap.Services[j].Spec != svc.Spec && s.Snap.Services[j].Name.Compare(svc.Name) <= 0 {
+			j++
+		}
+		if j < len(s.settled) && s.Snap.Services[j].Spec == svc.Spec {
+			settled[i] = s.settled[j]
+			j++
+		}
+	}
+	return settled
+}
+
+// unsettle drops what a Service held in the Survey before, and returns the Claims
+// of that.
+func (s *Survey) unsettle(before *Survey, name cluster.Name) (claims []*cluster.Claim) {
+	i, found := find(before.Snap.Services, name)
+	if !found || !before.settled[i] {
+		return nil
+	}
+	for _, a := range held(before.Snap, before.Snap.Services[i].Spec) {
+		if at, found := slices.BinarySearchFunc(s.Held, a, cluster.Assignment.Compare); found {
+			s.Held = slices.Delete(s.Held, at, at+1)
+		}
+		claims = append(claims, before.Snap.Claim(a.Addr))
+	}
+	return claims
+}
+
+// settle looks at a Service, if it is there.
+func (s *Survey) settle(name cluster.Name) {
+	i, found := find(s.Snap.Services, name)
+	if !found {
+		return
+	}
+	spec := s.Snap.Services[i].Spec
+	if s.settled[i] = s.rule(s.Snap, spec); !s.settled[i] {
+		return
+	}
+	for _, a := range held(s.Snap, spec) {
+		at, _ := slices.BinarySearchFunc(s.Held, a, cluster.Assignment.Compare)
+		s.Held = slices.Insert(s.Held, at, a)
+	}
+}
+
+// open fills in the Services that are not settled.
+func (s *Survey) open() {
+	for i, is := range s.settled {
+		if !is {
+			s.Open = append(s.Open, s.Snap.Services[i].Spec)
+		}
+	}
+}
+
+// loosen fills in the Claims that are loose, of those that may be; of some there
+// may be another version, or none.
+func (s *Survey) loosen(doubtful []*cluster.Claim) {
+	for _, c := range doubtful {
+		if is := s.Snap.Claim(c.Addr); is != nil && s.loose(is) {
+			s.Loose = append(s.Loose, is)
+		}
+	}
+	slices.SortFunc(s.Loose, compareClaims)
+	s.Loose = slices.Compact(s.Loose)
+}
+
+func (s *Survey) loose(c *cluster.Claim) bool {
+	if len(c.Holders) != 1 {
+		return true
+	}
+	i, found := find(s.Snap.Services, c.Holders[0].Name)
+	return !found || !s.settled[i] || !slices.Contains(s.Snap.Services[i].Status, c.Addr)
+}
+
+// held are the addresses of a settled Service.
+func held(snap *cluster.Snapshot, s *cluster.Spec) []cluster.Assignment {
+	all := make([]cluster.Assignment, len(s.Status))
+	for i, a := range s.Status {
+		all[i] = cluster.Assignment{Addr: a, Service: s.Name, Pool: cluster.PoolOf(snap.Pools, a)}
+	}
+	return all
+}
+
+// differ returns what is in one of two sorted lists and not in the other. What is
+// the same in both is not looked into.
+func differ[T any](a, b []T, same func(x, y T) bool, compare func(x, y T) int) (only []T) {
+	for len(a) > 0 && len(b) > 0 {
+		if same(a[0], b[0]) {
+			a, b = a[1:], b[1:]
+			continue
+		}
+		order := compare(a[0], b[0])
+		if order <= 0 {
+			only, a = append(only, a[0]), a[1:]
+		}
+		if order >= 0 {
+			only, b = append(only, b[0]), b[1:]
+		}
+	}
+	return slices.Concat(only, a, b)
+}
+
+func find(services []cluster.Service, name cluster.Name) (int, bool) {
+	return slices.BinarySearchFunc(services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+}
+
+func compareServices(a, b cluster.Service) int { return a.Name.Compare(b.Name) }
+func compareClaims(a, b *cluster.Claim) int    { return a.Addr.Compare(b.Addr) }
