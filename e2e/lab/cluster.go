@@ -208,6 +208,13 @@ func (e Endpoint) object(family corev1.IPFamily) discoveryv1.Endpoint {
 	}
 }
 
+func familyOf(a netip.Addr) corev1.IPFamily {
+	if a.Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
+}
+
 // PodAddr is a pod's address.
 func PodAddr(pod string, family corev1.IPFamily) netip.Addr {
 	node, number := pod[1:2], pod[1:]

@@ -8,10 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entered says which node each flow to a VIP's port entered the cluster by: source
-// port -> node, by the nodes' conntrack tables.
-func (l *Lab) Entered(protocol uint8, to netip.AddrPort) (map[uint16]string, error) {
-	by := map[uint16]string{}
+// A passage is a connection as the node translates it by which it enters the
+// cluster. The client's port alone does not name one: a minute ago it may have been
+// that of another connection, of which another node still has an entry.
+type passage struct {
+	client uint16 // port
+	pod    netip.Addr
+	saw    netip.AddrPort // what the pod sees as the client
+}
+
+// entered says which node each connection to a VIP's port entered the cluster by,
+// by the nodes' conntrack tables.
+func (l *Lab) entered(protocol uint8, to netip.AddrPort) (map[passage]string, error) {
+	by := map[passage]string{}
 	for _, n := range NodeNames {
 		flows, err := l.namespaces[n].conntrack(to.Addr())
 		if err != nil {
@@ -19,7 +28,9 @@ func (l *Lab) Entered(protocol uint8, to netip.AddrPort) (map[uint16]string, err
 		}
 		for _, f := range flows {
 			if f.Forward.Protocol == protocol && f.Forward.DstPort == to.Port() {
-				by[f.Forward.SrcPort] = n
+				pod, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
+				saw, _ := netip.AddrFromSlice(f.Reverse.DstIP)
+				by[passage{f.Forward.SrcPort, pod.Unmap(), netip.AddrPortFrom(saw.Unmap(), f.Reverse.DstPort)}] = n
 			}
 		}
 	}

@@ -255,17 +255,17 @@ func (s *Scene) CheckMasquerade(ctx context.Context, to netip.AddrPort, want ...
 	if err != nil {
 		return err
 	}
-	entered, err := s.Entered(6, to)
+	entered, err := s.entered(6, to)
 	if err != nil {
 		return err
 	}
 	var own, other int
 	var errs []error
 	for _, a := range answers {
-		node := entered[a.From.Port()]
+		node := entered[passage{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}]
 		switch see := a.Saw.Addr(); {
 		case node == "":
-			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s", a.From))
+			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s to %s, which saw %s", a.From, a.Pod, a.Saw))
 		case node == NodeOf(a.Pod) && see == a.From.Addr():
 			own++
 		case node != NodeOf(a.Pod) && see == NodeAddr(node, see):
