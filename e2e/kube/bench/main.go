@@ -37,7 +37,7 @@ type options struct {
 func main() {
 	o := options{sizes: []int{10, 1000, 5000}}
 	flag.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)", func(v string) error { return parseSizes(v, &o.sizes) })
-	flag.IntVar(&o.repeats, "repeats", 30, "how often each event is measured")
+	flag.IntVar(&o.repeats, "repeats", 20, "how often each event is measured")
 	flag.StringVar(&o.binary, "fanfare", "bin/fanfare", "the program to measure")
 	flag.StringVar(&o.source, "source", ".", "the root of the repository")
 	flag.StringVar(&o.output, "o", "docs/benchmarks.md", "the document to write")
