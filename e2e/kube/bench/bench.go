@@ -176,11 +176,7 @@ func (b *bench) findProcesses() error {
 		b.pids = append(b.pids, measured{p.name, pid})
 	}
 	for i, c := range b.Controllers {
-		name := "fanfare controller"
-		if i > 0 {
-			name = fmt.Sprintf("fanfare controller, in reserve %d", i)
-		}
-		b.pids = append(b.pids, measured{name, c.PID})
+		b.pids = append(b.pids, measured{fmt.Sprintf("fanfare controller %d", i+1), c.PID})
 	}
 	b.pids = append(b.pids,
 		measured{"kube-proxy", func() int { return b.proxy.PID() }},
