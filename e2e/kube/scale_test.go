@@ -15,13 +15,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// many is how many Services there are: as many as Kubernetes is tested with.
-const many = 5000
+const (
+	// many is how many Services there are.
+	many = 5000
+	// some of them are deleted again. The API server needs as long for all as for
+	// creating them, and shows nothing more; it ends with the test.
+	some = 500
+)
 
 // Services get addresses as fast as one client creates them, all different; they
 // are in the node's kernel, which refuses what is sent to them, as there are no
-// pods: EndpointSlices would be as many objects again. Another controller that takes over writes nothing; and when
-// they are deleted, nothing of them is left.
+// pods: EndpointSlices would be as many objects again. Another controller that
+// takes over writes nothing; and of those that are deleted nothing is left.
 func TestFiveThousandServices(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -58,17 +63,17 @@ spec: {addresses: [198.18.0.0/15]}
 
 		f.takeover(controller)
 		began = time.Now()
-		must(t, f.deleteMany())
+		must(t, f.deleteSome())
 		deleted := time.Now()
 		seldom(t, "the claims' end", func() error {
 			claims, err := f.claims()
 			if err == nil {
-				err = want(len(claims), 0)
+				err = want(len(claims), many-some)
 			}
 			return err
 		})
-		t.Logf("deleted in %s, the last claim gone %s later", round(deleted.Sub(began)), round(time.Since(deleted)))
-		seldom(t, "the kernel's table to be empty", func() error { return f.vips(0) })
+		t.Logf("%d deleted in %s, the last claim gone %s later", some, round(deleted.Sub(began)), round(time.Since(deleted)))
+		seldom(t, "the kernel to forget them", func() error { return f.vips(many - some) })
 	})
 }
 
@@ -106,10 +111,10 @@ func (f *fanfare) createMany(path string, object func(i int) string) {
 	must(f.T, all.Wait())
 }
 
-func (f *fanfare) deleteMany() error {
+func (f *fanfare) deleteSome() error {
 	var all errgroup.Group
 	all.SetLimit(16)
-	for i := range many {
+	for i := range some {
 		all.Go(func() error {
 			return f.Admin().discovery.RESTClient().Delete().AbsPath(fmt.Sprintf("/api/v1/namespaces/default/services/s%d", i)).Do(f.Context()).Error()
 		})
