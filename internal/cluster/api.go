@@ -190,15 +190,6 @@ func (a *API) logProblems(s *Snapshot) {
 	}
 }
 
-// ResourceVersion is the newest version of the Service's object that says what s
-// says, for a write that must not go over another one. Ok is false when the
-// object says something else by now, or is gone.
-func (a *API) ResourceVersion(s *Spec) (version string, ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.builder.ResourceVersion(s)
-}
-
 // Changed gets a value when there is another snapshot.
 func (a *API) Changed() <-chan struct{} { return a.changed }
 

@@ -205,13 +205,6 @@ func (s *apiServer) all() []runtime.Object {
 	return all
 }
 
-// versionOf is that of an object as it is now.
-func (s *apiServer) versionOf(key Key) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.objects[key].GetResourceVersion()
-}
-
 // An apiRequest is one that is understood.
 type apiRequest struct {
 	resource string

@@ -60,7 +60,6 @@ func Parse(objects ...runtime.Object) *Snapshot {
 // and a copy of the slices' pointers. It is for one goroutine.
 type Builder struct {
 	services  map[Name]*Spec
-	versions  map[Name]string          // newest resourceVersion of those in services
 	slices    map[Name]*slice          // by the slice's own name
 	byService map[Name]map[Name]*slice // by the Service, then the slice's own name
 	endpoints map[Name]*Endpoints      // joined, for Services in services
@@ -87,7 +86,6 @@ type Builder struct {
 func NewBuilder() *Builder {
 	return &Builder{
 		services:  map[Name]*Spec{},
-		versions:  map[Name]string{},
 		slices:    map[Name]*slice{},
 		byService: map[Name]map[Name]*slice{},
 		endpoints: map[Name]*Endpoints{},
@@ -125,9 +123,6 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		var s *Spec
 		s, p = parseService(o)
 		b.setService(key.Name, s)
-		if s != nil {
-			b.versions[key.Name] = o.ResourceVersion
-		}
 	case *discoveryv1.EndpointSlice:
 		var s *slice
 		s, p = parseSlice(o)
@@ -231,20 +226,6 @@ func (b *Builder) setService(name Name, s *Spec) {
 	if old == nil || s == nil {
 		b.joins[name] = struct{}{}
 	}
-	if s == nil {
-		delete(b.versions, name)
-	}
-}
-
-// ResourceVersion is the newest version of the Service's object that says what s
-// says. Ok is false when it says something else by now, or is gone: then another
-// snapshot has that. It is not in the Spec because it changes when nothing does
-// that matters.
-func (b *Builder) ResourceVersion(s *Spec) (version string, ok bool) {
-	if b.services[s.Name] != s {
-		return "", false
-	}
-	return b.versions[s.Name], true
 }
 
 // setClaim relies on that an address has one name, so that c is not another
