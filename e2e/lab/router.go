@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,9 +27,11 @@ const (
 type Router struct {
 	*Namespace
 	lab    *Lab
+	node   Node
 	kernel *netlink.Handle
 	procs  []*Process
 	software
+	installed map[string]software // by name: each has files of its own
 }
 
 // software is an implementation of BGP for a Router. What it does to the kernel
@@ -47,20 +50,43 @@ type software interface {
 }
 
 func (l *Lab) newRouter(n Node) (*Router, error) {
-	r := &Router{Namespace: l.namespaces[n.Name], lab: l}
+	r := &Router{Namespace: l.namespaces[n.Name], lab: l, node: n, installed: map[string]software{}}
 	var err error
 	if r.kernel, err = netlink.NewHandleAt(r.handle, unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("%s: %w", n.Name, err)
 	}
-	switch l.Software {
-	case FRR, "":
-		r.software, err = newFRR(r, n)
-	case BIRD:
-		r.software, err = newBIRD(r, n)
+	return r, r.install(cmp.Or(l.Software, FRR))
+}
+
+// install makes the software of a name the Router's. It does not start it.
+func (r *Router) install(name string) (err error) {
+	s := r.installed[name]
+	switch {
+	case s != nil:
+	case name == FRR:
+		s, err = newFRR(r, r.node)
+	case name == BIRD:
+		s, err = newBIRD(r, r.node)
 	default:
-		err = fmt.Errorf("router %q: the lab knows %s and %s", l.Software, FRR, BIRD)
+		err = fmt.Errorf("router %q: the lab knows %s and %s", name, FRR, BIRD)
 	}
-	return r, err
+	if err != nil {
+		return err
+	}
+	r.software, r.installed[name] = s, s
+	return nil
+}
+
+// Replace ends the software and starts that of another name in its place. All
+// sessions and routes come anew.
+func (r *Router) Replace(ctx context.Context, name string) error {
+	if err := r.Stop(); err != nil {
+		return err
+	}
+	if err := r.install(name); err != nil {
+		return err
+	}
+	return r.Start(ctx)
 }
 
 // run starts one of the software's daemons, and waits until it answers.

@@ -66,7 +66,8 @@ func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) 
 	if err := l.StartSpeakers(ctx, ours); err != nil {
 		return nil, err
 	}
-	return b, b.findProcesses()
+	b.findProcesses()
+	return b, nil
 }
 
 func (b *bench) close() { b.stop() }
@@ -76,8 +77,9 @@ type result struct {
 	Services int
 	Fill     fill
 	Created  created
-	Eager    moved // kube-proxy with minSyncPeriod 0s
-	Default  moved // and with its default
+	BIRD     created // the same with BIRD in FRR's place
+	Eager    moved   // kube-proxy with minSyncPeriod 0s
+	Default  moved   // and with its default
 	Idle     []share
 	Usage    []usage
 }
@@ -100,6 +102,10 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 		return r, fmt.Errorf("a Service is created: %w", err)
 	}
 	b.log.Info("created", "sample", fmt.Sprintf("%+v", r.Created))
+	if r.BIRD, err = b.createWithBIRD(ctx, repeats); err != nil {
+		return r, fmt.Errorf("a Service is created, with BIRD: %w", err)
+	}
+	b.log.Info("created with BIRD", "sample", fmt.Sprintf("%+v", r.BIRD))
 	if r.Eager, err = b.move(ctx, repeats); err != nil {
 		return r, fmt.Errorf("an endpoint changes: %w", err)
 	}
@@ -154,27 +160,25 @@ func (b *bench) usage() ([]usage, error) {
 	return all, errors.Join(errs...)
 }
 
-// findProcesses notes which processes there are. Those that the lab does not tell
-// the numbers of are found by the records that it keeps.
-func (b *bench) findProcesses() error {
-	recorded := func(name string) (func() int, error) {
+// recorded is a process that the lab does not tell the number of, by the record
+// that it keeps of it; 0, which nobody is, if there is none.
+func (b *bench) recorded(name string) func() int {
+	return func() (pid int) {
 		text, err := os.ReadFile(filepath.Join(b.Dir(), "pids", name))
-		if err != nil {
-			return nil, err
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &pid)
 		}
-		var pid int
-		_, err = fmt.Sscan(string(text), &pid)
-		return func() int { return pid }, err
-	}
-	for _, p := range []struct{ name, record string }{
-		{"fanfare speaker", "speaker-" + ours}, {"FRR zebra", "zebra"}, {"FRR bgpd", "bgpd"},
-	} {
-		pid, err := recorded(p.record)
 		if err != nil {
-			return err
+			b.log.Error("no record", "of", name, "err", err)
 		}
-		b.pids = append(b.pids, measured{p.name, pid})
+		return pid
 	}
+}
+
+// findProcesses notes which processes there are.
+func (b *bench) findProcesses() {
+	b.pids = append(b.pids, measured{"fanfare speaker", b.recorded("speaker-" + ours)},
+		measured{"FRR zebra", b.recorded("zebra")}, measured{"FRR bgpd", b.recorded("bgpd")})
 	for i, c := range b.Controllers {
 		b.pids = append(b.pids, measured{fmt.Sprintf("fanfare controller %d", i+1), c.PID})
 	}
@@ -185,7 +189,6 @@ func (b *bench) findProcesses() error {
 		measured{"kube-controller-manager", b.Kubernetes.ControllerManager.PID},
 		measured{"this program, with client and pods", os.Getpid},
 	)
-	return nil
 }
 
 // The ways to run kube-proxy: a word on how long it waits between two changes of

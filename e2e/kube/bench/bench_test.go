@@ -151,8 +151,9 @@ func TestReport(t *testing.T) {
 	c := change{s, s, s, s}
 	used := []usage{{Name: "fanfare speaker", RSS: 80e6, Peak: 90e6}}
 	cpu := []share{{"fanfare speaker", 0.015}}
+	news := created{s, s, s, s, s, s, s, s, s}
 	one := result{
-		Services: 10, Created: created{s, s, s, s, s, s, s, s, s}, Eager: moved{c, c, cpu}, Default: moved{c, c, cpu},
+		Services: 10, Created: news, BIRD: news, Eager: moved{c, c, cpu}, Default: moved{c, c, cpu},
 		Fill: fill{10, time.Second, 2 * time.Second, time.Second, time.Second, s, cpu}, Idle: cpu, Usage: used,
 	}
 	many := one

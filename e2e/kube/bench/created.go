@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
@@ -35,6 +36,32 @@ func (b *bench) create(ctx context.Context, repeats int) (c created, err error) 
 		}
 	}
 	return c, nil
+}
+
+// createWithBIRD measures with a router that holds no UPDATE back.
+func (b *bench) createWithBIRD(ctx context.Context, repeats int) (c created, err error) {
+	if err := b.replaceRouter(ctx, lab.BIRD); err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, b.replaceRouter(context.WithoutCancel(ctx), lab.FRR)) }()
+	return b.create(ctx, repeats)
+}
+
+// replaceRouter returns when the router has all routes again.
+func (b *bench) replaceRouter(ctx context.Context, software string) error {
+	if err := b.Router.Replace(ctx, software); err != nil {
+		return err
+	}
+	if err := b.AwaitSessions(ctx, ours); err != nil {
+		return err
+	}
+	return lab.Await(ctx, eventLimit, "the crowd's routes on the router", func() error {
+		out, err := b.Router.Run(ctx, "ip", "-4", "route", "show", "root", prefix)
+		if n := strings.Count(out, "\n"); err == nil && n < b.crowd {
+			err = fmt.Errorf("it has %d of %d", n, b.crowd)
+		}
+		return err
+	})
 }
 
 func (b *bench) createOne(ctx context.Context, c *created) (err error) {

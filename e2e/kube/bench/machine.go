@@ -19,7 +19,7 @@ type machine struct {
 	Cores                         int
 	CPU, Kernel                   string
 	Load                          string // how much else there was to do at the start
-	Go, Kubernetes, FRR           string
+	Go, Kubernetes, FRR, BIRD     string
 	Fanfare, NFT, OperatingSystem string
 }
 
@@ -42,6 +42,8 @@ func describe(ctx context.Context, b *bench) (m machine, err error) {
 	take(&m.Load, strings.Join(strings.Fields(string(load))[:1], " "), err)
 	frr, err := firstLine(ctx, "/usr/lib/frr/bgpd", "--version")
 	take(&m.FRR, strings.TrimPrefix(frr, "bgpd version "), err)
+	bird, err := firstLine(ctx, "/usr/sbin/bird", "--version")
+	take(&m.BIRD, strings.Replace(bird, "BIRD version", "BIRD", 1), err)
 	nft, err := firstLine(ctx, "nft", "--version")
 	take(&m.NFT, nft, err)
 	kubernetes, err := firstLine(ctx, b.tools, "kube-apiserver", "--version")

@@ -15,11 +15,14 @@ import (
 const maxServices = 50_000
 
 // pool has room for all of them and for those that are measured.
+// prefix has all addresses of Services.
+const prefix = "198.18.0.0/16"
+
 const pool = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: bench}
-spec: {addresses: [198.18.0.0/16]}
+spec: {addresses: [` + prefix + `]}
 `
 
 const (

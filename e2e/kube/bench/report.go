@@ -58,6 +58,10 @@ var rows = map[string]func(result) string{
 	"created/ours":    func(r result) string { return r.Created.Ours.String() },
 	"created/proxy":   func(r result) string { return r.Created.Proxy.String() },
 
+	"bird/update": func(r result) string { return r.BIRD.Update.String() },
+	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
+	"bird/answer": func(r result) string { return r.BIRD.Answer.String() },
+
 	"calm/taken":    func(r result) string { return r.Eager.Calm.Taken.String() },
 	"calm/rules":    func(r result) string { return both(r.Eager.Calm.Rules, r.Default.Calm.Rules).String() },
 	"calm/answer":   func(r result) string { return both(r.Eager.Calm.Answer, r.Default.Calm.Answer).String() },
