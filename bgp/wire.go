@@ -145,11 +145,14 @@ func (w *wire) release() {
 	}
 }
 
-// Write gets one whole message from GoBGP each time.
+// Write gets one whole message from GoBGP each time. A connection that one cannot
+// be written to is of no use any more; but GoBGP forgets it without closing it when
+// that one is its OPEN, as when a router that starts resets what it accepted.
 func (w *wire) Write(p []byte) (int, error) {
 	n, err := w.TCPConn.Write(p)
 	if err != nil {
 		w.note(func(f *wireFacts) { f.writeErr = err })
+		_ = w.Close()
 		return n, err
 	}
 	if len(p) < headerLen {

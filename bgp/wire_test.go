@@ -238,6 +238,21 @@ func TestNotificationArrives(t *testing.T) {
 	}
 }
 
+// GoBGP does not close a connection that it could not send its OPEN on; the next
+// attempt must not wait for that.
+func TestWireClosesWhenItCannotBeWrittenTo(t *testing.T) {
+	ours, theirs := pipe(t)
+	w := newWire(ours, make(chan struct{}, 1), func() {})
+	must(t, theirs.SetLinger(0)) // reset, as a router does that has no neighbour yet
+	must(t, theirs.Close())
+	eventually(t, "a failure", func() bool { _, err := w.Write(serialize(t, openMessage(65001))); return err != nil })
+	select {
+	case <-w.closed:
+	default:
+		t.Error("the connection is open still")
+	}
+}
+
 // GoBGP still takes connections where takeConnsFrom puts them.
 func TestTakeConns(t *testing.T) {
 	if err := takeConnsFrom(server.NewBgpServer(), make(chan net.Conn)); err != nil {
