@@ -32,7 +32,7 @@ e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make
 test: setup build kube-tools ## run every test that this machine can run, with the race detector
 	packages=$$(go list ./... | grep -v /e2e/); code=0; \
 	{ go test -race -count=1 -timeout=20m -json $$packages || code=$$?; \
-	  go test -race -count=1 -timeout=20m -json -p 1 ./e2e/... || code=$$?; exit $$code; } | go run ./hack/testsum
+	  go test -race -count=1 -timeout=40m -json -p 1 ./e2e/... || code=$$?; exit $$code; } | go run ./hack/testsum
 
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...
