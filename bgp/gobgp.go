@@ -308,8 +308,8 @@ func (e *engine) stop(ctx context.Context, keep bool) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		// It was seen to hang, about once in a thousand stops; whoever meets that
-		// wants to know where.
+		// This was seen once, on a busy machine, and not explained: whoever meets it
+		// next wants to know where it hangs.
 		return fmt.Errorf("GoBGP does not stop: %w\n%s", ctx.Err(), goroutines())
 	}
 }

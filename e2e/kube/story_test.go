@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -72,7 +71,7 @@ func laboratory(t *testing.T) *Lab {
 	if testing.Short() {
 		t.Skip("needs minutes")
 	}
-	if err := missing(); err != nil {
+	if err := lab.Missing("iptables"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
@@ -88,17 +87,4 @@ func laboratory(t *testing.T) *Lab {
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
 	return l
-}
-
-// missing says what the lab needs and this machine does not have.
-func missing() error {
-	if os.Geteuid() != 0 {
-		return errors.New("the lab needs root")
-	}
-	for _, tool := range []string{"ip", "nft", "iptables", "vtysh", "conntrack", "/usr/lib/frr/bgpd"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("the lab needs %w; hack/setup.sh installs it", err)
-		}
-	}
-	return nil
 }

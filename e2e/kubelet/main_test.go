@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
 // The tests share one cluster, built by the first that asks for it. Each leaves it
@@ -70,13 +70,8 @@ func kubelets(t *testing.T) *cluster {
 
 // missing says what kubelets need and this machine does not have.
 func missing() error {
-	if os.Geteuid() != 0 {
-		return errors.New("kubelets need root")
-	}
-	for _, tool := range []string{"ip", "nft", "conntrack", "vtysh", "/usr/lib/frr/bgpd", "containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("kubelets need %w; hack/setup.sh installs it", err)
-		}
+	if err := lab.Missing("containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"); err != nil {
+		return err
 	}
 	if _, err := os.Stat(cgroups + "/cgroup.controllers"); err == nil {
 		return errors.New("kubelets are set up for cgroup v1 here, and this machine has cgroup v2 alone")

@@ -55,7 +55,7 @@ func wiring(t *testing.T) *Lab {
 	if testing.Short() {
 		t.Skip("needs minutes")
 	}
-	if err := missing(); err != nil {
+	if err := Missing("/usr/sbin/bird"); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
@@ -66,19 +66,6 @@ func wiring(t *testing.T) *Lab {
 		t.Fatal(shared.errUp)
 	}
 	return shared.lab
-}
-
-// missing says what the lab needs and this machine does not have.
-func missing() error {
-	if os.Geteuid() != 0 {
-		return errors.New("the lab needs root")
-	}
-	for _, tool := range []string{"ip", "nft", "vtysh", "conntrack", "/usr/lib/frr/bgpd", "/usr/sbin/bird"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return fmt.Errorf("the lab needs %w; hack/setup.sh installs it", err)
-		}
-	}
-	return nil
 }
 
 func upForTests() (*Lab, error) {
