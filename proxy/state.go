@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/netip"
+	"time"
 )
 
 // A State is everything that the proxy of one node shall forward. It is a plain
@@ -20,6 +21,44 @@ type State struct {
 	Owned []netip.Prefix // sorted, not overlapping
 
 	Clients LocalClients
+
+	SNAT SNAT
+}
+
+// SNAT says how the source of a flow is replaced where a Target or a hairpin
+// needs it. The zero value masquerades, to ports fully at random.
+type SNAT struct {
+	Ports Ports
+	// Sources are the addresses to use instead of that of the interface by
+	// which the flow leaves, at most one for each family: a node may have many,
+	// and a firewall may know only one. They must be the node's own.
+	Sources []netip.Addr
+	// Never are networks of backends whose flows keep their source, since the
+	// network itself brings their replies back this way. Hairpins are replaced
+	// all the same: a pod answers itself directly.
+	Never []netip.Prefix // sorted, not overlapping
+	// Mark is set, and no other bit changed, on the first packet of a flow whose
+	// source is replaced, so that rules of others can tell. The zero value marks
+	// nothing where the renderer needs no mark of its own.
+	Mark Mark
+}
+
+// Ports is how the source port of a replaced source is chosen.
+type Ports uint8
+
+const (
+	// PortFullyRandom is the kernel's --random-fully: nodes and CPUs that choose at the
+	// same time seldom choose alike (kubernetes#56903).
+	PortFullyRandom Ports = iota
+	// PortRandom hashes the flow with a secret, the kernel's --random.
+	PortRandom
+	// PortKept keeps the client's port where it is free.
+	PortKept
+)
+
+// A Mark is bits of the packet mark. Those outside of Mask are others'.
+type Mark struct {
+	Value, Mask uint32 // Value has no bit outside of Mask
 }
 
 // LocalClients says which traffic comes from this node's own pods. Such a
@@ -48,7 +87,37 @@ type Frontend struct {
 
 	External Target // for clients outside this node
 	Internal Target // for this node's pods and processes
+
+	Scheduler Scheduler
+	// Affinity is how long a client without an open flow comes back to the
+	// backend that it had, 1 s to 24 h; zero: each flow is scheduled anew.
+	Affinity time.Duration
+	// Sources are the networks of clients that may use the frontend, external and
+	// internal ones; nil: all. A flow of another is dropped, as
+	// spec.loadBalancerSourceRanges has it, and flows that became forbidden end.
+	Sources []netip.Prefix // sorted, not overlapping
+	// Draining are backends that get no new flows, from anybody here, but keep
+	// those that they have: a pod that terminates. A TCP flow to a backend that is
+	// in neither Target nor here any more ends with a reset.
+	Draining []netip.AddrPort // sorted, no two alike
 }
+
+// A Scheduler chooses the backend of a new flow.
+type Scheduler uint8
+
+const (
+	// Random chooses each with the same probability.
+	Random Scheduler = iota
+	// RoundRobin gives each its turn.
+	RoundRobin
+	// SourceHash gives all flows of a client's address the same backend, as long as
+	// the number of backends stays.
+	SourceHash
+	// Maglev hashes the flow's addresses and ports onto a table that all nodes
+	// have alike and that changes little when a backend comes or goes
+	// (Eisenbud et al., NSDI 2016, section 3.4). It heeds weights.
+	Maglev
+)
 
 // A Target says what becomes of a new flow.
 type Target struct {
@@ -64,6 +133,9 @@ type Target struct {
 type Backend struct {
 	Addr netip.AddrPort
 	Node string // empty: unknown, so remote
+	// Weight is its share in relation to the others', for the schedulers that heed
+	// it; zero counts as one.
+	Weight uint16
 }
 
 // Miss is what happens to a flow for which there is no backend.
