@@ -336,8 +336,11 @@ type endpoints struct {
 	usable []cluster.Endpoint
 	// local are the usable ones of this node by the same rule applied to this
 	// node alone: a pod that terminates here serves those who still come here,
-	// even when others are ready elsewhere.
+	// even when others are ready elsewhere. Only with externalTrafficPolicy Local.
 	local []cluster.Endpoint
+	// rest are in neither: they terminate, or are not ready. They get no new
+	// flows and keep those that they have.
+	rest []cluster.Endpoint
 	// here says that this node is one to come to: it has one of usable.
 	here bool
 }
@@ -354,7 +357,11 @@ func (v *view) sort(s cluster.Service, addr netip.Addr) endpoints {
 			}
 		}
 	}
-	e := endpoints{usable: usable(all, s.PublishNotReady), local: usable(mine, s.PublishNotReady)}
+	e := endpoints{usable: usable(all, s.PublishNotReady)}
+	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		e.local = usable(mine, s.PublishNotReady)
+	}
+	e.rest = outside(all, e.usable, e.local)
 	e.here = slices.ContainsFunc(e.usable, func(e cluster.Endpoint) bool { return e.Node == v.node && e.Node != "" })
 	return e
 }
@@ -380,6 +387,28 @@ func usable(all []cluster.Endpoint, notReady bool) []cluster.Endpoint {
 		}
 	}
 	return use
+}
+
+// outside returns what of all is in neither part; each is a part of all, in the same
+// order.
+func outside(all, one, other []cluster.Endpoint) (rest []cluster.Endpoint) {
+	if len(all) == len(one) {
+		return nil
+	}
+	next := func(part *[]cluster.Endpoint, e cluster.Endpoint) bool {
+		if len(*part) == 0 || (*part)[0] != e {
+			return false
+		}
+		*part = (*part)[1:]
+		return true
+	}
+	for _, e := range all {
+		inOne, inOther := next(&one, e), next(&other, e)
+		if !inOne && !inOther {
+			rest = append(rest, e)
+		}
+	}
+	return rest
 }
 
 // verdict says why the Service is not announced from this node because of its
@@ -444,6 +473,7 @@ func (v *view) frontend(s *cluster.Spec, p cluster.Port, e endpoints) proxy.Fron
 		// named external, and kube-proxy treats them so.
 		Internal: proxy.Target{Backends: all, Remote: proxy.Preserve},
 		External: proxy.Target{Backends: all, Remote: proxy.Masquerade},
+		Draining: draining(e.rest, p),
 	}
 	if p.Name != "" {
 		f.Name += ":" + p.Name
@@ -468,6 +498,17 @@ func backends(list []cluster.Endpoint, p cluster.Port) []proxy.Backend {
 	}
 	slices.SortFunc(out, func(a, b proxy.Backend) int { return a.Addr.Compare(b.Addr) })
 	return slices.CompactFunc(out, func(a, b proxy.Backend) bool { return a.Addr == b.Addr })
+}
+
+// draining are the endpoints of a port among those that get no new flows.
+func draining(rest []cluster.Endpoint, p cluster.Port) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, e := range rest {
+		if e.PortName == p.Name && e.Protocol == p.Protocol {
+			out = append(out, e.Addr)
+		}
+	}
+	return out // sorted, as Endpoints are for each port
 }
 
 // protocol translates; Parse lets through no others.

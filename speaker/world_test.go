@@ -122,11 +122,12 @@ func (w *world) endpoints(i int) {
 		}
 		e := cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: worldNodes[pod%len(worldNodes)],
 			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)}
-		switch w.IntN(5) {
+		switch w.IntN(6) {
 		case 0:
 			e.Serving, e.Terminating = true, true
 		case 1:
 			e.Terminating = true
+		case 2: // not ready yet, or not any more
 		default:
 			e.Ready, e.Serving = true, true
 		}
