@@ -2,12 +2,16 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
@@ -187,38 +191,91 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// The controller that leads is deleted. The other one takes over, and a Service
-// that comes meanwhile gets its address.
+// The controller that leads is deleted. Another one takes over, and a Service that
+// comes when it has let go of the Lease gets its address from that one.
 func TestControllerLeaderDeleted(t *testing.T) {
 	underLoad(t, func(ctx context.Context, r *trial) {
-		leader := r.leader()
+		old := r.leader()
 		began := time.Now()
-		r.kubectl("-n", "fanfare-system", "delete", "pod", leader, "--wait=false")
+		r.kubectl("-n", "fanfare-system", "delete", "pod", old, "--wait=false")
+		// Until its kubelet has heard of that, and tells it, it leads and gives
+		// addresses.
+		must(t, lab.Await(ctx, 60*time.Second, old+" to let go of the Lease", func() error {
+			holder, err := r.holder(ctx)
+			if err == nil && strings.HasPrefix(holder, old+"_") {
+				err = fmt.Errorf("%s holds it", holder)
+			}
+			return err
+		}))
+		t.Logf("%s led and was deleted; it let go of the Lease after %s", old, since(began))
+		began = time.Now()
 		must(t, r.Kubernetes.Admin().Create(ctx, service("late", "Local")))
 		t.Cleanup(func() { must(t, r.Kubernetes.Admin().Delete(context.WithoutCancel(ctx), service("late", "Local"))) })
 		vip, err := r.address(ctx, "late")
 		must(t, err)
-		t.Logf("%s led and was deleted; a Service that was created then had %s after %s", leader, vip, since(began))
-		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, vip, nodes...))
-		if now := r.leader(); now == leader {
-			t.Errorf("%s still leads", now)
+		took := since(began)
+		must(t, r.Router.AwaitNextHops(ctx, 30*time.Second, vip, nodes...))
+		leads, gave := r.leader(), r.giver(ctx, "late")
+		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, gave, leads)
+		if leads == old || !strings.HasPrefix(gave, leads+"_") {
+			t.Errorf("%s leads, and %s gave the address: want both to be one that is not %s", leads, gave, old)
 		}
-		r.awaitGone("fanfare-system", []string{leader})
+		r.awaitGone("fanfare-system", []string{old})
 		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
 	})
 }
 
-// leader is the pod whose controller leads.
-func (r *trial) leader() string {
-	r.Helper()
-	holder := r.kubectl("-n", "fanfare-system", "get", "lease", "fanfare-controller", "-o", "jsonpath={.spec.holderIdentity}")
-	for _, p := range r.pods("fanfare-system", controllers) {
-		if strings.HasPrefix(holder, p) {
-			return p
+// holder is the process that holds the controllers' Lease, empty if none does.
+func (r *trial) holder(ctx context.Context) (string, error) {
+	leases, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"})
+	if err != nil {
+		return "", err
+	}
+	for _, l := range leases {
+		if l.GetName() == "fanfare-controller" {
+			holder, _, err := unstructured.NestedString(l.Object, "spec", "holderIdentity")
+			return holder, err
 		}
 	}
-	r.Fatalf("%q leads, which is no controller's pod", holder)
-	return ""
+	return "", errors.New("there is no Lease fanfare-controller")
+}
+
+// leader waits until a controller leads, and returns its pod. For some seconds
+// after one has stopped nobody does.
+func (r *trial) leader() (pod string) {
+	r.Helper()
+	must(r.T, lab.Await(r.Context(), 60*time.Second, "a controller that leads", func() error {
+		holder, err := r.holder(r.Context())
+		if err != nil {
+			return err
+		}
+		pods := r.pods("fanfare-system", controllers)
+		i := slices.IndexFunc(pods, func(p string) bool { return strings.HasPrefix(holder, p+"_") })
+		if i < 0 {
+			return fmt.Errorf("%q holds the Lease, of the pods %v", holder, pods)
+		}
+		pod = pods[i]
+		return nil
+	}))
+	return pod
+}
+
+// giver waits for the Event that says who gave a Service its address.
+func (r *trial) giver(ctx context.Context, service string) (who string) {
+	r.Helper()
+	uid := r.kubectl("-n", "shop", "get", "service", service, "-o", "jsonpath={.metadata.uid}")
+	must(r.T, lab.Await(ctx, 30*time.Second, "the Event of "+service+"'s address", func() error {
+		events, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
+		for _, e := range events {
+			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid") // not a namesake
+			if about == uid && e.Object["reason"] == "Assigned" {
+				who, _, err = unstructured.NestedString(e.Object, "reportingInstance")
+				return err
+			}
+		}
+		return errors.Join(err, errors.New("there is none"))
+	}))
+	return who
 }
 
 // A kubelet dies. Its pods live, and serve until Kubernetes gives up the node; then
