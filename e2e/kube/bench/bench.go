@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
@@ -80,8 +82,8 @@ type result struct {
 	BIRD     created // the same with BIRD in FRR's place
 	Eager    moved   // kube-proxy with minSyncPeriod 0s
 	Default  moved   // and with its default
-	Idle     []share
-	Usage    []usage
+	Idle     []measure.Share
+	Usage    []measure.Usage
 }
 
 // measure fills the cluster up to n Services and measures with them.
@@ -126,7 +128,7 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 // idleSpan is how long a cluster in which nothing happens is watched.
 const idleSpan = 10 * time.Second
 
-func (b *bench) idle(ctx context.Context) ([]share, error) {
+func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
 	before, err := b.usage()
 	if err != nil {
 		return nil, err
@@ -136,7 +138,7 @@ func (b *bench) idle(ctx context.Context) ([]share, error) {
 		return nil, err
 	}
 	after, err := b.usage()
-	return shares(before, after, time.Since(began)), err
+	return measure.Shares(before, after, time.Since(began)), err
 }
 
 // pause waits for a time that is part of what is measured.
@@ -150,11 +152,11 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // usage reads what every process uses.
-func (b *bench) usage() ([]usage, error) {
-	var all []usage
+func (b *bench) usage() ([]measure.Usage, error) {
+	var all []measure.Usage
 	var errs []error
 	for _, p := range b.pids {
-		u, err := usageOf(p.name, p.pid())
+		u, err := measure.UsageOf(p.name, p.pid())
 		all, errs = append(all, u), append(errs, err)
 	}
 	return all, errors.Join(errs...)
@@ -242,7 +244,7 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 
 // proxySynced says whether kube-proxy has written what it has heard.
 func (b *bench) proxySynced(ctx context.Context) (bool, error) {
-	m, err := scrape(ctx, func(ctx context.Context) (conn, error) { return b.dial(ctx, theirs, "127.0.0.1:10249") })
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, theirs, "127.0.0.1:10249") })
 	if err != nil {
 		return false, err
 	}
@@ -253,6 +255,6 @@ func (b *bench) proxySynced(ctx context.Context) (bool, error) {
 
 // forwarded is how many addresses Fanfare's kernel forwards.
 func (b *bench) forwarded(ctx context.Context) (int, error) {
-	m, err := scrape(ctx, func(ctx context.Context) (conn, error) { return dialUnix(ctx, b.Speaker(ours).RunDir) })
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, b.Speaker(ours).RunDir) })
 	return int(m["fanfare_proxy_vips"]), err
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
@@ -15,15 +16,15 @@ import (
 // EndpointSlice is there. All times are from the request, but FRR's share, which
 // is from the UPDATE's arrival at the router to the route in its kernel.
 type created struct {
-	Taken   sample // the API server has answered the request
-	Address sample // a client that watches sees the address
-	Rules   sample // the address is in the kernel of Fanfare's node
-	Update  sample // the announcement has reached the router
-	Route   sample // the route is in the router's kernel
-	Answer  sample // a client behind the router has the first answer
-	FRR     sample // the UPDATE's way from there to the kernel
-	Ours    sample // the first answer, without that
-	Proxy   sample // the Service is in the kernel of kube-proxy's node
+	Taken   measure.Sample // the API server has answered the request
+	Address measure.Sample // a client that watches sees the address
+	Rules   measure.Sample // the address is in the kernel of Fanfare's node
+	Update  measure.Sample // the announcement has reached the router
+	Route   measure.Sample // the route is in the router's kernel
+	Answer  measure.Sample // a client behind the router has the first answer
+	FRR     measure.Sample // the UPDATE's way from there to the kernel
+	Ours    measure.Sample // the first answer, without that
+	Proxy   measure.Sample // the Service is in the kernel of kube-proxy's node
 }
 
 func (b *bench) create(ctx context.Context, repeats int) (c created, err error) {
@@ -73,7 +74,7 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
-	theirEyes, err := lookOut(b.Namespace(theirs), chainOf(name))
+	theirEyes, err := measure.LookOut(b.Namespace(theirs), chainOf(name))
 	if err != nil {
 		return err
 	}
@@ -94,7 +95,7 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 	if err != nil {
 		return err
 	}
-	proxied, err := theirEyes.await(ctx)
+	proxied, err := theirEyes.Await(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 		return nil
 	})
 	for _, s := range []struct {
-		to *sample
+		to *measure.Sample
 		at time.Time
 	}{
 		{&c.Taken, taken}, {&c.Address, is.at}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
@@ -17,12 +18,12 @@ const creators = 8
 // A fill is what it takes to get many Services. Times are from the first request.
 type fill struct {
 	Services int
-	Created  time.Duration // the API server has taken the last one
-	Assigned time.Duration // the last one has an address, as a client sees it
-	Kernel   time.Duration // all are in the kernel of Fanfare's node
-	Proxy    time.Duration // kube-proxy has written all
-	Each     sample        // from a Service's own request to its address
-	CPU      []share       // while they were created and written
+	Created  time.Duration   // the API server has taken the last one
+	Assigned time.Duration   // the last one has an address, as a client sees it
+	Kernel   time.Duration   // all are in the kernel of Fanfare's node
+	Proxy    time.Duration   // kube-proxy has written all
+	Each     measure.Sample  // from a Service's own request to its address
+	CPU      []measure.Share // while they were created and written
 }
 
 // fill creates Services until there are n, and waits until everybody has done
@@ -58,7 +59,7 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 		return f, err
 	}
 	after, err := b.usage()
-	f.CPU = shares(before, after, time.Since(began))
+	f.CPU = measure.Shares(before, after, time.Since(began))
 	return f, err
 }
 

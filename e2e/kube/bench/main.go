@@ -1,6 +1,6 @@
 // Command bench measures Fanfare and kube-proxy side by side, on a real control
-// plane with a real router, and writes what it saw to docs/benchmarks.md:
-// `make bench-kube`.
+// plane with a real router, and writes what it saw into its section of
+// docs/benchmarks.md: `make bench-kube`.
 //
 // Fanfare's speaker runs on node n1, kube-proxy on node n3: each has a network
 // namespace of its own, and neither sees the other's rules. Both read the same
@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 )
 
 // An options value is what the flags say.
@@ -104,5 +105,5 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	fmt.Println(text)
-	return os.WriteFile(o.output, []byte(text), 0o644)
+	return measure.WriteSection(o.output, "make bench-kube", text)
 }

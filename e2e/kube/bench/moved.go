@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 )
 
 // moved is what happens when the only endpoint of a Service is replaced by
@@ -14,15 +16,15 @@ import (
 type moved struct {
 	Calm, Churn change
 	// CPU is what was used during the churn.
-	CPU []share
+	CPU []measure.Share
 }
 
 // A change is what one event leads to.
 type change struct {
-	Taken  sample // the API server has answered the request
-	Rules  sample // in the kernel of Fanfare's node
-	Answer sample // a client behind the router has an answer of the new pod
-	Proxy  sample // in the kernel of kube-proxy's node
+	Taken  measure.Sample // the API server has answered the request
+	Rules  measure.Sample // in the kernel of Fanfare's node
+	Answer measure.Sample // a client behind the router has an answer of the new pod
+	Proxy  measure.Sample // in the kernel of kube-proxy's node
 }
 
 // churnRate is how many other Services' endpoints change in a second.
@@ -93,11 +95,11 @@ func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *c
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
 	p := realPod(pod)
-	ourEyes, err := lookOut(b.Namespace(ours), endpoint(p.addr))
+	ourEyes, err := measure.LookOut(b.Namespace(ours), endpoint(p.addr))
 	if err != nil {
 		return err
 	}
-	theirEyes, err := lookOut(b.Namespace(theirs), endpoint(p.addr))
+	theirEyes, err := measure.LookOut(b.Namespace(theirs), endpoint(p.addr))
 	if err != nil {
 		return err
 	}
@@ -110,11 +112,11 @@ func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *c
 	if err != nil {
 		return err
 	}
-	ruled, err := ourEyes.await(ctx)
+	ruled, err := ourEyes.Await(ctx)
 	if err != nil {
 		return err
 	}
-	proxied, err := theirEyes.await(ctx)
+	proxied, err := theirEyes.Await(ctx)
 	if err != nil {
 		return err
 	}
@@ -157,7 +159,7 @@ func (b *bench) withChurn(ctx context.Context, m *moved, do func(context.Context
 	cancel(nil)
 	<-done
 	after, usageErr := b.usage()
-	m.CPU = shares(before, after, time.Since(began))
+	m.CPU = measure.Shares(before, after, time.Since(began))
 	return errors.Join(err, usageErr)
 }
 

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 )
 
 // A report is everything that the document says.
@@ -78,10 +80,10 @@ var rows = map[string]func(result) string{
 	"fill/services": func(r result) string { return thousands(r.Fill.Services) },
 	"fill/created":  func(r result) string { return speed(r.Fill.Services, r.Fill.Created) },
 	"fill/assigned": func(r result) string { return speed(r.Fill.Services, r.Fill.Assigned) },
-	"fill/lag":      func(r result) string { return pretty(r.Fill.Assigned - r.Fill.Created) },
+	"fill/lag":      func(r result) string { return measure.Pretty(r.Fill.Assigned - r.Fill.Created) },
 	"fill/each":     func(r result) string { return r.Fill.Each.String() },
-	"fill/kernel":   func(r result) string { return pretty(r.Fill.Kernel) },
-	"fill/proxy":    func(r result) string { return pretty(r.Fill.Proxy) },
+	"fill/kernel":   func(r result) string { return measure.Pretty(r.Fill.Kernel) },
+	"fill/proxy":    func(r result) string { return measure.Pretty(r.Fill.Proxy) },
 }
 
 // row is a line of a table: what it is about, and a cell for each result.
@@ -126,7 +128,7 @@ func (r report) used(what, name string) (string, error) {
 	return line(cells), nil
 }
 
-func memory(all []usage, name string) string {
+func memory(all []measure.Usage, name string) string {
 	for _, u := range all {
 		if u.Name == name {
 			return fmt.Sprintf("%d / %d MB", u.RSS/1e6, u.Peak/1e6)
@@ -136,7 +138,7 @@ func memory(all []usage, name string) string {
 }
 
 // core writes a part of one core.
-func core(all []share, name string) string {
+func core(all []measure.Share, name string) string {
 	for _, s := range all {
 		if s.Name == name {
 			return fmt.Sprintf("%.1f %%", 100*s.Core)
@@ -146,19 +148,19 @@ func core(all []share, name string) string {
 }
 
 // both joins two samples of one thing.
-func both(a, b sample) sample { return append(append(sample(nil), a...), b...) }
+func both(a, b measure.Sample) measure.Sample { return append(append(measure.Sample(nil), a...), b...) }
 
 // ratio is how many times longer the median of a is than that of b.
-func ratio(a, b sample) string {
+func ratio(a, b measure.Sample) string {
 	if len(b) == 0 {
 		return "–"
 	}
-	return fmt.Sprintf("%.0f ×", float64(a.quantile(0.5))/float64(b.quantile(0.5)))
+	return fmt.Sprintf("%.0f ×", float64(a.Quantile(0.5))/float64(b.Quantile(0.5)))
 }
 
 // speed is a time and what it makes a second.
 func speed(n int, d time.Duration) string {
-	return fmt.Sprintf("%s, %.0f a second", pretty(d), float64(n)/d.Seconds())
+	return fmt.Sprintf("%s, %.0f a second", measure.Pretty(d), float64(n)/d.Seconds())
 }
 
 func thousands(n int) string {

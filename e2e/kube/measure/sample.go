@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// A sample is how long one thing took, each time.
-type sample []time.Duration
+// A Sample is how long one thing took, each time.
+type Sample []time.Duration
 
-// quantile is the smallest duration that is not exceeded by a part q of all.
-func (s sample) quantile(q float64) time.Duration {
+// Quantile is the smallest duration that is not exceeded by a part q of all.
+func (s Sample) Quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
 	}
@@ -20,16 +20,18 @@ func (s sample) quantile(q float64) time.Duration {
 }
 
 // String is the median and the 95th percentile.
-func (s sample) String() string {
+func (s Sample) String() string {
 	if len(s) == 0 {
 		return "–"
 	}
-	return fmt.Sprintf("%s / %s", pretty(s.quantile(0.5)), pretty(s.quantile(0.95)))
+	return fmt.Sprintf("%s / %s", Pretty(s.Quantile(0.5)), Pretty(s.Quantile(0.95)))
 }
 
-// pretty writes a duration with two or three digits that matter.
-func pretty(d time.Duration) string {
+// Pretty writes a duration with two or three digits that matter.
+func Pretty(d time.Duration) string {
 	switch ms := float64(d) / float64(time.Millisecond); {
+	case ms < 0.9995:
+		return fmt.Sprintf("%.0f µs", ms*1000)
 	case ms < 9.95:
 		return fmt.Sprintf("%.1f ms", ms)
 	case ms < 999.5:

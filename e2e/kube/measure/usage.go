@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A usage is what a process has used so far, and holds now.
-type usage struct {
+// A Usage is what a process has used so far, and holds now.
+type Usage struct {
 	Name string
 	RSS  int64         // bytes
 	Peak int64         // bytes, the most that it has held
@@ -20,7 +20,8 @@ type usage struct {
 // Go runs on.
 const clockTick = 10 * time.Millisecond
 
-func usageOf(name string, pid int) (u usage, err error) {
+// UsageOf reads what a process has used. The name is for people.
+func UsageOf(name string, pid int) (u Usage, err error) {
 	u.Name = name
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -63,20 +64,20 @@ func cpuTime(stat string) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// A share is a part of one core that a process used for a while.
-type share struct {
+// A Share is a part of one core that a process used for a while.
+type Share struct {
 	Name string
 	Core float64
 }
 
-// shares compares two readings of the same processes, of which the second may
+// Shares compares two readings of the same processes, of which the second may
 // have more.
-func shares(before, after []usage, span time.Duration) []share {
-	var all []share
+func Shares(before, after []Usage, span time.Duration) []Share {
+	var all []Share
 	for _, u := range after {
 		for _, was := range before {
 			if was.Name == u.Name {
-				all = append(all, share{u.Name, (u.CPU - was.CPU).Seconds() / span.Seconds()})
+				all = append(all, Share{u.Name, (u.CPU - was.CPU).Seconds() / span.Seconds()})
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"bufio"
@@ -6,30 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-type conn = net.Conn
-
-func (b *bench) dial(ctx context.Context, node, to string) (conn, error) {
-	addr, err := netip.ParseAddrPort(to)
-	if err != nil {
-		return nil, err
-	}
-	return b.Namespace(node).Dial(ctx, "tcp", netip.AddrPort{}, addr)
-}
-
-func dialUnix(ctx context.Context, runDir string) (conn, error) {
-	return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(runDir))
-}
-
-// scrape reads the metrics of a process. Those that differ in labels are added up.
-func scrape(ctx context.Context, dial func(context.Context) (conn, error)) (map[string]float64, error) {
+// Scrape reads the metrics of a process. Those that differ in labels are added up.
+func Scrape(ctx context.Context, dial func(context.Context) (net.Conn, error)) (map[string]float64, error) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },

@@ -1,12 +1,10 @@
-package main
+package measure
 
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
-	"net/netip"
 	"sync"
 	"syscall"
 	"time"
@@ -16,11 +14,11 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// A lookout waits for the first change of a node's tables that adds something in
+// A Lookout waits for the first change of a node's tables that adds something in
 // which certain bytes stand. It knows neither Fanfare's tables nor kube-proxy's,
 // and times both in the same way: by when the kernel told of the change, having
 // made it.
-type lookout struct {
+type Lookout struct {
 	node   string
 	ears   io.Closer
 	found  chan time.Time // capacity 1
@@ -30,15 +28,15 @@ type lookout struct {
 	want []byte // nil once it was found
 }
 
-// lookOut begins to look out for what is in want, on a node.
-func lookOut(n *lab.Namespace, want []byte) (*lookout, error) {
-	l := &lookout{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
+// LookOut begins to look out for what is in want, on a node.
+func LookOut(n *lab.Namespace, want []byte) (*Lookout, error) {
+	l := &Lookout{node: n.Name, found: make(chan time.Time, 1), failed: make(chan error, 1), want: want}
 	var err error
 	l.ears, err = n.HearTables(l.hear, func(err error) { l.failed <- err })
 	return l, err
 }
 
-func (l *lookout) hear(at time.Time, text []byte) error {
+func (l *Lookout) hear(at time.Time, text []byte) error {
 	messages, err := syscall.ParseNetlinkMessage(text)
 	if err != nil {
 		return err
@@ -67,8 +65,8 @@ func adds(m syscall.NetlinkMessage) bool {
 	return false
 }
 
-// await returns when it was found, and ends the lookout.
-func (l *lookout) await(ctx context.Context) (time.Time, error) {
+// Await returns when it was found, and ends the lookout.
+func (l *Lookout) Await(ctx context.Context) (time.Time, error) {
 	defer l.ears.Close()
 	select {
 	case at := <-l.found:
@@ -79,11 +77,3 @@ func (l *lookout) await(ctx context.Context) (time.Time, error) {
 		return time.Time{}, fmt.Errorf("%s: nothing in its tables: %w", l.node, ctx.Err())
 	}
 }
-
-// endpoint is how an endpoint stands in the rules and maps of both: address . port.
-func endpoint(a netip.Addr) []byte {
-	return binary.BigEndian.AppendUint16(a.AsSlice(), podPort)
-}
-
-// chainOf is a part of the names that kube-proxy gives to a Service's chains.
-func chainOf(service string) []byte { return []byte("/" + service + "/") }
