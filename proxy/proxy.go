@@ -69,13 +69,13 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	// Listen before looking, so that no change falls between.
 	if p.watch, err = newWatch(p.sock, p.log); err != nil {
 		p.sock.close()
-		return nil, fmt.Errorf("proxy: nftables notifications: %w", err)
+		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
 	}
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
 	}
 	if p.adopted, err = readVIPs(p.sock); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(explain(ctx, err), p.Close()))
 	}
 	if len(p.adopted) > 0 {
 		p.log.InfoContext(ctx, "found a table that forwards", "vips", len(p.adopted))
@@ -293,7 +293,7 @@ func (p *Proxy) install(ctx context.Context, t *table, all []element) (*table, e
 	p.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
 	script := replaceScript(all)
 	if err := p.watch.deafly(p.sock, func() error { return nft(ctx, script) }); err != nil {
-		return nil, fmt.Errorf("load the rules: %w", err)
+		return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 	}
 	p.record.transaction()
 	return p.read(true)

@@ -102,8 +102,13 @@ func schemaChain(rulesHash string) string {
 }
 
 // nft runs a script of nft as one transaction.
-func nft(ctx context.Context, script string) error {
-	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
+func nft(ctx context.Context, script string) error { return runNFT(ctx, script, "-f", "-") }
+
+// nftCheck has the kernel check a script and change nothing.
+func nftCheck(ctx context.Context, script string) error { return runNFT(ctx, script, "-c", "-f", "-") }
+
+func runNFT(ctx context.Context, script string, args ...string) error {
+	cmd := exec.CommandContext(ctx, "nft", args...)
 	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("nft: %w: %s", err, firstLines(string(out), 3))
