@@ -127,5 +127,6 @@ func sameShared(a, b State) bool {
 	return slices.Equal(a.Owned, b.Owned) &&
 		slices.Equal(a.Clients.CIDRs, b.Clients.CIDRs) &&
 		a.Clients.InterfacePrefix == b.Clients.InterfacePrefix &&
-		a.Clients.Bridge == b.Clients.Bridge
+		a.Clients.Bridge == b.Clients.Bridge &&
+		a.SNAT.equal(b.SNAT)
 }

@@ -39,6 +39,10 @@
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
 //	set imasq4      the same for internal clients
 //	set hair4       VIP . pod . pod: pods that may meet themselves behind the VIP
+//	set never4      networks of backends that see the client: SNAT.Never
+//	map from4       the address to use as the new source: SNAT.Sources
+//	map sources     family : goto how a source is replaced, where not by the default
+//	map marks       family : goto the chain that marks what gets a new source
 //
 // # External and internal clients
 //
@@ -77,13 +81,39 @@
 //
 // # Source addresses
 //
-// nat-postrouting leaves the client's address alone but in two cases, where it
-// masquerades, with a random port since other nodes choose ports too. One is a
-// backend on another node, for an external client, if the target says
-// [Masquerade]: the reply must come back through here to be translated back.
-// The other is a pod that the VIP led to itself (hairpin), which would answer
-// itself directly and not understand. Processes of the host have an address of
-// the node already, to which replies return.
+// nat-postrouting leaves the client's address alone but in two cases, which go
+// to new-source. One is a backend on another node, for an external client, if the
+// target says [Masquerade]: the reply must come back through here to be translated
+// back. It goes by new-source-remote, where backends in never4 are let off: their
+// network brings the reply back. The other is a pod that the VIP led to itself
+// (hairpin), which would answer itself directly and not understand; never4 says
+// nothing about it. Processes of the host have an address of the node already, to
+// which replies return.
+//
+// new-source masquerades, with a port fully at random since other nodes choose
+// ports too, unless map sources names another chain: masquerade-random,
+// masquerade-kept, or snat-fully-random, snat-random and snat-kept, which take the
+// address from from4. That address must be the node's own, and one to which
+// others find the way: else the replies go elsewhere, or nowhere. Nobody checks
+// that here, since an address may come later than we do. It should be no VIP,
+// whose route leads to other nodes as well.
+//
+// A State with another policy ([SNAT]) changes these maps in the same transaction
+// as all else. New flows go by the new policy, open ones keep their source.
+//
+// # Marks
+//
+// No rule of ours heeds a packet mark, and none sets one unless SNAT.Mark asks for
+// it. Then the first packet of a flow that gets a new source, and no other, goes
+// through a chain such as mark-0x4000-0x4000, named by value and mask, which
+// changes the bits of the mask alone. It is seen by filter chains at postrouting
+// behind priority 99, and by tc. (mark-0x1-0x1 is always there, as the pattern that
+// the others are copied from.)
+//
+// kube-proxy masquerades what is marked 0x4000/0x4000, at priority 100. With that
+// mark our flows would match its rule too, but the kernel asks no nat chain about
+// a source that has been chosen: ours, at 99, decides address and port. A rule of
+// others that matches the mark at an earlier hook never sees it.
 //
 // # Addresses that are ours and no VIP
 //
@@ -107,7 +137,7 @@
 // kube-proxy translates a Service's VIP too, at priority -100. The nat chains of
 // all tables, and those of iptables, are run by one core in the order of their
 // priorities, and the first to translate a flow wins: that is us, by -101, and
-// postrouting by 99. No packet marks are used. A CNI that translates VIPs before
+// postrouting by 99. A CNI that translates VIPs before
 // netfilter (Cilium instead of kube-proxy, Calico with eBPF) is not noticed here,
 // and goes first.
 //

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A setID names one set or map of the table. Those for IPv6 follow the one
@@ -27,8 +29,12 @@ const (
 	setExtMasq                   // xmasq4, xmasq6
 	setIntMasq                   // imasq4, imasq6
 	setHairpin                   // hair4, hair6
+	setNever                     // never4, never6
+	setFrom                      // from4, from6
 	setClientIf                  // clientifs
-	setCount    = setClientIf + 1
+	setSources  = setClientIf + 1
+	setMarks    = setClientIf + 2
+	setCount    = setClientIf + 3
 )
 
 // A field is the type of one part of a key or a value.
@@ -41,6 +47,7 @@ const (
 	fieldPort
 	fieldSlot
 	fieldIfname
+	fieldFamily
 	fieldVerdict
 )
 
@@ -50,6 +57,8 @@ func (f field) size() int {
 	switch f {
 	case fieldAddr6, fieldIfname:
 		return 16
+	case fieldFamily: // never part of a concatenation
+		return 1
 	case fieldAddr4, fieldProto, fieldPort, fieldSlot:
 		return 4
 	default: // a verdict is no plain data
@@ -97,11 +106,15 @@ func buildSpecs() [setCount]setSpec {
 			setExtMasq: {name: "xmasq", key: pair},
 			setIntMasq: {name: "imasq", key: pair},
 			setHairpin: {name: "hair", key: []field{addr, addr, addr}},
+			setNever:   {name: "never", key: []field{addr}, interval: true},
+			setFrom:    {name: "from", key: []field{fieldFamily}, data: []field{addr}},
 		} {
 			s.name += [...]string{"4", "6"}[family]
 			all[id+setID(family)] = s
 		}
 	}
+	all[setSources] = setSpec{name: "sources", key: []field{fieldFamily}, data: []field{fieldVerdict}}
+	all[setMarks] = setSpec{name: "marks", key: []field{fieldFamily}, data: []field{fieldVerdict}}
 	all[setClientIf] = setSpec{name: "clientifs", key: []field{fieldIfname}, interval: true}
 	return all
 }
@@ -203,6 +216,8 @@ func fieldText(f field, b string) string {
 		return Protocol(b[0]).String()
 	case fieldPort:
 		return strconv.Itoa(int(binary.BigEndian.Uint16([]byte(b))))
+	case fieldFamily:
+		return map[byte]string{unix.NFPROTO_IPV4: "ipv4", unix.NFPROTO_IPV6: "ipv6"}[b[0]]
 	case fieldSlot:
 		return strconv.Itoa(int(binary.NativeEndian.Uint32([]byte(b))))
 	default:

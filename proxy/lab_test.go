@@ -43,6 +43,7 @@ type lab struct {
 var labAddr = map[string][2]string{
 	"client":  {"10.0.1.2", "fd00:1::2"},
 	"node":    {"10.0.2.2", "fd00:2::2"},
+	"second":  {"10.0.9.9", "fd00:9::9"}, // of the node, where a test adds it
 	"remote":  {"10.244.2.11", "fd00:244:2::11"},
 	"pod1":    {"10.244.1.11", "fd00:244:1::11"},
 	"pod2":    {"10.244.1.12", "fd00:244:1::12"},

@@ -61,6 +61,14 @@ func prefixes(all ...string) []netip.Prefix {
 	return out
 }
 
+func addrs(all ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range all {
+		out = append(out, netip.MustParseAddr(a))
+	}
+	return out
+}
+
 // packetRows say for every client and port who answers, and which source it
 // sees.
 const packetRows = `

@@ -50,7 +50,7 @@ type Proxy struct {
 
 	// How the kernel's table stands when known.
 	elements int
-	uses     map[string]int // count chains, and how many frontends go to each
+	uses     map[string]int // made chains, and how many elements go to each
 	table    *table         // as last read; its patterns are copied
 }
 
@@ -303,15 +303,15 @@ func (p *Proxy) install(ctx context.Context, t *table, all []element) (*table, e
 func (p *Proxy) adopt(t *table) {
 	p.table = t
 	p.uses = chainUses(t.elements)
-	for _, name := range t.countChains() {
+	for _, name := range t.madeChains() {
 		p.uses[name] += 0
 	}
 }
 
-// apply makes one transaction of a change, together with the count chains that
+// apply makes one transaction of a change, together with the chains that
 // it needs and, where schema is not empty, the chain of that name.
 //
-// A count chain is made before its first use and deleted in a transaction
+// A chain is made before its first use and deleted in a transaction
 // later than the one that ended its last: until then a packet may be in it.
 func (p *Proxy) apply(c change, schema string) error {
 	slices.SortFunc(c.del, element.compare)
@@ -323,7 +323,7 @@ func (p *Proxy) apply(c change, schema string) error {
 	gained := chainUses(c.add)
 	for name := range gained {
 		if _, exists := p.uses[name]; !exists && !slices.Contains(patterns, name) {
-			b.addChain(name, p.table.countChainLike(name))
+			b.addChain(name, p.table.madeLike(name))
 		}
 	}
 	b.delElements(c.del)
@@ -356,7 +356,7 @@ func (p *Proxy) commit(b *batch) error {
 	return b.commit(p.sock)
 }
 
-// idle are the count chains that nothing goes to, nor will.
+// idle are the made chains that nothing goes to, nor will.
 func (p *Proxy) idle(gained map[string]int) []string {
 	var names []string
 	for name, uses := range p.uses {

@@ -16,7 +16,7 @@ var worldNodes = []string{"n1", "n2", ""}
 
 // next derives a State from s: most VIPs stay the same pointer.
 func (w world) next(s State) State {
-	out := State{Node: "n1", Owned: s.Owned, Clients: s.Clients}
+	out := State{Node: "n1", Owned: s.Owned, Clients: s.Clients, SNAT: s.SNAT}
 	if w.IntN(4) == 0 {
 		out.Owned = w.prefixes("192.0.2.0/27", "192.0.2.32/27", "192.0.2.64/26", "2001:db8:1::/64", "255.255.255.0/24")
 		out.Clients = LocalClients{
@@ -24,6 +24,9 @@ func (w world) next(s State) State {
 			InterfacePrefix: pick(w, "", "cali", "veth"),
 			Bridge:          pick(w, "", "cni0", "cali0"),
 		}
+	}
+	if w.IntN(4) == 0 {
+		out.SNAT = w.snat()
 	}
 	for _, v := range s.VIPs {
 		switch w.IntN(6) {
@@ -57,6 +60,15 @@ func (w world) prefixes(from ...string) []netip.Prefix {
 	}
 	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	return out
+}
+
+func (w world) snat() SNAT {
+	return SNAT{
+		Ports:   pick(w, PortFullyRandom, PortRandom, PortKept),
+		Sources: pick(w, nil, addrs("10.0.2.2"), addrs("fd00:2::2"), addrs("10.0.2.9", "fd00:2::9")),
+		Never:   w.prefixes("10.244.0.0/16", "10.245.0.0/16", "fd00:244::/32"),
+		Mark:    pick(w, Mark{}, Mark{Value: 0x4000, Mask: 0x4000}, Mark{Mask: 0xff00}, Mark{Value: 0xdeadbeef, Mask: 0xffffffff}),
+	}
 }
 
 func (w world) vip(a netip.Addr) *VIP {

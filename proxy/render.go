@@ -65,6 +65,7 @@ func renderShared(s State) []element {
 	if bridge != "" && (prefix == "" || !strings.HasPrefix(bridge, prefix)) {
 		all = append(all, ifnameElement(bridge, false))
 	}
+	all = append(all, renderSNAT(s.SNAT)...)
 	slices.SortFunc(all, element.compare)
 	return all
 }
@@ -134,20 +135,27 @@ func renderHairpin(all []element, v *VIP, node string) []element {
 	return all
 }
 
-// chainUses counts, for each count chain, the frontends that go to it.
+// chainUses counts, for each made chain, the elements that go to it.
 func chainUses(all []element) map[string]int {
 	uses := make(map[string]int)
 	countUses(uses, all, 1)
 	return uses
 }
 
-// countUses adds by for every element that goes to a count chain.
+// countUses adds by for every element that goes to a made chain.
 func countUses(uses map[string]int, all []element, by int) {
 	for _, e := range all {
-		if specs[e.set].verdicts() && isCountChain(e.data) {
+		if specs[e.set].verdicts() && isMade(e.data) {
 			uses[e.data] += by
 		}
 	}
+}
+
+// isMade says whether name is that of a chain that is made before the first
+// element goes to it, and deleted after the last did.
+func isMade(name string) bool {
+	_, mark := parseMarkChain(name)
+	return mark || isCountChain(name)
 }
 
 // isCountChain says whether name is that of a chain x1, x2, … or i1, i2, ….

@@ -35,6 +35,10 @@ func goldenStates() map[string]State {
 			Owned:   prefixes("192.0.2.0/25", "192.0.2.128/26", "255.255.255.0/24", "2001:db8::/64"),
 			Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"},
 		},
+		"snat": {Node: "n1", SNAT: SNAT{
+			Ports: PortRandom, Sources: addrs("10.0.2.2"), Never: prefixes("10.244.0.0/16", "fd00:244::/32"),
+			Mark: Mark{Value: 0x4000, Mask: 0x4000},
+		}},
 		"noports": one("192.0.2.1"),
 		"local": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, Name: "shop/web:http",
 			External: Target{Backends: []Backend{local}, Miss: Drop, Remote: Preserve},
@@ -105,7 +109,7 @@ func TestReplaceScript(t *testing.T) {
 			if diff := cmp.Diff(elementsText(all), elementsText(got.elements)); diff != "" {
 				t.Errorf("%s (-want +got)\n%s", name, diff)
 			}
-			if stray := got.strayCountChains(); len(stray) > 0 {
+			if stray := got.strayMade(); len(stray) > 0 {
 				t.Errorf("%s: chains by nft differ from their patterns: %v", name, stray)
 			}
 		}
@@ -184,7 +188,7 @@ func TestCountChainsComeAndGo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got.countChains()); diff != "" {
+			if diff := cmp.Diff(want, got.madeChains()); diff != "" {
 				t.Errorf("chains (-want +got)\n%s", diff)
 			}
 		}
@@ -258,6 +262,12 @@ func TestValidate(t *testing.T) {
 		{"owned overlaps", State{Owned: prefixes("10.0.0.0/8", "10.1.0.0/16")}, []string{"10.1.0.0/16 overlaps 10.0.0.0/8"}},
 		{"host bits", State{Clients: LocalClients{CIDRs: prefixes("10.0.0.1/8")}}, []string{"clients", "want 10.0.0.0/8"}},
 		{"long name", State{Clients: LocalClients{Bridge: "abcdefghijklmnop"}}, []string{"bridge", "15 bytes"}},
+		{"ports", State{SNAT: SNAT{Ports: 7}}, []string{"snat", "ports is 7", "PortKept"}},
+		{"mark", State{SNAT: SNAT{Mark: Mark{Value: 3, Mask: 1}}}, []string{"snat", "0x3/0x1", "mask"}},
+		{"sources", State{SNAT: SNAT{Sources: addrs("10.0.0.1", "fd00::1")}}, nil},
+		{"two sources", State{SNAT: SNAT{Sources: addrs("10.0.0.1", "10.0.0.2")}}, []string{"snat", "10.0.0.2", "second of its family"}},
+		{"source", State{SNAT: SNAT{Sources: addrs("127.0.0.1")}}, []string{"snat", "127.0.0.1", "unicast"}},
+		{"never", State{SNAT: SNAT{Never: prefixes("10.0.0.1/8")}}, []string{"snat: never", "want 10.0.0.0/8"}},
 		{"two at once", State{Owned: prefixes("10.0.0.1/8"), VIPs: []*VIP{{}}}, []string{"owned", "vip"}},
 	} {
 		err := tc.s.Validate()

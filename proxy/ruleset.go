@@ -34,16 +34,31 @@ const countChain = `
 	}
 `
 
-// patterns are the count chains that always exist. The others are copies of
-// their rules with another modulus.
-var patterns = []string{external.chain(1), internal.chain(1)}
+// markChain is the chain that sets the bits of a mark, and no others. The parts
+// are its name, the bits that stay, and those that are set.
+const markChain = `
+	chain %s {
+		meta mark set meta mark & %#x | %#x
+	}
+`
 
-// rulesetText is the table without elements, with the given count chains
+// patternMark is a mark whose chain always exists.
+var patternMark = Mark{Value: 1, Mask: 1}
+
+// patterns are the made chains that always exist. The others are copies of
+// their rules with another modulus, or another mark.
+var patterns = []string{external.chain(1), internal.chain(1), patternMark.chain()}
+
+// rulesetText is the table without elements, with the given made chains
 // besides the patterns, as nft reads it.
-func rulesetText(counts []string) string {
+func rulesetText(made []string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "table inet %s {\n%s", tableName, staticRules)
-	for _, name := range slices.Concat(patterns, counts) {
+	for _, name := range slices.Concat(patterns, made) {
+		if m, ok := parseMarkChain(name); ok {
+			fmt.Fprintf(&b, markChain, name, ^m.Mask, m.Value)
+			continue
+		}
 		prefix, n := splitCountChain(name)
 		fmt.Fprintf(&b, countChain, prefix, n)
 	}
@@ -54,17 +69,17 @@ func rulesetText(counts []string) string {
 // replaceScript makes one batch of nft that puts the table with these
 // elements in the place of whatever table was there.
 func replaceScript(all []element) string {
-	var counts []string
+	var made []string
 	for name := range chainUses(all) {
 		if !slices.Contains(patterns, name) {
-			counts = append(counts, name)
+			made = append(made, name)
 		}
 	}
-	slices.Sort(counts)
+	slices.Sort(made)
 
 	var b strings.Builder
 	// Adding first makes the deletion right whether or not it exists.
-	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", tableName, rulesetText(counts))
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", tableName, rulesetText(made))
 	for chunk := range bySet(all) {
 		fmt.Fprintf(&b, "add element inet %s %s {", tableName, specs[chunk[0].set].name)
 		for i, e := range chunk {

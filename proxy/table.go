@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -157,14 +158,34 @@ func withModulus(expressions []byte, n int) []byte {
 	return out
 }
 
-// countChainLike is the chain for n backends after the pattern for one.
-func (t *table) countChainLike(name string) chain {
-	prefix, n := splitCountChain(name)
+// madeLike is the made chain of that name after its pattern.
+func (t *table) madeLike(name string) chain {
 	var c chain
+	if m, ok := parseMarkChain(name); ok {
+		for _, r := range t.chains[patternMark.chain()].rules {
+			c.rules = append(c.rules, withMark(r, m))
+		}
+		return c
+	}
+	prefix, n := splitCountChain(name)
 	for _, r := range t.chains[prefix+"1"].rules {
 		c.rules = append(c.rules, withModulus(r, n))
 	}
 	return c
+}
+
+// withMark copies the expressions of a rule of a mark chain for another mark.
+func withMark(expressions []byte, m Mark) []byte {
+	out := slices.Clone(expressions)
+	for _, expr := range attributes(out) {
+		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "bitwise" {
+			continue
+		}
+		// What attribute returns is part of out. A mark is in the host's order.
+		binary.NativeEndian.PutUint32(attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
+		binary.NativeEndian.PutUint32(attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
+	}
+	return out
 }
 
 func (t *table) readElements(s *socket) error {
@@ -236,11 +257,11 @@ func elementData(spec *setSpec, item []byte) string {
 	return cstring(attribute(v, unix.NFTA_VERDICT_CHAIN))
 }
 
-// rulesHash names all that is not element and not count chain.
+// rulesHash names all that is not element and not made.
 func (t *table) rulesHash() string {
 	parts := []string{t.flags}
 	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
-		if isCountChain(name) && !slices.Contains(patterns, name) {
+		if isMade(name) && !slices.Contains(patterns, name) {
 			continue
 		}
 		c := t.chains[name]
@@ -273,28 +294,28 @@ func (t *table) damage() string {
 	case t.schema != schemaChain(t.rulesHash()):
 		return "chains or rules changed"
 	}
-	if stray := t.strayCountChains(); len(stray) > 0 {
+	if stray := t.strayMade(); len(stray) > 0 {
 		return "chains changed: " + strings.Join(stray, ", ")
 	}
 	return ""
 }
 
-// strayCountChains are the count chains whose rules are not as they must be.
-func (t *table) strayCountChains() []string {
+// strayMade are the made chains whose rules are not as they must be.
+func (t *table) strayMade() []string {
 	var stray []string
-	for _, name := range t.countChains() {
-		if !t.chains[name].equal(t.countChainLike(name)) {
+	for _, name := range t.madeChains() {
+		if !t.chains[name].equal(t.madeLike(name)) {
 			stray = append(stray, name)
 		}
 	}
 	return stray
 }
 
-// countChains are the count chains besides the patterns, sorted.
-func (t *table) countChains() []string {
+// madeChains are the made chains besides the patterns, sorted.
+func (t *table) madeChains() []string {
 	var names []string
 	for name := range t.chains {
-		if isCountChain(name) && !slices.Contains(patterns, name) {
+		if isMade(name) && !slices.Contains(patterns, name) {
 			names = append(names, name)
 		}
 	}

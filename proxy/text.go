@@ -24,6 +24,7 @@ func (s State) String() string {
 		fmt.Fprintf(&b, "owned %s\n", p)
 	}
 	b.WriteString(s.Clients.text())
+	b.WriteString(s.SNAT.text())
 	for _, v := range s.VIPs {
 		if len(v.Frontends) == 0 {
 			fmt.Fprintf(&b, "%s\n", v.Addr)

@@ -27,6 +27,7 @@ func validateShared(s State) error {
 	errs := []error{
 		validatePrefixes("owned", s.Owned),
 		validatePrefixes("clients", s.Clients.CIDRs),
+		s.SNAT.validate(),
 	}
 	for field, name := range map[string]string{
 		"interface prefix": s.Clients.InterfacePrefix,
@@ -55,8 +56,14 @@ func validatePrefixes(field string, all []netip.Prefix) error {
 	return nil
 }
 
+// isUnicast says whether a is an address that packets may have on a wire, of
+// one node and in the form that the kernel compares.
+func isUnicast(a netip.Addr) bool {
+	return a.IsValid() && !a.Is4In6() && a.Zone() == "" && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLoopback()
+}
+
 func (v *VIP) validate() error {
-	if a := v.Addr; !a.IsValid() || a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
+	if a := v.Addr; !isUnicast(a) {
 		return fmt.Errorf("vip %s: no address to forward; want a unicast IPv4 or IPv6 address without a zone", a)
 	}
 	var errs []error
