@@ -11,10 +11,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 )
 
 // Options are what New needs. The zero value will do.
@@ -41,17 +39,15 @@ type Proxy struct {
 	sock   *socket
 	closed bool
 
-	have  State // what was set last
-	known bool  // the kernel holds have, as far as we heard
+	renderer renderer
+
+	have     State // what was set last
+	known    bool  // the kernel holds have, as far as we heard
+	elements int   // of have, when known
 	// swept are prefixes that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
 	swept []netip.Prefix
 	gate  gate
-
-	// How the kernel's table stands when known.
-	elements int
-	uses     map[string]int // made chains, and how many elements go to each
-	table    *table         // as last read; its patterns are copied
 }
 
 // New opens the connections to the kernel and looks for a table that an
@@ -74,7 +70,8 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
 	}
-	if p.adopted, err = readVIPs(p.sock); err != nil {
+	p.renderer = &nftRenderer{log: p.log, metrics: p.metrics, record: &p.record, watch: p.watch, sock: p.sock}
+	if p.adopted, err = p.renderer.vips(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(explain(ctx, err), p.Close()))
 	}
 	if len(p.adopted) > 0 {
@@ -127,20 +124,6 @@ func Cleanup(ctx context.Context) error {
 	return nil
 }
 
-func deleteTable() error {
-	s, err := dial()
-	if err != nil {
-		return err
-	}
-	defer s.close()
-	b := newBatch(0)
-	b.delTable()
-	if err := b.commit(s); !errors.Is(err, unix.ENOENT) {
-		return err
-	}
-	return nil
-}
-
 // Set makes the kernel forward what want says and nothing else, in one
 // transaction. After an error the kernel forwards what it did before, and the
 // next Set begins by looking at what that is. If it cannot open FORWARD of
@@ -185,7 +168,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		p.have = want
 		return nil
 	}
-	switch err := p.apply(c, ""); {
+	switch err := p.renderer.update(ctx, step{have: p.have, want: want, vips: vips, elements: c}); {
 	case isStale(err):
 		p.metrics.retries.Inc()
 		return p.reconcile(ctx, want)
@@ -246,137 +229,24 @@ func (p *Proxy) reconcile(ctx context.Context, want State) error {
 }
 
 func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
-	t, err := p.read(false)
+	var have *State
+	if expected {
+		have = &p.have
+	}
+	out, err := p.renderer.converge(ctx, have, want)
+	if out.leaked {
+		p.swept = nil
+	}
 	if err != nil {
 		return err
 	}
 	all := renderState(want)
-	found := t.damage()
-	if found == "" && expected {
-		found = differenceText(diffElements(t.elements, renderState(p.have)))
-	}
-	had, schema := t.elements, ""
-	if t.damage() != "" {
-		p.swept = nil // while the rules were away, anything could arise
-		if t, err = p.install(ctx, t, all); err != nil {
-			return err
-		}
-		schema = schemaChain(t.rulesHash())
-	}
-	p.adopt(t)
-	if err := p.apply(diffElements(t.elements, all), schema); err != nil {
-		return err
-	}
-	t.elements = nil // large, and from now on p.have says it
 	p.settle(want, len(all))
-	p.sweeper.add(planPurge(diffElements(had, all)), want.Clients.CIDRs)
-	if expected && found != "" {
+	p.sweeper.add(planPurge(diffElements(out.had, all)), want.Clients.CIDRs)
+	if expected && out.found != "" {
 		p.metrics.repairs.Inc()
-		p.record.repaired(found)
-		p.log.WarnContext(ctx, "repaired the table", "reason", found)
+		p.record.repaired(out.found)
+		p.log.WarnContext(ctx, "repaired the rules", "reason", out.found)
 	}
 	return nil
-}
-
-func (p *Proxy) read(fresh bool) (*table, error) {
-	p.metrics.dumps.Inc()
-	return readTable(p.sock, fresh)
-}
-
-// install loads the rules anew. Where there is a table, another takes its
-// place in one transaction, with all elements; where there is none, the
-// elements come in the next, through netlink, which is many times faster.
-func (p *Proxy) install(ctx context.Context, t *table, all []element) (*table, error) {
-	if !t.found {
-		all = nil
-	}
-	p.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
-	script := replaceScript(all)
-	if err := p.watch.deafly(p.sock, func() error { return nft(ctx, script) }); err != nil {
-		return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
-	}
-	p.record.transaction()
-	return p.read(true)
-}
-
-// adopt takes a table that was read as the one to go on from.
-func (p *Proxy) adopt(t *table) {
-	p.table = t
-	p.uses = chainUses(t.elements)
-	for _, name := range t.madeChains() {
-		p.uses[name] += 0
-	}
-}
-
-// apply makes one transaction of a change, together with the chains that
-// it needs and, where schema is not empty, the chain of that name.
-//
-// A chain is made before its first use and deleted in a transaction
-// later than the one that ended its last: until then a packet may be in it.
-func (p *Proxy) apply(c change, schema string) error {
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
-	b := newBatch(p.sock.seq)
-	if schema != "" {
-		b.addChain(schema, chain{})
-	}
-	gained := chainUses(c.add)
-	for name := range gained {
-		if _, exists := p.uses[name]; !exists && !slices.Contains(patterns, name) {
-			b.addChain(name, p.table.madeLike(name))
-		}
-	}
-	b.delElements(c.del)
-	b.addElements(c.add)
-	idle := p.idle(gained)
-	for _, name := range idle {
-		b.delChain(name)
-	}
-	if b.empty() {
-		return nil
-	}
-	start := time.Now()
-	if err := p.commit(b); err != nil {
-		return err
-	}
-	p.metrics.transactions.Observe(time.Since(start).Seconds())
-	p.record.transaction()
-	countUses(p.uses, c.del, -1)
-	countUses(p.uses, c.add, 1)
-	for _, name := range idle {
-		delete(p.uses, name)
-	}
-	return nil
-}
-
-func (p *Proxy) commit(b *batch) error {
-	if b.large() {
-		return p.watch.deafly(p.sock, func() error { return b.commit(p.sock) })
-	}
-	return b.commit(p.sock)
-}
-
-// idle are the made chains that nothing goes to, nor will.
-func (p *Proxy) idle(gained map[string]int) []string {
-	var names []string
-	for name, uses := range p.uses {
-		if uses == 0 && gained[name] == 0 && !slices.Contains(patterns, name) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// differenceText says what turns the kernel's elements into those that were
-// written, by the first example of each kind.
-func differenceText(c change) string {
-	switch {
-	case c.empty():
-		return ""
-	case len(c.add) == 0:
-		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.del), c.del[0])
-	default:
-		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.add), c.add[0])
-	}
 }

@@ -1,0 +1,175 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An nftRenderer is the renderer that writes table inet fanfare.
+type nftRenderer struct {
+	log     *slog.Logger
+	metrics *metrics
+	record  *record
+	watch   *watch
+	sock    *socket
+
+	// How the kernel's table stands after an update or converge without an error.
+	uses  map[string]int // made chains, and how many elements go to each
+	table *table         // as last read; its patterns are copied
+}
+
+func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
+
+func (n *nftRenderer) update(_ context.Context, u step) error { return n.apply(u.elements, "") }
+
+func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
+	t, err := n.read(false)
+	if err != nil {
+		return finding{}, err
+	}
+	all := renderState(want)
+	out := finding{found: t.damage(), had: t.elements}
+	if out.found == "" && have != nil {
+		out.found = differenceText(diffElements(t.elements, renderState(*have)))
+	}
+	schema := ""
+	if t.damage() != "" {
+		out.leaked = true // while the rules were away, anything could arise
+		if t, err = n.install(ctx, t, all); err != nil {
+			return out, err
+		}
+		schema = schemaChain(t.rulesHash())
+	}
+	n.adopt(t)
+	if err := n.apply(diffElements(t.elements, all), schema); err != nil {
+		return out, err
+	}
+	t.elements = nil // large, and from now on the State says it
+	return out, nil
+}
+
+func (n *nftRenderer) remove(context.Context) error { return deleteTable() }
+
+func (n *nftRenderer) read(fresh bool) (*table, error) {
+	n.metrics.dumps.Inc()
+	return readTable(n.sock, fresh)
+}
+
+// install loads the rules anew. Where there is a table, another takes its
+// place in one transaction, with all elements; where there is none, the
+// elements come in the next, through netlink, which is many times faster.
+func (n *nftRenderer) install(ctx context.Context, t *table, all []element) (*table, error) {
+	if !t.found {
+		all = nil
+	}
+	n.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
+	script := replaceScript(all)
+	if err := n.watch.deafly(n.sock, func() error { return nft(ctx, script) }); err != nil {
+		return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
+	}
+	n.record.transaction()
+	return n.read(true)
+}
+
+// adopt takes a table that was read as the one to go on from.
+func (n *nftRenderer) adopt(t *table) {
+	n.table = t
+	n.uses = chainUses(t.elements)
+	for _, name := range t.madeChains() {
+		n.uses[name] += 0
+	}
+}
+
+// apply makes one transaction of a change, together with the chains that
+// it needs and, where schema is not empty, the chain of that name.
+//
+// A chain is made before its first use and deleted in a transaction
+// later than the one that ended its last: until then a packet may be in it.
+func (n *nftRenderer) apply(c change, schema string) error {
+	slices.SortFunc(c.del, element.compare)
+	slices.SortFunc(c.add, element.compare)
+	b := newBatch(n.sock.seq)
+	if schema != "" {
+		b.addChain(schema, chain{})
+	}
+	gained := chainUses(c.add)
+	for name := range gained {
+		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
+			b.addChain(name, n.table.madeLike(name))
+		}
+	}
+	b.delElements(c.del)
+	b.addElements(c.add)
+	idle := n.idle(gained)
+	for _, name := range idle {
+		b.delChain(name)
+	}
+	if b.empty() {
+		return nil
+	}
+	start := time.Now()
+	if err := n.commit(b); err != nil {
+		return err
+	}
+	n.metrics.transactions.Observe(time.Since(start).Seconds())
+	n.record.transaction()
+	countUses(n.uses, c.del, -1)
+	countUses(n.uses, c.add, 1)
+	for _, name := range idle {
+		delete(n.uses, name)
+	}
+	return nil
+}
+
+func (n *nftRenderer) commit(b *batch) error {
+	if b.large() {
+		return n.watch.deafly(n.sock, func() error { return b.commit(n.sock) })
+	}
+	return b.commit(n.sock)
+}
+
+// idle are the made chains that nothing goes to, nor will.
+func (n *nftRenderer) idle(gained map[string]int) []string {
+	var names []string
+	for name, uses := range n.uses {
+		if uses == 0 && gained[name] == 0 && !slices.Contains(patterns, name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// differenceText says what turns the kernel's elements into those that were
+// written, by the first example of each kind.
+func differenceText(c change) string {
+	switch {
+	case c.empty():
+		return ""
+	case len(c.add) == 0:
+		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.del), c.del[0])
+	default:
+		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.add), c.add[0])
+	}
+}
+
+func deleteTable() error {
+	s, err := dial()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	b := newBatch(0)
+	b.delTable()
+	if err := b.commit(s); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}

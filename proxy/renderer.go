@@ -1,0 +1,36 @@
+package proxy
+
+import (
+	"context"
+	"net/netip"
+)
+
+// A renderer writes States in the words of one part of the kernel. It is asked by
+// one goroutine at a time.
+type renderer interface {
+	// vips lists the addresses that the kernel forwards by this renderer's rules,
+	// sorted, whichever process wrote them.
+	vips() ([]netip.Addr, error)
+	// update makes the kernel, which holds u.have, hold u.want. An error that
+	// isStale says that it held something else.
+	update(ctx context.Context, u step) error
+	// converge reads what the kernel holds and makes it hold want. have is what it
+	// should hold, nil if that is not known.
+	converge(ctx context.Context, have *State, want State) (finding, error)
+	// remove takes everything away that the renderer wrote.
+	remove(ctx context.Context) error
+}
+
+// A step leads from one State to the next.
+type step struct {
+	have, want State
+	vips       []vipChange // what differs, by address
+	elements   change      // and in the words of nftables, which conntrack's care speaks too
+}
+
+// A finding is what converge met.
+type finding struct {
+	found  string    // how the kernel differed from have, or what was damaged; empty if it did not
+	had    []element // what it held, sorted, as far as that can be read
+	leaked bool      // for a while there were no rules, and anything could pass
+}
