@@ -278,6 +278,8 @@ func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *ver
 	switch is.code {
 	case cluster.NoEndpoints, cluster.NotSupported:
 		reason("proxy", is.code, "connections are refused: %s", is.message)
+	case cluster.NoSource:
+		reason("proxy", is.code, "connections are dropped: %s", is.message)
 	case cluster.AddressConflict: // said already, port by port
 	default:
 		reason("proxy", cluster.Programmed, "%s", is.message)
@@ -320,111 +322,18 @@ func (v *view) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verd
 		return nil, verdict{s.Name, cluster.NotSupported, what}
 	}
 	e := v.sort(s, addr)
+	networks, open := permitted(s.Spec, addr)
 	var fronts []proxy.Frontend
 	for _, p := range s.Ports {
-		fronts = append(fronts, v.frontend(s.Spec, p, e))
+		f := v.frontend(s.Spec, p, e.of(p))
+		f.Sources = networks
+		if !open {
+			f = closed(f)
+		}
+		fronts = append(fronts, f)
 	}
-	code, message := e.verdict(s.Spec, v.node)
+	code, message := v.judge(s.Spec, addr, e)
 	return fronts, verdict{s.Name, code, message}
-}
-
-// endpoints are one Service's endpoints of one address family, as this node
-// sees them.
-type endpoints struct {
-	// usable may be given new flows: the ready ones, or when none is left those
-	// that are terminating and still serve (KEP-1669).
-	usable []cluster.Endpoint
-	// local are the usable ones of this node by the same rule applied to this
-	// node alone: a pod that terminates here serves those who still come here,
-	// even when others are ready elsewhere. Only with externalTrafficPolicy Local.
-	local []cluster.Endpoint
-	// rest are in neither: they terminate, or are not ready. They get no new
-	// flows and keep those that they have.
-	rest []cluster.Endpoint
-	// here says that this node is one to come to: it has one of usable.
-	here bool
-}
-
-func (v *view) sort(s cluster.Service, addr netip.Addr) endpoints {
-	var all, mine []cluster.Endpoint
-	if s.Endpoints != nil {
-		for _, e := range s.Endpoints.List {
-			if e.Addr.Addr().Is4() == addr.Is4() {
-				all = append(all, e)
-				if e.Node == v.node && e.Node != "" {
-					mine = append(mine, e)
-				}
-			}
-		}
-	}
-	e := endpoints{usable: usable(all, s.PublishNotReady)}
-	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		e.local = usable(mine, s.PublishNotReady)
-	}
-	e.rest = outside(all, e.usable, e.local)
-	e.here = slices.ContainsFunc(e.usable, func(e cluster.Endpoint) bool { return e.Node == v.node && e.Node != "" })
-	return e
-}
-
-// usable applies KEP-1669 per port: a port whose last ready endpoint is gone
-// falls back by itself.
-func usable(all []cluster.Endpoint, notReady bool) []cluster.Endpoint {
-	ready := func(e cluster.Endpoint) bool { return e.Ready || notReady }
-	type port struct {
-		name     string
-		protocol corev1.Protocol
-	}
-	hasReady := map[port]bool{}
-	for _, e := range all {
-		if ready(e) {
-			hasReady[port{e.PortName, e.Protocol}] = true
-		}
-	}
-	var use []cluster.Endpoint
-	for _, e := range all {
-		if ready(e) || !hasReady[port{e.PortName, e.Protocol}] && e.Serving && e.Terminating {
-			use = append(use, e)
-		}
-	}
-	return use
-}
-
-// outside returns what of all is in neither part; each is a part of all, in the same
-// order.
-func outside(all, one, other []cluster.Endpoint) (rest []cluster.Endpoint) {
-	if len(all) == len(one) {
-		return nil
-	}
-	next := func(part *[]cluster.Endpoint, e cluster.Endpoint) bool {
-		if len(*part) == 0 || (*part)[0] != e {
-			return false
-		}
-		*part = (*part)[1:]
-		return true
-	}
-	for _, e := range all {
-		inOne, inOther := next(&one, e), next(&other, e)
-		if !inOne && !inOther {
-			rest = append(rest, e)
-		}
-	}
-	return rest
-}
-
-// verdict says why the Service is not announced from this node because of its
-// endpoints, and with an empty code that nothing speaks against it.
-func (e endpoints) verdict(s *cluster.Spec, node string) (cluster.Code, string) {
-	local := s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	switch {
-	case len(e.usable) == 0:
-		return cluster.NoEndpoints, "no endpoint is ready anywhere"
-	case local && !e.here:
-		return cluster.NoLocalEndpoint, fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", node, nodes(e.usable))
-	case local:
-		return "", "endpoints on this node: " + addresses(e.local)
-	default:
-		return "", "endpoints: " + addresses(e.usable)
-	}
 }
 
 // most is how many names a sentence lists before it says how many more there are.
@@ -463,23 +372,26 @@ func enumerate(names []string) string {
 }
 
 // frontend serves one port of a Service.
-func (v *view) frontend(s *cluster.Spec, p cluster.Port, e endpoints) proxy.Frontend {
-	all := backends(e.usable, p)
+func (v *view) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.Frontend {
+	all := backends(e.near)
 	f := proxy.Frontend{
 		Protocol: protocol(p.Protocol),
 		Port:     p.Port,
 		Name:     s.Name.String(),
-		// Clients on this node reach every endpoint, whatever the policy: it is
-		// named external, and kube-proxy treats them so.
-		Internal: proxy.Target{Backends: all, Remote: proxy.Preserve},
-		External: proxy.Target{Backends: all, Remote: proxy.Masquerade},
-		Draining: draining(e.rest, p),
+		// Clients on this node reach every endpoint, whatever the policies: the
+		// external one is named so, and kube-proxy applies the internal one to the
+		// cluster IP alone.
+		Internal:  proxy.Target{Backends: all, Remote: proxy.Preserve},
+		External:  proxy.Target{Backends: all, Remote: proxy.Masquerade},
+		Scheduler: scheduler(s.Scheduler),
+		Affinity:  s.Affinity,
+		Draining:  addrPorts(e.rest),
 	}
 	if p.Name != "" {
 		f.Name += ":" + p.Name
 	}
 	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
-		f.External.Backends = backends(e.local, p)
+		f.External.Backends = backends(e.local)
 		if len(f.External.Backends) == 0 && len(all) > 0 {
 			// Silence makes the client try again, and by then the router sends
 			// it to a node that can answer.
@@ -489,26 +401,32 @@ func (v *view) frontend(s *cluster.Spec, p cluster.Port, e endpoints) proxy.Fron
 	return f
 }
 
-func backends(list []cluster.Endpoint, p cluster.Port) []proxy.Backend {
-	var out []proxy.Backend
-	for _, e := range list {
-		if e.PortName == p.Name && e.Protocol == p.Protocol {
-			out = append(out, proxy.Backend{Addr: e.Addr, Node: e.Node})
-		}
-	}
-	slices.SortFunc(out, func(a, b proxy.Backend) int { return a.Addr.Compare(b.Addr) })
-	return slices.CompactFunc(out, func(a, b proxy.Backend) bool { return a.Addr == b.Addr })
+// closed is f for nobody. Like those whom a list of sources excludes, clients hear
+// nothing.
+func closed(f proxy.Frontend) proxy.Frontend {
+	nobody := proxy.Target{Miss: proxy.Drop}
+	f.External, f.Internal, f.Draining, f.Sources = nobody, nobody, nil, nil
+	return f
 }
 
-// draining are the endpoints of a port among those that get no new flows.
-func draining(rest []cluster.Endpoint, p cluster.Port) []netip.AddrPort {
-	var out []netip.AddrPort
-	for _, e := range rest {
-		if e.PortName == p.Name && e.Protocol == p.Protocol {
-			out = append(out, e.Addr)
-		}
+// permitted are the networks of addr's family that may use a Service, nil for all.
+// open is false when there are none: a Service that names sources of the other
+// family only is closed in this one. kube-proxy opens it there.
+func permitted(s *cluster.Spec, addr netip.Addr) (networks []netip.Prefix, open bool) {
+	if !s.Restricted {
+		return nil, true
 	}
-	return out // sorted, as Endpoints are for each port
+	six := slices.IndexFunc(s.Sources, func(n netip.Prefix) bool { return !n.Addr().Is4() })
+	if six < 0 {
+		six = len(s.Sources)
+	}
+	if networks = s.Sources[:six]; addr.Is6() {
+		networks = s.Sources[six:]
+	}
+	if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Bits() == 0 }) {
+		return nil, true
+	}
+	return networks, len(networks) > 0
 }
 
 // protocol translates; Parse lets through no others.
@@ -520,6 +438,20 @@ func protocol(p corev1.Protocol) proxy.Protocol {
 		return proxy.SCTP
 	default:
 		return proxy.TCP
+	}
+}
+
+// scheduler translates; Parse lets through no others.
+func scheduler(name string) proxy.Scheduler {
+	switch name {
+	case cluster.SchedulerRoundRobin:
+		return proxy.RoundRobin
+	case cluster.SchedulerSourceHash:
+		return proxy.SourceHash
+	case cluster.SchedulerMaglev:
+		return proxy.Maglev
+	default:
+		return proxy.Random
 	}
 }
 

@@ -120,10 +120,10 @@ endpoints:
 	want := map[string][]netip.AddrPort{
 		// To 10.244.1.5 n1 sends external clients of http, for which it has no ready
 		// endpoint (KEP-1669).
-		"192.0.2.1 tcp":   addrPorts("10.244.1.9:8080", "10.244.2.6:8080", "10.244.2.7:8080"),
-		"192.0.2.1 udp":   addrPorts("10.244.1.5:5353", "10.244.1.9:5353", "10.244.2.6:5353", "10.244.2.7:5353"),
-		"2001:db8::1 tcp": addrPorts("[fd00::6]:8080"),
-		"2001:db8::1 udp": addrPorts("[fd00::6]:5353"),
+		"192.0.2.1 tcp":   targets("10.244.1.9:8080", "10.244.2.6:8080", "10.244.2.7:8080"),
+		"192.0.2.1 udp":   targets("10.244.1.5:5353", "10.244.1.9:5353", "10.244.2.6:5353", "10.244.2.7:5353"),
+		"2001:db8::1 tcp": targets("[fd00::6]:8080"),
+		"2001:db8::1 udp": targets("[fd00::6]:5353"),
 	}
 	for _, a := range Decide(Config{Node: "n1"}, snap).Addresses {
 		for _, f := range a.VIP.Frontends {
@@ -139,7 +139,7 @@ endpoints:
 	}
 }
 
-func addrPorts(in ...string) (out []netip.AddrPort) {
+func targets(in ...string) (out []netip.AddrPort) {
 	for _, s := range in {
 		out = append(out, netip.MustParseAddrPort(s))
 	}

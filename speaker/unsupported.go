@@ -9,7 +9,7 @@ import (
 
 // harmless are the fields of Services that may go unheeded: who is served
 // without them is served less well, but nobody gets what was to be denied.
-var harmless = []string{"spec.sessionAffinity"}
+var harmless = []string{"spec.sessionAffinity", "metadata.annotations[fanfare.io/scheduler]"}
 
 // refused says why a Service is not served at all, empty when it is. To ignore
 // a list of permitted sources would open what its owner closed.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -106,12 +107,29 @@ func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, 
 	if e.NodeName != nil {
 		ep.Node = *e.NodeName
 	}
+	if e.Hints != nil {
+		ep.ForZones = hint(e.Hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name })
+		ep.ForNodes = hint(e.Hints.ForNodes, func(n discoveryv1.ForNode) string { return n.Name })
+	}
 	list := make([]Endpoint, 0, len(ports))
 	for _, port := range ports {
 		ep.PortName, ep.Protocol, ep.Addr = port.Name, port.Protocol, netip.AddrPortFrom(a, port.Port)
 		list = append(list, ep)
 	}
 	return list
+}
+
+// hint leaves out what is no name: a zone is the value of a label, which has no
+// comma.
+func hint[T any](in []T, name func(T) string) Hint {
+	var names []string
+	for _, v := range in {
+		if n := name(v); n != "" && !strings.Contains(n, ",") {
+			names = append(names, n)
+		}
+	}
+	slices.Sort(names)
+	return Hint(strings.Join(slices.Compact(names), ","))
 }
 
 func orDefault(v *bool, def bool) bool {
@@ -148,6 +166,8 @@ func (e Endpoint) compareState(o Endpoint) int {
 		trueFirst(!e.Terminating, !o.Terminating),
 		trueFirst(e.Node != "", o.Node != ""),
 		cmp.Compare(e.Node, o.Node),
+		cmp.Compare(e.ForZones, o.ForZones),
+		cmp.Compare(e.ForNodes, o.ForNodes),
 	)
 }
 

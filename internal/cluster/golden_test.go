@@ -112,6 +112,8 @@ func renderService(b *strings.Builder, s Service) {
 	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy, s.InternalTrafficPolicy)
 	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
 	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + when(s.RequestedPool != "", " wants pool "+s.RequestedPool))
+	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
+	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler))
 	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" unsupported ", s.Unsupported) + list(" status ", s.Status) + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
@@ -122,7 +124,8 @@ func renderService(b *strings.Builder, s Service) {
 	}
 	for _, e := range s.Endpoints.List {
 		fmt.Fprintf(b, "  endpoint %s %s/%s on %s%s%s%s\n", cmp.Or(e.PortName, `""`), e.Addr, e.Protocol, cmp.Or(e.Node, "-"),
-			when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating"))
+			when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating")+
+				when(e.ForZones != "", " for zones "+string(e.ForZones))+when(e.ForNodes != "", " for nodes "+string(e.ForNodes)))
 	}
 }
 

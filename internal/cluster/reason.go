@@ -63,6 +63,7 @@ const (
 	// Not, because of the Service.
 	NoEndpoints     Code = "NoEndpoints"     // nothing is ready anywhere
 	NoLocalEndpoint Code = "NoLocalEndpoint" // externalTrafficPolicy Local and nothing on this node
+	NoSource        Code = "NoSource"        // its source ranges permit nobody of the address's family
 	NotSupported    Code = "NotSupported"    // the Service asks for what is not done yet
 
 	// Not, because of the node or its peers.

@@ -36,9 +36,6 @@ var (
 	}
 )
 
-// sourceRangesAnnotation is the older way to write spec.loadBalancerSourceRanges.
-const sourceRangesAnnotation = "service.beta.kubernetes.io/load-balancer-source-ranges"
-
 // parseService returns nil for a Service that is not Fanfare's business.
 func parseService(o *corev1.Service) (*Spec, []Problem) {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -61,11 +58,14 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		ExternalTrafficPolicy: parseExternalPolicy(o.Spec.ExternalTrafficPolicy, &p),
 		InternalTrafficPolicy: parseInternalPolicy(o.Spec.InternalTrafficPolicy, &p),
 		PublishNotReady:       o.Spec.PublishNotReadyAddresses,
+		Affinity:              parseAffinity(o, &p),
+		Scheduler:             parseScheduler(o, &p),
 		Unsupported:           unsupported(o),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		Told:                  parseTold(o.Status.Conditions),
 	}
+	parseSources(o, s, &p)
 	parseRequest(o, s, &p)
 	parseFamilies(o, s, &p)
 	return s, p
@@ -137,6 +137,9 @@ func unsupported(o *corev1.Service) []string {
 	}
 	if o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		fields = append(fields, "spec.sessionAffinity")
+	}
+	if s := strings.TrimSpace(o.Annotations[schedulerAnnotation]); s != "" && s != SchedulerRandom {
+		fields = append(fields, annotation(schedulerAnnotation))
 	}
 	return fields
 }

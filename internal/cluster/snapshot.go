@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"go4.org/netipx"
@@ -82,6 +83,16 @@ type Spec struct {
 	// PublishNotReady counts endpoints as ready whatever their condition says.
 	PublishNotReady bool
 
+	// Restricted says that only clients of Sources may use the Service; when there
+	// are none, nobody may. Sources are sorted and do not overlap, IPv4 first.
+	Restricted bool
+	Sources    []netip.Prefix
+	// Affinity is how long a client comes back to the endpoint that it had, 1 s to
+	// 24 h; zero when each flow goes anywhere.
+	Affinity time.Duration
+	// Scheduler is one of the constants of that name.
+	Scheduler string
+
 	// Requested are the addresses the Service asks for, by annotation or
 	// spec.loadBalancerIP; RequestedPool is the pool, by annotation.
 	Requested     []netip.Addr
@@ -148,6 +159,25 @@ type Endpoint struct {
 	// The conditions of discovery/v1, with their documented defaults for
 	// absent values (ready and serving: true; terminating: false).
 	Ready, Serving, Terminating bool
+
+	// The topology hints of discovery/v1: whose clients this endpoint is for.
+	ForZones, ForNodes Hint
+}
+
+// A Hint is a set of names, sorted and joined by commas, which no such name has
+// in it; empty where there is no hint. That makes Endpoints comparable.
+type Hint string
+
+// Has says whether name is one of the names.
+func (h Hint) Has(name string) bool {
+	for len(h) > 0 {
+		first, rest, _ := strings.Cut(string(h), ",")
+		if first == name {
+			return true
+		}
+		h = Hint(rest)
+	}
+	return false
 }
 
 // A Node is what Fanfare needs to know about one node.

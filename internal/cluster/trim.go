@@ -30,7 +30,7 @@ func trimService(o *corev1.Service) {
 
 // serviceAnnotations are all that are read.
 var serviceAnnotations = func() map[string]bool {
-	read := map[string]bool{sourceRangesAnnotation: true}
+	read := map[string]bool{sourceRangesAnnotation: true, schedulerAnnotation: true}
 	for _, key := range slices.Concat(addressAnnotations, poolAnnotations, sharingAnnotations) {
 		read[key] = true
 	}
@@ -42,7 +42,7 @@ func trimEndpointSlice(o *discoveryv1.EndpointSlice) {
 	o.Labels = map[string]string{discoveryv1.LabelServiceName: o.Labels[discoveryv1.LabelServiceName]}
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
-		e.DeprecatedTopology, e.Hostname, e.TargetRef, e.Zone, e.Hints = nil, nil, nil, nil, nil
+		e.DeprecatedTopology, e.Hostname, e.TargetRef, e.Zone = nil, nil, nil, nil
 	}
 }
 

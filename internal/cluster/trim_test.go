@@ -73,9 +73,13 @@ func valid(o object, i int) {
 		if o.Annotations == nil {
 			o.Annotations = map[string]string{}
 		}
-		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}} {
-			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24"}[j]
+		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}, {schedulerAnnotation}} {
+			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev}[j]
 		}
+		if i%2 == 0 {
+			o.Spec.LoadBalancerSourceRanges = nil // or the annotation does not count
+		}
+		o.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	case *discoveryv1.EndpointSlice:
 		o.AddressType = discoveryv1.AddressTypeIPv4
 		o.Labels = map[string]string{discoveryv1.LabelServiceName: "a", "b": "c"}
@@ -112,7 +116,7 @@ func TestTrimDrops(t *testing.T) {
 	e := newSlice("a", "a", "10.0.0.1")
 	e.ManagedFields = managed
 	e.OwnerReferences = []metav1.OwnerReference{{Name: "a"}}
-	e.Endpoints[0].TargetRef, e.Endpoints[0].Zone, e.Endpoints[0].Hints = &corev1.ObjectReference{Name: "p"}, new("z"), &discoveryv1.EndpointHints{}
+	e.Endpoints[0].TargetRef, e.Endpoints[0].Zone = &corev1.ObjectReference{Name: "p"}, new("z")
 	drops(t, e, newSlice("a", "a", "10.0.0.1"))
 
 	n := newNode("n1")
