@@ -88,7 +88,9 @@
 // network brings the reply back. The other is a pod that the VIP led to itself
 // (hairpin), which would answer itself directly and not understand; never4 says
 // nothing about it. Processes of the host have an address of the node already, to
-// which replies return.
+// which replies return; but where the VIP is on an interface of the node, as
+// kube-proxy in ipvs mode has it, their address is the VIP itself. Such a packet
+// goes to new-source when it leaves: the reply would go to whichever node has it.
 //
 // new-source masquerades, with a port fully at random since other nodes choose
 // ports too, unless map sources names another chain: masquerade-random,

@@ -49,9 +49,16 @@ var labAddr = map[string][2]string{
 	"pod2":    {"10.244.1.12", "fd00:244:1::12"},
 	"pod3":    {"10.244.1.13", "fd00:244:1::13"},
 	"gateway": {"10.244.1.1", "fd00:244:1::1"}, // the node, towards its pods
+	"far":     {"10.0.3.2", "fd00:3::2"},       // node n2, by which remote sends
 	"vip":     {"192.0.2.1", "2001:db8::1"},
+	"vip2":    {"192.0.2.2", "2001:db8::2"},
 	"other":   {"192.0.2.99", "2001:db8::99"}, // in the pool, no VIP
 	"mine":    {"192.0.2.77", "2001:db8::77"}, // in the pool by mistake: the node's own
+}
+
+// labServes are the ports that the lab answers on, over every protocol.
+var labServes = map[string][]uint16{
+	"pod1": {8080, 8081}, "pod2": {8080}, "pod3": {8080}, "remote": {8080}, "node": {9090},
 }
 
 func at(name string, family setID) netip.Addr { return netip.MustParseAddr(labAddr[name][family]) }
@@ -71,11 +78,14 @@ func newLab(t *testing.T) *lab {
 	l.pod(l.pod2, "cali2")
 	nstest.Link(t, l.node, "port3", l.pod3, "eth0")
 	l.node.Bridge("cni0", "port3")
+	l.node.Hairpin("port3")
 	l.podAddresses(l.pod3, "cni0")
-	for family := range setID(2) {
-		l.serve(l.pod1, netip.AddrPortFrom(at("pod1", family), 8080))
-		l.serve(l.remote, netip.AddrPortFrom(at("remote", family), 8080))
-		l.serve(l.node, netip.AddrPortFrom(at("node", family), 9090))
+	for name, ports := range labServes {
+		for _, port := range ports {
+			for family := range setID(2) {
+				l.serve(l.ns(name), netip.AddrPortFrom(at(name, family), port))
+			}
+		}
 	}
 	return l
 }
@@ -93,7 +103,12 @@ func (l *lab) uplinks() {
 	}
 	l.router.Forward()
 	l.node.Forward()
-	l.remote.Addr("eth0", "10.244.2.11/32", "fd00:244:2::11/128")
+	l.remote.Addr("lo", "10.244.2.11/32", "fd00:244:2::11/128") // never its source by itself
+	for _, ns := range []*nstest.NS{l.node, l.router} {
+		// Tests are refused more often than a kernel likes to say so.
+		ns.Sysctl("ipv4.icmp_ratelimit", "0")
+		ns.Sysctl("ipv6.icmp.ratelimit", "0")
+	}
 	for prefix, via := range map[string]string{
 		"192.0.2.0/24": "10.0.2.2", "2001:db8::/64": "fd00:2::2",
 		"10.244.1.0/24": "10.0.2.2", "fd00:244:1::/64": "fd00:2::2",
@@ -315,10 +330,24 @@ func awaitReply(c *icmp.PacketConn, proto int, to netip.Addr, reply icmp.Type) s
 		if err == nil && m.Type == reply && from.String() == to.String() {
 			return "reply"
 		}
-		if err == nil && (m.Type == ipv4.ICMPTypeDestinationUnreachable || m.Type == ipv6.ICMPTypeDestinationUnreachable) {
+		if err == nil && quotes(m, proto) {
 			return "refused"
 		}
 	}
+}
+
+// quotes says whether m is the error for a packet of the protocol, of those that
+// this namespace sent.
+func quotes(m *icmp.Message, proto int) bool {
+	e, ok := m.Body.(*icmp.DstUnreach)
+	if !ok {
+		return false
+	}
+	const protocol4, nextHeader6 = 9, 6 // offsets in the headers
+	if m.Type == ipv6.ICMPTypeDestinationUnreachable {
+		return len(e.Data) > nextHeader6 && int(e.Data[nextHeader6]) == proto
+	}
+	return len(e.Data) > protocol4 && int(e.Data[protocol4]) == proto
 }
 
 // connect opens a connection that stays open for the test.

@@ -69,59 +69,6 @@ func addrs(all ...string) []netip.Addr {
 	return out
 }
 
-// packetRows say for every client and port who answers, and which source it
-// sees.
-const packetRows = `
-client 80  pod1 saw client
-pod2   80  pod1 saw pod2
-pod1   80  pod1 saw gateway
-node   80  pod1 saw node-to-pod
-client 81  remote saw node
-pod2   81  remote saw pod2
-pod1   81  remote saw pod1
-node   81  remote saw node
-client 82  silence
-pod2   82  remote saw pod2
-node   82  remote saw node
-client 83  refused
-pod2   83  refused
-node   83  refused
-client 84  pod1 saw client
-pod2   84  pod1 saw pod2
-pod1   84  pod1 saw gateway
-client 86  node saw client
-pod2   86  node saw pod2
-node   86  node saw node
-client 87  remote saw node
-pod2   87  remote saw node
-node   87  remote saw node
-client 9   refused
-pod2   9   refused
-node   9   refused
-`
-
-// Every kind of client, protocol and family, by real packets.
-func TestPackets(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		byCIDR := LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}
-		mustSet(t, p, packetState(byCIDR))
-		// The address that the node chooses for a VIP is that of its uplink.
-		rows := strings.ReplaceAll(packetRows, "node-to-pod", "node")
-		for row := range strings.Lines(strings.TrimSpace(rows)) {
-			l.row(t, row)
-		}
-		for family := range setID(2) {
-			for _, f := range l.flows(at("vip", family)) {
-				if !f.dnat {
-					t.Errorf("a flow from %s to port %d of the VIP passed without a rule", f.client, f.port.port)
-				}
-			}
-		}
-	})
-}
-
 // row checks one line of a table over all protocols and families.
 func (l *lab) row(t *testing.T, row string) {
 	t.Helper()

@@ -101,6 +101,14 @@ func (n *NS) Bridge(name string, ports ...string) {
 	n.Up(name)
 }
 
+// Hairpin lets a port of a bridge send back what came in by it, as plugins of CNI
+// set it for pods: where bridged packets pass netfilter, a pod reaches itself by
+// that way only.
+func (n *NS) Hairpin(port string) {
+	n.tb.Helper()
+	check(n.tb, port, n.link.LinkSetHairpin(n.iface(port), true))
+}
+
 // Up brings an interface up.
 func (n *NS) Up(name string) {
 	n.tb.Helper()

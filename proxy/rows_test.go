@@ -1,0 +1,428 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+)
+
+// A scene is a State and packets that meet it: one file of testdata/packets. Its
+// addresses are those of labAddr, and all is done in both families.
+//
+// A line of the State is one of
+//
+//	owned PREFIX…
+//	clients cidr|interface|bridge WHAT…
+//	snat ports|source|never|mark WHAT…
+//	bind NAME INTERFACE       the node has the address
+//	NAME                      an address without ports
+//	NAME PROTOCOL/PORT external BACKEND… internal BACKEND…
+//
+// where "masquerade" and "drop" among backends are the Target's Remote and Miss. A
+// line of packets is
+//
+//	FROM PROTOCOL NAME:PORT OUTCOME [or OUTCOME]…
+//
+// FROM node is a process of the host, a protocol may be ping, and "any" stands for
+// TCP, UDP and SCTP. Outcomes are those of lab.probe; all that are named must occur,
+// and no other.
+type scene struct {
+	name  string
+	state State
+	bound []binding
+	rows  []sceneRow
+}
+
+// A binding is an address of an interface of the node.
+type binding struct {
+	addr  netip.Addr
+	iface string
+}
+
+// A sceneRow is one kind of packet in one family.
+type sceneRow struct {
+	line          string
+	from, network string
+	to            netip.AddrPort
+	want          []string // sorted
+}
+
+func scenes(t *testing.T) []scene {
+	t.Helper()
+	paths, err := filepath.Glob("testdata/packets/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no scenes: %v", err)
+	}
+	var all []scene
+	for _, path := range paths {
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := parseScene(a)
+		if err == nil {
+			err = s.state.Validate()
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		s.name = strings.TrimSuffix(filepath.Base(path), ".txtar")
+		all = append(all, s)
+	}
+	return all
+}
+
+func parseScene(a *txtar.Archive) (scene, error) {
+	s := scene{state: State{Node: "n1"}}
+	for _, f := range a.Files {
+		for line := range strings.Lines(string(f.Data)) {
+			line, _, _ = strings.Cut(line, "#")
+			words := strings.Fields(line)
+			if len(words) == 0 {
+				continue
+			}
+			add := s.addState
+			if f.Name == "packets" {
+				add = s.addRows
+			}
+			if err := add(words); err != nil {
+				return s, fmt.Errorf("%s: %q: %w", f.Name, strings.TrimSpace(line), err)
+			}
+		}
+	}
+	slices.SortFunc(s.state.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+	for _, v := range s.state.VIPs {
+		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+	}
+	return s, nil
+}
+
+func (s *scene) addState(words []string) error {
+	switch words[0] {
+	case "owned":
+		s.state.Owned = prefixes(words[1:]...)
+		return nil
+	case "clients":
+		return s.state.Clients.parse(words[1:])
+	case "snat":
+		return s.state.SNAT.parse(words[1:])
+	}
+	name, isBound := words[0], words[0] == "bind"
+	if isBound {
+		name = words[1]
+	}
+	for family := range setID(2) {
+		if labAddr[name][family] == "" {
+			return fmt.Errorf("no address %s", name)
+		}
+		if isBound {
+			s.bound = append(s.bound, binding{at(name, family), words[2]})
+			continue
+		}
+		v := s.vip(at(name, family))
+		if len(words) == 1 {
+			continue
+		}
+		if err := v.addPort(family, words[1:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *LocalClients) parse(words []string) error {
+	switch words[0] {
+	case "cidr":
+		c.CIDRs = prefixes(words[1:]...)
+	case "interface":
+		c.InterfacePrefix = words[1]
+	case "bridge":
+		c.Bridge = words[1]
+	default:
+		return fmt.Errorf("%s; want cidr, interface or bridge", words[0])
+	}
+	return nil
+}
+
+func (s *SNAT) parse(words []string) error {
+	switch words[0] {
+	case "ports":
+		ports := map[string]Ports{"fully-random": PortFullyRandom, "random": PortRandom, "kept": PortKept}
+		s.Ports = ports[words[1]]
+	case "source":
+		s.Sources = []netip.Addr{at(words[1], 0), at(words[1], 1)}
+	case "never":
+		s.Never = prefixes(words[1:]...)
+	case "mark":
+		_, err := fmt.Sscanf(words[1], "%v/%v", &s.Mark.Value, &s.Mark.Mask)
+		return err
+	default:
+		return fmt.Errorf("%s; want ports, source, never or mark", words[0])
+	}
+	return nil
+}
+
+func (s *scene) vip(a netip.Addr) *VIP {
+	for _, v := range s.state.VIPs {
+		if v.Addr == a {
+			return v
+		}
+	}
+	v := &VIP{Addr: a}
+	s.state.VIPs = append(s.state.VIPs, v)
+	return v
+}
+
+// sceneProtocols are the words for protocols.
+var sceneProtocols = map[string][]Protocol{"tcp": {TCP}, "udp": {UDP}, "sctp": {SCTP}, "any": {TCP, UDP, SCTP}}
+
+// addPort reads "any/80 external pod1 internal pod1 remote".
+func (v *VIP) addPort(family setID, words []string) error {
+	proto, number, _ := strings.Cut(words[0], "/")
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || sceneProtocols[proto] == nil {
+		return fmt.Errorf("port %q; want such as tcp/80", words[0])
+	}
+	f := Frontend{Port: uint16(port), External: Target{Remote: Preserve}, Internal: Target{Remote: Preserve}}
+	var t *Target
+	for _, w := range words[1:] {
+		switch w {
+		case "external":
+			t = &f.External
+		case "internal":
+			t = &f.Internal
+		case "masquerade":
+			t.Remote = Masquerade
+		case "drop":
+			t.Miss = Drop
+		default:
+			b, err := sceneBackend(family, w)
+			if err != nil {
+				return err
+			}
+			t.Backends = append(t.Backends, b)
+		}
+	}
+	for _, t := range []*Target{&f.External, &f.Internal} {
+		slices.SortFunc(t.Backends, func(a, b Backend) int { return a.Addr.Compare(b.Addr) })
+	}
+	for _, p := range sceneProtocols[proto] {
+		f.Protocol = p
+		v.Frontends = append(v.Frontends, f)
+	}
+	return nil
+}
+
+// sceneBackend reads pod1, or pod1:8081 for another port than that of backends.
+func sceneBackend(family setID, word string) (Backend, error) {
+	name, number, hasPort := strings.Cut(word, ":")
+	if labServes[name] == nil {
+		return Backend{}, fmt.Errorf("no backend %s", name)
+	}
+	b := backends(family, name)[0]
+	if hasPort {
+		port, err := strconv.ParseUint(number, 10, 16)
+		if err != nil {
+			return b, err
+		}
+		b.Addr = netip.AddrPortFrom(b.Addr.Addr(), uint16(port))
+	}
+	return b, nil
+}
+
+// addRows reads "client any vip:80 pod1 saw client or pod2 saw client".
+func (s *scene) addRows(words []string) error {
+	if len(words) < 4 {
+		return fmt.Errorf("want a client, a protocol, an address and an outcome")
+	}
+	networks := []string{"tcp", "udp", "sctp"}
+	if words[1] != "any" {
+		networks = words[1:2]
+	}
+	name, number, _ := strings.Cut(words[2], ":")
+	port, err := strconv.ParseUint(cmp.Or(number, "0"), 10, 16)
+	if err != nil || labAddr[name][0] == "" {
+		return fmt.Errorf("%s; want such as vip:80", words[2])
+	}
+	want := strings.Split(strings.Join(words[3:], " "), " or ")
+	slices.Sort(want)
+	for family := range setID(2) {
+		for _, network := range networks {
+			s.rows = append(s.rows, sceneRow{
+				line: strings.Join(words, " "), from: words[0], network: network,
+				to: netip.AddrPortFrom(at(name, family), uint16(port)), want: want,
+			})
+		}
+	}
+	return nil
+}
+
+func (r sceneRow) String() string {
+	return fmt.Sprintf("%q: %s to %s %s", r.line, r.from, r.network, r.to)
+}
+
+func (s *scene) view() *nodeView {
+	n := labView()
+	for _, b := range s.bound {
+		n.bind(b.iface, b.addr)
+	}
+	return n
+}
+
+// Every kind of client, protocol and family, by reading the rules.
+func TestTrace(t *testing.T) {
+	for _, s := range scenes(t) {
+		t.Run(s.name, func(t *testing.T) {
+			rules, err := parseNft(replaceScript(renderState(s.state)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			view := s.view()
+			for _, row := range s.rows {
+				p, err := labPacket(row.from, row.network, row.to, view)
+				if err != nil {
+					t.Fatalf("%s: %v", row, err)
+				}
+				if got := trace(rules, view, p); !slices.Equal(got, row.want) {
+					t.Errorf("%s: %q; want %q", row, got, row.want)
+				}
+			}
+		})
+	}
+}
+
+// The tracer passes over nothing that it does not understand.
+func TestTraceKnowsItsWords(t *testing.T) {
+	good := replaceScript(renderState(State{Node: "n1"}))
+	for _, bad := range []string{
+		"ip ttl 1 drop", "ip daddr @nobody drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
+		"ip daddr { 192.0.2.1 } drop", "dnat to 10.0.0.1", "reject", "accept please",
+	} {
+		at := "\tchain refuse {\n"
+		if _, err := parseNft(strings.Replace(good, at, at+bad+"\n", 1)); err == nil {
+			t.Errorf("%q is understood", bad)
+		}
+	}
+	if _, err := parseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : goto x2 }\n"); err == nil {
+		t.Error("a verdict that leads nowhere is understood")
+	}
+}
+
+// The same by real packets, one State after the other.
+func TestPackets(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		playScenes(t, newLab(t), func(s scene) bool { return !s.besideIPVS() })
+	})
+}
+
+// The node has the VIP, as kube-proxy in ipvs mode gives it every address of a
+// Service, on an interface without a cable.
+func TestPacketsBesideIPVS(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		l.node.Bridge("kube-ipvs0")
+		playScenes(t, l, scene.besideIPVS)
+	})
+}
+
+func (s scene) besideIPVS() bool {
+	return slices.ContainsFunc(s.bound, func(b binding) bool { return b.iface == "kube-ipvs0" })
+}
+
+// playScenes sends the packets of those scenes that fit.
+func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
+	t.Helper()
+	p := newProxy(t)
+	for _, s := range scenes(t) {
+		if !fit(s) {
+			continue
+		}
+		for _, b := range s.bound {
+			prefix := netip.PrefixFrom(b.addr, b.addr.BitLen()).String()
+			l.node.Addr(b.iface, prefix)
+			l.router.Route(prefix, at("node", family(b.addr)).String(), "")
+		}
+		mustSet(t, p, s.state)
+		checkKernel(t, s.state)
+		l.play(t, s)
+		for _, v := range s.state.VIPs {
+			for _, f := range l.flows(v.Addr) {
+				if !f.dnat && !s.binds(v.Addr) {
+					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.client, f.port.port, v.Addr)
+				}
+			}
+		}
+	}
+}
+
+func (s scene) binds(a netip.Addr) bool {
+	return slices.ContainsFunc(s.bound, func(b binding) bool { return b.addr == a })
+}
+
+// play sends the packets of a scene. What could take the ICMP errors of another for
+// its own is sent one after the other.
+func (l *lab) play(t *testing.T, s scene) {
+	t.Helper()
+	type line struct {
+		from, network string
+		family        setID
+	}
+	lines := make(map[line][]sceneRow)
+	for _, row := range s.rows {
+		k := line{row.from, row.network, family(row.to.Addr())}
+		lines[k] = append(lines[k], row)
+	}
+	start := time.Now()
+	var wg sync.WaitGroup
+	for _, rows := range lines {
+		wg.Go(func() {
+			for _, row := range rows {
+				if got := l.playRow(row); !slices.Equal(got, row.want) {
+					t.Errorf("%s: %s: %q; want %q", s.name, row, got, row.want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%s: %d kinds of packets in %v", s.name, len(s.rows), time.Since(start).Round(time.Millisecond))
+}
+
+// maxTries is how often a packet is sent in order to see each of its outcomes: of
+// four, one is missed once in 10^12 times.
+const maxTries = 100
+
+// playRow sends a packet until all that should come of it has, and returns all that
+// did, sorted.
+func (l *lab) playRow(row sceneRow) []string {
+	var got []string
+	for range maxTries {
+		one := l.playOnce(row)
+		if i, seen := slices.BinarySearch(got, one); !seen {
+			got = slices.Insert(got, i, one)
+		}
+		if len(got) >= len(row.want) || !slices.Contains(row.want, one) {
+			break
+		}
+	}
+	return got
+}
+
+func (l *lab) playOnce(row sceneRow) string {
+	want := row.want[0]
+	if len(row.want) > 1 && want == "silence" {
+		want = row.want[1]
+	}
+	if row.network == "ping" {
+		return l.ping(l.ns(row.from), row.to.Addr(), want)
+	}
+	return l.probe(l.ns(row.from), row.network, row.to, want)
+}
