@@ -102,7 +102,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	d.index(snap)
 	next := &Desired{
-		Proxy: proxy.State{Node: v.node, Owned: v.owned, Clients: v.clients},
+		Proxy: proxy.State{Node: v.node, Owned: v.owned, Clients: v.clients, SNAT: d.config.SNAT},
 		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, Sessions: v.sessions},
 		snap:  snap,
 		view:  v,

@@ -24,6 +24,9 @@ type Config struct {
 	// right for most networks, wrong under Calico's and Cilium's own IPAM.
 	DetectLocal proxy.LocalClients
 	NodeCIDR    bool
+
+	// SNAT is how sources are replaced.
+	SNAT proxy.SNAT
 }
 
 // A view is what a node decides by, apart from the Services: itself, the

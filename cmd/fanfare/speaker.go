@@ -35,6 +35,7 @@ type nodeFlags struct {
 	node        string
 	runDir      string
 	detectLocal []string
+	snat        snatFlags
 }
 
 func (f *nodeFlags) add(set *pflag.FlagSet) {
@@ -44,6 +45,7 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder for the socket and for what is remembered until the next start")
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
 		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
+	f.snat.add(set)
 }
 
 // config checks the flags and turns them into a speaker's configuration.
@@ -61,7 +63,9 @@ func (f *nodeFlags) config() (speaker.Config, error) {
 		}
 	}
 	slices.SortFunc(c.DetectLocal.CIDRs, netip.Prefix.Compare)
-	return c, nil
+	var err error
+	c.SNAT, err = f.snat.policy()
+	return c, err
 }
 
 // detect adds one criterion of --detect-local.

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go4.org/netipx"
+
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// A snatFlags value holds the flags that say how sources are replaced.
+type snatFlags struct {
+	ports   string
+	sources []string
+	never   []string
+	mark    string
+}
+
+func (f *snatFlags) add(set *pflag.FlagSet) {
+	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows whose source is replaced: fully-random, random or keep")
+	set.StringSliceVar(&f.sources, "snat-sources", nil,
+		"addresses of this node to replace sources by, one for each family, or an interface that has them; that of the outgoing interface when empty")
+	set.StringSliceVar(&f.never, "snat-never-cidrs", nil, "networks of pods whose flows keep their source: the network itself brings their replies back to this node")
+	set.StringVar(&f.mark, "masquerade-mark", "", "mark for flows whose source is replaced, as value/mask such as 0x4000/0x4000; none when empty")
+}
+
+// policy checks the flags.
+func (f *snatFlags) policy() (s proxy.SNAT, err error) {
+	if s.Ports, err = parsePorts(f.ports); err != nil {
+		return s, fmt.Errorf("--snat-ports %q: %w", f.ports, err)
+	}
+	for _, v := range f.sources {
+		addrs, err := sourceAddrs(v)
+		if err != nil {
+			return s, fmt.Errorf("--snat-sources %q: %w", v, err)
+		}
+		for _, a := range addrs {
+			if i := slices.IndexFunc(s.Sources, func(b netip.Addr) bool { return a.Is4() == b.Is4() }); i >= 0 {
+				return s, fmt.Errorf("--snat-sources %q: %s is of the same family as %s; give one of each", v, a, s.Sources[i])
+			}
+			s.Sources = append(s.Sources, a)
+		}
+	}
+	var never netipx.IPSetBuilder
+	for _, v := range f.never {
+		p, err := netip.ParsePrefix(v)
+		if err != nil || p.Addr().Is4In6() {
+			return s, fmt.Errorf("--snat-never-cidrs %q: want a prefix such as 10.0.0.0/8 or 2001:db8::/32", v)
+		}
+		never.AddPrefix(p)
+	}
+	set, err := never.IPSet()
+	if err != nil {
+		return s, fmt.Errorf("--snat-never-cidrs: %w", err)
+	}
+	s.Never = set.Prefixes()
+	if s.Mark, err = parseMark(f.mark); err != nil {
+		return s, fmt.Errorf("--masquerade-mark %q: %w", f.mark, err)
+	}
+	return s, nil
+}
+
+func parsePorts(v string) (proxy.Ports, error) {
+	switch v {
+	case "fully-random":
+		return proxy.PortFullyRandom, nil
+	case "random":
+		return proxy.PortRandom, nil
+	case "keep":
+		return proxy.PortKept, nil
+	}
+	return 0, errors.New("want fully-random, random or keep")
+}
+
+// sourceAddrs are the address itself, or those of an interface: one DaemonSet serves
+// all nodes, and each has others.
+func sourceAddrs(v string) ([]netip.Addr, error) {
+	if a, err := netip.ParseAddr(v); err == nil {
+		if !usableSource(a) {
+			return nil, errors.New("want an address of this node that others can send to, without a zone")
+		}
+		return []netip.Addr{a}, nil
+	}
+	i, err := net.InterfaceByName(v)
+	if err != nil {
+		return nil, errors.New("this node has no interface of that name, and it is no address either")
+	}
+	all, err := i.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil || !usableSource(p.Addr()) {
+			continue
+		}
+		// The first one of a family is the primary one.
+		if !slices.ContainsFunc(addrs, func(b netip.Addr) bool { return b.Is4() == p.Addr().Is4() }) {
+			addrs = append(addrs, p.Addr())
+		}
+	}
+	if len(addrs) == 0 {
+		return nil, errors.New("the interface has no address that others can send to")
+	}
+	return addrs, nil
+}
+
+func usableSource(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
+
+// parseMark reads a value and a mask; without one, the value's own bits are it.
+func parseMark(v string) (m proxy.Mark, err error) {
+	if v == "" {
+		return m, nil
+	}
+	value, mask, found := strings.Cut(v, "/")
+	if !found {
+		mask = value
+	}
+	x, err1 := strconv.ParseUint(value, 0, 32)
+	y, err2 := strconv.ParseUint(mask, 0, 32)
+	if err1 != nil || err2 != nil || x == 0 {
+		return m, errors.New("want a value above zero and a mask, each of 32 bits, such as 0x4000/0x4000")
+	}
+	if m = (proxy.Mark{Value: uint32(x), Mask: uint32(y)}); m.Value&^m.Mask != 0 {
+		return proxy.Mark{}, fmt.Errorf("the value has bits outside of the mask; want a mask such as %#x", m.Value|m.Mask)
+	}
+	return m, nil
+}
