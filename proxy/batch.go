@@ -21,6 +21,10 @@ type batch struct {
 // attribute has 16 bits.
 const maxElementList = 60 << 10
 
+// setElemKeyEnd is NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which
+// x/sys does not have.
+const setElemKeyEnd = 10
+
 var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT_GOTO+1))
 
 // newBatch begins a batch of messages with numbers above seq.
@@ -107,6 +111,14 @@ func (b *batch) element(spec *setSpec, e element, data bool) {
 		if e.data != "" {
 			b.item(e.data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
 		}
+		return
+	}
+	if spec.ranges {
+		b.item(e.key, 0, func() {
+			end := b.e.open(setElemKeyEnd)
+			b.e.opaque(unix.NFTA_DATA_VALUE, e.data)
+			b.e.shut(end)
+		})
 		return
 	}
 	var value func()

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -66,6 +68,9 @@ type vipPurge struct {
 	born bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
+	// fenced are frontends that fewer sources may use than before. Their flows of
+	// others go.
+	fenced map[port]bool
 	// gone are backends that were removed. Entries of protocols that have no
 	// end of their own would keep sending there, and so would those of TCP that
 	// wait for a first answer: each SYN of that client's port, for 120 s after
@@ -81,10 +86,14 @@ type goneBackend struct {
 func (p purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[port]bool), gone: make(map[goneBackend]sides)}
+		v = &vipPurge{ports: make(map[port]bool), fenced: make(map[port]bool), gone: make(map[goneBackend]sides)}
 		p[vip] = v
 	}
 	return v
+}
+
+func (v *vipPurge) empty() bool {
+	return !v.born && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.gone) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
@@ -94,9 +103,11 @@ func planPurge(c change) purge {
 	for _, e := range c.del {
 		before[element{set: e.set, key: e.key}] = true
 		p.removed(e)
+		p.narrowed(e, base(e.set) == setAllowed)
 	}
 	for _, e := range c.add {
 		p.kept(e)
+		p.narrowed(e, e.data == external.fence || e.data == internal.fence)
 		if !before[element{set: e.set, key: e.key}] {
 			p.appeared(e)
 		}
@@ -107,11 +118,19 @@ func planPurge(c change) purge {
 				delete(v.gone, b)
 			}
 		}
-		if !v.born && len(v.ports) == 0 && len(v.gone) == 0 {
+		if v.empty() {
 			delete(p, vip)
 		}
 	}
 	return p
+}
+
+// narrowed notes, if it is so, that fewer sources may use the frontend of e.
+func (p purge) narrowed(e element, is bool) {
+	if is {
+		vip, proto, n := frontendOf(e.set, e.key)
+		p.at(vip).fenced[port{proto, n}] = true
+	}
 }
 
 // appeared notes a new VIP or frontend.
@@ -168,7 +187,7 @@ func (p purge) splitTCP() purge {
 				delete(v.gone, b)
 			}
 		}
-		if !v.born && len(v.ports) == 0 && len(v.gone) == 0 {
+		if v.empty() {
 			delete(p, vip)
 		}
 	}
@@ -188,9 +207,8 @@ func (p purge) merge(o purge) {
 	for vip, from := range o {
 		to := p.at(vip)
 		to.born = to.born || from.born
-		for k := range from.ports {
-			to.ports[k] = true
-		}
+		maps.Copy(to.ports, from.ports)
+		maps.Copy(to.fenced, from.fenced)
 		for k, s := range from.gone {
 			to.gone[k] |= s
 		}
@@ -210,9 +228,8 @@ type flow struct {
 	key    []byte // the attributes that name this very entry to the kernel
 }
 
-// wrong says whether the flow must go. clients are the addresses that are
-// known to be of this node's pods; whether others are, an entry does not tell.
-func (p purge) wrong(f *flow, clients []netip.Prefix) bool {
+// wrong says whether the flow must go, now that s is what is wanted.
+func (p purge) wrong(f *flow, s *State) bool {
 	v := p[f.vip]
 	if v == nil {
 		return false
@@ -220,14 +237,53 @@ func (p purge) wrong(f *flow, clients []netip.Prefix) bool {
 	if !f.dnat {
 		return v.born || v.ports[f.port]
 	}
+	if v.fenced[f.port] && s.forbids(f) {
+		return true
+	}
 	if f.port.proto == TCP && f.replied {
 		return false // it has an end of its own, when the backend's does
 	}
-	s := v.gone[goneBackend{f.port, f.backend}]
-	if s == sideExternal && containsAddr(clients, f.client) {
+	gone := v.gone[goneBackend{f.port, f.backend}]
+	// Whether other clients are this node's pods, an entry does not tell.
+	if gone == sideExternal && containsAddr(s.Clients.CIDRs, f.client) {
 		return false
 	}
-	return s != 0
+	return gone != 0
+}
+
+// forbids says whether the flow is of a frontend and backend of ours, and of a
+// source that may not use them.
+func (s *State) forbids(f *flow) bool {
+	fe := s.frontend(f.vip, f.port)
+	return fe != nil && fe.Sources != nil && fe.has(f.backend) && !containsAddr(fe.Sources, f.client)
+}
+
+// frontend finds one; nil: there is none.
+func (s *State) frontend(vip netip.Addr, at port) *Frontend {
+	i, found := slices.BinarySearchFunc(s.VIPs, vip, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+	if !found {
+		return nil
+	}
+	fronts := s.VIPs[i].Frontends
+	j, found := slices.BinarySearchFunc(fronts, at, func(f Frontend, at port) int {
+		return cmp.Or(cmp.Compare(f.Protocol, at.proto), cmp.Compare(f.Port, at.port))
+	})
+	if !found {
+		return nil
+	}
+	return &fronts[j]
+}
+
+// has says whether the frontend's flows may be at a backend: new ones, or those
+// that it keeps.
+func (f *Frontend) has(backend netip.AddrPort) bool {
+	_, drains := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
+	return drains || f.External.has(backend) || f.Internal.has(backend)
+}
+
+func (t *Target) has(backend netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(t.Backends, backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
+	return found
 }
 
 func containsAddr(all []netip.Prefix, a netip.Addr) bool {
@@ -236,8 +292,8 @@ func containsAddr(all []netip.Prefix, a netip.Addr) bool {
 
 // deleteFlows deletes the entries that p says are wrong, and counts them.
 // Entries that are gone by themselves meanwhile are no error.
-func deleteFlows(s *socket, p purge, clients []netip.Prefix) (deleted int, err error) {
-	return deleteFlowsIf(s, p.request(), func(f *flow) bool { return p.wrong(f, clients) })
+func deleteFlows(s *socket, p purge, want *State) (deleted int, err error) {
+	return deleteFlowsIf(s, p.request(), func(f *flow) bool { return p.wrong(f, want) })
 }
 
 // deleteFlowsIf deletes those of the requested entries that are wrong.

@@ -26,6 +26,9 @@ func (p purge) text() string {
 				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.proto, k.port))
 			}
 		}
+		for k := range v.fenced {
+			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.proto, k.port))
+		}
 		for k, s := range v.gone {
 			side := map[sides]string{sideExternal: "external", sideInternal: "internal", sideExternal | sideInternal: "all"}[s]
 			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.proto, k.port.port, k.backend, side))
@@ -43,6 +46,11 @@ func TestPlanPurge(t *testing.T) {
 	}
 	fe := func(p Protocol, port uint16, external, internal Target) Frontend {
 		return Frontend{Protocol: p, Port: port, External: external, Internal: internal}
+	}
+	fenced := func(sources ...string) State {
+		f := fe(TCP, 80, target("pod1"), target("pod1"))
+		f.Sources = append([]netip.Prefix{}, prefixes(sources...)...)
+		return state(f)
 	}
 	none := State{Node: "n1"}
 	for _, tc := range []struct {
@@ -72,6 +80,12 @@ func TestPlanPurge(t *testing.T) {
 			state(fe(TCP, 53, target("pod1", "remote"), target("pod1"))),
 			state(fe(TCP, 53, target("pod1"), target())),
 			"192.0.2.1 tcp/53 10.244.1.11:8080 gone for internal\n192.0.2.1 tcp/53 10.244.2.11:8080 gone for external"},
+		{"fenced", state(fe(TCP, 80, target("pod1"), target("pod1"))), fenced("10.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"fenced for all", state(fe(TCP, 80, target("pod1"), target("pod1"))), fenced("0.0.0.0/0"), ""},
+		{"a source more", fenced("10.0.0.0/8"), fenced("10.0.0.0/8", "11.0.0.0/8"), ""},
+		{"a source less", fenced("10.0.0.0/8", "11.0.0.0/8"), fenced("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
+		{"a smaller source", fenced("10.0.0.0/8"), fenced("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
+		{"fenced no more", fenced("10.0.0.0/8"), state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
 	} {
 		c := diffElements(renderState(tc.have), renderState(tc.want))
 		if diff := cmp.Diff(tc.purge, planPurge(c).text()); diff != "" {
@@ -86,7 +100,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 	gone := netip.MustParseAddrPort("10.244.1.11:8080")
 	stays := netip.MustParseAddrPort("10.244.1.12:8080")
 	outside, pod := netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.244.1.99")
-	clients := prefixes("10.244.1.0/24")
+	want := State{Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24")}}
 	dns, web := port{UDP, 53}, port{TCP, 80}
 	born := purge{vip: {born: true}}
 	added := purge{vip: {ports: map[port]bool{web: true}}}
@@ -114,7 +128,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		{"UDP, at a removed backend that answers", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone, replied: true}, true},
 		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
 	} {
-		if got := tc.p.wrong(&tc.f, clients); got != tc.want {
+		if got := tc.p.wrong(&tc.f, &want); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -331,7 +345,7 @@ func TestSweepThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")
-		p.sweeper.add(purge{vip: {born: true}}, nil)
+		p.sweeper.add(purge{vip: {born: true}}, State{})
 		for end := time.Now().Add(5 * time.Second); p.Status().ConntrackError == ""; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("no error in the status")

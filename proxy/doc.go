@@ -34,6 +34,9 @@
 //	set clientifs   interfaces of clients on this node, as "cali*" or "cni0"
 //	map xsvc4       VIP . protocol . port : goto a chain, for external clients
 //	map isvc4       the same for internal clients
+//	map xfenced4    what xsvc4 would say of frontends that not all sources may use
+//	map ifenced4    the same for isvc4
+//	set allowed4    VIP . protocol . port . sources that may use such a frontend
 //	map xeps4       VIP . protocol . port . slot : backend . port, for external clients
 //	map ieps4       the same for internal clients
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
@@ -64,6 +67,9 @@
 //     rewrites the destination. All frontends with two backends share x2: there
 //     is no chain for a Service. A lookup that misses ends in "counter drop":
 //     another proxy must not answer in our place. That counter should be zero.
+//   - xfence, ifence: only [Frontend.Sources] may use the frontend. Others end in
+//     forbidden, which drops and counts; the rest goes on by xfenced4 or ifenced4.
+//     Frontends without a fence do not pay for those that have one.
 //   - refuse: no backend anywhere: RST, or ICMP port unreachable.
 //   - ignore: no backend here, but there could be on other nodes: silence, so
 //     that the client tries again. (RST would end its attempt.)
@@ -116,6 +122,22 @@
 // mark our flows would match its rule too, but the kernel asks no nat chain about
 // a source that has been chosen: ours, at 99, decides address and port. A rule of
 // others that matches the mark at an earlier hook never sees it.
+//
+// # Sources that may not
+//
+// [Frontend.Sources] is heeded as kube-proxy heeds loadBalancerSourceRanges: for
+// every client, pods and processes of the host included, by the address that it
+// comes with, and whether or not there is a backend. What is forbidden is dropped
+// without a word, and nothing of it stays in conntrack. Ping and ports that are not
+// served are no frontends, and answer anybody. A prefix of length 0 lets in all of
+// its family; no prefix of the VIP's family lets in nobody. A host that has the VIP
+// on an interface of its own sends from the VIP to itself: it is let in if the VIP
+// is in Sources, and not, as with kube-proxy, if the node's other address is.
+//
+// Nat chains see first packets only, so a list that became shorter is carried out
+// in conntrack as well: the entries of flows that it forbids are deleted, and what
+// comes next of them is a first packet, which is dropped. What the pod still sends
+// goes to the client without translation, who has no use for it.
 //
 // # Addresses that are ours and no VIP
 //

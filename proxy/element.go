@@ -19,22 +19,25 @@ import (
 type setID uint8
 
 const (
-	setVIPs     setID = iota * 2 // vips4, vips6
-	setOwned                     // owned4, owned6
-	setClients                   // clients4, clients6
-	setExtSvc                    // xsvc4, xsvc6
-	setIntSvc                    // isvc4, isvc6
-	setExtEps                    // xeps4, xeps6
-	setIntEps                    // ieps4, ieps6
-	setExtMasq                   // xmasq4, xmasq6
-	setIntMasq                   // imasq4, imasq6
-	setHairpin                   // hair4, hair6
-	setNever                     // never4, never6
-	setFrom                      // from4, from6
-	setClientIf                  // clientifs
-	setSources  = setClientIf + 1
-	setMarks    = setClientIf + 2
-	setCount    = setClientIf + 3
+	setVIPs      setID = iota * 2 // vips4, vips6
+	setOwned                      // owned4, owned6
+	setClients                    // clients4, clients6
+	setExtSvc                     // xsvc4, xsvc6
+	setIntSvc                     // isvc4, isvc6
+	setExtFenced                  // xfenced4, xfenced6
+	setIntFenced                  // ifenced4, ifenced6
+	setAllowed                    // allowed4, allowed6
+	setExtEps                     // xeps4, xeps6
+	setIntEps                     // ieps4, ieps6
+	setExtMasq                    // xmasq4, xmasq6
+	setIntMasq                    // imasq4, imasq6
+	setHairpin                    // hair4, hair6
+	setNever                      // never4, never6
+	setFrom                       // from4, from6
+	setClientIf                   // clientifs
+	setSources   = setClientIf + 1
+	setMarks     = setClientIf + 2
+	setCount     = setClientIf + 3
 )
 
 // A field is the type of one part of a key or a value.
@@ -81,6 +84,7 @@ type setSpec struct {
 	key      []field
 	data     []field // empty for a set
 	interval bool
+	ranges   bool // a concatenation whose last part is a range
 }
 
 func (s *setSpec) verdicts() bool { return len(s.data) == 1 && s.data[0] == fieldVerdict }
@@ -96,18 +100,21 @@ func buildSpecs() [setCount]setSpec {
 		backend := []field{addr, fieldPort}
 		pair := append(slices.Clone(frontend), backend...)
 		for id, s := range map[setID]setSpec{
-			setVIPs:    {name: "vips", key: []field{addr}},
-			setOwned:   {name: "owned", key: []field{addr}, interval: true},
-			setClients: {name: "clients", key: []field{addr}, interval: true},
-			setExtSvc:  {name: "xsvc", key: frontend, data: []field{fieldVerdict}},
-			setIntSvc:  {name: "isvc", key: frontend, data: []field{fieldVerdict}},
-			setExtEps:  {name: "xeps", key: slot, data: backend},
-			setIntEps:  {name: "ieps", key: slot, data: backend},
-			setExtMasq: {name: "xmasq", key: pair},
-			setIntMasq: {name: "imasq", key: pair},
-			setHairpin: {name: "hair", key: []field{addr, addr, addr}},
-			setNever:   {name: "never", key: []field{addr}, interval: true},
-			setFrom:    {name: "from", key: []field{fieldFamily}, data: []field{addr}},
+			setVIPs:      {name: "vips", key: []field{addr}},
+			setOwned:     {name: "owned", key: []field{addr}, interval: true},
+			setClients:   {name: "clients", key: []field{addr}, interval: true},
+			setExtSvc:    {name: "xsvc", key: frontend, data: []field{fieldVerdict}},
+			setIntSvc:    {name: "isvc", key: frontend, data: []field{fieldVerdict}},
+			setExtFenced: {name: "xfenced", key: frontend, data: []field{fieldVerdict}},
+			setIntFenced: {name: "ifenced", key: frontend, data: []field{fieldVerdict}},
+			setAllowed:   {name: "allowed", key: append(slices.Clone(frontend), addr), ranges: true},
+			setExtEps:    {name: "xeps", key: slot, data: backend},
+			setIntEps:    {name: "ieps", key: slot, data: backend},
+			setExtMasq:   {name: "xmasq", key: pair},
+			setIntMasq:   {name: "imasq", key: pair},
+			setHairpin:   {name: "hair", key: []field{addr, addr, addr}},
+			setNever:     {name: "never", key: []field{addr}, interval: true},
+			setFrom:      {name: "from", key: []field{fieldFamily}, data: []field{addr}},
 		} {
 			s.name += [...]string{"4", "6"}[family]
 			all[id+setID(family)] = s
@@ -133,7 +140,8 @@ type element struct {
 	key string
 	// data is the value in a map, the name of the chain to go to in a map of
 	// verdicts, and in a set of intervals the first key behind the interval,
-	// which begins at key; empty there when the interval has no end.
+	// which begins at key; empty there when the interval has no end. In a
+	// set of ranges it is the last key of the range that begins at key.
 	data string
 }
 
@@ -186,6 +194,10 @@ func (e element) text() string {
 	switch {
 	case s.interval:
 		return intervalText(s.key[0], e.key, e.data)
+	case s.ranges:
+		last := len(s.key) - 1
+		n := len(e.key) - s.key[last].size()
+		return fieldsText(s.key[:last], e.key[:n]) + " . " + intervalText(s.key[last], e.key[n:], successor(e.data[n:]))
 	case s.verdicts():
 		return fieldsText(s.key, e.key) + " : goto " + e.data
 	case len(s.data) > 0:
@@ -257,13 +269,19 @@ func successor(key string) string {
 	return ""
 }
 
-// behind is the first key behind a prefix; empty when it reaches to the end.
-func behind(p netip.Prefix) string {
+// lastAddr is the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 0x80 >> (i % 8)
 	}
-	return successor(string(b))
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// behind is the first key behind a prefix; empty when it reaches to the end.
+func behind(p netip.Prefix) string {
+	return successor(string(lastAddr(p).AsSlice()))
 }
 
 // prefixElement is an interval that holds a prefix.

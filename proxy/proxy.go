@@ -177,7 +177,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return err
 	}
 	p.settle(want, p.elements+len(c.add)-len(c.del))
-	p.sweeper.add(planPurge(c), want.Clients.CIDRs)
+	p.sweeper.add(planPurge(c), want)
 	return nil
 }
 
@@ -242,7 +242,7 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	all := renderState(want)
 	p.settle(want, len(all))
-	p.sweeper.add(planPurge(diffElements(out.had, all)), want.Clients.CIDRs)
+	p.sweeper.add(planPurge(diffElements(out.had, all)), want)
 	if expected && out.found != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(out.found)

@@ -76,7 +76,13 @@ func (w world) vip(a netip.Addr) *VIP {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		for _, port := range []uint16{53, 80, 443} {
 			if w.IntN(3) == 0 {
-				v.Frontends = append(v.Frontends, Frontend{Protocol: p, Port: port, External: w.target(a), Internal: w.target(a)})
+				f := Frontend{Protocol: p, Port: port, External: w.target(a), Internal: w.target(a)}
+				if w.IntN(3) == 0 {
+					f.Sources = pick(w, []netip.Prefix{}, prefixes("0.0.0.0/0"), prefixes("::/0"),
+						w.prefixes("10.0.0.0/24", "10.0.1.0/32", "192.168.0.0/16", "255.255.255.255/32", "fd00::/9", "fd80::1/128"),
+						w.prefixes("10.0.0.0/8", "fd00::/8"))
+				}
+				v.Frontends = append(v.Frontends, f)
 			}
 		}
 	}

@@ -17,11 +17,13 @@ const (
 type side struct {
 	prefix          string // of its count chains
 	svc, eps, masqs setID
+	fence           string // the chain that asks for the source first
+	fenced          setID  // and where it goes on
 }
 
 var (
-	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, masqs: setExtMasq}
-	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, masqs: setIntMasq}
+	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, masqs: setExtMasq, fence: "xfence", fenced: setExtFenced}
+	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, masqs: setIntMasq, fence: "ifence", fenced: setIntFenced}
 )
 
 // chain is where a frontend with n backends goes.
@@ -81,6 +83,7 @@ func renderVIP(v *VIP, node string) []element {
 		fe := &v.Frontends[i]
 		all = renderTarget(all, v.Addr, fe, external, &fe.External, node)
 		all = renderTarget(all, v.Addr, fe, internal, &fe.Internal, node)
+		all = renderSources(all, v.Addr, fe)
 	}
 	all = renderHairpin(all, v, node)
 	slices.SortFunc(all, element.compare)
@@ -91,7 +94,12 @@ func renderVIP(v *VIP, node string) []element {
 func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target, node string) []element {
 	f := family(vip)
 	key := make(encoding, 0, 48).addr(vip).proto(fe.Protocol).port(fe.Port)
-	all = append(all, element{set: s.svc + f, key: string(key), data: verdict(s, t)})
+	svc := s.svc
+	if fe.fenced(vip) {
+		all = append(all, element{set: svc + f, key: string(key), data: s.fence})
+		svc = s.fenced
+	}
+	all = append(all, element{set: svc + f, key: string(key), data: verdict(s, t)})
 	for slot, b := range t.Backends {
 		data := string(make(encoding, 0, 20).addrPort(b.Addr))
 		all = append(all, element{set: s.eps + f, key: string(key.slot(slot)), data: data})
@@ -100,6 +108,27 @@ func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target
 		}
 	}
 	return all
+}
+
+// renderSources appends the sources that may use a frontend, where not all may.
+func renderSources(all []element, vip netip.Addr, fe *Frontend) []element {
+	if !fe.fenced(vip) {
+		return all
+	}
+	key := make(encoding, 0, 48).addr(vip).proto(fe.Protocol).port(fe.Port)
+	for _, p := range fe.Sources {
+		if family(p.Addr()) == family(vip) {
+			first := string(key.addr(p.Addr())) // copied before key's array is used again
+			all = append(all, element{set: setAllowed + family(vip), key: first, data: string(key.addr(lastAddr(p)))})
+		}
+	}
+	return all
+}
+
+// fenced says whether there are sources that may not use the frontend.
+func (f *Frontend) fenced(vip netip.Addr) bool {
+	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && family(p.Addr()) == family(vip) }
+	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
 }
 
 // verdict is the chain that a frontend's new flows go to.

@@ -35,6 +35,13 @@ func goldenStates() map[string]State {
 			Owned:   prefixes("192.0.2.0/25", "192.0.2.128/26", "255.255.255.0/24", "2001:db8::/64"),
 			Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64"), InterfacePrefix: "cali", Bridge: "cni0"},
 		},
+		"sources": one("192.0.2.1",
+			Frontend{Protocol: TCP, Port: 80, External: to(Masquerade, local), Internal: to(Preserve, local),
+				Sources: prefixes("10.0.0.0/8", "203.0.113.7/32", "2001:db8:9::/48")},
+			Frontend{Protocol: TCP, Port: 443, External: to(Masquerade, local), Internal: to(Preserve, local), Sources: prefixes("0.0.0.0/0")},
+			Frontend{Protocol: UDP, Port: 53, Sources: []netip.Prefix{}}),
+		"sources6": one("2001:db8::1", Frontend{Protocol: TCP, Port: 80, External: to(Masquerade, local6), Internal: to(Preserve, local6),
+			Sources: prefixes("10.0.0.0/8", "2001:db8:9::/48")}),
 		"snat": {Node: "n1", SNAT: SNAT{
 			Ports: PortRandom, Sources: addrs("10.0.2.2"), Never: prefixes("10.244.0.0/16", "fd00:244::/32"),
 			Mark: Mark{Value: 0x4000, Mask: 0x4000},
@@ -268,6 +275,9 @@ func TestValidate(t *testing.T) {
 		{"two sources", State{SNAT: SNAT{Sources: addrs("10.0.0.1", "10.0.0.2")}}, []string{"snat", "10.0.0.2", "second of its family"}},
 		{"source", State{SNAT: SNAT{Sources: addrs("127.0.0.1")}}, []string{"snat", "127.0.0.1", "unicast"}},
 		{"never", State{SNAT: SNAT{Never: prefixes("10.0.0.1/8")}}, []string{"snat: never", "want 10.0.0.0/8"}},
+		{"sources", with(Frontend{Protocol: TCP, Port: 80, Sources: prefixes("10.0.0.0/8", "2001:db8::/32")}), nil},
+		{"sources unsorted", with(Frontend{Protocol: TCP, Port: 80, Sources: prefixes("10.0.0.0/8", "10.0.0.0/8")}),
+			[]string{"192.0.2.1 tcp/80 sources", "10.0.0.0/8 overlaps"}},
 		{"two at once", State{Owned: prefixes("10.0.0.1/8"), VIPs: []*VIP{{}}}, []string{"owned", "vip"}},
 	} {
 		err := tc.s.Validate()

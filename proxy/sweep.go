@@ -39,7 +39,7 @@ type sweeper struct {
 
 	mu      sync.Mutex
 	pending purge
-	clients []netip.Prefix
+	want    State // what was set last
 	err     error // of the last sweep
 	idle    bool  // nothing is pending or under way
 
@@ -63,16 +63,17 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 	return s, nil
 }
 
-// add asks for a sweep. clients are the addresses known to be of this node's
-// pods.
-func (s *sweeper) add(p purge, clients []netip.Prefix) {
-	if len(p) == 0 {
-		return
-	}
+// add asks for a sweep. want is what is set now: what has changed back by the
+// time of the sweep is judged by that.
+func (s *sweeper) add(p purge, want State) {
 	tcp := p.splitTCP()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.clients, s.idle = clients, false
+	s.want = want
+	if len(p) == 0 && len(tcp) == 0 {
+		return
+	}
+	s.idle = false
 	if len(p) > 0 {
 		s.pending.merge(p)
 		s.poke()
@@ -132,13 +133,13 @@ func (s *sweeper) poke() {
 // sweep deletes what is pending. What fails stays pending.
 func (s *sweeper) sweep() error {
 	s.mu.Lock()
-	p, clients := s.pending, s.clients
+	p, want := s.pending, s.want
 	s.pending = make(purge)
 	s.mu.Unlock()
 	if len(p) == 0 {
 		return nil
 	}
-	deleted, err := deleteFlows(s.sock, p, clients)
+	deleted, err := deleteFlows(s.sock, p, &want)
 	s.metrics.flows.Add(float64(deleted))
 	if err != nil {
 		s.metrics.flowErrors.Inc()

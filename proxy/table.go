@@ -247,6 +247,9 @@ func isIntervalEnd(item []byte) bool {
 // elementData is the value of an element of a map. A verdict that is no goto
 // is one that we never write; its name is made to match nothing.
 func elementData(spec *setSpec, item []byte) string {
+	if spec.ranges {
+		return rangeEnd(spec, item)
+	}
 	if !spec.verdicts() {
 		return string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
 	}
@@ -255,6 +258,16 @@ func elementData(spec *setSpec, item []byte) string {
 		return "?"
 	}
 	return cstring(attribute(v, unix.NFTA_VERDICT_CHAIN))
+}
+
+// rangeEnd is the last key of a range. One that has none, or one of another
+// length, is none that we write: its key is never the last one.
+func rangeEnd(spec *setSpec, item []byte) string {
+	end := string(attribute(item, setElemKeyEnd, unix.NFTA_DATA_VALUE))
+	if len(end) != fieldsSize(spec.key) {
+		return string(make([]byte, fieldsSize(spec.key)))
+	}
+	return end
 }
 
 // rulesHash names all that is not element and not made.

@@ -15,8 +15,9 @@ import (
 //	192.0.2.1 tcp/80 shop/web:http external 10.244.1.11:8080@n1 internal 10.244.1.11:8080@n1 10.244.2.11:8080@n2; miss drop
 //
 // "masquerade" stands before backends on other nodes that see this node's
-// address instead of the client's, "none" for no backends, and miss only where
-// a target has none. An address without frontends stands alone.
+// address instead of the client's, "none" for no backends, "sources" before those
+// that may use the frontend where not all may, and miss only where a target has
+// none. An address without frontends stands alone.
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node %s\n", s.Node)
@@ -56,7 +57,22 @@ func (f *Frontend) text(v *VIP, node string) string {
 		words = append(words, f.Name)
 	}
 	words = append(words, "external", f.External.text(node), "internal", f.Internal.text(node))
+	words = append(words, f.sourcesText()...)
 	return strings.Join(words, " ") + missText(&f.External, &f.Internal) + "\n"
+}
+
+func (f *Frontend) sourcesText() []string {
+	switch {
+	case f.Sources == nil:
+		return nil
+	case len(f.Sources) == 0:
+		return []string{"sources none"}
+	}
+	words := []string{"sources"}
+	for _, p := range f.Sources {
+		words = append(words, p.String())
+	}
+	return words
 }
 
 // text lists the backends, those to masquerade last.

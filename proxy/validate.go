@@ -96,6 +96,7 @@ func (f *Frontend) validate(v *VIP) error {
 	if f.Port == 0 {
 		errs = append(errs, fmt.Errorf("%s: port 0; want 1-65535", f.label(v)))
 	}
+	errs = append(errs, validatePrefixes(f.label(v)+" sources", f.Sources))
 	return errors.Join(append(errs, f.External.validate(v, f, "external"), f.Internal.validate(v, f, "internal"))...)
 }
 

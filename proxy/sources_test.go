@@ -1,0 +1,163 @@
+package proxy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// sourcesState is packetState with the same sources for all of its frontends.
+func sourcesState(sources ...string) State {
+	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")})
+	for _, v := range s.VIPs {
+		for i := range v.Frontends {
+			v.Frontends[i].Sources = prefixes(sources...)
+		}
+	}
+	return s
+}
+
+// A source that may not use a frontend hears nothing and leaves nothing; others
+// find what they found. Pods and processes of the host are sources like others.
+func TestSources(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		for _, tc := range []struct {
+			sources []string
+			rows    string
+			refused bool // any packet was
+		}{
+			{[]string{"10.0.1.0/24", "fd00:1::2/128"}, `
+client 83 refused
+client 80 pod1 saw client
+client 81 remote saw node
+pod2   80 silence
+pod1   80 silence
+pod2   83 silence
+pod2   9  refused`, true},
+			{[]string{"10.0.2.2/32", "10.244.1.0/24", "fd00:2::2/128", "fd00:244:1::/64"}, `
+client 80 silence
+client 81 silence
+client 82 silence
+client 83 silence
+pod2   80 pod1 saw pod2
+pod1   80 pod1 saw gateway
+node   81 remote saw node`, true},
+			{[]string{"0.0.0.0/0", "::/0"}, `
+client 80 pod1 saw client
+pod2   81 remote saw pod2
+node   80 pod1 saw node`, false},
+		} {
+			s := sourcesState(tc.sources...)
+			mustSet(t, p, s)
+			checkKernel(t, s)
+			swept(t, p)
+			before := l.refusals()
+			for row := range strings.Lines(strings.TrimSpace(tc.rows)) {
+				l.row(t, row)
+			}
+			if n := l.refusals() - before; (n > 0) != tc.refused {
+				t.Errorf("sources %v: %d packets counted", tc.sources, n)
+			}
+			for family := range setID(2) {
+				// The kernel tells a process that its own datagram was dropped.
+				want := "silence"
+				if containsAddr(s.VIPs[family].Frontends[0].Sources, at("node", family)) {
+					want = "pod1 saw node"
+				}
+				if got := l.probe(l.node, "tcp", netip.AddrPortFrom(at("vip", family), portLocal), want); got != want {
+					t.Errorf("sources %v: from the node: %s; want %s", tc.sources, got, want)
+				}
+				if got := l.ping(l.client, at("vip", family), "reply"); got != "reply" {
+					t.Errorf("sources %v: ping: %s", tc.sources, got)
+				}
+				for _, f := range l.flows(at("vip", family)) {
+					fe := s.frontend(f.vip, f.port)
+					if fe != nil && !containsAddr(fe.Sources, f.client) {
+						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.client, f.port.port)
+					}
+				}
+			}
+		}
+	})
+}
+
+// refusals is how many packets were dropped because of their source.
+func (l *lab) refusals() (n int) {
+	l.t.Helper()
+	out, err := exec.Command("nft", "list", "chain", "inet", tableName, "forbidden").CombinedOutput()
+	if err != nil {
+		l.t.Fatalf("%v: %s", err, out)
+	}
+	_, rest, _ := strings.Cut(string(out), "counter packets ")
+	if _, err := fmt.Sscan(rest, &n); err != nil {
+		l.t.Fatalf("%v in %s", err, out)
+	}
+	return n
+}
+
+// A list that becomes shorter ends the flows of those that are not on it any more:
+// their next packets vanish and open nothing. Others go on.
+func TestSourcesEndFlows(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, sourcesState("10.0.0.0/8", "fd00::/16"))
+		pods := []string{"10.244.1.0/24", "fd00:244:1::/64"}
+		type open struct {
+			from string
+			to   netip.AddrPort
+			net.Conn
+		}
+		var conns []open
+		want := map[string]string{"client80": "pod1 saw client", "client81": "remote saw node", "pod280": "pod1 saw pod2", "pod281": "remote saw pod2"}
+		for family := range setID(2) {
+			for _, network := range []string{"tcp", "udp"} {
+				for _, from := range []string{"client", "pod2"} {
+					for _, port := range []uint16{portLocal, portRemote} {
+						to := netip.AddrPortFrom(at("vip", family), port)
+						c := l.connect(l.ns(from), network, 0, to)
+						if got, want := l.ask(c), want[fmt.Sprint(from, port)]; got != want {
+							t.Fatalf("%s from %s to %s: %s; want %s", network, from, to, got, want)
+						}
+						conns = append(conns, open{from, to, c})
+					}
+				}
+			}
+			to := netip.AddrPortFrom(at("vip", family), portLocal)
+			if got := l.probeFrom(l.client, "sctp", 4444, to, ""); got != "pod1 saw client" {
+				t.Fatalf("sctp: %s", got)
+			}
+		}
+		mustSet(t, p, sourcesState(pods...))
+		swept(t, p)
+		for _, c := range conns {
+			want := "silence"
+			if c.from == "pod2" {
+				want = map[uint16]string{portLocal: "pod1 saw pod2", portRemote: "remote saw pod2"}[c.to.Port()]
+			}
+			if got := l.askFor(c, want); got != want {
+				t.Errorf("an open flow from %s %s to %s: %s; want %s", c.LocalAddr().Network(), c.from, c.to, got, want)
+			}
+		}
+		for family := range setID(2) {
+			for _, f := range l.flows(at("vip", family)) {
+				if f.client == at("client", family) {
+					t.Errorf("an entry of the client's for port %d of protocol %s is left", f.port.port, f.port.proto)
+				}
+			}
+		}
+		// Allowed again, the same ports serve.
+		mustSet(t, p, sourcesState("10.0.0.0/8", "fd00::/16"))
+		for family := range setID(2) {
+			to := netip.AddrPortFrom(at("vip", family), portLocal)
+			if got := l.probeFrom(l.client, "sctp", 4444, to, ""); got != "pod1 saw client" {
+				t.Errorf("sctp, allowed again: %s", got)
+			}
+		}
+	})
+}
