@@ -98,7 +98,7 @@ type planner struct {
 // settled is the Rule by which there is nothing to write for a Service: it has what
 // it shall have, and has been told so.
 func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if !ipam.Settled(snap, s) || !s.Told.Assigned || s.Told.Code != cluster.Assigned {
+	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Told.Assigned || s.Told.Code != cluster.Assigned {
 		return false
 	}
 	var text []byte
@@ -244,9 +244,9 @@ func cut(s string) string {
 // writesStatus says whether the status differs from what it shall be.
 func (n settlement) writesStatus() bool { return n.writesAddrs() || n.told != n.spec.Told }
 
-// writesAddrs says whether the addresses in it do.
+// writesAddrs says whether the addresses in it do, or how they are served.
 func (n settlement) writesAddrs() bool {
-	return len(n.addrs) != len(n.spec.Status) ||
+	return n.spec.StatusProxied || len(n.addrs) != len(n.spec.Status) ||
 		slices.ContainsFunc(n.addrs, func(a netip.Addr) bool { return !slices.Contains(n.spec.Status, a) })
 }
 

@@ -165,7 +165,9 @@ func statusPatch(live *corev1.Service, n settlement) map[string]any {
 	if n.writesAddrs() {
 		ingress := []map[string]any{}
 		for _, a := range n.addrs {
-			ingress = append(ingress, map[string]any{"ip": a.String()})
+			// Packets come with the address itself as destination, so nodes may send
+			// their own straight to pods (KEP-1860).
+			ingress = append(ingress, map[string]any{"ip": a.String(), "ipMode": corev1.LoadBalancerIPModeVIP})
 		}
 		patch["loadBalancer"] = map[string]any{"ingress": ingress}
 	}

@@ -301,3 +301,30 @@ func TestRun(t *testing.T) {
 		t.Errorf("error %v, want that of Open", err)
 	}
 }
+
+// An address of ours says how it is served, whoever said otherwise (KEP-1860).
+func TestAddressesAreVIPs(t *testing.T) {
+	s := newStore(t)
+	c := start(t, s, nil)
+	w := &world{store: s}
+	w.setPool("dmz", 1)
+	modes := func() (modes []string) {
+		for _, i := range s.get(t, "a").Status.LoadBalancer.Ingress {
+			modes = append(modes, i.IP+" "+string(*i.IPMode))
+		}
+		return modes
+	}
+	s.put(servicesPath+"a", nil, from(t, w.service("a")))
+	s.settleAll(t, c)
+	want := []string{"192.0.3.1 VIP"}
+	if got := modes(); !slices.Equal(got, want) {
+		t.Errorf("a new one: %v, want %v", got, want)
+	}
+	svc := s.get(t, "a")
+	svc.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeProxy)
+	s.put(servicesPath+"a", s.objects[servicesPath+"a"], from(t, svc))
+	s.settleAll(t, c)
+	if got := modes(); !slices.Equal(got, want) {
+		t.Errorf("one that somebody changed: %v, want %v", got, want)
+	}
+}

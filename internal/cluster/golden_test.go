@@ -114,7 +114,7 @@ func renderService(b *strings.Builder, s Service) {
 	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + when(s.RequestedPool != "", " wants pool "+s.RequestedPool))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler))
-	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" unsupported ", s.Unsupported) + list(" status ", s.Status) + "\n")
+	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" unsupported ", s.Unsupported) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
 	}

@@ -63,6 +63,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		Unsupported:           unsupported(o),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
+		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),
 		Told:                  parseTold(o.Status.Conditions),
 	}
 	parseSources(o, s, &p)
@@ -174,6 +175,13 @@ func statusHost(in []corev1.LoadBalancerIngress) string {
 		}
 	}
 	return ""
+}
+
+// statusProxied takes a missing ipMode for VIP, as the API server does.
+func statusProxied(in []corev1.LoadBalancerIngress) bool {
+	return slices.ContainsFunc(in, func(i corev1.LoadBalancerIngress) bool {
+		return i.IP != "" && i.IPMode != nil && *i.IPMode != corev1.LoadBalancerIPModeVIP
+	})
 }
 
 func parseTold(in []metav1.Condition) Told {

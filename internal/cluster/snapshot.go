@@ -112,6 +112,10 @@ type Spec struct {
 	// StatusHost is a host name there, empty when there is none. It was not the
 	// controller that wrote it.
 	StatusHost string
+	// StatusProxied says that an address there has ipMode Proxy: nodes are to send
+	// its traffic out to a load balancer instead of to pods. No address of ours is
+	// such a one.
+	StatusProxied bool
 	// Told is what the controller has said last, in the Service's status.
 	Told Told
 }
