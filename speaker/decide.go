@@ -276,7 +276,7 @@ func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *ver
 		reasons = append(reasons, cluster.Reason{VIP: addr, Service: s.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
 	}
 	switch is.code {
-	case cluster.NoEndpoints, cluster.NotSupported:
+	case cluster.NoEndpoints:
 		reason("proxy", is.code, "connections are refused: %s", is.message)
 	case cluster.NoSource:
 		reason("proxy", is.code, "connections are dropped: %s", is.message)
@@ -318,9 +318,6 @@ func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Nam
 
 // serve decides how a Service is served on addr.
 func (v *view) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verdict) {
-	if what := refused(s.Spec); what != "" {
-		return nil, verdict{s.Name, cluster.NotSupported, what}
-	}
 	e := v.sort(s, addr)
 	networks, open := permitted(s.Spec, addr)
 	var fronts []proxy.Frontend
@@ -405,7 +402,7 @@ func (v *view) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.
 // nothing.
 func closed(f proxy.Frontend) proxy.Frontend {
 	nobody := proxy.Target{Miss: proxy.Drop}
-	f.External, f.Internal, f.Draining, f.Sources = nobody, nobody, nil, nil
+	f.External, f.Internal, f.Draining, f.Sources = nobody, nobody, nil, []netip.Prefix{}
 	return f
 }
 
@@ -420,7 +417,7 @@ func permitted(s *cluster.Spec, addr netip.Addr) (networks []netip.Prefix, open 
 	if six < 0 {
 		six = len(s.Sources)
 	}
-	if networks = s.Sources[:six]; addr.Is6() {
+	if networks = s.Sources[:six:six]; addr.Is6() {
 		networks = s.Sources[six:]
 	}
 	if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Bits() == 0 }) {

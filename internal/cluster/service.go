@@ -131,11 +131,6 @@ func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *problems) co
 // unsupported lists what the Service says and Fanfare does not do yet.
 func unsupported(o *corev1.Service) []string {
 	var fields []string
-	if len(o.Spec.LoadBalancerSourceRanges) != 0 {
-		fields = append(fields, "spec.loadBalancerSourceRanges")
-	} else if strings.TrimSpace(o.Annotations[sourceRangesAnnotation]) != "" {
-		fields = append(fields, annotation(sourceRangesAnnotation))
-	}
 	if o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		fields = append(fields, "spec.sessionAffinity")
 	}

@@ -103,8 +103,7 @@ type Spec struct {
 	BadRequest string
 
 	// Unsupported are the fields that say something that is not done yet, such
-	// as "spec.loadBalancerSourceRanges". To serve the Service as if they were
-	// not there would be wrong or unsafe.
+	// as "spec.sessionAffinity".
 	Unsupported []string
 
 	// Status are the addresses of status.loadBalancer.ingress.
