@@ -255,7 +255,7 @@ func wishes(s *cluster.Spec, networks []netip.Prefix) string {
 	if s.Affinity > 0 && done("spec.sessionAffinity") {
 		fmt.Fprintf(&b, "; a client comes back to the same for %s", s.Affinity)
 	}
-	if s.Scheduler != cluster.SchedulerRandom && s.Scheduler != "" && done("metadata.annotations[fanfare.io/scheduler]") {
+	if s.Scheduler != cluster.SchedulerRandom && s.Scheduler != "" {
 		fmt.Fprintf(&b, "; scheduler %s", s.Scheduler)
 	}
 	return b.String()

@@ -134,9 +134,6 @@ func unsupported(o *corev1.Service) []string {
 	if o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
 		fields = append(fields, "spec.sessionAffinity")
 	}
-	if s := strings.TrimSpace(o.Annotations[schedulerAnnotation]); s != "" && s != SchedulerRandom {
-		fields = append(fields, annotation(schedulerAnnotation))
-	}
 	return fields
 }
 
