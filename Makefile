@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-kube setup kube-tools
+.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-kube bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -63,8 +63,11 @@ image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
 bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...
 
-bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write docs/benchmarks.md
+bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write its section of docs/benchmarks.md
 	go run ./e2e/kube/bench -fanfare bin/fanfare -o docs/benchmarks.md
+
+bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes, and write its section of docs/benchmarks.md
+	go run ./e2e/kube/benchproxy -fanfare bin/fanfare -o docs/benchmarks.md
 
 # Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for
 # each version; they are kept in the user's cache directory.

@@ -142,17 +142,16 @@ func normal(expressions []byte) []byte {
 	return e.b
 }
 
-// withModulus copies the expressions of a rule of a count chain for n slots.
+// withModulus copies the expressions of a rule of a count chain for n
+// backends.
 func withModulus(expressions []byte, n int) []byte {
 	out := slices.Clone(expressions)
-	moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
 	for _, expr := range attributes(out) {
-		modulus, ok := moduli[cstring(attribute(expr, unix.NFTA_EXPR_NAME))]
-		if !ok {
+		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "numgen" {
 			continue
 		}
 		// What attribute returns is part of out.
-		if m := attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
+		if m := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_NG_MODULUS); len(m) == 4 {
 			copy(m, encoding(nil).modulus(n))
 		}
 	}
@@ -168,9 +167,9 @@ func (t *table) madeLike(name string) chain {
 		}
 		return c
 	}
-	count, _ := parseCountChain(name)
-	for _, r := range t.chains[count.pattern().name()].rules {
-		c.rules = append(c.rules, withModulus(r, count.slots))
+	prefix, n := splitCountChain(name)
+	for _, r := range t.chains[prefix+"1"].rules {
+		c.rules = append(c.rules, withModulus(r, n))
 	}
 	return c
 }

@@ -167,11 +167,7 @@ func (l *Lab) wire(ctx context.Context) error {
 }
 
 func (l *Lab) addNamespace(ctx context.Context, n Node) error {
-	name := l.namespaceName(n.Name)
-	if out, err := exec.CommandContext(ctx, "ip", "netns", "add", name).CombinedOutput(); err != nil {
-		return fmt.Errorf("ip netns add %s: %w: %s", name, err, out)
-	}
-	ns, err := openNamespace(name)
+	ns, err := NewNamespace(ctx, l.namespaceName(n.Name))
 	if err != nil {
 		return err
 	}
