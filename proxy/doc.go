@@ -39,6 +39,8 @@
 //	set allowed4    VIP . protocol . port . sources that may use such a frontend
 //	map xeps4       VIP . protocol . port . slot : backend . port, for external clients
 //	map ieps4       the same for internal clients
+//	map xslots4     VIP . protocol . port . slot of its table : backend . port, where the scheduler has one
+//	map islots4     the same for internal clients, where it is another
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
 //	set imasq4      the same for internal clients
 //	set hair4       VIP . pod . pod: pods that may meet themselves behind the VIP
@@ -67,6 +69,7 @@
 //     rewrites the destination. All frontends with two backends share x2: there
 //     is no chain for a Service. A lookup that misses ends in "counter drop":
 //     another proxy must not answer in our place. That counter should be zero.
+//   - xh2, xw251 and so on: the same by another schedule; see below.
 //   - xfence, ifence: only [Frontend.Sources] may use the frontend. Others end in
 //     forbidden, which drops and counts; the rest goes on by xfenced4 or ifenced4.
 //     Frontends without a fence do not pay for those that have one.
@@ -84,6 +87,34 @@
 // that forwarding would send it round between node and router until its TTL
 // ends. If the VIP is an address of this node as well, an unserved port is the
 // host's own and is left alone. Neighbour discovery for the VIP is let through.
+//
+// # Schedulers
+//
+// What follows the x or i in a chain's name says how it finds the slot:
+//
+//	x2      a random number                           [Random]
+//	xw251   a random number, a slot of the table      [Random], where weights differ
+//	xr2/…   a counter that goes round                 [RoundRobin]
+//	xh2     a hash of the client's address            [SourceHash]
+//	xm251   a hash of the client's address and port,
+//	        a slot of the table                       [Maglev]
+//
+// The chains with a 1 are always there: they are the patterns that others are
+// copied from.
+//
+// A counter belongs to a rule. Frontends that shared it would take one another's
+// turns, so that each of two which are used alternately would meet half of its
+// backends only. Hence each has a chain of its own, such as
+// xr2/192.0.2.1/tcp/80, and its turn goes on for as long as the number of
+// backends stays.
+//
+// xslots4 holds the tables: 251 slots for each frontend with up to 50 backends,
+// more for more, shared out by Maglev's rule. If one backend of ten goes, its
+// tenth of the slots moves to others, and some five per cent besides. The table
+// follows from the backends' addresses and weights alone, and seeds are in the
+// rules' text, so that nodes which know the same backends give a flow to the same.
+// Internal clients go by the x table as well where their backends are the same. xeps4
+// lists the backends of these frontends, too; no packet asks for them there.
 //
 // # Source addresses
 //

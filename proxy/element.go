@@ -29,6 +29,8 @@ const (
 	setAllowed                    // allowed4, allowed6
 	setExtEps                     // xeps4, xeps6
 	setIntEps                     // ieps4, ieps6
+	setExtSlots                   // xslots4, xslots6
+	setIntSlots                   // islots4, islots6
 	setExtMasq                    // xmasq4, xmasq6
 	setIntMasq                    // imasq4, imasq6
 	setHairpin                    // hair4, hair6
@@ -110,6 +112,8 @@ func buildSpecs() [setCount]setSpec {
 			setAllowed:   {name: "allowed", key: append(slices.Clone(frontend), addr), ranges: true},
 			setExtEps:    {name: "xeps", key: slot, data: backend},
 			setIntEps:    {name: "ieps", key: slot, data: backend},
+			setExtSlots:  {name: "xslots", key: slot, data: backend},
+			setIntSlots:  {name: "islots", key: slot, data: backend},
 			setExtMasq:   {name: "xmasq", key: pair},
 			setIntMasq:   {name: "imasq", key: pair},
 			setHairpin:   {name: "hair", key: []field{addr, addr, addr}},

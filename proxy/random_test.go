@@ -76,17 +76,31 @@ func (w world) vip(a netip.Addr) *VIP {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		for _, port := range []uint16{53, 80, 443} {
 			if w.IntN(3) == 0 {
-				f := Frontend{Protocol: p, Port: port, External: w.target(a), Internal: w.target(a)}
-				if w.IntN(3) == 0 {
-					f.Sources = pick(w, []netip.Prefix{}, prefixes("0.0.0.0/0"), prefixes("::/0"),
-						w.prefixes("10.0.0.0/24", "10.0.1.0/32", "192.168.0.0/16", "255.255.255.255/32", "fd00::/9", "fd80::1/128"),
-						w.prefixes("10.0.0.0/8", "fd00::/8"))
-				}
-				v.Frontends = append(v.Frontends, f)
+				v.Frontends = append(v.Frontends, w.frontend(a, p, port))
 			}
 		}
 	}
 	return v
+}
+
+func (w world) frontend(vip netip.Addr, p Protocol, port uint16) Frontend {
+	f := Frontend{Protocol: p, Port: port, External: w.target(vip), Internal: w.target(vip)}
+	if w.IntN(4) == 0 {
+		f.Internal = f.External
+	}
+	f.Scheduler = pick(w, Random, RoundRobin, SourceHash)
+	if w.IntN(20) == 0 { // its table is large
+		f.Scheduler = Maglev
+	}
+	if n := len(f.External.Backends); n > 0 && w.IntN(40) == 0 {
+		f.External.Backends[w.IntN(n)].Weight = uint16(w.IntN(4))
+	}
+	if w.IntN(3) == 0 {
+		f.Sources = pick(w, []netip.Prefix{}, prefixes("0.0.0.0/0"), prefixes("::/0"),
+			w.prefixes("10.0.0.0/24", "10.0.1.0/32", "192.168.0.0/16", "255.255.255.255/32", "fd00::/9", "fd80::1/128"),
+			w.prefixes("10.0.0.0/8", "fd00::/8"))
+	}
+	return f
 }
 
 func (w world) target(vip netip.Addr) Target {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -15,19 +14,16 @@ const (
 
 // A side is one of the two kinds of clients that a frontend has.
 type side struct {
-	prefix          string // of its count chains
-	svc, eps, masqs setID
-	fence           string // the chain that asks for the source first
-	fenced          setID  // and where it goes on
+	prefix                 string // of its count chains
+	svc, eps, slots, masqs setID
+	fence                  string // the chain that asks for the source first
+	fenced                 setID  // and where it goes on
 }
 
 var (
-	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, masqs: setExtMasq, fence: "xfence", fenced: setExtFenced}
-	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, masqs: setIntMasq, fence: "ifence", fenced: setIntFenced}
+	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, slots: setExtSlots, masqs: setExtMasq, fence: "xfence", fenced: setExtFenced}
+	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, slots: setIntSlots, masqs: setIntMasq, fence: "ifence", fenced: setIntFenced}
 )
-
-// chain is where a frontend with n backends goes.
-func (s side) chain(n int) string { return s.prefix + strconv.Itoa(n) }
 
 // renderState is all elements of the table for s, sorted.
 func renderState(s State) []element {
@@ -99,13 +95,20 @@ func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target
 		all = append(all, element{set: svc + f, key: string(key), data: s.fence})
 		svc = s.fenced
 	}
-	all = append(all, element{set: svc + f, key: string(key), data: verdict(s, t)})
+	if len(t.Backends) == 0 {
+		return append(all, element{set: svc + f, key: string(key), data: t.Miss.chain()})
+	}
+	c := scheduling(vip, fe, s, t)
+	all = append(all, element{set: svc + f, key: string(key), data: c.name()})
 	for slot, b := range t.Backends {
 		data := string(make(encoding, 0, 20).addrPort(b.Addr))
 		all = append(all, element{set: s.eps + f, key: string(key.slot(slot)), data: data})
 		if t.Remote == Masquerade && b.Node != node {
 			all = append(all, element{set: s.masqs + f, key: string(key) + data})
 		}
+	}
+	if c.schedule.table && c.side == s.prefix {
+		all = renderTable(all, s.slots+f, key, t.Backends)
 	}
 	return all
 }
@@ -131,16 +134,42 @@ func (f *Frontend) fenced(vip netip.Addr) bool {
 	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
 }
 
-// verdict is the chain that a frontend's new flows go to.
-func verdict(s side, t *Target) string {
-	switch {
-	case len(t.Backends) > 0:
-		return s.chain(len(t.Backends))
-	case t.Miss == Drop:
-		return chainIgnore
-	default:
-		return chainRefuse
+// renderTable appends the slots of a frontend's table.
+func renderTable(all []element, set setID, frontend encoding, backends []Backend) []element {
+	for slot, i := range maglev(backends) {
+		data := string(make(encoding, 0, 20).addrPort(backends[i].Addr))
+		all = append(all, element{set: set, key: string(frontend.slot(slot)), data: data})
 	}
+	return all
+}
+
+// sharesTable says whether internal clients can use the table of the external
+// ones: it is large, and the same where the backends are.
+func sharesTable(fe *Frontend) bool {
+	return slices.EqualFunc(fe.External.Backends, fe.Internal.Backends, func(a, b Backend) bool {
+		return a.Addr == b.Addr && a.weight() == b.weight()
+	})
+}
+
+// chain is where new flows go that find no backend.
+func (m Miss) chain() string {
+	if m == Drop {
+		return chainIgnore
+	}
+	return chainRefuse
+}
+
+// scheduling is the chain that chooses a backend, of which there is at least one.
+func scheduling(vip netip.Addr, fe *Frontend, s side, t *Target) countChain {
+	schedule := fe.Scheduler.schedule(t.Backends)
+	c := countChain{side: s.prefix, schedule: schedule, slots: schedule.slots(len(t.Backends))}
+	switch {
+	case schedule.table && sharesTable(fe):
+		c.side = external.prefix
+	case schedule.stateful && c.slots > 1:
+		c.owner = ownerOf(vip, fe)
+	}
+	return c
 }
 
 // renderHairpin appends the pods that may meet themselves behind the VIP: those
@@ -184,23 +213,6 @@ func countUses(uses map[string]int, all []element, by int) {
 // element goes to it, and deleted after the last did.
 func isMade(name string) bool {
 	_, mark := parseMarkChain(name)
-	return mark || isCountChain(name)
-}
-
-// isCountChain says whether name is that of a chain x1, x2, … or i1, i2, ….
-func isCountChain(name string) bool {
-	_, n := splitCountChain(name)
-	return n > 0
-}
-
-// splitCountChain splits "x12" into x and 12; n is 0 for other names.
-func splitCountChain(name string) (prefix string, n int) {
-	if !strings.HasPrefix(name, external.prefix) && !strings.HasPrefix(name, internal.prefix) {
-		return "", 0
-	}
-	n, err := strconv.Atoi(name[1:])
-	if err != nil || n < 1 {
-		return "", 0
-	}
-	return name[:1], n
+	_, count := parseCountChain(name)
+	return mark || count
 }

@@ -21,19 +21,6 @@ const Schema = 1
 //go:embed ruleset.nft
 var staticRules string
 
-// countChain is the chain for frontends with a given number of backends: one
-// random slot of the frontend, looked up among its backends. What misses must
-// go no further, or another proxy could answer in our place.
-//
-// The parts are prefix, number, and the address family's words twice.
-const countChain = `
-	chain %[1]s%[2]d {
-		dnat ip to ip daddr . meta l4proto . th dport . numgen random mod %[2]d map @%[1]seps4
-		dnat ip6 to ip6 daddr . meta l4proto . th dport . numgen random mod %[2]d map @%[1]seps6
-		counter drop
-	}
-`
-
 // markChain is the chain that sets the bits of a mark, and no others. The parts
 // are its name, the bits that stay, and those that are set.
 const markChain = `
@@ -47,7 +34,17 @@ var patternMark = Mark{Value: 1, Mask: 1}
 
 // patterns are the made chains that always exist. The others are copies of
 // their rules with another modulus, or another mark.
-var patterns = []string{external.chain(1), internal.chain(1), patternMark.chain()}
+var patterns = append(countPatterns(), patternMark.chain())
+
+func countPatterns() []string {
+	var names []string
+	for _, s := range schedules {
+		for _, side := range []side{external, internal} {
+			names = append(names, countChain{side: side.prefix, schedule: s, slots: 1}.name())
+		}
+	}
+	return names
+}
 
 // rulesetText is the table without elements, with the given made chains
 // besides the patterns, as nft reads it.
@@ -59,8 +56,9 @@ func rulesetText(made []string) string {
 			fmt.Fprintf(&b, markChain, name, ^m.Mask, m.Value)
 			continue
 		}
-		prefix, n := splitCountChain(name)
-		fmt.Fprintf(&b, countChain, prefix, n)
+		if c, ok := parseCountChain(name); ok {
+			b.WriteString(c.text())
+		}
 	}
 	b.WriteString("}\n")
 	return b.String()

@@ -142,16 +142,17 @@ func normal(expressions []byte) []byte {
 	return e.b
 }
 
-// withModulus copies the expressions of a rule of a count chain for n
-// backends.
+// withModulus copies the expressions of a rule of a count chain for n slots.
 func withModulus(expressions []byte, n int) []byte {
 	out := slices.Clone(expressions)
+	moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
 	for _, expr := range attributes(out) {
-		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "numgen" {
+		modulus, ok := moduli[cstring(attribute(expr, unix.NFTA_EXPR_NAME))]
+		if !ok {
 			continue
 		}
 		// What attribute returns is part of out.
-		if m := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_NG_MODULUS); len(m) == 4 {
+		if m := attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
 			copy(m, encoding(nil).modulus(n))
 		}
 	}
@@ -167,9 +168,9 @@ func (t *table) madeLike(name string) chain {
 		}
 		return c
 	}
-	prefix, n := splitCountChain(name)
-	for _, r := range t.chains[prefix+"1"].rules {
-		c.rules = append(c.rules, withModulus(r, n))
+	count, _ := parseCountChain(name)
+	for _, r := range t.chains[count.pattern().name()].rules {
+		c.rules = append(c.rules, withModulus(r, count.slots))
 	}
 	return c
 }

@@ -14,10 +14,12 @@ import (
 //	client 10.244.1.0/24
 //	192.0.2.1 tcp/80 shop/web:http external 10.244.1.11:8080@n1 internal 10.244.1.11:8080@n1 10.244.2.11:8080@n2; miss drop
 //
+// A weight other than one follows the node, as in 10.244.1.11:8080@n1*3.
 // "masquerade" stands before backends on other nodes that see this node's
 // address instead of the client's, "none" for no backends, "sources" before those
-// that may use the frontend where not all may, and miss only where a target has
-// none. An address without frontends stands alone.
+// that may use the frontend where not all may, miss only where a target has
+// none, and scheduler where it is not random. An address without frontends stands
+// alone.
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node %s\n", s.Node)
@@ -58,7 +60,11 @@ func (f *Frontend) text(v *VIP, node string) string {
 	}
 	words = append(words, "external", f.External.text(node), "internal", f.Internal.text(node))
 	words = append(words, f.sourcesText()...)
-	return strings.Join(words, " ") + missText(&f.External, &f.Internal) + "\n"
+	text := strings.Join(words, " ") + missText(&f.External, &f.Internal)
+	if f.Scheduler != Random {
+		text += "; scheduler " + f.Scheduler.String()
+	}
+	return text + "\n"
 }
 
 func (f *Frontend) sourcesText() []string {
@@ -80,6 +86,9 @@ func (t *Target) text(node string) string {
 	var plain, masqueraded []string
 	for _, b := range t.Backends {
 		word := b.Addr.String() + "@" + b.Node
+		if b.weight() != 1 {
+			word += "*" + strconv.Itoa(b.weight())
+		}
 		if t.Remote == Masquerade && b.Node != node {
 			masqueraded = append(masqueraded, word)
 		} else {
@@ -118,6 +127,21 @@ func (m Miss) String() string {
 		return "drop"
 	default:
 		return "miss " + strconv.Itoa(int(m))
+	}
+}
+
+func (s Scheduler) String() string {
+	switch s {
+	case Random:
+		return "random"
+	case RoundRobin:
+		return "round robin"
+	case SourceHash:
+		return "source hash"
+	case Maglev:
+		return "maglev"
+	default:
+		return "scheduler " + strconv.Itoa(int(s))
 	}
 }
 

@@ -489,9 +489,17 @@ func (in *nftReader) concat() (nftExpr, error) {
 
 // expr reads one expression.
 func (in *nftReader) expr() (nftExpr, error) {
-	if in.take("numgen random mod") {
-		n, err := strconv.Atoi(in.next())
-		return func(x *nftRun) (string, bool) { return strconv.Itoa(x.c.choose(n)), true }, err
+	if in.take("jhash") {
+		// Any slot may come out: what it is computed from need only be known.
+		if _, err := in.concat(); err != nil {
+			return nil, err
+		}
+		choice, err := in.choice()
+		_ = in.take("seed") && in.next() != ""
+		return choice, err
+	}
+	if in.take("numgen random") || in.take("numgen inc") {
+		return in.choice()
 	}
 	for words, e := range nftExprs {
 		if in.take(words) {
@@ -499,6 +507,15 @@ func (in *nftReader) expr() (nftExpr, error) {
 		}
 	}
 	return nil, fmt.Errorf("expression %q is not known", strings.Join(in.words, " "))
+}
+
+// choice reads the modulus of what chooses a slot.
+func (in *nftReader) choice() (nftExpr, error) {
+	if !in.take("mod") {
+		return nil, fmt.Errorf("modulus expected at %q", strings.Join(in.words, " "))
+	}
+	n, err := strconv.Atoi(in.next())
+	return func(x *nftRun) (string, bool) { return strconv.Itoa(x.c.choose(n)), true }, err
 }
 
 // nftExprs are the expressions without arguments. No one is the beginning of
@@ -513,6 +530,7 @@ var nftExprs = map[string]nftExpr{
 	"ct original proto-dst": func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.ct.orig.Port())), true },
 	"meta nfproto":          nftFamily,
 	"meta l4proto":          func(x *nftRun) (string, bool) { return Protocol(x.p.proto).String(), true },
+	"th sport":              func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.src.Port())), !isICMP(x.p) },
 	"th dport":              func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.dst.Port())), !isICMP(x.p) },
 	"iifname":               func(x *nftRun) (string, bool) { return strconv.Quote(x.p.in), x.p.in != "" },
 	"oifname":               func(x *nftRun) (string, bool) { return strconv.Quote(x.p.out), true },

@@ -97,6 +97,9 @@ func (f *Frontend) validate(v *VIP) error {
 		errs = append(errs, fmt.Errorf("%s: port 0; want 1-65535", f.label(v)))
 	}
 	errs = append(errs, validatePrefixes(f.label(v)+" sources", f.Sources))
+	if f.Scheduler > Maglev {
+		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.label(v), f.Scheduler))
+	}
 	return errors.Join(append(errs, f.External.validate(v, f, "external"), f.Internal.validate(v, f, "internal"))...)
 }
 
@@ -117,8 +120,12 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 			bad("backend %s comes after %s; want them sorted, no two alike", b.Addr, t.Backends[i-1].Addr)
 		}
 	}
-	if len(t.Backends) > maxBackends {
-		bad("%d backends; want at most %d", len(t.Backends), maxBackends)
+	most := maxBackends
+	if f.Scheduler.schedule(t.Backends).table {
+		most = tableSizes[len(tableSizes)-1]
+	}
+	if len(t.Backends) > most {
+		bad("%d backends; want at most %d", len(t.Backends), most)
 	}
 	if t.Miss > Drop {
 		bad("miss is %d; want Reject or Drop", t.Miss)
