@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -131,5 +133,27 @@ func BenchmarkReplaceSchema(b *testing.B) {
 			b.Fatal(err)
 		}
 		mustSet(b, p, s)
+	}
+}
+
+// A look for what is in the way, beside 10,000 VIPs, on a node whose iptables-nft has the
+// 20,000 chains of a kube-proxy and a firewall that accepts.
+func BenchmarkLook(b *testing.B) {
+	p := benchProxy(b)
+	s := benchState(benchVIPs)
+	mustSet(b, p, s)
+	var rules strings.Builder
+	rules.WriteString("table ip nat {\n")
+	for i := range 2 * benchVIPs {
+		fmt.Fprintf(&rules, "chain KUBE-SEP-%d { ip saddr 10.0.0.1 return; meta l4proto tcp dnat to 10.0.0.1; }\n", i)
+	}
+	rules.WriteString("}\ntable inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }\n")
+	nftables(b, rules.String())
+	for b.Loop() {
+		if look := surveyNode(s, &tallies{}); len(look.unseen) > 0 {
+			b.Fatal(look.unseen)
+		} else {
+			look.judge()
+		}
 	}
 }

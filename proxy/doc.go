@@ -12,6 +12,7 @@
 // The package knows no Kubernetes. It does not announce addresses, does not
 // check endpoints' health and sets no sysctl: the node must forward
 // (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), as it must for its pods.
+// What is in the way of traffic all the same is in [Status].Obstacles.
 //
 // # Reading the table
 //
@@ -193,8 +194,7 @@
 // all tables, and those of iptables, are run by one core in the order of their
 // priorities, and the first to translate a flow wins: that is us, by -101, and
 // postrouting by 99. A CNI that translates VIPs before
-// netfilter (Cilium instead of kube-proxy, Calico with eBPF) is not noticed here,
-// and goes first.
+// netfilter (Cilium instead of kube-proxy, Calico with eBPF) goes first.
 //
 // Filter chains of other tables run as ever, and what one of them drops no other
 // can accept. Where the chain FORWARD of iptables drops all that it does not know,
@@ -205,6 +205,19 @@
 // the chain. Changes of the former are heard of at once, of the latter found by
 // [Proxy.Recheck]. A forward chain that drops and is not of iptables must accept
 // our packets, to backends' addresses, by itself.
+//
+// # Obstacles
+//
+// Variables, chains of others and network plug-ins can swallow our traffic, or take
+// it away, and we may not change them. A Proxy looks for them, beside Set: after the first
+// one, when a chain that our packets meet changes, with each [Proxy.Recheck], and every few
+// seconds while there is one. It says what is certain. Of a chain it takes flows as there
+// could be, from a client nobody knows to each of some backends, and leads them through the
+// rules as the kernel holds them; what it does not know of a packet, or does not
+// understand of a rule, could go either way. A chain that drops all of them is an
+// obstacle, one that drops some is a policy. A variable that matters only for
+// some clients, as rp_filter does, is an obstacle when the kernel counts packets
+// that it drops for it.
 //
 // Ping is answered from the first address of the interface by which it came,
 // with the VIP put back as the source. By an interface without an address of

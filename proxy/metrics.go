@@ -17,6 +17,8 @@ type metrics struct {
 	repairs      prometheus.Counter
 	flows        prometheus.Counter
 	flowErrors   prometheus.Counter
+	obstacles    *prometheus.GaugeVec
+	looks        prometheus.Histogram
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -39,13 +41,35 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		repairs:    counter("repairs_total", "Times that the table differed from what had been written, and was repaired."),
 		flows:      counter("conntrack_deleted_total", "Conntrack entries deleted because a change made them wrong."),
 		flowErrors: counter("conntrack_errors_total", "Failures to list or delete conntrack entries."),
+		obstacles: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: "obstacles",
+			Help: "Things on this node that are in the way of traffic to VIPs, as last seen, by code.",
+		}, []string{"code"}),
+		looks: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: "look_duration_seconds",
+			Help:    "Time that it took to look for obstacles.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 7), // 1 ms to 4 s
+		}),
 	}
 	if r == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.flows, m.flowErrors} {
+	for _, c := range []prometheus.Collector{m.elements, m.vips, m.transactions, m.dumps, m.retries, m.repairs, m.flows, m.flowErrors, m.obstacles, m.looks} {
 		errs = append(errs, r.Register(c))
 	}
 	return m, errors.Join(errs...)
+}
+
+// count counts obstacles by code, of which there is always a series.
+func (m *metrics) count(obstacles []Obstacle) {
+	for _, code := range obstacleCodes {
+		n := 0
+		for _, o := range obstacles {
+			if o.Code == code {
+				n++
+			}
+		}
+		m.obstacles.WithLabelValues(string(code)).Set(float64(n))
+	}
 }

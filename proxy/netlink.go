@@ -161,6 +161,11 @@ func messages(b []byte) iter.Seq[reply] {
 // dump sends a request for a list and calls each with every answer, without
 // its nfgenmsg. After an error what each was given must be thrown away.
 func (s *socket) dump(subsystem, kind, family uint8, request []byte, each func(data []byte)) error {
+	return s.dumpFamilies(subsystem, kind, family, request, func(_ uint8, data []byte) { each(data) })
+}
+
+// dumpFamilies is dump for a list of more than one family: each is told of which one.
+func (s *socket) dumpFamilies(subsystem, kind, family uint8, request []byte, each func(family uint8, data []byte)) error {
 	s.seq++
 	var e encoder
 	e.message(subsystem, kind, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, s.seq, family, func() { e.raw(request) })
@@ -184,7 +189,7 @@ func (s *socket) dump(subsystem, kind, family uint8, request []byte, each func(d
 			return nil
 		}
 		if len(r.data) >= sizeofNfGenMsg && r.seq == s.seq {
-			each(r.data[sizeofNfGenMsg:])
+			each(r.data[0], r.data[sizeofNfGenMsg:])
 		}
 	}
 	return nil

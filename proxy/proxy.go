@@ -34,6 +34,7 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 	sweeper *sweeper
+	lookout *lookout
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *socket
@@ -70,6 +71,10 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
 	}
+	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.close()))
+	}
+	p.watch.others.Store(p.lookout)
 	p.renderer = &nftRenderer{log: p.log, metrics: p.metrics, record: &p.record, watch: p.watch, sock: p.sock}
 	if p.adopted, err = p.renderer.vips(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(explain(ctx, err), p.Close()))
@@ -97,6 +102,7 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.lastError()
+	s.Obstacles, s.Unseen = p.lookout.found()
 	return s
 }
 
@@ -109,7 +115,7 @@ func (p *Proxy) Close() error {
 	}
 	p.closed = true
 	p.gate.stop()
-	return errors.Join(p.sweeper.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.lookout.close(), p.sweeper.close(), p.watch.close(), p.sock.close())
 }
 
 // Cleanup removes the table and the chain in iptables, which is all that a Proxy
@@ -137,10 +143,12 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
+	recheck := p.recheck.Load()
 	err := p.set(ctx, want)
 	if err == nil {
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
+		p.lookout.note(want, recheck)
 	}
 	p.record.set(p.have, err)
 	if err != nil {

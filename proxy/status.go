@@ -33,6 +33,12 @@ type Status struct {
 	ForwardOpened []string `json:"forwardOpened,omitempty"`
 	// ForwardError is why it may still be dropped there.
 	ForwardError string `json:"forwardError,omitempty"`
+
+	// Obstacles are what else on this node is in the way of traffic to VIPs, as far as the
+	// last look showed: soon after a change of nftables, and every time that the kernel is
+	// compared. Unseen is what could not be looked at, and why.
+	Obstacles []Obstacle `json:"obstacles,omitempty"`
+	Unseen    []string   `json:"unseen,omitempty"`
 }
 
 // A record keeps what Status tells. It has a lock of its own, so that asking

@@ -23,10 +23,12 @@ type watch struct {
 	// forward is the same for FORWARD of iptables. Only what iptables-nft changes is
 	// told; the old interface has nothing of the kind.
 	forward atomic.Bool
-	notify  chan struct{}
-	closed  chan struct{}
-	done    chan struct{}
-	once    sync.Once
+	// others hears of changes of other tables; nil: nobody does.
+	others atomic.Pointer[lookout]
+	notify chan struct{}
+	closed chan struct{}
+	done   chan struct{}
+	once   sync.Once
 }
 
 // newWatch starts listening. Changes made by own are not told.
@@ -90,6 +92,9 @@ func (w *watch) run() {
 		for _, m := range messages {
 			if w.foreign(m) {
 				w.disturb()
+			}
+			if l := w.others.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
+				l.hear(uint8(m.Header.Type), m.Data)
 			}
 			if ofForward(m) {
 				w.forward.Store(true)

@@ -33,6 +33,9 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	if e := st.Proxy.ForwardError; e != "" {
 		say("this node's iptables may drop traffic to the addresses: %s", e)
 	}
+	for _, o := range st.Proxy.Obstacles {
+		say("%s", o.Message)
+	}
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
 			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))

@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 const (
@@ -41,6 +42,8 @@ type scene struct {
 	at       time.Time
 	desired  *Desired
 	sessions []bgp.SessionStatus
+	// obstacles are in the way of traffic on this node.
+	obstacles []proxy.Obstacle
 	// announced is what the network is told, sorted.
 	announced []netip.Addr
 	// programmed: the kernel has what is desired; else err says why not, and
@@ -57,7 +60,7 @@ func (s *speaker) scene() (now scene, ok bool) {
 		return scene{}, false
 	}
 	return scene{
-		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, announced: p.have,
+		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Status().Obstacles, announced: p.have,
 		programmed: p.programmed, err: p.err, behind: p.behind,
 	}, true
 }
@@ -66,6 +69,7 @@ func (s *speaker) scene() (now scene, ok bool) {
 // from it. It is immutable.
 type told struct {
 	sessions  map[string]toldSession
+	obstacles []proxy.Obstacle
 	announced []netip.Addr
 	desired   *Desired // that announced was of; nil at first
 	failing   bool     // the kernel does not take what is desired
@@ -97,6 +101,7 @@ func news(was told, is scene, limit int) (told, []event) {
 	var all []event
 	all = append(all, now.tellSessions(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
+	all = append(all, now.tellObstacles(was, is)...)
 	return now, append(all, now.tellAddresses(was, is, limit)...)
 }
 
@@ -149,6 +154,22 @@ func (t *told) tellForwarding(was told, is scene) []event {
 		return []event{is.event(is.node(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
 	}
 	return nil
+}
+
+// tellObstacles tells what came in the way of traffic on this node, and went.
+func (t *told) tellObstacles(was told, is scene) (all []event) {
+	t.obstacles = is.obstacles
+	for _, o := range is.obstacles {
+		if !slices.ContainsFunc(was.obstacles, o.Same) {
+			all = append(all, is.event(is.node(), true, "TrafficObstructed", "Forward", "has something in the way of traffic: "+o.Message))
+		}
+	}
+	for _, o := range was.obstacles {
+		if !slices.ContainsFunc(is.obstacles, o.Same) {
+			all = append(all, is.event(is.node(), false, "TrafficUnobstructed", "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
+		}
+	}
+	return all
 }
 
 // tellAddresses tells which addresses the network hears of, and no longer. While

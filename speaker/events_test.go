@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 const eventWorld = `
@@ -193,6 +194,19 @@ func TestNewsOfForwarding(t *testing.T) {
 }
 
 // After a restart, what was so before is no news.
+func TestNewsOfObstacles(t *testing.T) {
+	p := newPlay(t, told{})
+	p.tells("nothing is in the way")
+	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "it is 0: set it to 1"}}
+	p.tells("something is", "Warning TrafficObstructed Node/n1 (uid-n1): node n1 has something in the way of traffic: it is 0: set it to 1")
+	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "in other words"}}
+	p.tells("it still is")
+	p.obstacles = []proxy.Obstacle{{Code: proxy.Firewall, About: "chain inet filter forward", Message: "it drops"}}
+	p.tells("and then something else",
+		"Warning TrafficObstructed Node/n1 (uid-n1): node n1 has something in the way of traffic: it drops",
+		"Normal TrafficUnobstructed Node/n1 (uid-n1): node n1 has no longer in the way of traffic: net.ipv4.ip_forward (ForwardingOff)")
+}
+
 func TestNewsAfterRestart(t *testing.T) {
 	web, db := eventService("web", "uid-web", "192.0.2.1", "n1"), eventService("db", "uid-db", "192.0.2.2", "n1")
 	p := newPlay(t, inherit([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, curtain))

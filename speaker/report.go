@@ -67,7 +67,7 @@ func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, heard bool) {
 	}
 }
 
-// reasons are the first of what is wrong with objects, of Services without an
+// reasons are the first of what is in the way on the node, of what is wrong with objects, of Services without an
 // address, and of addresses that are not served as asked.
 func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
 	add := func(r v1alpha1.SpeakerReason) bool {
@@ -75,6 +75,9 @@ func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
 			out = append(out, r)
 		}
 		return len(out) < v1alpha1.MaxSpeakerReasons
+	}
+	for _, o := range st.Proxy.Obstacles {
+		add(v1alpha1.SpeakerReason{Code: string(o.Code), Message: o.Message})
 	}
 	for _, p := range st.Problems {
 		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.String()})

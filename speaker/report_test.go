@@ -22,7 +22,10 @@ func reportedStatus() Status {
 		return ReasonStatus{Service: "shop/web", Protocol: protocol, Code: code, Message: string(code) + " it is"}
 	}
 	return Status{
-		Node: "n1", NodeUID: "uid-n1", Version: "v1", Proxy: proxy.Status{Repairs: 3},
+		Node: "n1", NodeUID: "uid-n1", Version: "v1",
+		Proxy: proxy.Status{Repairs: 3, Obstacles: []proxy.Obstacle{
+			{Code: proxy.Firewall, About: "chain inet filter forward", Message: "chain inet filter forward drops it"},
+		}},
 		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
 			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1},
 			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.OpenSent, Since: since, LastError: "connection refused"},
@@ -73,8 +76,12 @@ func TestReport(t *testing.T) {
     "lingering": 1
   },
   "repairs": 3,
-  "attention": 3,
+  "attention": 4,
   "reasons": [
+    {
+      "code": "Firewall",
+      "message": "chain inet filter forward drops it"
+    },
     {
       "code": "Problem",
       "message": "BGPPeer x: bad"

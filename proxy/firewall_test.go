@@ -1,0 +1,235 @@
+package proxy
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Firewalls of others, as somebody would write them. What is said of one is what
+// packets meet: where a sentence is wanted, nothing gets through; where none is,
+// everything does, but for what is only for some.
+var firewalls = []struct {
+	name  string
+	rules string
+	want  string // what the only obstacle is about; empty: there is none
+	code  ObstacleCode
+	// some: packets of the lab's client do not get through, for a reason that holds
+	// for some clients alone; nothing is said of that.
+	some bool
+}{
+	{name: "a forward chain that drops",
+		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }`,
+		want:  "chain inet filter forward", code: Firewall},
+	{name: "one that accepts what was translated",
+		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established,related accept; ct status dnat accept; }; }`},
+	{name: "one that accepts the pods' network",
+		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop;
+			ct state vmap { established : accept, related : accept, invalid : drop }
+			ip daddr { 10.0.0.0/16, 10.244.0.0/16 } accept
+			ip6 daddr fd00:244::/32 accept; }; }`},
+	{name: "one that accepts other networks",
+		rules: `table inet filter { set lan { type ipv4_addr; flags interval; elements = { 10.0.0.0/16, 10.3.0.0-10.9.255.255 }; }
+			chain forward { type filter hook forward priority 0; policy drop;
+			ct state { established, related } accept
+			ip daddr @lan accept
+			oifname { "docker0", "virbr0" } accept
+			ip6 daddr fe80::/10 accept
+			tcp dport { 22, 443, 10000-20000 } accept
+			counter reject with icmpx admin-prohibited; }; }`,
+		want: "chain inet filter forward", code: Firewall},
+	{name: "one that knows new flows and forgets replies",
+		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; iifname "eth0" accept; ct state new accept; }; }`,
+		want:  "chain inet filter forward", code: Firewall},
+	{name: "one that accepts new flows by the interface they leave by",
+		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; oifname "cali*" ct state new accept; }; }`,
+		want:  "chain inet filter forward", code: Firewall},
+	{name: "a chain that another leads to",
+		rules: `table inet filter {
+			chain checks { tcp flags syn meta mark set 0x1; jump guard; }
+			chain guard { meta l4proto { tcp, udp } ct direction original drop; }
+			chain forward { type filter hook forward priority 5; policy accept; iifname "lo" accept; meta protocol { ip, ip6 } jump checks; }; }`,
+		want: "chain inet filter guard", code: Firewall},
+	{name: "a policy for some clients",
+		rules: `table inet filter { chain forward { type filter hook forward priority 0; policy drop; ct state established accept; ip saddr 203.0.113.0/24 accept; ip6 saddr 2001:db8:9::/48 accept; }; }`,
+		some:  true},
+	{name: "firewalld",
+		rules: `table inet firewalld {
+			chain filter_FORWARD { type filter hook forward priority 10; policy accept;
+				ct state { established, related } accept
+				ct status dnat accept
+				iifname "lo" accept
+				ct state invalid drop
+				jump filter_FORWARD_POLICIES
+				reject with icmpx admin-prohibited; }
+			chain filter_FORWARD_POLICIES { }; }`},
+	{name: "an input chain, which is not met",
+		rules: `table inet filter { chain input { type filter hook input priority 0; policy drop; ct state established accept; icmpv6 type 135-136 accept; }; }`},
+	{name: "a raw chain that turns tracking off",
+		rules: `table inet raw { chain pre { type filter hook prerouting priority raw; tcp dport 80 notrack; udp dport 80 notrack; }; }`,
+		want:  "chain inet raw pre", code: Untracked},
+	{name: "a raw chain that turns tracking off for others",
+		rules: `table ip raw { chain pre { type filter hook prerouting priority raw; ip daddr != 192.0.2.0/24 udp dport 53 notrack; tcp dport 4789 notrack; }; }`},
+	{name: "a chain that drops before translation",
+		rules: `table inet early { chain pre { type filter hook prerouting priority -150; ct state new ip daddr 192.0.2.0-192.0.2.255 drop; ct state new ip6 daddr 2001:db8::/64 drop; }; }`,
+		want:  "chain inet early pre", code: Firewall},
+	{name: "a chain that drops after translation",
+		rules: `table inet late { chain post { type filter hook postrouting priority 0; meta nfproto { ipv4, ipv6 } ct status dnat ct state new drop; }; }`,
+		want:  "chain inet late post", code: Firewall},
+	{name: "somebody who translates first",
+		rules: `table inet other { chain pre { type nat hook prerouting priority -150; tcp dport 80 dnat ip to 10.9.9.9; tcp dport 80 dnat ip6 to fd99::9; udp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip6 to fd99::9; }; }`,
+		want:  "chain inet other pre", code: TranslatedBefore},
+	{name: "somebody who translates later",
+		rules: `table inet other { chain pre { type nat hook prerouting priority -100; tcp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip to 10.9.9.9; }; }`},
+}
+
+func TestFirewalls(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l, p := newLab(t), newProxy(t)
+		s := onlyPort(packetState(LocalClients{}), portLocal)
+		mustSet(t, p, s)
+		l.through(t, portLocal, "pod1 saw client")
+		for _, tt := range firewalls {
+			t.Run(tt.name, func(t *testing.T) {
+				nftables(t, tt.rules)
+				checkObstacle(t, s, tt.code, tt.want)
+				if tt.want != "" || tt.some {
+					l.shut(t, portLocal)
+				} else {
+					l.through(t, portLocal, "pod1 saw client")
+				}
+				name, _, _ := strings.Cut(tt.rules, " {")
+				nftables(t, "delete "+name)
+				checkObstacle(t, s, "", "")
+			})
+		}
+		l.through(t, portLocal, "pod1 saw client")
+	})
+}
+
+// shut checks that nothing gets an answer from a port of the VIP.
+func (l *lab) shut(t *testing.T, port uint16, families ...setID) {
+	t.Helper()
+	if len(families) == 0 {
+		families = []setID{0, 1}
+	}
+	var all sync.WaitGroup // most of it is waiting
+	for _, family := range families {
+		for _, network := range []string{"tcp", "udp"} {
+			all.Go(func() {
+				to := netip.AddrPortFrom(at("vip", family), port)
+				if got := l.probe(l.client, network, to, "silence"); strings.Contains(got, "saw") {
+					t.Errorf("client to %s %s: %s; nothing is to get there", network, to, got)
+				}
+			})
+		}
+	}
+	all.Wait()
+}
+
+// onlyPort leaves one port of each VIP.
+func onlyPort(s State, port uint16) State {
+	var vips []*VIP
+	for _, v := range s.VIPs {
+		only := &VIP{Addr: v.Addr}
+		for _, f := range v.Frontends {
+			if f.Port == port && f.Protocol != SCTP {
+				only.Frontends = append(only.Frontends, f)
+			}
+		}
+		vips = append(vips, only)
+	}
+	s.VIPs = vips
+	return s
+}
+
+// obstaclesNow is what a look finds.
+func obstaclesNow(t *testing.T, s State) []Obstacle {
+	t.Helper()
+	look := surveyNode(s, &tallies{})
+	all, _ := look.judge()
+	if len(look.unseen) > 0 {
+		t.Errorf("not seen: %q", look.unseen)
+	}
+	return all
+}
+
+// checkObstacle looks, and wants one obstacle or none.
+func checkObstacle(t *testing.T, s State, code ObstacleCode, about string) {
+	t.Helper()
+	all := obstaclesNow(t, s)
+	switch {
+	case about == "" && len(all) > 0:
+		t.Errorf("in the way: %v; want nothing", all)
+	case about != "" && (len(all) != 1 || all[0].Code != code || all[0].About != about):
+		t.Errorf("in the way: %v; want %s of %s", all, code, about)
+	}
+	for _, o := range all {
+		if !strings.HasPrefix(o.Message, o.About) && !strings.Contains(o.Message, ": ") {
+			t.Errorf("%q does not say what to do", o.Message)
+		}
+	}
+}
+
+// A process of the node that serves a VIP is reached past its input chains.
+func TestFirewallOfProcesses(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l, p := newLab(t), newProxy(t)
+		s := onlyPort(packetState(LocalClients{}), portHost)
+		mustSet(t, p, s)
+		l.through(t, portHost, "node saw client")
+		const rules = `table inet filter { chain input { type filter hook input priority 0; policy drop; icmpv6 type { 133, 134, 135, 136 } accept; ct state established accept; tcp dport 22 accept; %s }; }`
+		nftables(t, strings.Replace(rules, "%s", "", 1))
+		l.shut(t, portHost)
+		checkObstacle(t, s, Firewall, "chain inet filter input")
+		nftables(t, "delete table inet filter\n"+strings.Replace(rules, "%s", "ct status dnat accept;", 1))
+		l.through(t, portHost, "node saw client")
+		checkObstacle(t, s, "", "")
+	})
+}
+
+// iptables-nft is in the kernel what nft shows: a chain that FORWARD leads to can
+// drop before ours is asked.
+func TestFirewallOfIPTables(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		l, p := newLab(t), newProxy(t)
+		s := onlyPort(packetState(LocalClients{}), portLocal)
+		mustSet(t, p, s)
+		v4 := State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
+		reach := func(want string) {
+			t.Helper()
+			to := netip.AddrPortFrom(at("vip", 0), portLocal)
+			if got := l.probe(l.client, "tcp", to, want); got != want {
+				t.Errorf("client to tcp %s: %s; want %s", to, got, want)
+			}
+		}
+		for _, tt := range []struct {
+			do, undo, want string
+			code           ObstacleCode
+		}{
+			{"iptables-nft -N DOCKER-USER", "", "", ""},
+			{"iptables-nft -I FORWARD -j DOCKER-USER", "", "", ""},
+			{"iptables-nft -A DOCKER-USER -m comment --comment everything -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
+			{"iptables-nft -A DOCKER-USER -s 203.0.113.0/24 -j DROP", "iptables-nft -F DOCKER-USER", "", ""},
+			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -p tcp -j REJECT", "iptables-nft -F DOCKER-USER", "", ""}, // of two protocols one
+			{"iptables-nft -A DOCKER-USER -d 10.244.0.0/16 -o cali+ -j DROP", "iptables-nft -F DOCKER-USER", "chain ip filter DOCKER-USER", Firewall},
+			{"iptables-nft -t raw -A PREROUTING -d 192.0.2.0/24 -j CT --notrack", "iptables-nft -t raw -F", "chain ip raw PREROUTING", Untracked},
+			{"iptables-nft -P FORWARD DROP", "", "", ""}, // ours to open
+		} {
+			iptablesRun(t, tt.do)
+			p.Recheck()
+			mustSet(t, p, v4)
+			checkObstacle(t, v4, tt.code, tt.want)
+			if tt.want != "" {
+				l.shut(t, portLocal, 0)
+			}
+			if tt.undo != "" {
+				iptablesRun(t, tt.undo)
+			}
+			p.Recheck()
+			mustSet(t, p, v4)
+			reach("pod1 saw client")
+		}
+	})
+}

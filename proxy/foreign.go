@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Priorities of hooks, from linux/netfilter_ipv4.h.
+const (
+	priorityConntrack = -200
+	priorityOurNAT    = -101
+)
+
+// A tableID names a table of nftables in the kernel, iptables-nft's too.
+type tableID struct {
+	family uint8
+	name   string
+}
+
+func (t tableID) String() string {
+	return map[uint8]string{unix.NFPROTO_IPV4: "ip ", unix.NFPROTO_IPV6: "ip6 ", unix.NFPROTO_INET: "inet "}[t.family] + t.name
+}
+
+// A chainID names a chain or, in the same way, a set.
+type chainID struct {
+	table tableID
+	name  string
+}
+
+// A hookedChain is a chain that packets meet first at a hook.
+type hookedChain struct {
+	chainID
+	kind     string // filter, nat, route
+	hook     uint32
+	priority int32
+	drops    bool // its policy
+}
+
+// sees says whether the chain sees packets of the family.
+func (c hookedChain) sees(f setID) bool {
+	return c.table.family == unix.NFPROTO_INET || c.table.family == []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f]
+}
+
+// A ruleset is what the kernel's nftables hold, read when asked for and then
+// remembered: of tables with tens of thousands of chains a few are needed.
+type ruleset struct {
+	sock  *socket
+	bases []hookedChain
+	rules map[chainID][][]byte
+	sets  map[chainID]*valueSet
+	defs  map[tableID]map[string]*valueSet
+	err   error // of what could not be read; its rules count as able to do anything
+}
+
+// readRuleset lists the chains at hooks, but ours and kube-proxy's, which is known not to
+// be in the way and may be large.
+func readRuleset(s *socket) (*ruleset, error) {
+	r := &ruleset{sock: s, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
+	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil }, func(family uint8, data []byte) {
+		hook := attribute(data, unix.NFTA_CHAIN_HOOK)
+		c := hookedChain{chainID: chainID{tableID{family, cstring(attribute(data, unix.NFTA_CHAIN_TABLE))}, cstring(attribute(data, unix.NFTA_CHAIN_NAME))}}
+		if hook == nil || !c.table.foreign() {
+			return
+		}
+		c.kind = cstring(attribute(data, unix.NFTA_CHAIN_TYPE))
+		c.hook = number(attribute(hook, unix.NFTA_HOOK_HOOKNUM))
+		c.priority = int32(number(attribute(hook, unix.NFTA_HOOK_PRIORITY)))
+		c.drops = number(attribute(data, unix.NFTA_CHAIN_POLICY)) == 0 && attribute(data, unix.NFTA_CHAIN_POLICY) != nil
+		r.bases = append(r.bases, c)
+	})
+	return r, err
+}
+
+// foreign says whether a table is one to look at.
+func (t tableID) foreign() bool {
+	switch t.family {
+	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
+		return t.name != tableName && t.name != "kube-proxy"
+	}
+	return false
+}
+
+// list dumps again and again until what it lists holds still.
+func (r *ruleset) list(kind, family uint8, request []byte, reset func(), each func(family uint8, data []byte)) error {
+	var err error
+	for range dumpAttempts {
+		reset()
+		if err = r.sock.dumpFamilies(unix.NFNL_SUBSYS_NFTABLES, kind, family, request, each); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return err
+}
+
+// chain returns the expressions of each rule of a chain.
+func (r *ruleset) chain(id chainID) ([][]byte, bool) {
+	if rules, ok := r.rules[id]; ok {
+		return rules, true
+	}
+	var e encoder
+	e.string(unix.NFTA_RULE_TABLE, id.table.name)
+	e.string(unix.NFTA_RULE_CHAIN, id.name)
+	var rules [][]byte
+	err := r.list(unix.NFT_MSG_GETRULE, id.table.family, e.b, func() { rules = nil }, func(_ uint8, data []byte) {
+		// Old kernels ignore what the request asks for.
+		if cstring(attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name && cstring(attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
+			rules = append(rules, slices.Clone(attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
+		}
+	})
+	if err != nil {
+		r.err = errors.Join(r.err, err)
+		return nil, false
+	}
+	r.rules[id] = rules
+	return rules, true
+}
+
+// A valueSet is a set or map whose elements can be compared with packets.
+type valueSet struct {
+	flags uint32
+	// fixed: the elements are all there is. Others change with every packet, or are
+	// of a kind that is not understood here.
+	fixed    bool
+	elements []setElement
+}
+
+type setElement struct {
+	key, end string // end: of a range, inclusive; empty: none
+	ends     bool   // the key is the first one after an interval
+	value    string
+	ruling   *ruling
+}
+
+// nftSetConcat is NFT_SET_CONCAT, and nftSetElemCatchall NFT_SET_ELEM_CATCHALL, which x/sys
+// does not have; nftaSetElemKeyEnd is NFTA_SET_ELEM_KEY_END.
+const (
+	nftSetConcat       = 0x80
+	nftSetElemCatchall = 0x2
+	nftaSetElemKeyEnd  = 10
+)
+
+// set returns a set with its elements; nil if it cannot be read.
+func (r *ruleset) set(id chainID) *valueSet {
+	if s, ok := r.sets[id]; ok {
+		return s
+	}
+	s := r.definitions(id.table)[id.name]
+	const moving = unix.NFT_SET_EVAL | unix.NFT_SET_TIMEOUT | unix.NFT_SET_OBJECT
+	if s != nil && s.flags&moving == 0 && s.flags&(unix.NFT_SET_INTERVAL|nftSetConcat) != unix.NFT_SET_INTERVAL|nftSetConcat {
+		r.elements(id, s)
+	}
+	r.sets[id] = s
+	return s
+}
+
+// definitions are the sets of a table, without elements.
+func (r *ruleset) definitions(t tableID) map[string]*valueSet {
+	if defs, ok := r.defs[t]; ok {
+		return defs
+	}
+	defs := make(map[string]*valueSet)
+	var e encoder
+	e.string(unix.NFTA_SET_TABLE, t.name)
+	err := r.list(unix.NFT_MSG_GETSET, t.family, e.b, func() { clear(defs) }, func(_ uint8, data []byte) {
+		if cstring(attribute(data, unix.NFTA_SET_TABLE)) == t.name {
+			defs[cstring(attribute(data, unix.NFTA_SET_NAME))] = &valueSet{flags: number(attribute(data, unix.NFTA_SET_FLAGS))}
+		}
+	})
+	r.err = errors.Join(r.err, err)
+	r.defs[t] = defs
+	return defs
+}
+
+func (r *ruleset) elements(id chainID, s *valueSet) {
+	var e encoder
+	e.string(unix.NFTA_SET_ELEM_LIST_TABLE, id.table.name)
+	e.string(unix.NFTA_SET_ELEM_LIST_SET, id.name)
+	s.fixed = true
+	err := r.list(unix.NFT_MSG_GETSETELEM, id.table.family, e.b, func() { s.elements = nil }, func(_ uint8, data []byte) {
+		for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			s.add(item)
+		}
+	})
+	if err != nil {
+		r.err = errors.Join(r.err, err)
+		s.fixed = false
+	}
+	slices.SortFunc(s.elements, func(a, b setElement) int { return strings.Compare(a.key, b.key) })
+}
+
+func (s *valueSet) add(item []byte) {
+	flags := number(attribute(item, unix.NFTA_SET_ELEM_FLAGS))
+	if flags&nftSetElemCatchall != 0 {
+		s.fixed = false
+		return
+	}
+	s.elements = append(s.elements, setElement{
+		key: string(attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)), ends: flags&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+		end:    string(attribute(item, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
+		value:  string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		ruling: parseRuling(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)),
+	})
+}
+
+// A ruling is what a rule does with a packet: a verdict, in the kernel's words.
+type ruling struct {
+	code  int32  // of the kernel
+	chain string // that it goes to
+}
+
+func parseRuling(b []byte) *ruling {
+	code := attribute(b, unix.NFTA_VERDICT_CODE)
+	if len(code) != 4 {
+		return nil
+	}
+	return &ruling{int32(binary.BigEndian.Uint32(code)), cstring(attribute(b, unix.NFTA_VERDICT_CHAIN))}
+}

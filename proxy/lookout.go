@@ -1,0 +1,234 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// When the lookout looks. A look takes milliseconds, tens of them beside tens of
+// thousands of chains, and a machine's other programs change rules by the hundred.
+const (
+	lookSoon  = time.Second     // between two looks, when something was heard
+	lookAgain = 5 * time.Second // while there is an obstacle: whoever removes it wants to see that
+	lookLater = time.Minute     // between two looks because a State changed
+	lookShare = 20              // a look may take one part in so many of the time
+)
+
+// A lookout finds obstacles, beside Set, which waits for nothing of that.
+type lookout struct {
+	log     *slog.Logger
+	metrics *metrics
+	tell    func() // obstacles have come or gone
+	netns   *os.File
+
+	state   atomic.Pointer[State]
+	heard   chan struct{} // capacity 1: look soon
+	changed chan struct{} // capacity 1: look, but there is time
+	quit    context.CancelFunc
+	done    chan struct{}
+	once    sync.Once
+
+	// met are the chains that packets of ours were led through: changes of
+	// others are not worth a look.
+	met atomic.Pointer[map[chainID]bool]
+
+	mu        sync.Mutex
+	obstacles []Obstacle
+	unseen    []string
+}
+
+func newLookout(log *slog.Logger, m *metrics, tell func()) (*lookout, error) {
+	netns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	ctx, quit := context.WithCancel(context.Background())
+	l := &lookout{
+		log: log, metrics: m, tell: tell, netns: netns,
+		heard: make(chan struct{}, 1), changed: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
+	}
+	go l.run(ctx)
+	return l, nil
+}
+
+// note takes a State that was set. look asks for a look soon.
+func (l *lookout) note(s State, look bool) {
+	before := l.state.Swap(&s)
+	switch {
+	case look || before == nil || (len(before.VIPs) == 0) != (len(s.VIPs) == 0):
+		poke(l.heard)
+	default:
+		poke(l.changed)
+	}
+}
+
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (l *lookout) run(ctx context.Context) {
+	defer close(l.done)
+	// Files below /proc and new sockets are of the thread's namespace. The thread ends
+	// with this goroutine.
+	runtime.LockOSThread()
+	if err := enter(l.netns); err != nil {
+		l.publish(ctx, nil, []string{fmt.Sprintf("anything, from another network namespace: %v", err)})
+		return
+	}
+	timer := time.NewTimer(time.Hour)
+	timer.Stop()
+	var before tallies
+	var last, due time.Time // due: zero when no look is
+	soon := lookSoon
+	by := func(at time.Time) {
+		if due.IsZero() || at.Before(due) {
+			due = at
+			timer.Reset(time.Until(at))
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-l.heard:
+			by(last.Add(soon))
+		case <-l.changed:
+			by(last.Add(lookLater))
+		case <-timer.C:
+			began := time.Now()
+			obstacles, unseen := l.look(&before)
+			l.publish(ctx, obstacles, unseen)
+			last, due = time.Now(), time.Time{}
+			soon = max(lookSoon, lookShare*last.Sub(began))
+			if len(obstacles) > 0 {
+				by(last.Add(lookAgain))
+			}
+		}
+	}
+}
+
+// enter makes the thread one of a namespace. It is already, unless New was called on a thread
+// that somebody had moved; then it takes the right to move this one.
+func enter(netns *os.File) error {
+	var want, have unix.Stat_t
+	if err := unix.Fstat(int(netns.Fd()), &want); err != nil {
+		return err
+	}
+	if err := unix.Stat("/proc/thread-self/ns/net", &have); err != nil {
+		return err
+	}
+	if want.Ino == have.Ino && want.Dev == have.Dev {
+		return nil
+	}
+	return unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET)
+}
+
+// look returns what is in the way now, and what could not be looked at.
+func (l *lookout) look(before *tallies) (obstacles []Obstacle, unseen []string) {
+	start := time.Now()
+	s := surveyNode(*l.state.Load(), before)
+	obstacles, met := s.judge()
+	l.met.Store(&met)
+	l.metrics.looks.Observe(time.Since(start).Seconds())
+	return obstacles, s.unseen
+}
+
+// judge says what of all that was found is in the way, and which chains were read.
+func (s *survey) judge() (obstacles []Obstacle, met map[chainID]bool) {
+	obstacles, met = judge(&s.facts), make(map[chainID]bool)
+	sock, err := dial()
+	if err != nil {
+		s.note("nftables", err)
+		return obstacles, met
+	}
+	defer sock.close()
+	rules, err := readRuleset(sock)
+	s.note("chains of nftables", err)
+	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
+	s.note("rules of nftables", rules.err)
+	for id := range rules.rules {
+		met[id] = true
+	}
+	slices.SortFunc(obstacles, Obstacle.compare)
+	return obstacles, met
+}
+
+// publish makes known what was found, and says what is new of it.
+func (l *lookout) publish(ctx context.Context, obstacles []Obstacle, unseen []string) {
+	l.metrics.count(obstacles)
+	l.mu.Lock()
+	before := l.obstacles
+	l.obstacles, l.unseen = obstacles, unseen
+	l.mu.Unlock()
+	for _, o := range obstacles {
+		if !slices.ContainsFunc(before, o.Same) {
+			l.log.WarnContext(ctx, "something on this node is in the way of traffic", "reason", o.Message)
+		}
+	}
+	for _, b := range before {
+		if !slices.ContainsFunc(obstacles, b.Same) {
+			l.log.InfoContext(ctx, "no longer in the way of traffic", "reason", b.About)
+		}
+	}
+	if !slices.EqualFunc(before, obstacles, Obstacle.Same) {
+		l.tell()
+	}
+}
+
+// found is what is in the way, and what could not be looked at.
+func (l *lookout) found() ([]Obstacle, []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.obstacles, l.unseen
+}
+
+// hear takes a notification of nftables.
+func (l *lookout) hear(kind uint8, data []byte) {
+	if met := l.met.Load(); met != nil && concerns(*met, kind, data) {
+		poke(l.heard)
+	}
+}
+
+// concerns says whether a notification may be of what the last look saw: a rule in a
+// chain that packets of ours meet, or a chain at a hook that comes or goes. Sets are
+// looked at with the next rule.
+func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
+	if len(data) < sizeofNfGenMsg {
+		return false
+	}
+	family, all := data[0], data[sizeofNfGenMsg:]
+	table := tableID{family, cstring(attribute(all, unix.NFTA_TABLE_NAME))}
+	if !table.foreign() {
+		return false
+	}
+	switch kind {
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		return attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, cstring(attribute(all, unix.NFTA_CHAIN_NAME))}]
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		return met[chainID{table, cstring(attribute(all, unix.NFTA_RULE_CHAIN))}]
+	}
+	return false
+}
+
+func (l *lookout) close() error {
+	var err error
+	l.once.Do(func() {
+		l.quit()
+		<-l.done
+		err = l.netns.Close()
+	})
+	return err
+}

@@ -1,0 +1,122 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// awaitObstacles waits until the Proxy tells that something else is in the way than
+// before, and checks that it is what is wanted: "about; about".
+func awaitObstacles(t *testing.T, p *Proxy, want string) {
+	t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		var got []string
+		for _, o := range p.Status().Obstacles {
+			got = append(got, o.About)
+		}
+		if strings.Join(got, "; ") == want && p.lookout.met.Load() != nil {
+			return
+		}
+		select {
+		case <-p.Disturbed():
+		case <-time.After(10 * time.Millisecond): // the first look finds nothing, and tells nothing
+		case <-deadline:
+			t.Fatalf("in the way: %q; want %q", got, want)
+		}
+	}
+}
+
+// What comes in the way is found without being asked for, and so is that it went.
+func TestLookout(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		registry := prometheus.NewRegistry()
+		l := newLab(t)
+		p, err := New(t.Context(), Options{Registerer: registry})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		s := packetState(LocalClients{})
+		mustSet(t, p, s)
+		awaitObstacles(t, p, "")
+		nftables(t, "table inet filter { chain forward { type filter hook forward priority 0; policy drop; }; }")
+		awaitObstacles(t, p, "chain inet filter forward")
+		if n := obstacleCount(t, registry, Firewall); n != 1 {
+			t.Errorf("%v obstacles are counted", n)
+		}
+		nftables(t, "add rule inet filter forward accept")
+		awaitObstacles(t, p, "")
+		l.node.Sysctl("ipv4.ip_forward", "0")
+		p.Recheck()
+		mustSet(t, p, s)
+		awaitObstacles(t, p, "net.ipv4.ip_forward")
+		l.node.Sysctl("ipv4.ip_forward", "1") // nobody tells, but while there is something it looks again
+		awaitObstacles(t, p, "")
+		if n := obstacleCount(t, registry, ForwardingOff); n != 0 {
+			t.Errorf("%v obstacles are counted, and none is there", n)
+		}
+	})
+}
+
+func obstacleCount(t *testing.T, r *prometheus.Registry, code ObstacleCode) float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == "fanfare_proxy_obstacles" && m.Label[0].GetValue() == string(code) {
+				return m.Gauge.GetValue()
+			}
+		}
+	}
+	t.Fatalf("no series for %s", code)
+	return 0
+}
+
+// A machine's other programs change rules all the time: only what may be in our way
+// is worth a look.
+func TestConcerns(t *testing.T) {
+	met := map[chainID]bool{{tableID{unix.NFPROTO_IPV4, "filter"}, "FORWARD"}: true}
+	message := func(family uint8, table string, attribute uint16, chain string, hook bool) []byte {
+		e := encoder{b: []byte{family, 0, 0, 0}}
+		e.string(unix.NFTA_TABLE_NAME, table)
+		e.string(attribute, chain)
+		if hook {
+			e.shut(e.open(unix.NFTA_CHAIN_HOOK))
+		}
+		return e.b
+	}
+	rule := func(family uint8, table, chain string) []byte {
+		return message(family, table, unix.NFTA_RULE_CHAIN, chain, false)
+	}
+	for _, tt := range []struct {
+		what string
+		kind uint8
+		data []byte
+		want bool
+	}{
+		{"a rule where our packets were", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV4, "filter", "FORWARD"), true},
+		{"one less", unix.NFT_MSG_DELRULE, rule(unix.NFPROTO_IPV4, "filter", "FORWARD"), true},
+		{"a rule where they were not", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV4, "filter", "INPUT"), false},
+		{"nor in the other family", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV6, "filter", "FORWARD"), false},
+		{"a new chain at a hook", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, "mine", unix.NFTA_CHAIN_NAME, "fwd", true), true},
+		{"a new chain elsewhere", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, "mine", unix.NFTA_CHAIN_NAME, "fwd", false), false},
+		{"a chain that goes", unix.NFT_MSG_DELCHAIN, message(unix.NFPROTO_IPV4, "filter", unix.NFTA_CHAIN_NAME, "FORWARD", false), true},
+		{"kube-proxy", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_IPV4, "kube-proxy", unix.NFTA_CHAIN_NAME, "filter-forward", true), false},
+		{"our own table", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, tableName, unix.NFTA_CHAIN_NAME, "filter-forward", true), false},
+		{"a family that has no hooks of ours", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_ARP, "mine", unix.NFTA_CHAIN_NAME, "in", true), false},
+		{"an element", unix.NFT_MSG_NEWSETELEM, rule(unix.NFPROTO_IPV4, "filter", "FORWARD"), false},
+		{"nothing", unix.NFT_MSG_NEWRULE, nil, false},
+	} {
+		if got := concerns(met, tt.kind, tt.data); got != tt.want {
+			t.Errorf("%s: %t", tt.what, got)
+		}
+	}
+}
