@@ -129,7 +129,7 @@ func (c hookedChain) meets(s sample, reply bool) *knownPacket {
 }
 
 // obstacle says in what way the walk is in the way of our traffic.
-func (w *walk) obstacle(base hookedChain, out prospect, p passage) (Obstacle, bool) {
+func (w *trail) obstacle(base hookedChain, out prospect, p passage) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()
 	if p.reply {

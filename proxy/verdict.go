@@ -138,8 +138,8 @@ const (
 	mayFall // it comes back to where the chain was called, or to the policy
 )
 
-// A walk leads one packet through the chains of one hook.
-type walk struct {
+// A trail leads one packet through the chains of one hook.
+type trail struct {
 	rules  *ruleset
 	table  tableID
 	packet *knownPacket
@@ -153,8 +153,8 @@ type walk struct {
 const walkBudget = 20_000
 
 // walkHook says what becomes of the packet at a hook.
-func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*walk, prospect) {
-	w := &walk{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
+func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, prospect) {
+	w := &trail{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
 	out := w.chain(base.name, true, 0)
 	if out&mayFall != 0 {
 		out &^= mayFall
@@ -170,7 +170,7 @@ func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*walk, prospect) {
 }
 
 // chain says what becomes of a packet in a chain. sure: it gets there for certain.
-func (w *walk) chain(name string, sure bool, depth int) (out prospect) {
+func (w *trail) chain(name string, sure bool, depth int) (out prospect) {
 	rules, ok := w.rules.chain(chainID{w.table, name})
 	if !ok || depth > 16 {
 		return mayAccept | mayDrop | mayFall
@@ -179,7 +179,7 @@ func (w *walk) chain(name string, sure bool, depth int) (out prospect) {
 		if w.budget--; w.budget < 0 {
 			return out | mayAccept | mayDrop | mayFall
 		}
-		r := ruleWalk{walk: w, in: name, match: yes, sure: sure}
+		r := ruleWalk{trail: w, in: name, match: yes, sure: sure}
 		may, ends := r.run(expressions, depth)
 		if r.match == no {
 			continue
@@ -195,7 +195,7 @@ func (w *walk) chain(name string, sure bool, depth int) (out prospect) {
 
 // verdict says what a verdict leads to, and whether the rule is the last that the
 // packet meets in its chain.
-func (w *walk) rule(v *ruling, in string, sure bool, depth int) (may prospect, ends bool) {
+func (w *trail) rule(v *ruling, in string, sure bool, depth int) (may prospect, ends bool) {
 	switch v.code {
 	case nfAccept:
 		return mayAccept, true
@@ -217,7 +217,7 @@ func (w *walk) rule(v *ruling, in string, sure bool, depth int) (may prospect, e
 
 // A ruleWalk leads the packet through one rule.
 type ruleWalk struct {
-	*walk
+	*trail
 	in    string // the chain
 	match tri    // so far
 	sure  bool
