@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,10 +72,14 @@ type vipPurge struct {
 	// fenced are frontends that fewer sources may use than before. Their flows of
 	// others go.
 	fenced map[port]bool
-	// gone are backends that were removed. Entries of protocols that have no
-	// end of their own would keep sending there, and so would those of TCP that
-	// wait for a first answer: each SYN of that client's port, for 120 s after
-	// the last one.
+	// filled are frontends that have a backend again. Flows of protocols that
+	// have no end of their own leave what drains, where they had stayed for
+	// want of a better place.
+	filled map[port]bool
+	// gone are backends that get no new flows any more. Entries of protocols that
+	// have no end of their own would keep sending there, and so would those of TCP
+	// that wait for a first answer: each SYN of that client's port, for 120 s after
+	// the last one. Others of TCP go when nobody knows the backend any more.
 	gone map[goneBackend]sides
 }
 
@@ -86,14 +91,14 @@ type goneBackend struct {
 func (p purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[port]bool), fenced: make(map[port]bool), gone: make(map[goneBackend]sides)}
+		v = &vipPurge{ports: make(map[port]bool), fenced: make(map[port]bool), filled: make(map[port]bool), gone: make(map[goneBackend]sides)}
 		p[vip] = v
 	}
 	return v
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.gone) == 0
+	return !v.born && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
@@ -142,12 +147,20 @@ func (p purge) appeared(e element) {
 	case setExtSvc, setIntSvc:
 		vip, proto, n := frontendOf(e.set, e.key)
 		p.at(vip).ports[port{proto, n}] = true
+	case setExtEps, setIntEps:
+		vip, proto, n := frontendOf(e.set, e.key)
+		if proto != TCP && strings.HasSuffix(e.key, firstSlot) {
+			p.at(vip).filled[port{proto, n}] = true
+		}
 	default: // the others follow from these
 	}
 }
 
-// removed notes that a backend is not in a slot any more, and kept that it still
-// is in another one.
+// firstSlot is the end of the key of a frontend's first slot.
+var firstSlot = string(encoding(nil).slot(0))
+
+// removed notes that a backend is not in a slot any more or drains no more, and kept
+// that it is in another one.
 func (p purge) removed(e element) {
 	if vip, b, s := slotOf(e); s != 0 {
 		p.at(vip).gone[b] |= s
@@ -155,6 +168,9 @@ func (p purge) removed(e element) {
 }
 
 func (p purge) kept(e element) {
+	if base(e.set) == setDrain {
+		return // it gets no new flows, and what it keeps is for wrong to say
+	}
 	vip, b, s := slotOf(e)
 	// Most that is added takes nobody's place. s is 0 for what is no slot.
 	if v := p[vip]; v != nil && v.gone[b]&s != 0 {
@@ -162,14 +178,18 @@ func (p purge) kept(e element) {
 	}
 }
 
-// slotOf is the backend in a slot, the VIP it is for, and for which clients; no
-// sides if e is no slot.
+// slotOf is the backend in a slot, or one that drains, the VIP it is for, and for
+// which clients; no sides if e is neither.
 func slotOf(e element) (vip netip.Addr, b goneBackend, s sides) {
 	switch base(e.set) {
 	case setExtEps:
 		s = sideExternal
 	case setIntEps:
 		s = sideInternal
+	case setDrain:
+		vip, proto, n := frontendOf(e.set, e.key)
+		backend := e.key[fieldsSize(specs[setExtSvc+family(vip)].key):]
+		return vip, goneBackend{port{proto, n}, backendOf(backend)}, sideExternal | sideInternal
 	default:
 		return vip, b, 0
 	}
@@ -177,21 +197,28 @@ func slotOf(e element) (vip netip.Addr, b goneBackend, s sides) {
 	return vip, goneBackend{port{proto, n}, backendOf(e.data)}, s
 }
 
-// splitTCP takes the removed backends of TCP out of p and returns them.
-func (p purge) splitTCP() purge {
-	tcp := make(purge)
+// splitPatient takes out of p and returns what can wait: removed backends of TCP,
+// and what is new in prefixes that were swept. There only processes of the host can
+// have made entries before, whose packets the rules let pass.
+func (p purge) splitPatient(swept []netip.Prefix) purge {
+	patient := make(purge)
 	for vip, v := range p {
 		for b, s := range v.gone {
 			if b.proto == TCP {
-				tcp.at(vip).gone[b] = s
+				patient.at(vip).gone[b] = s
 				delete(v.gone, b)
 			}
+		}
+		if (v.born || len(v.ports) > 0) && containsAddr(swept, vip) {
+			to := patient.at(vip)
+			to.born, v.born = v.born, false
+			to.ports, v.ports = v.ports, to.ports
 		}
 		if v.empty() {
 			delete(p, vip)
 		}
 	}
-	return tcp
+	return patient
 }
 
 // base is the set for IPv4 of the pair that id is of.
@@ -209,6 +236,7 @@ func (p purge) merge(o purge) {
 		to.born = to.born || from.born
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.fenced, from.fenced)
+		maps.Copy(to.filled, from.filled)
 		for k, s := range from.gone {
 			to.gone[k] |= s
 		}
@@ -237,18 +265,55 @@ func (p purge) wrong(f *flow, s *State) bool {
 	if !f.dnat {
 		return v.born || v.ports[f.port]
 	}
-	if v.fenced[f.port] && s.forbids(f) {
+	if v.fenced[f.port] && s.forbids(f) || v.filled[f.port] && s.outlives(f) {
 		return true
 	}
-	if f.port.proto == TCP && f.replied {
-		return false // it has an end of its own, when the backend's does
-	}
 	gone := v.gone[goneBackend{f.port, f.backend}]
+	switch {
+	case gone == 0:
+		return false
+	case f.port.proto == TCP && f.replied:
+		return s.ended(f)
+	case f.port.proto != TCP && s.strands(f):
+		return false
+	}
 	// Whether other clients are this node's pods, an entry does not tell.
 	if gone == sideExternal && containsAddr(s.Clients.CIDRs, f.client) {
 		return false
 	}
-	return gone != 0
+	return true
+}
+
+// ended says whether a connection can not go on, or must not. Where the frontend
+// is gone and its address is forwarded all the same, or belongs to somebody else
+// now, it may. Where the address is ours and no VIP any more, no packet reaches
+// conntrack: the entry could only lead astray whoever has the address next.
+func (s *State) ended(f *flow) bool {
+	if fe := s.frontend(f.vip, f.port); fe != nil {
+		return !fe.has(f.backend)
+	}
+	return s.vip(f.vip) == nil && containsAddr(s.Owned, f.vip)
+}
+
+// strands says whether a flow that left a backend which drains would find none.
+func (s *State) strands(f *flow) bool {
+	fe := s.frontend(f.vip, f.port)
+	return fe != nil && fe.drains(f.backend) && len(s.target(fe, f).Backends) == 0
+}
+
+// outlives says whether a flow of a protocol without an end stayed with a backend
+// that drains, though there is another.
+func (s *State) outlives(f *flow) bool {
+	fe := s.frontend(f.vip, f.port)
+	return f.port.proto != TCP && fe != nil && fe.drains(f.backend) && len(s.target(fe, f).Backends) > 0
+}
+
+// target is where new flows of that client go, as far as its address tells.
+func (s *State) target(fe *Frontend, f *flow) *Target {
+	if containsAddr(s.Clients.CIDRs, f.client) {
+		return &fe.Internal
+	}
+	return &fe.External
 }
 
 // forbids says whether the flow is of a frontend and backend of ours, and of a
@@ -258,13 +323,22 @@ func (s *State) forbids(f *flow) bool {
 	return fe != nil && fe.Sources != nil && fe.has(f.backend) && !containsAddr(fe.Sources, f.client)
 }
 
-// frontend finds one; nil: there is none.
-func (s *State) frontend(vip netip.Addr, at port) *Frontend {
-	i, found := slices.BinarySearchFunc(s.VIPs, vip, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+// vip finds an address; nil: it is no VIP.
+func (s *State) vip(addr netip.Addr) *VIP {
+	i, found := slices.BinarySearchFunc(s.VIPs, addr, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 	if !found {
 		return nil
 	}
-	fronts := s.VIPs[i].Frontends
+	return s.VIPs[i]
+}
+
+// frontend finds one; nil: there is none.
+func (s *State) frontend(vip netip.Addr, at port) *Frontend {
+	v := s.vip(vip)
+	if v == nil {
+		return nil
+	}
+	fronts := v.Frontends
 	j, found := slices.BinarySearchFunc(fronts, at, func(f Frontend, at port) int {
 		return cmp.Or(cmp.Compare(f.Protocol, at.proto), cmp.Compare(f.Port, at.port))
 	})
@@ -277,8 +351,12 @@ func (s *State) frontend(vip netip.Addr, at port) *Frontend {
 // has says whether the frontend's flows may be at a backend: new ones, or those
 // that it keeps.
 func (f *Frontend) has(backend netip.AddrPort) bool {
-	_, drains := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
-	return drains || f.External.has(backend) || f.Internal.has(backend)
+	return f.External.has(backend) || f.Internal.has(backend) || f.drains(backend)
+}
+
+func (f *Frontend) drains(backend netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
+	return found
 }
 
 func (t *Target) has(backend netip.AddrPort) bool {

@@ -138,7 +138,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 // takes a moment longer than Set.
 func swept(t *testing.T, p *Proxy) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !p.sweeper.isIdle(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !p.sweeper.isIdle(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not swept: %s", p.Status().ConntrackError)
 		}
@@ -270,7 +270,7 @@ func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
 
 // A SYN that a backend has not answered when it is removed, as when its node has
 // died, does not keep the client's port there: the next one finds another backend.
-// A connection that was answered stays with a backend that is removed.
+// A connection that was answered stays with a backend that drains.
 func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -291,7 +291,11 @@ func TestSYNLeavesRemovedEndpoint(t *testing.T) {
 				t.Fatal(got)
 			}
 		}
-		mustSet(t, p, tcpState("pod1", "remote"))
+		s := tcpState("pod1", "remote")
+		for family, v := range s.VIPs {
+			v.Frontends[1].Draining = []netip.AddrPort{backends(setID(family), "pod1")[0].Addr}
+		}
+		mustSet(t, p, s)
 		swept(t, p)
 		for family := range setID(2) {
 			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), "pod1 saw client"); got != "pod1 saw client" {
@@ -345,7 +349,7 @@ func TestSweepThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")
-		p.sweeper.add(purge{vip: {born: true}}, State{})
+		p.sweeper.add(purge{vip: {born: true}}, State{}, nil)
 		for end := time.Now().Add(5 * time.Second); p.Status().ConntrackError == ""; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("no error in the status")

@@ -44,6 +44,9 @@
 //	map islots4     the same for internal clients, where it is another
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
 //	set imasq4      the same for internal clients
+//	set drain4      VIP . protocol . port . backend . port: backends that get no new
+//	                flows and keep those that they have. No rule asks for them: they
+//	                are there for a process that finds the table
 //	set hair4       VIP . pod . pod: pods that may meet themselves behind the VIP
 //	set never4      networks of backends that see the client: SNAT.Never
 //	map from4       the address to use as the new source: SNAT.Sources
@@ -76,12 +79,11 @@
 //     Frontends without a fence do not pay for those that have one.
 //   - refuse: no backend anywhere: RST, or ICMP port unreachable.
 //   - ignore: no backend here, but there could be on other nodes: silence, so
-//     that the client tries again. (RST would end its attempt.)
+//     that the client tries again. (RST would end its attempt.) A packet that
+//     begins no connection is refused all the same, by stray.
 //
-// Since only new flows ask, an established connection outlives its backend's
-// removal: it ends when its pod does. What is refused or ignored leaves nothing
-// in conntrack, where the entry of a flow is kept only when its first packet
-// leaves the node or reaches a process.
+// What is refused or ignored leaves nothing in conntrack, where the entry of a flow
+// is kept only when its first packet leaves the node or reaches a process.
 //
 // What no frontend matches passes on unchanged. It reaches filter-forward with
 // the VIP still in it, and is refused there: the route to a VIP leads here, so
@@ -182,11 +184,47 @@
 // node.
 //
 // Where no such prefix covers the VIP, entries like that can exist. Set deletes
-// them when a VIP or a frontend becomes programmed. It deletes also the entries
-// of UDP and SCTP flows to backends that were removed, which nothing else
-// ends; and of TCP those whose SYN such a backend has not answered within half a
-// second, as when its node has died: the client's next SYN finds another one.
-// Entries of others are never touched.
+// them when a VIP or a frontend becomes programmed.
+//
+// # How flows end
+//
+// A flow does what its conntrack entry says, for as long as packets come: rules
+// are for first packets. So what must end is deleted there, after Set has returned,
+// by a sweep: the kernel walks its whole table for that (9 ms for 262,144 buckets),
+// therefore one sweep serves many changes, and the next one waits twenty times as
+// long as it took, up to a second. An entry is deleted only if its destination is a VIP's port or was, and
+// its replies come from a backend that we had there, or if no one translated it and
+// the VIP is new. What is wanted at the time of the sweep counts: a backend that
+// came back meanwhile keeps its flows.
+//
+//   - UDP and SCTP leave a backend as soon as it gets no new flows. If it drains
+//     ([Frontend.Draining]) and there is no other, they leave when there is one.
+//   - A connection of TCP stays while its backend is in a Target or drains. When it
+//     is in neither any more, its entry goes within a second. The client's next
+//     packet is then a first packet that begins no connection, and is answered by
+//     RST: by stray, or, if a single backend is left, by that one, which does not
+//     know it either. Until then the entry would keep the client's port from
+//     everybody for days, if both ends had died silently.
+//   - A SYN that a backend has not answered half a second after it got no new flows
+//     any more, as when its node has died, is forgotten: the next one finds another.
+//   - A flow whose source became forbidden ends at once, without a word.
+//   - A frontend that goes leaves its connections alone, as kube-proxy does. So does
+//     a VIP that goes, unless it is in State.Owned: then nobody forwards it, what
+//     comes is answered by RST, and the entries go, lest they lead astray the
+//     address's next clients.
+//
+// A client that only listens hears nothing of the end: to make an RST that it would
+// believe takes the sequence number that it expects, which conntrack does not tell.
+// Its own keepalive, or its next word, does. A FIN as the next packet is invalid to
+// conntrack and vanishes, as does every such packet where
+// net.netfilter.nf_conntrack_tcp_loose is 0.
+//
+// stray is asked only where a choice is by chance, among several backends: a packet
+// in the middle of a connection that conntrack does not know, because the entry was
+// deleted, or the whole table was, or a router has sent it to another node than
+// before, would meet the right backend by luck and a wrong one mostly. A frontend with
+// one backend, or one chosen by a hash of the flow, gives it to that backend, so that
+// a connection outlives the loss of its entry if its source is not replaced.
 //
 // # Others in the same kernel
 //

@@ -33,6 +33,7 @@ const (
 	setIntSlots                   // islots4, islots6
 	setExtMasq                    // xmasq4, xmasq6
 	setIntMasq                    // imasq4, imasq6
+	setDrain                      // drain4, drain6
 	setHairpin                    // hair4, hair6
 	setNever                      // never4, never6
 	setFrom                       // from4, from6
@@ -116,6 +117,7 @@ func buildSpecs() [setCount]setSpec {
 			setIntSlots:  {name: "islots", key: slot, data: backend},
 			setExtMasq:   {name: "xmasq", key: pair},
 			setIntMasq:   {name: "imasq", key: pair},
+			setDrain:     {name: "drain", key: pair},
 			setHairpin:   {name: "hair", key: []field{addr, addr, addr}},
 			setNever:     {name: "never", key: []field{addr}, interval: true},
 			setFrom:      {name: "from", key: []field{fieldFamily}, data: []field{addr}},

@@ -281,6 +281,8 @@ func outcome(err error) string {
 	// EPERM is how a process learns at once that its own datagram was rejected.
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, syscall.EPERM):
 		return "refused"
+	case errors.Is(err, syscall.ECONNRESET):
+		return "reset"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		return "silence"
 	default:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -359,8 +360,8 @@ func TestNeighbourDiscoveryIsNotRefused(t *testing.T) {
 	})
 }
 
-// A connection goes on when its endpoint, its frontend's policy or even its
-// rules go; only new ones are refused.
+// A connection goes on when its endpoint gets no new ones, or even the rules go;
+// only new ones are refused.
 func TestEstablishedConnectionsStay(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -379,6 +380,7 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 		check("at first")
 		for _, miss := range []Miss{Drop, Reject} {
 			mustSet(t, p, without(s, miss))
+			swept(t, p)
 			check("without backends, miss " + miss.String())
 			want := map[Miss]string{Drop: "silence", Reject: "refused"}[miss]
 			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(vip, portLocal), want); got != want {
@@ -394,19 +396,29 @@ func TestEstablishedConnectionsStay(t *testing.T) {
 	})
 }
 
-// without is s with no backends at all.
+// without is s with no backends for new flows.
 func without(s State, miss Miss) State {
 	out := s
 	out.VIPs = nil
 	for _, v := range s.VIPs {
 		w := &VIP{Addr: v.Addr}
 		for _, f := range v.Frontends {
+			f.Draining = drained(&f)
 			f.External, f.Internal = Target{Miss: miss}, Target{Miss: miss}
 			w.Frontends = append(w.Frontends, f)
 		}
 		out.VIPs = append(out.VIPs, w)
 	}
 	return out
+}
+
+// drained are all backends of a frontend.
+func drained(f *Frontend) (all []netip.AddrPort) {
+	for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
+		all = append(all, b.Addr)
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
 }
 
 func (l *lab) ns(name string) *nstest.NS {

@@ -185,7 +185,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return err
 	}
 	p.settle(want, p.elements+len(c.add)-len(c.del))
-	p.sweeper.add(planPurge(c), want)
+	p.sweeper.add(planPurge(c), want, p.swept)
 	return nil
 }
 
@@ -250,7 +250,7 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	all := renderState(want)
 	p.settle(want, len(all))
-	p.sweeper.add(planPurge(diffElements(out.had, all)), want)
+	p.sweeper.add(planPurge(diffElements(out.had, all)), want, p.swept)
 	if expected && out.found != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(out.found)

@@ -100,6 +100,11 @@ func (w world) frontend(vip netip.Addr, p Protocol, port uint16) Frontend {
 			w.prefixes("10.0.0.0/24", "10.0.1.0/32", "192.168.0.0/16", "255.255.255.255/32", "fd00::/9", "fd80::1/128"),
 			w.prefixes("10.0.0.0/8", "fd00::/8"))
 	}
+	for _, b := range w.target(vip).Backends {
+		if !f.External.has(b.Addr) && !f.Internal.has(b.Addr) {
+			f.Draining = append(f.Draining, b.Addr)
+		}
+	}
 	return f
 }
 

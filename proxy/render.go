@@ -80,6 +80,7 @@ func renderVIP(v *VIP, node string) []element {
 		all = renderTarget(all, v.Addr, fe, external, &fe.External, node)
 		all = renderTarget(all, v.Addr, fe, internal, &fe.Internal, node)
 		all = renderSources(all, v.Addr, fe)
+		all = renderDraining(all, v.Addr, fe)
 	}
 	all = renderHairpin(all, v, node)
 	slices.SortFunc(all, element.compare)
@@ -124,6 +125,16 @@ func renderSources(all []element, vip netip.Addr, fe *Frontend) []element {
 			first := string(key.addr(p.Addr())) // copied before key's array is used again
 			all = append(all, element{set: setAllowed + family(vip), key: first, data: string(key.addr(lastAddr(p)))})
 		}
+	}
+	return all
+}
+
+// renderDraining appends the backends that keep the flows that they have. No rule
+// asks for them: they are there for the process that finds the table.
+func renderDraining(all []element, vip netip.Addr, fe *Frontend) []element {
+	key := make(encoding, 0, 48).addr(vip).proto(fe.Protocol).port(fe.Port)
+	for _, b := range fe.Draining {
+		all = append(all, element{set: setDrain + family(vip), key: string(key.addrPort(b))})
 	}
 	return all
 }

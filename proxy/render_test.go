@@ -42,6 +42,8 @@ func goldenStates() map[string]State {
 			Frontend{Protocol: UDP, Port: 53, Sources: []netip.Prefix{}}),
 		"sources6": one("2001:db8::1", Frontend{Protocol: TCP, Port: 80, External: to(Masquerade, local6), Internal: to(Preserve, local6),
 			Sources: prefixes("10.0.0.0/8", "2001:db8:9::/48")}),
+		"draining": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, External: Target{Miss: Drop}, Internal: to(Preserve, remote),
+			Draining: []netip.AddrPort{local.Addr, local2.Addr}}),
 		"snat": {Node: "n1", SNAT: SNAT{
 			Ports: PortRandom, Sources: addrs("10.0.2.2"), Never: prefixes("10.244.0.0/16", "fd00:244::/32"),
 			Mark: Mark{Value: 0x4000, Mask: 0x4000},
@@ -210,13 +212,13 @@ func TestCountChainsComeAndGo(t *testing.T) {
 		chains()
 		set(3, 80)
 		chains("i3", "x3")
-		set(2, 80)
-		chains("i2", "i3", "x2", "x3")
-		set(2, 81)
-		chains("i2", "x2")
+		set(4, 80)
+		chains("i3", "i4", "x3", "x4")
+		set(4, 81)
+		chains("i4", "x4")
 		set(0, 81)
-		set(2, 81)
-		chains("i2", "x2")
+		set(4, 81)
+		chains("i4", "x4")
 		mustSet(t, p, State{Node: "n1"})
 		p.Recheck()
 		mustSet(t, p, State{Node: "n1"})
@@ -286,6 +288,11 @@ func TestValidate(t *testing.T) {
 		{"sources", with(Frontend{Protocol: TCP, Port: 80, Sources: prefixes("10.0.0.0/8", "2001:db8::/32")}), nil},
 		{"sources unsorted", with(Frontend{Protocol: TCP, Port: 80, Sources: prefixes("10.0.0.0/8", "10.0.0.0/8")}),
 			[]string{"192.0.2.1 tcp/80 sources", "10.0.0.0/8 overlaps"}},
+		{"draining", with(Frontend{Protocol: TCP, Port: 80, Draining: []netip.AddrPort{ap("10.0.0.1:80").Addr, ap("10.0.0.2:80").Addr}}), nil},
+		{"draining unsorted", with(Frontend{Protocol: TCP, Port: 80, Draining: []netip.AddrPort{ap("10.0.0.2:80").Addr, ap("10.0.0.1:80").Addr}}),
+			[]string{"192.0.2.1 tcp/80 draining", "10.0.0.1:80 comes after 10.0.0.2:80"}},
+		{"draining family", with(Frontend{Protocol: TCP, Port: 80, Draining: []netip.AddrPort{ap("[fd00::1]:80").Addr}}), []string{"draining", "family"}},
+		{"draining port", with(Frontend{Protocol: TCP, Port: 80, Draining: []netip.AddrPort{{}}}), []string{"draining", "port"}},
 		{"two at once", State{Owned: prefixes("10.0.0.1/8"), VIPs: []*VIP{{}}}, []string{"owned", "vip"}},
 	} {
 		err := tc.s.Validate()

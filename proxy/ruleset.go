@@ -40,7 +40,9 @@ func countPatterns() []string {
 	var names []string
 	for _, s := range schedules {
 		for _, side := range []side{external, internal} {
-			names = append(names, countChain{side: side.prefix, schedule: s, slots: 1}.name())
+			for n := range s.patterns() {
+				names = append(names, countChain{side: side.prefix, schedule: s, slots: n + 1}.name())
+			}
 		}
 	}
 	return names

@@ -86,8 +86,20 @@ func ownerOf(vip netip.Addr, f *Frontend) string {
 
 // pattern is the chain that this one is a copy of, but for the number.
 func (c countChain) pattern() countChain {
-	return countChain{side: c.side, schedule: c.schedule, slots: 1}
+	return countChain{side: c.side, schedule: c.schedule, slots: min(c.slots, c.schedule.patterns())}
 }
+
+// patterns is up to how many slots, from 1, chains always exist. Where the choice is
+// not made from the flow itself, one slot is another thing than many.
+func (s *schedule) patterns() int {
+	if s.seeded {
+		return 1
+	}
+	return 2
+}
+
+// strays says whether the chain may give two packets of a flow to different backends.
+func (c countChain) strays() bool { return c.slots > 1 && !c.schedule.seeded }
 
 // parseCountChain reads the name of a count chain.
 func parseCountChain(name string) (c countChain, ok bool) {
@@ -107,7 +119,8 @@ func parseCountChain(name string) (c countChain, ok bool) {
 }
 
 // text is the chain as nft reads it. What misses must go no further, or another
-// proxy could answer in our place.
+// proxy could answer in our place. A connection that is new to conntrack and not to
+// its client must not meet a backend by chance.
 func (c countChain) text() string {
 	backends, seed := "eps", ""
 	if c.schedule.table {
@@ -118,11 +131,15 @@ func (c countChain) text() string {
 	}
 	rule := fmt.Sprintf("dnat ip to ip daddr . meta l4proto . th dport . %s mod %d%s map @%s%s",
 		c.schedule.value, c.slots, seed, c.side, backends)
+	stray := ""
+	if c.strays() {
+		stray = "\n\t\tmeta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn goto stray"
+	}
 	return fmt.Sprintf(`
-	chain %s {
+	chain %s {%s
 		%s4
 		%s6
 		counter drop
 	}
-`, c.name(), rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
+`, c.name(), stray, rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
 }

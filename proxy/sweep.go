@@ -17,6 +17,10 @@ const (
 	// walk its whole hash table, so that under a storm of changes one sweep
 	// serves many.
 	sweepInterval = 100 * time.Millisecond
+	// sweepShare is how many times as long as a sweep took is paused after it, but
+	// no longer than sweepPause, so that a large table costs little more of a core.
+	sweepShare = 19
+	sweepPause = time.Second
 	// sweepRetry is when a sweep that failed is tried again.
 	sweepRetry = time.Second
 	// synPatience is how long a SYN may wait for the answer of a backend that was
@@ -43,8 +47,8 @@ type sweeper struct {
 	err     error // of the last sweep
 	idle    bool  // nothing is pending or under way
 
-	// Backends of TCP wait for synPatience to be pending. Those that come while
-	// others wait are the next to, so that one sweep serves many.
+	// What is patient waits for synPatience to be pending. What comes while other
+	// things wait is the next to, so that one sweep serves many.
 	waiting, next purge
 	timer         *time.Timer
 }
@@ -64,13 +68,14 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 }
 
 // add asks for a sweep. want is what is set now: what has changed back by the
-// time of the sweep is judged by that.
-func (s *sweeper) add(p purge, want State) {
-	tcp := p.splitTCP()
+// time of the sweep is judged by that. swept are prefixes where nothing that the
+// rules refuse has left an entry.
+func (s *sweeper) add(p purge, want State, swept []netip.Prefix) {
+	patient := p.splitPatient(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.want = want
-	if len(p) == 0 && len(tcp) == 0 {
+	if len(p) == 0 && len(patient) == 0 {
 		return
 	}
 	s.idle = false
@@ -79,11 +84,11 @@ func (s *sweeper) add(p purge, want State) {
 		s.poke()
 	}
 	switch {
-	case len(tcp) == 0:
+	case len(patient) == 0:
 	case len(s.waiting) > 0:
-		s.next.merge(tcp)
+		s.next.merge(patient)
 	default:
-		s.waiting = tcp
+		s.waiting = patient
 		s.timer = time.AfterFunc(synPatience, s.lose)
 	}
 }
@@ -109,9 +114,11 @@ func (s *sweeper) run() {
 			_ = s.sweep() // what the last Set asked for; an error is noted
 			return
 		}
-		pause := sweepInterval
-		if s.sweep() != nil {
-			pause = sweepRetry
+		start := time.Now()
+		err := s.sweep()
+		pause := min(max(sweepInterval, sweepShare*time.Since(start)), sweepPause)
+		if err != nil {
+			pause = max(pause, sweepRetry)
 			s.poke()
 		}
 		select {
@@ -172,14 +179,16 @@ func (s *sweeper) isIdle() bool {
 	return s.idle
 }
 
-// close does what is pending and ends the sweeper. It does not wait for lost SYNs:
-// their entries end by themselves. Further calls do nothing.
+// close does what is pending, and what still waits, and ends the sweeper: nobody
+// would remember it. Further calls do nothing.
 func (s *sweeper) close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
 		if s.timer != nil {
 			s.timer.Stop()
 		}
+		s.pending.merge(s.waiting)
+		s.pending.merge(s.next)
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done

@@ -17,9 +17,9 @@ import (
 // A weight other than one follows the node, as in 10.244.1.11:8080@n1*3.
 // "masquerade" stands before backends on other nodes that see this node's
 // address instead of the client's, "none" for no backends, "sources" before those
-// that may use the frontend where not all may, miss only where a target has
-// none, and scheduler where it is not random. An address without frontends stands
-// alone.
+// that may use the frontend where not all may, "draining" before backends that
+// keep the flows that they have, miss only where a target has none, and scheduler
+// where it is not random. An address without frontends stands alone.
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node %s\n", s.Node)
@@ -60,6 +60,12 @@ func (f *Frontend) text(v *VIP, node string) string {
 	}
 	words = append(words, "external", f.External.text(node), "internal", f.Internal.text(node))
 	words = append(words, f.sourcesText()...)
+	if len(f.Draining) > 0 {
+		words = append(words, "draining")
+	}
+	for _, b := range f.Draining {
+		words = append(words, b.String())
+	}
 	text := strings.Join(words, " ") + missText(&f.External, &f.Internal)
 	if f.Scheduler != Random {
 		text += "; scheduler " + f.Scheduler.String()

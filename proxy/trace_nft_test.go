@@ -532,14 +532,17 @@ var nftExprs = map[string]nftExpr{
 	"meta l4proto":          func(x *nftRun) (string, bool) { return Protocol(x.p.proto).String(), true },
 	"th sport":              func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.src.Port())), !isICMP(x.p) },
 	"th dport":              func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.dst.Port())), !isICMP(x.p) },
-	"iifname":               func(x *nftRun) (string, bool) { return strconv.Quote(x.p.in), x.p.in != "" },
-	"oifname":               func(x *nftRun) (string, bool) { return strconv.Quote(x.p.out), true },
-	"ct state":              func(x *nftRun) (string, bool) { return x.p.ct.state, true },
-	"ct status":             nftStatus,
-	"fib daddr type":        func(x *nftRun) (string, bool) { return nftFib(x, x.p.dst), true },
-	"fib saddr type":        func(x *nftRun) (string, bool) { return nftFib(x, x.p.src), true },
-	"icmp type":             func(x *nftRun) (string, bool) { return nftICMP(x, protoICMP, 8) },
-	"icmpv6 type":           func(x *nftRun) (string, bool) { return nftICMP(x, protoICMPv6, 128) },
+	// Every packet is the first of its flow.
+	"tcp flags & (fin|syn|rst|ack)": func(x *nftRun) (string, bool) { return "syn", x.p.proto == uint8(TCP) },
+
+	"iifname":        func(x *nftRun) (string, bool) { return strconv.Quote(x.p.in), x.p.in != "" },
+	"oifname":        func(x *nftRun) (string, bool) { return strconv.Quote(x.p.out), true },
+	"ct state":       func(x *nftRun) (string, bool) { return x.p.ct.state, true },
+	"ct status":      nftStatus,
+	"fib daddr type": func(x *nftRun) (string, bool) { return nftFib(x, x.p.dst), true },
+	"fib saddr type": func(x *nftRun) (string, bool) { return nftFib(x, x.p.src), true },
+	"icmp type":      func(x *nftRun) (string, bool) { return nftICMP(x, protoICMP, 8) },
+	"icmpv6 type":    func(x *nftRun) (string, bool) { return nftICMP(x, protoICMPv6, 128) },
 }
 
 // nftAddr is an address of the packet, for rules of its family.

@@ -96,6 +96,14 @@ func (f *Frontend) validate(v *VIP) error {
 	if f.Port == 0 {
 		errs = append(errs, fmt.Errorf("%s: port 0; want 1-65535", f.label(v)))
 	}
+	for i, b := range f.Draining {
+		switch {
+		case b.Port() == 0 || b.Addr().Zone() != "" || b.Addr().Is4In6() || !b.IsValid() || family(b.Addr()) != family(v.Addr):
+			errs = append(errs, fmt.Errorf("%s draining: %s: want an address of the VIP's family without a zone, and a port", f.label(v), b))
+		case i > 0 && f.Draining[i-1].Compare(b) >= 0:
+			errs = append(errs, fmt.Errorf("%s draining: %s comes after %s; want them sorted, no two alike", f.label(v), b, f.Draining[i-1]))
+		}
+	}
 	errs = append(errs, validatePrefixes(f.label(v)+" sources", f.Sources))
 	if f.Scheduler > Maglev {
 		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.label(v), f.Scheduler))

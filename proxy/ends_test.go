@@ -1,0 +1,340 @@
+package proxy
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// An endsFrontend is what stands behind one port in the tests of how flows end, by
+// the names of pods.
+type endsFrontend struct {
+	port     uint16
+	backends []string
+	draining []string
+	miss     Miss
+}
+
+// endsState is a VIP in each family with these ports, for TCP and UDP.
+func endsState(fronts ...endsFrontend) State {
+	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")})
+	s.VIPs = nil
+	for family := range setID(2) {
+		v := &VIP{Addr: at("vip", family)}
+		for _, p := range []Protocol{TCP, UDP} {
+			for _, f := range fronts {
+				to := Target{Backends: backends(family, f.backends...), Remote: Masquerade, Miss: f.miss}
+				in := to
+				in.Remote = Preserve
+				fe := Frontend{Protocol: p, Port: f.port, External: to, Internal: in}
+				for _, b := range backends(family, f.draining...) {
+					fe.Draining = append(fe.Draining, b.Addr)
+				}
+				v.Frontends = append(v.Frontends, fe)
+			}
+		}
+		s.VIPs = append(s.VIPs, v)
+	}
+	return s
+}
+
+// A session is an open flow.
+type session struct {
+	net.Conn
+	from, network string
+	to            netip.AddrPort
+	first         string // its first answer
+}
+
+func (s session) String() string { return s.network + " from " + s.from + " to " + s.to.String() }
+
+// sessions opens flows to a port of both VIPs, from everywhere.
+func (l *lab) sessions(network string, port uint16, from ...string) []session {
+	l.t.Helper()
+	var all []session
+	for family := range setID(2) {
+		for _, name := range from {
+			s := session{from: name, network: network, to: netip.AddrPortFrom(at("vip", family), port)}
+			s.Conn = l.connect(l.ns(name), network, 0, s.to)
+			if s.first = l.ask(s.Conn); !strings.Contains(s.first, " saw ") {
+				l.t.Fatalf("%s: %s", s, s.first)
+			}
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// check asks in all sessions; an empty want is their first answer.
+func (l *lab) check(when, want string, all ...session) {
+	l.t.Helper()
+	for _, s := range all {
+		w := want
+		if w == "" {
+			w = s.first
+		}
+		if got := l.askFor(s.Conn, w); got != w {
+			l.t.Errorf("%s: %s: %s; want %s", when, s, got, w)
+		}
+	}
+}
+
+// A connection stays with a backend that drains, and when that is gone as well its
+// client's next packet meets a reset: whoever is left, whoever the client is, and
+// wherever the backend was.
+func TestConnectionsEndWithTheirBackend(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		// By port, who remains.
+		after := []endsFrontend{
+			{port: 80, backends: []string{"pod2", "pod3"}},
+			{port: 81, backends: []string{"pod2"}},
+			{port: 82, miss: Drop},
+			{port: 83, miss: Reject},
+			{port: 84, backends: []string{"remote"}},
+		}
+		before, draining := slices.Clone(after), slices.Clone(after)
+		for i := range after {
+			before[i].backends = []string{"pod1"}
+			draining[i].draining = []string{"pod1"}
+		}
+		before = append(before, endsFrontend{port: 85, backends: []string{"remote"}})
+		draining = append(draining, endsFrontend{port: 85, backends: []string{"pod1", "pod2"}, draining: []string{"remote"}})
+		after = append(after, endsFrontend{port: 85, backends: []string{"pod1", "pod2"}})
+
+		mustSet(t, p, endsState(before...))
+		var open []session
+		for _, f := range before {
+			open = append(open, l.sessions("tcp", f.port, "client", "pod2", "node")...)
+		}
+		bystander := l.connect(l.client, "tcp", 0, netip.AddrPortFrom(at("pod1", 0), 8080))
+		mustSet(t, p, endsState(draining...))
+		checkKernel(t, endsState(draining...))
+		swept(t, p)
+		l.check("while it drains", "", open...)
+		mustSet(t, p, endsState(after...))
+		swept(t, p)
+		l.check("when it is gone", "reset", open...)
+		if got := l.ask(bystander); got != "pod1 saw client" {
+			t.Errorf("a connection past the VIP: %s", got)
+		}
+		if s := p.Status(); s.LastError != "" || s.ConntrackError != "" {
+			t.Error(s)
+		}
+	})
+}
+
+// A backend that comes back before its flows have ended keeps them.
+func TestConnectionsOutliveABlink(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		one := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
+		mustSet(t, p, one)
+		open := l.sessions("tcp", 80, "client")
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod2"}}))
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod2"}, draining: []string{"pod1"}}))
+		swept(t, p)
+		l.check("drains after it was gone", "", open...)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod2"}}))
+		mustSet(t, p, one)
+		swept(t, p)
+		l.check("serves after it was gone", "", open...)
+	})
+}
+
+// A datagram's flow leaves a backend that drains at once, unless there is no other:
+// then it leaves as soon as there is one.
+func TestUDPFlowLeavesDrainingBackend(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, endsState(
+			endsFrontend{port: 80, backends: []string{"pod1"}},
+			endsFrontend{port: 81, backends: []string{"pod1"}}))
+		busy := l.sessions("udp", 80, "client", "node")
+		alone := l.sessions("udp", 81, "client", "node")
+		mustSet(t, p, endsState(
+			endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}},
+			endsFrontend{port: 81, draining: []string{"pod1"}}))
+		swept(t, p)
+		for _, s := range busy {
+			l.check("with another backend", "pod3 saw "+s.from, s)
+		}
+		l.check("without another", "", alone...)
+		mustSet(t, p, endsState(
+			endsFrontend{port: 80, backends: []string{"pod3"}},
+			endsFrontend{port: 81, backends: []string{"pod3"}, draining: []string{"pod1"}}))
+		swept(t, p)
+		for _, s := range alone {
+			l.check("when there is another", "pod3 saw "+s.from, s)
+		}
+	})
+}
+
+// A connection that the network cut leaves an entry that lives for days. When its
+// pod is gone, the client's port serves again.
+func TestCutConnectionFreesItsPort(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
+		for family := range setID(2) {
+			c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
+			if got := l.ask(c); got != "pod1 saw client" {
+				t.Fatal(got)
+			}
+			// Neither the client's end nor the pod's is heard of.
+			l.router.Do(func() {
+				nftables(t, "table inet cut { chain f { type filter hook forward priority 0; policy drop; }; }")
+			})
+			_ = c.(*net.TCPConn).SetLinger(0) // or its socket would hold the port
+			c.Close()
+			l.router.Do(func() { nftables(t, "delete table inet cut") })
+		}
+		l.pod1.Do(func() {
+			nftables(t, "table inet dead { chain in { type filter hook input priority 0; policy drop; meta l4proto icmpv6 accept; }; }")
+		})
+		for _, step := range []struct {
+			state endsFrontend
+			want  string
+		}{
+			{endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}, "silence"}, // the port is still the old connection's
+			{endsFrontend{port: 80, backends: []string{"pod3"}}, "pod3 saw client"},
+		} {
+			mustSet(t, p, endsState(step.state))
+			swept(t, p)
+			for family := range setID(2) {
+				if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), step.want); got != step.want {
+					t.Errorf("family %d, draining %v: %s; want %s", family, step.state.draining, got, step.want)
+				}
+			}
+		}
+	})
+}
+
+// Entries of others are left alone: another port of the VIP, or another address,
+// that somebody else translates to a backend which is gone.
+func TestFlowsOfOthersDoNotEnd(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		nftables(t, `table ip theirs { chain pre { type nat hook prerouting priority dstnat; ip daddr { 192.0.2.1, 192.0.2.50 } tcp dport { 7000, 7001 } dnat to 10.244.1.11:8080; }; }`)
+		p := newProxy(t)
+		one := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
+		one.Owned = prefixes("192.0.2.1/32", "2001:db8::/64")
+		mustSet(t, p, one)
+		ours := l.sessions("tcp", 80, "client")
+		theirs := []session{
+			{Conn: l.connect(l.client, "tcp", 0, netip.MustParseAddrPort("192.0.2.1:7000"))},
+			{Conn: l.connect(l.client, "tcp", 0, netip.MustParseAddrPort("192.0.2.50:7001"))},
+		}
+		l.check("at first", "pod1 saw client", theirs...)
+		gone := endsState(endsFrontend{port: 80, backends: []string{"pod2"}})
+		gone.Owned = one.Owned
+		mustSet(t, p, gone)
+		swept(t, p)
+		l.check("when the backend is gone", "pod1 saw client", theirs...)
+		l.check("when the backend is gone", "reset", ours...)
+	})
+}
+
+// A port that its Service gives up leaves the connections alone, and so does an
+// address that is no pool's any more. An address that goes back to its pool resets
+// them, and leaves nothing for its next Service to stumble over.
+func TestConnectionsWhenTheVIPGoes(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		two := endsState(endsFrontend{port: 80, backends: []string{"pod1"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
+		mustSet(t, p, two)
+		open := l.sessions("tcp", 80, "client", "pod2")
+		mustSet(t, p, endsState(endsFrontend{port: 81, backends: []string{"pod2"}}))
+		swept(t, p)
+		l.check("without the port", "", open...)
+		mustSet(t, p, two)
+		strange := State{Node: "n1", Clients: two.Clients}
+		mustSet(t, p, strange)
+		swept(t, p)
+		l.check("without the pool", "", open...)
+		mustSet(t, p, two)
+		strange.Owned = two.Owned
+		mustSet(t, p, strange)
+		swept(t, p)
+		l.check("back in the pool", "reset", open...)
+		for family := range setID(2) {
+			if all := l.flows(at("vip", family)); len(all) > 0 {
+				t.Errorf("family %d: %d entries are left", family, len(all))
+			}
+		}
+	})
+}
+
+// A process that finds the table knows from it which backends drained.
+func TestConnectionsEndAfterRestart(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
+		open := l.sessions("tcp", 80, "client")
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}))
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p = newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}, draining: []string{"pod1"}}))
+		swept(t, p)
+		l.check("while it drains", "", open...)
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		p = newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}}))
+		swept(t, p)
+		l.check("when it is gone", "reset", open...)
+	})
+}
+
+// A packet of a connection that conntrack has forgotten goes on to the backend where
+// there is no doubt which it is, and the connection lives on. Else it is refused: a
+// backend by chance is mostly the wrong one.
+func TestForgottenConnections(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := endsState(
+			endsFrontend{port: 80, backends: []string{"pod1"}},
+			endsFrontend{port: 81, backends: []string{"pod1", "pod3"}},
+			endsFrontend{port: 82, backends: []string{"pod1", "pod3"}})
+		for _, v := range s.VIPs {
+			v.Frontends[2].Scheduler = SourceHash
+		}
+		mustSet(t, p, s)
+		one := l.sessions("tcp", 80, "client", "pod2")
+		two := slices.Concat(l.sessions("tcp", 81, "client", "pod2", "node"), l.sessions("tcp", 81, "client", "pod2", "node"))
+		hash := l.sessions("tcp", 82, "client", "pod2")
+		l.forget()
+		l.check("one backend", "", one...)
+		l.check("two backends", "reset", two...)
+		l.check("two by the source", "", hash...)
+	})
+}
+
+// forget deletes the entries of all flows to the VIPs.
+func (l *lab) forget() {
+	l.t.Helper()
+	s, err := dial()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer s.close()
+	for family := range setID(2) {
+		for _, f := range l.flows(at("vip", family)) {
+			if err := deleteFlow(s, &f); err != nil {
+				l.t.Fatal(err)
+			}
+		}
+	}
+}
