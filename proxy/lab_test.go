@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -37,6 +38,7 @@ type lab struct {
 	t                                              *testing.T
 	node, router, client, pod1, pod2, pod3, remote *nstest.NS
 	names                                          map[netip.Addr]string
+	heard                                          sync.Map // the datagrams that servers got, but for "who?"
 }
 
 // labAddr are the addresses, by the names that expectations use.
@@ -58,7 +60,7 @@ var labAddr = map[string][2]string{
 
 // labServes are the ports that the lab answers on, over every protocol.
 var labServes = map[string][]uint16{
-	"pod1": {8080, 8081}, "pod2": {8080}, "pod3": {8080}, "remote": {8080}, "node": {9090},
+	"pod1": {8080, 8081}, "pod2": {8080, 8081}, "pod3": {8080, 8081}, "remote": {8080, 8082}, "node": {9090},
 }
 
 func at(name string, family setID) netip.Addr { return netip.MustParseAddr(labAddr[name][family]) }
@@ -105,9 +107,10 @@ func (l *lab) uplinks() {
 	l.node.Forward()
 	l.remote.Addr("lo", "10.244.2.11/32", "fd00:244:2::11/128") // never its source by itself
 	for _, ns := range []*nstest.NS{l.node, l.router} {
-		// Tests are refused more often than a kernel likes to say so.
-		ns.Sysctl("ipv4.icmp_ratelimit", "0")
-		ns.Sysctl("ipv6.icmp.ratelimit", "0")
+		// Tests are refused more often than a kernel likes to say so: limit no type
+		// of ICMP, or one that there is not.
+		ns.Sysctl("ipv4.icmp_ratemask", "0")
+		ns.Sysctl("ipv6.icmp.ratemask", "255")
 	}
 	for prefix, via := range map[string]string{
 		"192.0.2.0/24": "10.0.2.2", "2001:db8::/64": "fd00:2::2",
@@ -166,9 +169,12 @@ func (l *lab) serve(ns *nstest.NS, on netip.AddrPort) {
 	go func() {
 		buf := make([]byte, 64)
 		for {
-			_, from, err := udp.ReadFrom(buf)
+			n, from, err := udp.ReadFrom(buf)
 			if err != nil {
 				return
+			}
+			if what := string(buf[:n]); what != "who?" {
+				l.heard.Store(what, true)
 			}
 			fmt.Fprintf(writerTo{udp, from}, "%s saw %s", ns.Name, from)
 		}

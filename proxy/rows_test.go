@@ -25,16 +25,16 @@ import (
 //	snat ports|source|never|mark WHAT…
 //	bind NAME INTERFACE       the node has the address
 //	NAME                      an address without ports
-//	NAME PROTOCOL/PORT external BACKEND… internal BACKEND…
+//	NAME PROTOCOL/PORT external BACKEND… internal BACKEND… [FIELD VALUE…]…
 //
-// where "masquerade" and "drop" among backends are the Target's Remote and Miss. A
-// line of packets is
+// where "masquerade" and "drop" among backends are the Target's Remote and Miss, and
+// a field is scheduler, affinity, sources or draining. A line of packets is
 //
-//	FROM PROTOCOL NAME:PORT OUTCOME [or OUTCOME]…
+//	FROM PROTOCOL NAME:PORT [one of] OUTCOME [or OUTCOME]…
 //
-// FROM node is a process of the host, a protocol may be ping, and "any" stands for
-// TCP, UDP and SCTP. Outcomes are those of lab.probe; all that are named must occur,
-// and no other.
+// FROM node is a process of the host, a protocol may be ping or end in the one family
+// that is meant, such as udp4, and "any" stands for TCP, UDP and SCTP. Outcomes are those of lab.probe; all that are named must occur,
+// and no other; but of "one of" them a client finds the same again and again.
 type scene struct {
 	name  string
 	state State
@@ -54,6 +54,7 @@ type sceneRow struct {
 	from, network string
 	to            netip.AddrPort
 	want          []string // sorted
+	same          bool     // each time
 }
 
 func scenes(t *testing.T) []scene {
@@ -68,31 +69,33 @@ func scenes(t *testing.T) []scene {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := parseScene(a)
-		if err == nil {
-			err = s.state.Validate()
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		s.name = strings.TrimSuffix(filepath.Base(path), ".txtar")
-		all = append(all, s)
+		all = append(all, mustParseScene(t, path, a))
 	}
 	return all
 }
 
-func parseScene(a *txtar.Archive) (scene, error) {
-	s := scene{state: State{Node: "n1"}}
+func mustParseScene(t *testing.T, path string, a *txtar.Archive) scene {
+	t.Helper()
+	s, err := parseScene(a)
+	if err == nil {
+		err = s.state.Validate()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	s.name = strings.TrimSuffix(filepath.Base(path), ".txtar")
+	return *s
+}
+
+func parseScene(a *txtar.Archive) (*scene, error) {
+	s := &scene{state: State{Node: "n1"}}
+	sections := map[string]func([]string) error{"state": s.addState, "packets": s.addRows}
 	for _, f := range a.Files {
 		for line := range strings.Lines(string(f.Data)) {
 			line, _, _ = strings.Cut(line, "#")
-			words := strings.Fields(line)
-			if len(words) == 0 {
+			words, add := strings.Fields(line), sections[f.Name]
+			if len(words) == 0 || add == nil {
 				continue
-			}
-			add := s.addState
-			if f.Name == "packets" {
-				add = s.addRows
 			}
 			if err := add(words); err != nil {
 				return s, fmt.Errorf("%s: %q: %w", f.Name, strings.TrimSpace(line), err)
@@ -193,31 +196,75 @@ func (v *VIP) addPort(family setID, words []string) error {
 		return fmt.Errorf("port %q; want such as tcp/80", words[0])
 	}
 	f := Frontend{Port: uint16(port), External: Target{Remote: Preserve}, Internal: Target{Remote: Preserve}}
-	var t *Target
+	about := ""
 	for _, w := range words[1:] {
 		switch w {
-		case "external":
-			t = &f.External
-		case "internal":
-			t = &f.Internal
-		case "masquerade":
-			t.Remote = Masquerade
-		case "drop":
-			t.Miss = Drop
-		default:
-			b, err := sceneBackend(family, w)
-			if err != nil {
-				return err
-			}
-			t.Backends = append(t.Backends, b)
+		case "external", "internal", "scheduler", "affinity", "sources", "draining":
+			about = w
+			continue
+		}
+		if err := f.add(family, about, w); err != nil {
+			return err
 		}
 	}
+	slices.SortFunc(f.Sources, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	slices.SortFunc(f.Draining, netip.AddrPort.Compare)
 	for _, t := range []*Target{&f.External, &f.Internal} {
 		slices.SortFunc(t.Backends, func(a, b Backend) int { return a.Addr.Compare(b.Addr) })
 	}
 	for _, p := range sceneProtocols[proto] {
 		f.Protocol = p
 		v.Frontends = append(v.Frontends, f)
+	}
+	return nil
+}
+
+var sceneSchedulers = map[string]Scheduler{
+	"random": Random, "roundrobin": RoundRobin, "sourcehash": SourceHash, "maglev": Maglev,
+}
+
+// add adds one word about something of the frontend.
+func (f *Frontend) add(family setID, about, word string) (err error) {
+	switch about {
+	case "external":
+		return f.External.add(family, word)
+	case "internal":
+		return f.Internal.add(family, word)
+	case "scheduler":
+		var ok bool
+		if f.Scheduler, ok = sceneSchedulers[word]; !ok {
+			return fmt.Errorf("no scheduler %s", word)
+		}
+	case "affinity":
+		f.Affinity, err = time.ParseDuration(word)
+	case "sources":
+		f.Sources = append(make([]netip.Prefix, 0), f.Sources...) // not nil, which lets in all
+		if word != "none" {
+			a := at(word, family)
+			f.Sources = append(f.Sources, netip.PrefixFrom(a, a.BitLen()))
+		}
+	case "draining":
+		b, err := sceneBackend(family, word)
+		f.Draining = append(f.Draining, b.Addr)
+		return err
+	default:
+		return fmt.Errorf("%s about %q", word, about)
+	}
+	return err
+}
+
+func (t *Target) add(family setID, word string) error {
+	switch word {
+	case "masquerade":
+		t.Remote = Masquerade
+	case "drop":
+		t.Miss = Drop
+	default:
+		b, err := sceneBackend(family, word)
+		if err != nil {
+			return err
+		}
+		t.Backends = append(t.Backends, b)
 	}
 	return nil
 }
@@ -244,22 +291,29 @@ func (s *scene) addRows(words []string) error {
 	if len(words) < 4 {
 		return fmt.Errorf("want a client, a protocol, an address and an outcome")
 	}
-	networks := []string{"tcp", "udp", "sctp"}
+	networks, families := []string{"tcp", "udp", "sctp"}, []setID{0, 1}
 	if words[1] != "any" {
-		networks = words[1:2]
+		networks = []string{strings.TrimRight(words[1], "46")}
+	}
+	switch strings.TrimPrefix(words[1], networks[0]) {
+	case "4":
+		families = families[:1]
+	case "6":
+		families = families[1:]
 	}
 	name, number, _ := strings.Cut(words[2], ":")
 	port, err := strconv.ParseUint(cmp.Or(number, "0"), 10, 16)
 	if err != nil || labAddr[name][0] == "" {
 		return fmt.Errorf("%s; want such as vip:80", words[2])
 	}
-	want := strings.Split(strings.Join(words[3:], " "), " or ")
+	outcomes, same := strings.CutPrefix(strings.Join(words[3:], " "), "one of ")
+	want := strings.Split(outcomes, " or ")
 	slices.Sort(want)
-	for family := range setID(2) {
+	for _, family := range families {
 		for _, network := range networks {
 			s.rows = append(s.rows, sceneRow{
 				line: strings.Join(words, " "), from: words[0], network: network,
-				to: netip.AddrPortFrom(at(name, family), uint16(port)), want: want,
+				to: netip.AddrPortFrom(at(name, family), uint16(port)), want: want, same: same,
 			})
 		}
 	}
@@ -386,7 +440,7 @@ func (l *lab) play(t *testing.T, s scene) {
 	for _, rows := range lines {
 		wg.Go(func() {
 			for _, row := range rows {
-				if got := l.playRow(row); !slices.Equal(got, row.want) {
+				if got := l.playRow(row); !row.ok(got) {
 					t.Errorf("%s: %s: %q; want %q", s.name, row, got, row.want)
 				}
 			}
@@ -400,16 +454,28 @@ func (l *lab) play(t *testing.T, s scene) {
 // four, one is missed once in 10^12 times.
 const maxTries = 100
 
+// ok says whether a row's outcomes are as they should be.
+func (r sceneRow) ok(got []string) bool {
+	if r.same {
+		return len(got) == 1 && slices.Contains(r.want, got[0])
+	}
+	return slices.Equal(got, r.want)
+}
+
 // playRow sends a packet until all that should come of it has, and returns all that
 // did, sorted.
 func (l *lab) playRow(row sceneRow) []string {
 	var got []string
-	for range maxTries {
+	tries := maxTries
+	if row.same {
+		tries = 10
+	}
+	for range tries {
 		one := l.playOnce(row)
 		if i, seen := slices.BinarySearch(got, one); !seen {
 			got = slices.Insert(got, i, one)
 		}
-		if len(got) >= len(row.want) || !slices.Contains(row.want, one) {
+		if len(got) == len(row.want) && !row.same || !slices.Contains(row.want, one) {
 			break
 		}
 	}

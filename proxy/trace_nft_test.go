@@ -383,7 +383,7 @@ func (s *nftSet) get(key string) (string, bool) {
 		return v, ok
 	}
 	for item, v := range s.items {
-		if within(item, key) {
+		if slices.EqualFunc(strings.Split(item, " . "), strings.Split(key, " . "), within) {
 			return v, true
 		}
 	}
@@ -391,8 +391,11 @@ func (s *nftSet) get(key string) (string, bool) {
 }
 
 // within says whether an interval, such as 10.0.0.0/8, "cali*" or 135-136, holds a
-// key.
+// key. Of a concatenation some parts may be plain values.
 func within(interval, key string) bool {
+	if interval == key {
+		return true
+	}
 	if name, ok := strings.CutSuffix(strings.Trim(interval, `"`), "*"); ok {
 		return strings.HasPrefix(strings.Trim(key, `"`), name)
 	}
@@ -458,7 +461,7 @@ func (in *nftReader) operand() (func(string) bool, error) {
 	if w == "" || w == "{" || strings.Contains(w, ",") {
 		return nil, fmt.Errorf("operand %q is not known", w)
 	}
-	return func(k string) bool { return k == w || within(w, k) }, nil
+	return func(k string) bool { return within(w, k) }, nil
 }
 
 // concat reads expressions joined by dots.

@@ -130,8 +130,17 @@ func travel(r rules, n *nodeView, p *packet, c *chooser) string {
 	p.ct.orig = p.dst
 	// What leaves for an address behind the router that is routed to this node comes
 	// back, and is then no first packet of its flow any more.
-	for range 3 {
-		if f := cross(r, n, p, c); f != passes {
+	for lap := range 3 {
+		f := cross(r, n, p, c)
+		if f == unreachable && lap > 0 && n.local[p.src.Addr()] && p.src.Addr().Is4() {
+			// It came in with a source of the node's own, to which the kernel sends
+			// no ICMP of IPv4. It does send RST.
+			return "silence"
+		}
+		if f == dropped && p.in == "" && p.proto != uint8(TCP) {
+			return "refused" // by EPERM: the sender is told at once what becomes of a datagram
+		}
+		if f != passes {
 			return fateWords(f, p)
 		}
 		if p.out != "eth0" || !n.returns(p.dst.Addr()) {

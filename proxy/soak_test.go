@@ -1,0 +1,332 @@
+package proxy
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	soakChanges = flag.Int("soak", 200, "how many changes of State the soak makes")
+	soakSeed    = flag.Uint64("soak-seed", 0, "what the soak's changes are drawn from; 0: another each time")
+)
+
+// A soak changes the State at random, under traffic. The tracer says of each State
+// what may come of a request; what does come must be what a State says that was in
+// force while the request was under way.
+type soak struct {
+	*lab
+	t    *testing.T
+	view *nodeView
+
+	mu    sync.Mutex
+	steps []*soakStep
+
+	requests, excused atomic.Int64
+	stop              atomic.Bool
+}
+
+// A soakStep is one State, and when it was set.
+type soakStep struct {
+	state       State
+	begun, done time.Time
+
+	mu    sync.Mutex
+	rules *nftRules
+	known map[soakRequest][]string
+}
+
+type soakRequest struct {
+	from, network string
+	to            netip.AddrPort
+}
+
+func (r soakRequest) String() string { return fmt.Sprintf("%s to %s %s", r.from, r.network, r.to) }
+
+// expect is what may come of a request in this State.
+func (s *soakStep) expect(r soakRequest, n *nodeView) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all, ok := s.known[r]; ok {
+		return all, nil
+	}
+	if s.rules == nil {
+		var err error
+		if s.rules, err = parseNft(replaceScript(renderState(s.state))); err != nil {
+			return nil, err
+		}
+		s.known = make(map[soakRequest][]string)
+	}
+	p, err := labPacket(r.from, r.network, r.to, n)
+	if err != nil {
+		return nil, err
+	}
+	s.known[r] = trace(s.rules, n, p)
+	return s.known[r], nil
+}
+
+// begin notes that a State is being set; what it returns, that it is.
+func (s *soak) begin(state State) (done func()) {
+	step := &soakStep{state: state, begun: time.Now()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.steps = append(s.steps, step)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		step.done = time.Now()
+	}
+}
+
+// between are the States that were in force at a time from start to end.
+func (s *soak) between(start, end time.Time) []*soakStep {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.steps)
+	for last > 0 && s.steps[last-1].begun.After(end) {
+		last--
+	}
+	first := last - 1
+	for first > 0 && (s.steps[first].done.IsZero() || s.steps[first].done.After(start)) {
+		first--
+	}
+	return s.steps[max(first, 0):last]
+}
+
+// A soakAnswer is what came of a request.
+type soakAnswer struct {
+	got        string
+	start, end time.Time
+	// missed: the first packet got nowhere.
+	missed bool
+}
+
+// firstPacket is how long after its start a request's first packet may meet the
+// rules, on a busy machine.
+const firstPacket = 300 * time.Millisecond
+
+// judge compares an answer with what the States allow.
+func (s *soak) judge(r soakRequest, a soakAnswer) {
+	window := s.between(a.start, a.end)
+	if a.missed {
+		window = s.between(a.start, a.start.Add(firstPacket))
+		a.got = "silence"
+	}
+	var allowed []string
+	for _, step := range window {
+		all, err := step.expect(r, s.view)
+		if err != nil {
+			s.t.Errorf("%s: %v", r, err)
+			return
+		}
+		allowed = append(allowed, all...)
+	}
+	if slices.Contains(allowed, a.got) {
+		return
+	}
+	// A flow to a backend that goes ends with it: by a reset, and where there is
+	// none, by an answer that is not let through.
+	if left(window, r) && (a.got == "reset" || a.got == "silence" && !a.missed) {
+		s.excused.Add(1)
+		return
+	}
+	slices.Sort(allowed)
+	s.t.Errorf("%s: %s after %v; want %q, by %d States", r, a.got, a.end.Sub(a.start).Round(time.Millisecond), slices.Compact(allowed), len(window))
+}
+
+// left says whether a backend of the frontend went from one State to the next.
+func left(steps []*soakStep, r soakRequest) bool {
+	for i := range len(steps) - 1 {
+		before, after := steps[i].state.flowsTo(r), steps[i+1].state.flowsTo(r)
+		for b := range before {
+			if !after[b] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// flowsTo are the backends that flows of the request may be open to.
+func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
+	all := make(map[netip.AddrPort]bool)
+	for _, v := range s.VIPs {
+		for _, f := range v.Frontends {
+			if v.Addr != r.to.Addr() || f.Port != r.to.Port() || f.Protocol.String() != r.network {
+				continue
+			}
+			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
+				all[b.Addr] = true
+			}
+			for _, b := range f.Draining {
+				all[b] = true
+			}
+		}
+	}
+	return all
+}
+
+// run sends requests of one kind from one namespace until the soak is over.
+func (s *soak) run(from, network string, to []netip.AddrPort, seed uint64) {
+	w := newWorld(seed)
+	port := 10000
+	s.ns(from).Do(func() {
+		for !s.stop.Load() {
+			r := soakRequest{from, network, pick(w, to...)}
+			port = 10000 + (port+1)%50000
+			a, err := s.request(r, port)
+			if errors.Is(err, syscall.EADDRINUSE) {
+				continue
+			}
+			s.judge(r, a)
+			s.requests.Add(1)
+		}
+	})
+}
+
+// wait is how long to wait for an answer. What should be silent is not waited for
+// long.
+func (s *soak) wait(r soakRequest) time.Duration {
+	now := time.Now()
+	for _, step := range s.between(now, now) {
+		if all, err := step.expect(r, s.view); err == nil && slices.Contains(all, "silence") {
+			return 100 * time.Millisecond
+		}
+	}
+	return 5 * time.Second
+}
+
+// request connects, asks and hears. Each flow of UDP has a port that conntrack does
+// not remember.
+func (s *soak) request(r soakRequest, port int) (a soakAnswer, err error) {
+	d := net.Dialer{Timeout: s.wait(r)}
+	if r.network == "udp" {
+		d.LocalAddr = &net.UDPAddr{Port: port}
+	}
+	a.start = time.Now()
+	defer func() { a.end = time.Now() }()
+	c, err := d.Dial(r.network, r.to.String())
+	if err != nil {
+		a.got = outcome(err)
+		a.missed = a.got == "silence"
+		return a, err
+	}
+	defer c.Close()
+	if tcp, ok := c.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // or its ports run out
+		a.missed = sentTwice(tcp)
+	}
+	_ = c.SetDeadline(time.Now().Add(d.Timeout))
+	what := fmt.Sprint(c.LocalAddr(), " asks ", r.to)
+	a.got = s.exchange(c, what)
+	if _, heard := s.heard.LoadAndDelete(what); r.network == "udp" {
+		a.missed = a.got == "silence" && !heard
+	}
+	return a, nil
+}
+
+// exchange says something over a connection and names who answered whom.
+func (s *soak) exchange(c net.Conn, what string) string {
+	buf := make([]byte, 128)
+	_, err := c.Write([]byte(what))
+	n := 0
+	if err == nil {
+		n, err = c.Read(buf)
+	}
+	switch {
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "reset"
+	case err != nil:
+		return outcome(err)
+	}
+	return s.named(string(buf[:n]))
+}
+
+// sentTwice says whether the SYN of a connection had to be sent again.
+func sentTwice(c *net.TCPConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var again bool
+	_ = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		again = err == nil && info.Total_retrans > 0
+	})
+	return again
+}
+
+// No request is lost that had an endpoint before and after, whatever changes.
+func TestSoak(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		seed := *soakSeed
+		if seed == 0 {
+			seed = rand.Uint64()
+		}
+		t.Logf("again with -soak-seed %d", seed)
+		s := &soak{lab: newLab(t), t: t, view: labView()}
+		w := newSoakWorld(seed)
+		p := newProxy(t)
+		s.set(p, w.state())
+		var workers sync.WaitGroup
+		for _, from := range []string{"client", "pod1", "pod3", "node"} {
+			for _, network := range []string{"tcp", "udp"} {
+				seed := w.Uint64() // drawn here: one at a time
+				workers.Go(func() { s.run(from, network, soakTargets(), seed) })
+			}
+		}
+		p = s.churn(p, w)
+		s.stop.Store(true)
+		workers.Wait()
+		checkKernel(t, w.state())
+		t.Logf("%d requests under %d changes; %d ended with their backend", s.requests.Load(), *soakChanges, s.excused.Load())
+		if st := p.Status(); st.Repairs != 0 || st.ConntrackError != "" {
+			t.Errorf("%d repairs, %q; conntrack: %q", st.Repairs, st.Found, st.ConntrackError)
+		}
+	})
+}
+
+// churn makes the changes, as fast as there are requests to meet them, and returns
+// the last of the Proxies that made them.
+func (s *soak) churn(p *Proxy, w *soakWorld) *Proxy {
+	s.t.Helper()
+	for i := range *soakChanges {
+		s.await(20)
+		if s.t.Failed() {
+			break
+		}
+		if i%50 == 49 { // another process takes over
+			if err := p.Close(); err != nil {
+				s.t.Fatal(err)
+			}
+			p = newProxy(s.t)
+		}
+		w.change()
+		s.set(p, w.state())
+	}
+	return p
+}
+
+func (s *soak) set(p *Proxy, state State) {
+	s.t.Helper()
+	done := s.begin(state)
+	mustSet(s.t, p, state)
+	done()
+}
+
+// await waits until so many more requests are over.
+func (s *soak) await(more int64) {
+	for n := s.requests.Load() + more; s.requests.Load() < n && !s.t.Failed(); time.Sleep(time.Millisecond) {
+	}
+}

@@ -1,0 +1,180 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A soakWorld is a cluster whose Services and pods change at random. Its addresses
+// are the lab's, and all of its pods answer, ready or not.
+type soakWorld struct {
+	world
+	ports   []*soakPort
+	clients LocalClients
+	snat    SNAT
+}
+
+// A soakPort is a port of a VIP, in both families and over TCP and UDP.
+type soakPort struct {
+	vip    string
+	port   uint16
+	steady bool // there is always an endpoint, for everybody
+	gone   bool
+	local  bool // externalTrafficPolicy
+
+	pods     map[string]soakPod
+	affinity time.Duration
+	sources  []string
+	schedule Scheduler
+}
+
+type soakPod uint8
+
+const (
+	podGone soakPod = iota
+	podReady
+	podDraining
+)
+
+// soakPods are where pods run, by the words of scenes.
+var soakPods = []string{"pod1", "pod1:8081", "pod2", "pod2:8081", "pod3", "pod3:8081", "remote", "remote:8082"}
+
+func newSoakWorld(seed uint64) *soakWorld {
+	w := &soakWorld{world: newWorld(seed)}
+	for _, p := range []soakPort{
+		{vip: "vip", port: 80, steady: true},
+		{vip: "vip", port: 443, steady: true, local: true},
+		{vip: "vip", port: 81},
+		{vip: "vip2", port: 80},
+		{vip: "vip2", port: 443, local: true},
+	} {
+		p.pods = map[string]soakPod{"pod1": podReady, "remote": podReady}
+		w.ports = append(w.ports, &p)
+	}
+	return w
+}
+
+// soakTargets are the addresses that requests go to: half of them to ports that are
+// always served.
+func soakTargets() []netip.AddrPort {
+	var all []netip.AddrPort
+	for family := range setID(2) {
+		for _, p := range []struct {
+			vip  string
+			port uint16
+		}{{"vip", 80}, {"vip", 443}, {"vip", 80}, {"vip", 81}, {"vip2", 80}, {"vip2", 443}} {
+			all = append(all, netip.AddrPortFrom(at(p.vip, family), p.port))
+		}
+	}
+	return all
+}
+
+// change changes something, or some things at once.
+func (w *soakWorld) change() {
+	for range 1 + w.IntN(3) {
+		p := pick(w.world, w.ports...)
+		switch w.IntN(12) {
+		case 0:
+			p.gone = !p.gone && !p.steady
+		case 1:
+			p.local = !p.local
+		case 2:
+			p.schedule = pick(w.world, Random, RoundRobin, SourceHash, Maglev)
+		case 3:
+			p.affinity = pick(w.world, 0, time.Second, time.Hour)
+		case 4:
+			p.sources = pick(w.world, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
+			if p.steady && len(p.sources) > 0 {
+				p.sources = []string{"10.0.0.0/8", "fd00::/16"} // everybody
+			}
+		case 5:
+			w.clients = pick(w.world,
+				LocalClients{},
+				LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")},
+				LocalClients{InterfacePrefix: "cali", Bridge: "cni0"})
+		case 6:
+			w.snat = pick(w.world, SNAT{}, SNAT{Ports: PortRandom}, SNAT{Mark: Mark{Value: 0x4000, Mask: 0x4000}})
+		default:
+			p.step(w, pick(w.world, soakPods...))
+		}
+		if p.steady {
+			p.keepServed(w)
+		}
+	}
+}
+
+// step lets a pod begin, drain or go.
+func (p *soakPort) step(w *soakWorld, pod string) {
+	switch p.pods[pod] {
+	case podGone:
+		p.pods[pod] = podReady
+	case podReady:
+		p.pods[pod] = podDraining
+		if w.IntN(4) == 0 { // killed
+			p.pods[pod] = podGone
+		}
+	default:
+		p.pods[pod] = podGone
+	}
+}
+
+// keepServed lets there be an endpoint on this node, which serves both policies.
+func (p *soakPort) keepServed(w *soakWorld) {
+	for _, pod := range soakPods {
+		if p.pods[pod] == podReady && pod[:3] == "pod" {
+			return
+		}
+	}
+	p.pods[pick(w.world, soakPods[:6]...)] = podReady
+}
+
+func (w *soakWorld) state() State {
+	s := State{Node: "n1", Owned: prefixes("192.0.2.0/24", "2001:db8::/64"), Clients: w.clients, SNAT: w.snat}
+	for family := range setID(2) {
+		for _, name := range []string{"vip", "vip2"} {
+			v := &VIP{Addr: at(name, family)}
+			for _, proto := range []Protocol{TCP, UDP} {
+				for _, p := range w.ports {
+					if p.vip == name && !p.gone {
+						v.Frontends = append(v.Frontends, p.frontend(proto, family))
+					}
+				}
+			}
+			slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+			if len(v.Frontends) > 0 {
+				s.VIPs = append(s.VIPs, v)
+			}
+		}
+	}
+	return s
+}
+
+func (p *soakPort) frontend(proto Protocol, family setID) Frontend {
+	f := Frontend{
+		Protocol: proto, Port: p.port, Scheduler: p.schedule, Affinity: p.affinity,
+		External: Target{Remote: Masquerade}, Internal: Target{Remote: Preserve},
+	}
+	if p.local {
+		f.External = Target{Remote: Preserve, Miss: Drop}
+	}
+	for _, pod := range soakPods {
+		b, err := sceneBackend(family, pod)
+		if err != nil {
+			panic("BUG: " + err.Error()) // constants only
+		}
+		switch p.pods[pod] {
+		case podReady:
+			f.Internal.Backends = append(f.Internal.Backends, b)
+			if !p.local || b.Node == "n1" {
+				f.External.Backends = append(f.External.Backends, b)
+			}
+		case podDraining:
+			f.Draining = append(f.Draining, b.Addr)
+		}
+	}
+	if p.sources != nil {
+		f.Sources = prefixes(p.sources...)
+	}
+	return f
+}
