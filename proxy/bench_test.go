@@ -62,6 +62,55 @@ func BenchmarkSetOneEndpoint(b *testing.B) {
 	}
 }
 
+// benchSources gives every other VIP ten sources that may use it.
+func benchSources(s State) State {
+	var ten []netip.Prefix
+	for i := range 10 {
+		ten = append(ten, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i), 0, 0}), 16))
+	}
+	for i := 0; i < len(s.VIPs); i += 2 {
+		s.VIPs[i].Frontends[0].Sources = ten
+	}
+	return s
+}
+
+// One endpoint of one of 10,000 VIPs is replaced, and half of the others let in
+// ten sources each.
+func BenchmarkSetOneEndpointBesideSources(b *testing.B) {
+	p := benchProxy(b)
+	s := benchSources(benchState(benchVIPs))
+	mustSet(b, p, s)
+	version := 0
+	for b.Loop() {
+		version++
+		next := s
+		next.VIPs = slices.Clone(s.VIPs)
+		next.VIPs[benchVIPs/2+1] = benchVIP(benchVIPs/2+1, version)
+		mustSet(b, p, next)
+		s = next
+	}
+}
+
+// One of 5,000 VIPs that let in ten sources each lets in one less, or one more:
+// the kernel copies the whole set for that.
+func BenchmarkSetOneSource(b *testing.B) {
+	p := benchProxy(b)
+	s := benchSources(benchState(benchVIPs))
+	mustSet(b, p, s)
+	fewer := benchVIP(0, 0)
+	fewer.Frontends[0].Sources = s.VIPs[0].Frontends[0].Sources[1:]
+	both := [2]*VIP{fewer, s.VIPs[0]}
+	n := 0
+	for b.Loop() {
+		next := s
+		next.VIPs = slices.Clone(s.VIPs)
+		next.VIPs[0] = both[n%2]
+		n++
+		mustSet(b, p, next)
+		s = next
+	}
+}
+
 // The number of endpoints of one VIP changes, and so the chain that it goes to:
 // the kernel checks all verdicts anew.
 func BenchmarkSetOneCount(b *testing.B) {

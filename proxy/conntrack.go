@@ -25,6 +25,7 @@ const (
 	ctaID         = 12
 	ctaZone       = 18
 	ctaFilter     = 25
+	ctaStatusMask = 26
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
@@ -67,6 +68,10 @@ type vipPurge struct {
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
 	born bool
+	// left: the address is no VIP any more. Where it is ours all the same, its flows
+	// meet a refusal before conntrack, and what is left of them there could only
+	// lead astray the clients of whoever has the address next.
+	left bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
 	// fenced are frontends that fewer sources may use than before. Their flows of
@@ -98,7 +103,7 @@ func (p purge) at(vip netip.Addr) *vipPurge {
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0
+	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
@@ -162,6 +167,10 @@ var firstSlot = string(encoding(nil).slot(0))
 // removed notes that a backend is not in a slot any more or drains no more, and kept
 // that it is in another one.
 func (p purge) removed(e element) {
+	if base(e.set) == setVIPs {
+		vip, _ := netip.AddrFromSlice([]byte(e.key))
+		p.at(vip).left = true
+	}
 	if vip, b, s := slotOf(e); s != 0 {
 		p.at(vip).gone[b] |= s
 	}
@@ -214,6 +223,9 @@ func (p purge) splitPatient(swept []netip.Prefix) purge {
 			to.born, v.born = v.born, false
 			to.ports, v.ports = v.ports, to.ports
 		}
+		if v.left {
+			patient.at(vip).left, v.left = true, false
+		}
 		if v.empty() {
 			delete(p, vip)
 		}
@@ -233,7 +245,7 @@ func base(id setID) setID {
 func (p purge) merge(o purge) {
 	for vip, from := range o {
 		to := p.at(vip)
-		to.born = to.born || from.born
+		to.born, to.left = to.born || from.born, to.left || from.left
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.fenced, from.fenced)
 		maps.Copy(to.filled, from.filled)
@@ -265,6 +277,9 @@ func (p purge) wrong(f *flow, s *State) bool {
 	if !f.dnat {
 		return v.born || v.ports[f.port]
 	}
+	if v.left && s.abandons(f.vip) {
+		return true
+	}
 	if v.fenced[f.port] && s.forbids(f) || v.filled[f.port] && s.outlives(f) {
 		return true
 	}
@@ -284,15 +299,24 @@ func (p purge) wrong(f *flow, s *State) bool {
 	return true
 }
 
-// ended says whether a connection can not go on, or must not. Where the frontend
-// is gone and its address is forwarded all the same, or belongs to somebody else
-// now, it may. Where the address is ours and no VIP any more, no packet reaches
-// conntrack: the entry could only lead astray whoever has the address next.
+// ended says whether a connection must not go on. Where the frontend is gone, it
+// may.
 func (s *State) ended(f *flow) bool {
-	if fe := s.frontend(f.vip, f.port); fe != nil {
-		return !fe.has(f.backend)
+	fe := s.frontend(f.vip, f.port)
+	return fe != nil && !fe.has(f.backend)
+}
+
+// abandons says whether no packet to an address gets as far as conntrack.
+func (s *State) abandons(a netip.Addr) bool { return s.vip(a) == nil && containsAddr(s.Owned, a) }
+
+// spare takes addresses of the node itself for what they are, whatever a careless
+// pool contains.
+func (p purge) spare(own []netip.Addr) {
+	for _, a := range own {
+		if v := p[a]; v != nil {
+			v.left = false
+		}
 	}
-	return s.vip(f.vip) == nil && containsAddr(s.Owned, f.vip)
 }
 
 // strands says whether a flow that left a backend which drains would find none.
@@ -393,10 +417,11 @@ func deleteFlowsIf(s *socket, r flowRequest, is func(*flow) bool) (deleted int, 
 }
 
 // A flowRequest asks for entries of one family or all, to one address if it
-// is valid.
+// is valid, with those bits of the status that are in the mask.
 type flowRequest struct {
-	family uint8
-	vip    netip.Addr
+	family       uint8
+	vip          netip.Addr
+	status, mask uint32
 }
 
 // request asks for all entries that may be wrong. It is always one: the kernel
@@ -404,6 +429,23 @@ type flowRequest struct {
 // filter by one address only. Not by one of IPv6: the kernel compares those the
 // wrong way round (seen in 6.18), and lists all but the right ones.
 func (p purge) request() flowRequest {
+	r := p.places()
+	untranslated, translated := false, false
+	for _, v := range p {
+		untranslated = untranslated || v.born || len(v.ports) > 0
+		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left
+	}
+	switch {
+	case untranslated && !translated:
+		r.mask = ipsDstNAT
+	case translated && !untranslated:
+		r.status, r.mask = ipsDstNAT, ipsDstNAT
+	}
+	return r
+}
+
+// places asks for the entries of all addresses that the purge is about.
+func (p purge) places() flowRequest {
 	var r flowRequest
 	first := true
 	for vip := range p {
@@ -423,12 +465,17 @@ func (p purge) request() flowRequest {
 	return r
 }
 
-// attributes are those that have the kernel filter (since 5.8; older ones
-// list all, which is why the answer is checked in any case).
+// attributes are those that have the kernel filter (since 5.8 by address, since
+// 5.16 by status; older ones list all, which is why the answer is checked in any
+// case).
 func (r flowRequest) attributes() []byte {
 	var e encoder
+	if r.mask != 0 {
+		e.uint32(ctaStatus, r.status)
+		e.uint32(ctaStatusMask, r.mask)
+	}
 	if !r.vip.IsValid() {
-		return nil
+		return e.b
 	}
 	t := e.open(ctaTupleOrig)
 	ip := e.open(ctaTupleIP)

@@ -21,6 +21,9 @@ func (p purge) text() string {
 		if v.born {
 			lines = append(lines, fmt.Sprintf("%s born", vip))
 		}
+		if v.left {
+			lines = append(lines, fmt.Sprintf("%s left", vip))
+		}
 		for k := range v.ports {
 			if !v.born {
 				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.proto, k.port))
@@ -62,9 +65,9 @@ func TestPlanPurge(t *testing.T) {
 		{"nothing", state(), state(), ""},
 		{"a new port", state(), state(fe(TCP, 80, target("pod1"), target())), "192.0.2.1 tcp/80 new"},
 		{"a VIP goes, TCP", state(fe(TCP, 80, target("pod1"), target("pod1"))), none,
-			"192.0.2.1 tcp/80 10.244.1.11:8080 gone for all"},
+			"192.0.2.1 left\n192.0.2.1 tcp/80 10.244.1.11:8080 gone for all"},
 		{"a VIP goes, UDP", state(fe(UDP, 53, target("pod1"), target("pod1"))), none,
-			"192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
+			"192.0.2.1 left\n192.0.2.1 udp/53 10.244.1.11:8080 gone for all"},
 		{"the first of two goes, the other takes its slot",
 			state(fe(UDP, 53, target("pod1", "pod2"), target("pod1", "pod2"))),
 			state(fe(UDP, 53, target("pod2"), target("pod2"))),
@@ -264,6 +267,50 @@ func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
 		}
 		if s := p.Status(); s.LastError != "" {
 			t.Error(s.LastError)
+		}
+	})
+}
+
+// What the kernel is asked to list holds all that a purge may be about.
+func TestListFlows(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{})
+		s.Owned = nil
+		mustSet(t, p, State{Node: "n1"})
+		for family := range setID(2) {
+			l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("other", family), 80), "silence")
+		}
+		mustSet(t, p, s)
+		swept(t, p)
+		for family := range setID(2) {
+			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", family), portLocal), ""); got != "pod1 saw client" {
+				t.Fatal(got)
+			}
+			vip, other := at("vip", family), at("other", family)
+			gone := &vipPurge{gone: map[goneBackend]sides{{port{TCP, portLocal}, backends(family, "pod1")[0].Addr}: sideExternal}}
+			for _, tc := range []struct {
+				p                        purge
+				untranslated, translated bool // must be listed
+			}{
+				{purge{other: {born: true}}, true, false},
+				{purge{vip: gone}, false, true},
+				{purge{vip: gone, other: {born: true}}, true, true},
+			} {
+				var untranslated, translated bool
+				_, err := listFlows(p.sweeper.sock, tc.p.request(), func(f *flow) bool {
+					untranslated = untranslated || f.vip == other && !f.dnat
+					translated = translated || f.vip == vip && f.dnat
+					return false
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if tc.untranslated && !untranslated || tc.translated && !translated {
+					t.Errorf("%s: untranslated listed %v, translated %v", tc.p.text(), untranslated, translated)
+				}
+			}
 		}
 	})
 }

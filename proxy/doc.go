@@ -168,6 +168,11 @@
 // on an interface of its own sends from the VIP to itself: it is let in if the VIP
 // is in Sources, and not, as with kube-proxy, if the node's other address is.
 //
+// A list costs those who are on it or not two lookups for a flow, and nobody else
+// anything. The kernel copies allowed4 to change it: 12 ms of a core where it has
+// 50,000 prefixes, for a Service whose list changes, comes or goes, and for no other
+// change.
+//
 // Nat chains see first packets only, so a list that became shorter is carried out
 // in conntrack as well: the entries of flows that it forbids are deleted, and what
 // comes next of them is a first packet, which is dropped. What the pod still sends

@@ -260,6 +260,9 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 		swept(t, p)
 		l.check("without the pool", "", open...)
 		mustSet(t, p, two)
+		mustSet(t, p, endsState()) // as an address lingers whose Service was deleted
+		swept(t, p)
+		l.check("without frontends", "", open...)
 		strange.Owned = two.Owned
 		mustSet(t, p, strange)
 		swept(t, p)

@@ -146,7 +146,12 @@ func (s *sweeper) sweep() error {
 	if len(p) == 0 {
 		return nil
 	}
-	deleted, err := deleteFlows(s.sock, p, &want)
+	own, err := ownAddrs()
+	deleted := 0
+	if err == nil {
+		p.spare(own)
+		deleted, err = deleteFlows(s.sock, p, &want)
+	}
 	s.metrics.flows.Add(float64(deleted))
 	if err != nil {
 		s.metrics.flowErrors.Inc()
