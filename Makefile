@@ -56,8 +56,8 @@ build: ## build bin/fanfare and bin/lab
 # Everything in the image is built here or was installed by setup: no registry and
 # no container program is asked.
 image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o bin/image/fanfare ./cmd/fanfare
-	go -C hack/image run . -binary '$(abspath bin/image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
+	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 
 bench: ## run the benchmarks

@@ -646,7 +646,7 @@ func TestLatency(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("from Set to the UPDATE at the router: median %s, worst %s", took[50], took[99])
-	if took[50] > 20*time.Millisecond {
+	if took[50] > 200*time.Millisecond {
 		t.Errorf("median %s", took[50])
 	}
 }

@@ -319,7 +319,7 @@ func speaker(t *testing.T, root string, env []string) {
 		if err != nil {
 			t.Errorf("after SIGTERM: %v", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("goes on after SIGTERM")
 	}
 }
@@ -379,7 +379,7 @@ func ready(ctx context.Context, socket string) error {
 // await waits until probe succeeds, or the program has ended.
 func await(t *testing.T, ended <-chan error, probe func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		err := probe()
 		if err == nil {
 			return

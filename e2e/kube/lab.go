@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"reflect"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -51,7 +50,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 		Overlay:  filepath.Join(e2e, "control-plane.yml"),
 		Objects:  filepath.Join(e2e, "cluster"),
 		Binary:   o.Fanfare,
-		Repair:   time.Second, // ten more processes share the machine
+		Slack:    lab.Shared,
 		Store: func(ctx context.Context, wired *lab.Lab) (lab.Store, error) {
 			l.Lab = wired
 			return l.open(ctx, o)
@@ -119,7 +118,7 @@ func (c *Cluster) Install(ctx context.Context, manifests string) error {
 	if err != nil {
 		return err
 	}
-	return lab.Await(ctx, 20*time.Second, "our CRDs", func() error {
+	return lab.Await(ctx, lab.Settle, "our CRDs", func() error {
 		for _, kind := range []string{"AddressPool", "BGPPeer", "AddressClaim", "SpeakerStatus"} {
 			if _, err := c.admin.List(ctx, v1alpha1.GroupVersion.WithKind(kind)); err != nil {
 				return err
@@ -140,7 +139,7 @@ type store struct {
 }
 
 // storeLimit bounds the writes of one file.
-const storeLimit = 10 * time.Second
+const storeLimit = lab.Settle
 
 func (s *store) SpeakerArgs() []string { return s.args }
 

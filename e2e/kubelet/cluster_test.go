@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -46,6 +45,7 @@ func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
 		Topology: "../containerlab/fanfare.clab.yml",
 		Overlay:  "../containerlab/control-plane.yml",
 		Objects:  "../containerlab/cluster",
+		Slack:    lab.Shared,
 	}); err != nil {
 		return c, err
 	}
@@ -58,7 +58,7 @@ func upCluster(ctx context.Context, id, tools string) (*cluster, error) {
 	if err := c.startNodes(ctx); err != nil {
 		return c, err
 	}
-	_, err = c.kubectl(ctx, "wait", "node", "--all", "--for=condition=Ready", "--timeout=60s")
+	_, err = c.kubectl(ctx, "wait", "node", "--all", "--for=condition=Ready", timeout)
 	return c, err
 }
 
@@ -144,7 +144,7 @@ func (c *cluster) powerOff(ctx context.Context, node string) error {
 	if err := c.cables(ctx, node, "down"); err != nil {
 		return err
 	}
-	err := errors.Join(c.machines[node].off(ctx), c.Proxies[node].Stop(syscall.SIGKILL, time.Second))
+	err := errors.Join(c.machines[node].off(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
 	for _, forget := range []string{"nft flush ruleset", "conntrack -F", "ip link delete cni0"} {
 		_, e := c.Namespace(node).Run(ctx, strings.Fields(forget)...)
 		err = errors.Join(err, e)

@@ -20,6 +20,9 @@ import (
 // Its sockets do not wait in TIME-WAIT: a packet of a connection that the router has
 // cut and sent to another pod is to be answered by RST. One that waits there, of
 // the client's same port by way of the other Service, would meet it with silence.
+//
+// Its probe bears with a machine that is busy: a pod that is not ready for a moment
+// is a change of the route that no test has asked for.
 const web = `
 apiVersion: v1
 kind: Namespace
@@ -52,7 +55,7 @@ spec:
             - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
             - {name: POD, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
           ports: [{name: http, containerPort: 8080}]
-          readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1}
+          readinessProbe: {httpGet: {path: /, port: http}, periodSeconds: 1, timeoutSeconds: 5, failureThreshold: 6}
           lifecycle: {preStop: {sleep: {seconds: 3}}}
 ---
 apiVersion: policy/v1
@@ -80,9 +83,9 @@ spec:
 func (c *cluster) install(ctx context.Context) error {
 	for _, args := range [][]string{
 		{"apply", "-k", "../../manifests"},
-		{"-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s"},
-		{"-n", "fanfare-system", "rollout", "status", "daemonset/speaker", "--timeout=60s"},
-		{"wait", "crd", "--all", "--for=condition=Established", "--timeout=20s"},
+		{"-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout},
+		{"-n", "fanfare-system", "rollout", "status", "daemonset/speaker", timeout},
+		{"wait", "crd", "--all", "--for=condition=Established", timeout},
 		{"apply", "-f", "../containerlab/cluster/pool.yaml", "-f", "../containerlab/cluster/tor1.yaml"},
 	} {
 		if _, err := c.kubectl(ctx, args...); err != nil {
@@ -92,13 +95,13 @@ func (c *cluster) install(ctx context.Context) error {
 	if err := c.Kubernetes.Admin().Apply(ctx, web+"---"+service("local", "Local")+"---"+service("anywhere", "Cluster")); err != nil {
 		return err
 	}
-	_, err := c.kubectl(ctx, "-n", "shop", "rollout", "status", "deployment/web", "--timeout=60s")
+	_, err := c.kubectl(ctx, "-n", "shop", "rollout", "status", "deployment/web", timeout)
 	return err
 }
 
 // address waits for a Service's address.
 func (c *cluster) address(ctx context.Context, name string) (addr netip.Addr, err error) {
-	err = lab.Await(ctx, 30*time.Second, "an address for shop/"+name, func() error {
+	err = lab.Await(ctx, limit, "an address for shop/"+name, func() error {
 		out, err := c.kubectl(ctx, "-n", "shop", "get", "service", name, "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
 		if err != nil {
 			return err

@@ -40,7 +40,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 		var err error
 		r.vips[name], err = c.address(t.Context(), name)
 		must(t, err)
-		must(t, c.Router.AwaitNextHops(t.Context(), 10*time.Second, r.vips[name], nodes...))
+		must(t, c.Router.AwaitNextHops(t.Context(), limit, r.vips[name], nodes...))
 	}
 	must(t, r.fresh(t.Context()))
 	r.began = time.Now()
@@ -58,7 +58,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if v := c.Observer.Verdict(lab.Linger); len(v.Violations) > 0 {
+		if v := c.Observer.Verdict(c.Lingers()); len(v.Violations) > 0 {
 			t.Errorf("the promise was broken:\n%s", v)
 		}
 	}()

@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
@@ -86,7 +85,7 @@ func (m *machine) boot(ctx context.Context) error {
 	if m.first, err = m.lab.Start(m.node, "machine-"+m.node, m.file("machine.sh"), m.dir, m.cgroup); err != nil {
 		return err
 	}
-	err = lab.Await(ctx, 10*time.Second, "its own mounts and processes", func() error {
+	err = lab.Await(ctx, limit, "its own mounts and processes", func() error {
 		text, err := os.ReadFile(m.file("pid"))
 		if err == nil {
 			m.pid, err = strconv.Atoi(strings.TrimSpace(string(text)))
@@ -99,7 +98,7 @@ func (m *machine) boot(ctx context.Context) error {
 	if _, err := m.start("containerd", "containerd", "--config", m.file("containerd.toml")); err != nil {
 		return err
 	}
-	return lab.Await(ctx, 20*time.Second, "containerd", func() error {
+	return lab.Await(ctx, limit, "containerd", func() error {
 		_, err := m.run(ctx, "ctr", "version")
 		return err
 	})
@@ -158,7 +157,7 @@ func (m *machine) killKubelet() error {
 	if err != nil {
 		return fmt.Errorf("kubelet of %s: %w", m.node, err)
 	}
-	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), m.kubelet.Stop(syscall.SIGCONT, 10*time.Second))
+	return errors.Join(syscall.Kill(pid, syscall.SIGKILL), m.kubelet.Stop(syscall.SIGCONT, limit))
 }
 
 // off ends everything that runs on the machine, as when its power fails.
@@ -169,7 +168,7 @@ func (m *machine) off(ctx context.Context) error {
 	// The kernel ends all others with it. The script is its parent, and waits.
 	err := syscall.Kill(m.pid, syscall.SIGKILL)
 	m.pid = 0
-	return errors.Join(err, m.first.Stop(syscall.SIGCONT, 10*time.Second), os.Remove(m.file("pid")), removeCgroup(ctx, m.cgroup))
+	return errors.Join(err, m.first.Stop(syscall.SIGCONT, limit), os.Remove(m.file("pid")), removeCgroup(ctx, m.cgroup))
 }
 
 // cgroups is the directory of the hierarchies of cgroup v1.
@@ -178,7 +177,7 @@ const cgroups = "/sys/fs/cgroup"
 // removeCgroup removes a cgroup, and those below it, from every hierarchy, once its
 // processes have ended.
 func removeCgroup(ctx context.Context, name string) error {
-	return lab.Await(ctx, 20*time.Second, "the end of cgroup "+name, func() error {
+	return lab.Await(ctx, limit, "the end of cgroup "+name, func() error {
 		tops, err := filepath.Glob(filepath.Join(cgroups, "*", name))
 		for _, top := range tops {
 			err = errors.Join(err, removeTree(top))

@@ -68,6 +68,14 @@ func kubelets(t *testing.T) *cluster {
 	return c
 }
 
+const (
+	// limit is how long is waited for what takes some seconds on a machine that has
+	// nothing else to do.
+	limit = 2 * time.Minute
+	// timeout is the same for kubectl.
+	timeout = "--timeout=120s"
+)
+
 // missing says what kubelets need and this machine does not have.
 func missing() error {
 	if err := lab.Missing("containerd", "runc", "ctr", "nsenter", "unshare", "/usr/lib/cni/bridge"); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,7 @@ func TestPodsServe(t *testing.T) {
 	for _, name := range services {
 		vip, err := c.address(ctx, name)
 		must(t, err)
-		must(t, c.Router.AwaitNextHops(ctx, 10*time.Second, vip, nodes...))
+		must(t, c.Router.AwaitNextHops(ctx, limit, vip, nodes...))
 		a, err := c.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
 		must(t, err)
 		t.Logf("%s: http://%s answered by %s, which saw %s; the client is %s", name, vip, a.Pod, a.Saw, a.From)
@@ -30,7 +31,7 @@ func TestPodsServe(t *testing.T) {
 			t.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
-	_, err := c.kubectl(ctx, "wait", "speakerstatus", "--all", "--for=jsonpath={.status.addresses.announced}=2", "--timeout=30s")
+	_, err := c.kubectl(ctx, "wait", "speakerstatus", "--all", "--for=jsonpath={.status.addresses.announced}=2", timeout)
 	must(t, err)
 	for _, what := range []string{"pods", "speakerstatuses", "addressclaims"} {
 		out, err := c.kubectl(ctx, "get", what, "-A", "-o", "wide")
@@ -88,7 +89,7 @@ func (r *trial) pods(namespace, label string, more ...string) []string {
 func (r *trial) awaitGone(namespace string, pods []string) {
 	r.Helper()
 	for _, p := range pods {
-		r.kubectl("-n", namespace, "wait", "--for=delete", "pod/"+p, "--timeout=60s")
+		r.kubectl("-n", namespace, "wait", "--for=delete", "pod/"+p, timeout)
 	}
 }
 
@@ -104,7 +105,7 @@ func TestUpgradeSpeakers(t *testing.T) {
 		before := r.pods("fanfare-system", speakers)
 		began := time.Now()
 		r.kubectl("-n", "fanfare-system", "rollout", "restart", "daemonset/speaker")
-		r.kubectl("-n", "fanfare-system", "rollout", "status", "daemonset/speaker", "--timeout=120s")
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "daemonset/speaker", timeout)
 		t.Logf("kubectl rollout restart daemonset/speaker: done after %s", since(began))
 		for _, p := range r.pods("fanfare-system", speakers) {
 			if slices.Contains(before, p) {
@@ -122,12 +123,15 @@ func TestSpeakerCrashes(t *testing.T) {
 		m := r.machines["n1"]
 		pid, err := m.run(ctx, "pgrep", "--full", "fanfare speaker")
 		must(t, err)
+		pod := r.pods("fanfare-system", speakers, "--field-selector=spec.nodeName=n1")[0]
+		const restarts = "jsonpath={.status.containerStatuses[0].restartCount}"
+		before, err := strconv.Atoi(r.kubectl("-n", "fanfare-system", "get", "pod", pod, "-o", restarts))
+		must(t, err)
 		began := time.Now()
 		_, err = m.run(ctx, "kill", "-KILL", strings.TrimSpace(pid))
 		must(t, err)
-		pod := r.pods("fanfare-system", speakers, "--field-selector=spec.nodeName=n1")[0]
-		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=jsonpath={.status.containerStatuses[0].restartCount}=1", "--timeout=30s")
-		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=condition=Ready", "--timeout=30s")
+		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, fmt.Sprintf("--for=%s=%d", restarts, before+1), timeout)
+		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=condition=Ready", timeout)
 		t.Logf("SIGKILL: the speaker of n1 was ready again after %s", since(began))
 		r.unnoticed()
 	})
@@ -155,7 +159,7 @@ func TestUpgradeWorkload(t *testing.T) {
 		before := r.pods("shop", "app=web")
 		began := time.Now()
 		r.kubectl("-n", "shop", "rollout", "restart", "deployment/web")
-		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", "--timeout=120s")
+		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", timeout)
 		t.Logf("kubectl rollout restart deployment/web: done after %s", since(began))
 		r.awaitGone("shop", before)
 		t.Logf("the last old pod was gone after %s", since(began))
@@ -169,10 +173,10 @@ func TestUpgradeWorkload(t *testing.T) {
 func TestDrain(t *testing.T) {
 	underLoad(t, func(ctx context.Context, r *trial) {
 		began := time.Now()
-		r.kubectl("drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
+		r.kubectl("drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", timeout)
 		t.Logf("kubectl drain n1: done after %s", since(began))
-		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["local"], "n2"))
-		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["anywhere"], nodes...))
+		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["local"], "n2"))
+		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["anywhere"], nodes...))
 		left := r.kubectl("get", "pods", "-A", "--field-selector=spec.nodeName=n1", "-o", "jsonpath={.items[*].metadata.labels.app\\.kubernetes\\.io/component}")
 		if left != "speaker" {
 			t.Errorf("pods on n1 are %q: want the speaker alone", left)
@@ -183,10 +187,10 @@ func TestDrain(t *testing.T) {
 		moved := r.pods("shop", "app=web")
 		r.kubectl("-n", "shop", "rollout", "restart", "deployment/web")
 		r.kubectl("-n", "fanfare-system", "rollout", "restart", "deployment/controller")
-		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", "--timeout=60s")
-		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
+		r.kubectl("-n", "shop", "rollout", "status", "deployment/web", timeout)
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
 		r.awaitGone("shop", moved)
-		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["local"], nodes...))
+		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["local"], nodes...))
 		t.Logf("kubectl uncordon n1: pods were there again, and announced, after %s", since(began))
 	})
 }
@@ -200,7 +204,7 @@ func TestControllerLeaderDeleted(t *testing.T) {
 		r.kubectl("-n", "fanfare-system", "delete", "pod", old, "--wait=false")
 		// Until its kubelet has heard of that, and tells it, it leads and gives
 		// addresses.
-		must(t, lab.Await(ctx, 60*time.Second, old+" to let go of the Lease", func() error {
+		must(t, lab.Await(ctx, limit, old+" to let go of the Lease", func() error {
 			holder, err := r.holder(ctx)
 			if err == nil && strings.HasPrefix(holder, old+"_") {
 				err = fmt.Errorf("%s holds it", holder)
@@ -214,14 +218,14 @@ func TestControllerLeaderDeleted(t *testing.T) {
 		vip, err := r.address(ctx, "late")
 		must(t, err)
 		took := since(began)
-		must(t, r.Router.AwaitNextHops(ctx, 30*time.Second, vip, nodes...))
+		must(t, r.Router.AwaitNextHops(ctx, limit, vip, nodes...))
 		leads, gave := r.leader(), r.giver(ctx, "late")
 		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, gave, leads)
 		if leads == old || !strings.HasPrefix(gave, leads+"_") {
 			t.Errorf("%s leads, and %s gave the address: want both to be one that is not %s", leads, gave, old)
 		}
 		r.awaitGone("fanfare-system", []string{old})
-		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
 	})
 }
 
@@ -244,7 +248,7 @@ func (r *trial) holder(ctx context.Context) (string, error) {
 // after one has stopped nobody does.
 func (r *trial) leader() (pod string) {
 	r.Helper()
-	must(r.T, lab.Await(r.Context(), 60*time.Second, "a controller that leads", func() error {
+	must(r.T, lab.Await(r.Context(), limit, "a controller that leads", func() error {
 		holder, err := r.holder(r.Context())
 		if err != nil {
 			return err
@@ -264,7 +268,7 @@ func (r *trial) leader() (pod string) {
 func (r *trial) giver(ctx context.Context, service string) (who string) {
 	r.Helper()
 	uid := r.kubectl("-n", "shop", "get", "service", service, "-o", "jsonpath={.metadata.uid}")
-	must(r.T, lab.Await(ctx, 30*time.Second, "the Event of "+service+"'s address", func() error {
+	must(r.T, lab.Await(ctx, limit, "the Event of "+service+"'s address", func() error {
 		events, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 		for _, e := range events {
 			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid") // not a namesake
@@ -285,14 +289,14 @@ func TestKubeletDies(t *testing.T) {
 		m := r.machines["n1"]
 		began := time.Now()
 		must(t, m.killKubelet())
-		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", "--timeout=60s")
+		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", timeout)
 		t.Logf("kubelet of n1 killed: n1 was NotReady after %s", since(began))
-		must(t, r.Router.AwaitNextHops(ctx, 10*time.Second, r.vips["local"], "n2"))
+		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["local"], "n2"))
 		t.Logf("the router sent Local traffic to n2 alone after %s", since(began))
 		began = time.Now()
 		must(t, m.startKubelet(r.tools))
-		r.kubectl("wait", "node/n1", "--for=condition=Ready", "--timeout=60s")
-		must(t, r.Router.AwaitNextHops(ctx, 30*time.Second, r.vips["local"], nodes...))
+		r.kubectl("wait", "node/n1", "--for=condition=Ready", timeout)
+		must(t, r.Router.AwaitNextHops(ctx, limit, r.vips["local"], nodes...))
 		t.Logf("kubelet started again: n1 had its traffic after %s", since(began))
 	})
 }
@@ -305,10 +309,10 @@ func TestNodeDies(t *testing.T) {
 		began := time.Now()
 		r.Observer.Excuse("n1", func() { must(t, r.powerOff(ctx, "n1")) })
 		for _, name := range services {
-			must(t, r.Router.AwaitNextHops(ctx, 20*time.Second, r.vips[name], "n2"))
+			must(t, r.Router.AwaitNextHops(ctx, limit, r.vips[name], "n2"))
 		}
 		t.Logf("n1 without power: the router sent everything to n2 after %s", since(began))
-		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", "--timeout=60s")
+		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", timeout)
 		t.Logf("n1 was NotReady after %s", since(began))
 		must(t, r.awaitEndpoints(ctx, 1))
 		r.lossless = time.Now()
@@ -316,21 +320,21 @@ func TestNodeDies(t *testing.T) {
 		r.moment()
 		began = time.Now()
 		must(t, r.powerOn(ctx, "n1"))
-		r.kubectl("wait", "node/n1", "--for=condition=Ready", "--timeout=60s")
+		r.kubectl("wait", "node/n1", "--for=condition=Ready", timeout)
 		must(t, r.awaitEndpoints(ctx, 2))
 		for _, name := range services {
-			must(t, r.Router.AwaitNextHops(ctx, 60*time.Second, r.vips[name], nodes...))
+			must(t, r.Router.AwaitNextHops(ctx, limit, r.vips[name], nodes...))
 		}
 		t.Logf("n1 booted: it had its traffic after %s", since(began))
-		r.kubectl("-n", "fanfare-system", "rollout", "status", "daemonset/speaker", "--timeout=60s")
-		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", "--timeout=60s")
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "daemonset/speaker", timeout)
+		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
 	})
 }
 
 // awaitEndpoints waits until so many pods of the workload are ready, by what the
 // nodes read.
 func (r *trial) awaitEndpoints(ctx context.Context, n int) error {
-	return lab.Await(ctx, time.Minute, "ready endpoints", func() error {
+	return lab.Await(ctx, limit, "ready endpoints", func() error {
 		out, err := r.cluster.kubectl(ctx, "-n", "shop", "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
 		if err == nil && strings.Count(out, "true") != n*len(services) {
 			err = fmt.Errorf("of those for %v are ready: %s", services, out)

@@ -6,6 +6,19 @@ import (
 	"time"
 )
 
+// Settle is how long is waited for what takes milliseconds, or a few seconds, on a
+// machine that has nothing else to do. Other machines have, and how long it took is
+// for the story to tell.
+const Settle = 30 * time.Second
+
+// Shared is the Slack of a machine that other programs use too, as that of tests is.
+const Shared = 20
+
+// within is a bound on a delay in this lab.
+func (l *Lab) within(bound time.Duration) time.Duration {
+	return bound * time.Duration(max(1, l.Slack))
+}
+
 // Await calls probe every few milliseconds until it returns nil. At the limit
 // the error is the probe's last one.
 func Await(ctx context.Context, limit time.Duration, what string, probe func() error) error {

@@ -54,11 +54,11 @@ func TestBGPHoldTime(t *testing.T) {
 	await(t, l.Speaker("n1").Freeze())
 	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
 	t.Cleanup(func() { l.Speaker("n1").Thaw() })
-	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n2", "n3"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
 	t.Logf("stopped speaker: n1 was no next hop any more after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
 	thawed := time.Now()
 	await(t, l.Speaker("n1").Thaw())
-	await(t, l.Router.AwaitNextHops(ctx, 15*time.Second, vip, NodeNames...))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	t.Logf("continued: n1 was a next hop again after %s", time.Since(thawed).Round(time.Millisecond))
 	await(t, l.AwaitSessions(ctx, "n1"))
 	unharmed(t, l, load, began)
@@ -77,7 +77,7 @@ func restartRouter(t *testing.T, l *Lab) {
 	restarted := time.Now()
 	await(t, l.Router.Start(ctx))
 	await(t, l.AwaitSessions(ctx, NodeNames...))
-	await(t, l.Router.AwaitNextHops(ctx, 10*time.Second, vip, "n1", "n3"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n3"))
 	t.Logf("%s restarted: the routes were back after %s", l.Router.software, time.Since(restarted).Round(time.Millisecond))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
 		t.Error(err)
@@ -106,7 +106,7 @@ func restartWithout(t *testing.T, file string) {
 		await(t, l.StartSpeakers(context.WithoutCancel(ctx), NodeNames...))
 	})
 	await(t, l.Speaker("n1").Start())
-	await(t, Await(ctx, 5*time.Second, "n1's first state in the kernel", func() error {
+	await(t, Await(ctx, Settle, "n1's first state in the kernel", func() error {
 		st, err := l.Speaker("n1").Status(ctx)
 		if err == nil && !st.Ready {
 			err = os.ErrNotExist
@@ -116,7 +116,7 @@ func restartWithout(t *testing.T, file string) {
 	await(t, pause(ctx, time.Second))
 	await(t, l.Cluster.PutText(file, string(text)))
 	await(t, l.AwaitSessions(ctx, NodeNames...))
-	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n1"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1"))
 	if n := len(l.Observer.RouteChanges(vip, began, time.Now())); n > 0 {
 		t.Errorf("the route changed %d times: want it untouched", n)
 	}
@@ -139,9 +139,9 @@ func TestBGPLeavingNode(t *testing.T) {
 		ctx := context.WithoutCancel(ctx)
 		await(t, l.Cluster.PutText("nodes", string(text)))
 		await(t, l.StartSpeakers(ctx, "n1"))
-		await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, NodeNames...))
+		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	})
-	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n2", "n3"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
 	t.Logf("tainted: n1 was no next hop any more after %s", time.Since(began).Round(time.Millisecond))
 	stopped := time.Now()
 	await(t, l.Speaker("n1").Terminate())

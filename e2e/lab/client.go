@@ -12,9 +12,14 @@ import (
 	"time"
 )
 
-// Patience is how long a client waits for a whole answer. It never tries again;
-// the kernel repeats a lost SYN after 1 s, which is in time.
-const Patience = 3 * time.Second
+const (
+	// Patience is how long a client waits for a whole answer. It never tries again.
+	// Who answers may be a program that has to wait for its turn on a busy machine.
+	Patience = 10 * time.Second
+	// connecting is how long it waits for a connection, which kernels make. They
+	// repeat a lost SYN after 1 s, which is in time; the next would not be.
+	connecting = 3 * time.Second
+)
 
 // A Client is the host behind the router.
 type Client struct{ *Namespace }
@@ -32,7 +37,9 @@ type Answer struct {
 func (c *Client) Get(ctx context.Context, from, to netip.AddrPort) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	conn, err := c.Dial(ctx, "tcp", from, to)
+	dialing, stop := context.WithTimeout(ctx, connecting)
+	defer stop()
+	conn, err := c.Dial(dialing, "tcp", from, to)
 	if err != nil {
 		return Answer{}, fmt.Errorf("connect: %w", err)
 	}
@@ -93,7 +100,7 @@ func parseAnswer(line string, c net.Conn) (Answer, error) {
 // FirstAnswer opens a new connection every two milliseconds until one is
 // answered, and returns when that was.
 func (c *Client) FirstAnswer(ctx context.Context, to netip.AddrPort) (time.Time, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, Settle)
 	defer cancel()
 	answered := make(chan time.Time)
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -113,7 +113,7 @@ func (f *Flows) AwaitLines(ctx context.Context, more int) error {
 	for i, flow := range f.All {
 		want[i] = flow.Told() + more
 	}
-	return Await(ctx, Patience+5*time.Second, fmt.Sprintf("%d more lines", more), func() error {
+	return Await(ctx, Patience+Settle, fmt.Sprintf("%d more lines", more), func() error {
 		for i, flow := range f.All {
 			if flow.Err() == nil && flow.Told() < want[i] {
 				return fmt.Errorf("%s to %s: %d of %d", flow.From, flow.Pod, flow.Told(), want[i])

@@ -19,8 +19,9 @@ const (
 	// slow is what counts as slow in a report: a SYN that was lost once takes
 	// more than a second.
 	slow = 500 * time.Millisecond
-	// openAtOnce bounds the connections that wait for an answer.
-	openAtOnce = 4 * Rate
+	// openAtOnce bounds the connections that wait for an answer: more than are begun
+	// in Patience.
+	openAtOnce = 12 * Rate
 )
 
 // A Load opens new connections at a steady rate, each for one request.

@@ -69,7 +69,7 @@ func wiring(t *testing.T) *Lab {
 }
 
 func upForTests() (*Lab, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	dir, err := os.MkdirTemp("", "fanfare-lab-")
 	if err != nil {
@@ -80,6 +80,7 @@ func upForTests() (*Lab, error) {
 		Topology: "../containerlab/fanfare.clab.yml",
 		Objects:  "../containerlab/cluster",
 		Binary:   filepath.Join(dir, "fanfare"),
+		Slack:    Shared,
 	})
 }
 

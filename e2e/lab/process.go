@@ -151,14 +151,21 @@ func killRecorded(dir string) error {
 
 func killRecord(record string) error {
 	pid, err := readRecord(record)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // Another process sweeps too.
+	}
 	if err != nil || pid == 0 {
 		return err
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("kill %d of %s: %w", pid, record, err)
 	}
-	return Await(context.Background(), 5*time.Second, "end of "+record, func() error {
-		if pid, err := readRecord(record); err != nil || pid == 0 {
+	return Await(context.Background(), Settle, "end of "+record, func() error {
+		pid, err := readRecord(record)
+		if pid == 0 && (err == nil || errors.Is(err, fs.ErrNotExist)) {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 		return fmt.Errorf("process %d is still there", pid)

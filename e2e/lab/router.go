@@ -96,7 +96,7 @@ func (r *Router) run(ctx context.Context, name string, answers func() error, arg
 		return err
 	}
 	r.procs = append(r.procs, p)
-	return Await(ctx, 10*time.Second, name+" answers", func() error {
+	return Await(ctx, Settle, name+" answers", func() error {
 		if !p.Alive() {
 			return fmt.Errorf("it ended: %v; see %s", p.err, r.lab.path("log", name+".log"))
 		}
@@ -111,7 +111,7 @@ func (r *Router) Stop() error { return r.stop(syscall.SIGTERM) }
 func (r *Router) stop(sig syscall.Signal) error {
 	var errs []error
 	for _, p := range slices.Backward(r.procs) {
-		errs = append(errs, p.Stop(sig, 10*time.Second))
+		errs = append(errs, p.Stop(sig, Settle))
 	}
 	r.procs = nil
 	return errors.Join(errs...)

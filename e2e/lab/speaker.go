@@ -79,7 +79,7 @@ func (s *Speaker) stop(sig syscall.Signal) error {
 	}
 	p := s.proc
 	s.proc = nil
-	return p.Stop(sig, 2*Linger)
+	return p.Stop(sig, Settle)
 }
 
 // Log is what the speaker has written so far.
@@ -160,7 +160,7 @@ func (l *Lab) StartSpeakers(ctx context.Context, nodes ...string) error {
 
 // AwaitSessions waits until the router has a session with each of these nodes.
 func (l *Lab) AwaitSessions(ctx context.Context, nodes ...string) error {
-	return Await(ctx, 20*time.Second, fmt.Sprintf("BGP sessions with %v", nodes), func() error {
+	return Await(ctx, Settle, fmt.Sprintf("BGP sessions with %v", nodes), func() error {
 		got, err := l.Router.Established(ctx)
 		if err != nil {
 			return err
@@ -198,7 +198,7 @@ func (s *Speaker) established(ctx context.Context) error {
 // AwaitAddress waits until the speakers agree on a Service's address of a family.
 func (l *Lab) AwaitAddress(ctx context.Context, service string, v6 bool) (netip.Addr, error) {
 	var vip netip.Addr
-	err := Await(ctx, 5*time.Second, "an address for "+service, func() error {
+	err := Await(ctx, Settle, "an address for "+service, func() error {
 		vip = netip.Addr{}
 		for _, n := range NodeNames {
 			st, err := l.Speaker(n).Status(ctx)

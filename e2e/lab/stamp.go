@@ -88,6 +88,9 @@ func (s *stamper) next() (time.Time, error) {
 	return now.Add(time.Duration(stamp) - age), nil
 }
 
+// bpfTries are how often a system call that a signal has cut short is made again.
+const bpfTries = 100
+
 // clockTries are enough for one that the scheduler does not cut in two.
 const clockTries = 5
 
@@ -115,11 +118,18 @@ func (s *stamper) close() error { return unix.Close(s.queue) }
 // bpf is the system call of that name. T is a struct of its attributes, as much of
 // it as matters.
 func bpf[T any](command int, attributes T) (int, error) {
-	result, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attributes)), unsafe.Sizeof(attributes))
-	if errno != 0 {
-		return 0, os.NewSyscallError("bpf", errno)
+	for tries := 0; ; tries++ {
+		result, _, errno := unix.Syscall(unix.SYS_BPF, uintptr(command), uintptr(unsafe.Pointer(&attributes)), unsafe.Sizeof(attributes))
+		// The verifier gives up when a signal is pending, and Go's scheduler sends
+		// them when goroutines have to share a thread for long.
+		if errno == unix.EAGAIN && tries < bpfTries {
+			continue
+		}
+		if errno != 0 {
+			return 0, os.NewSyscallError("bpf", errno)
+		}
+		return int(result), nil
 	}
-	return int(result), nil
 }
 
 // packetTime is when the kernel received a packet, of a socket with

@@ -109,7 +109,7 @@ func (s *Scene) Serve(ctx context.Context, svc Service, nodes ...string) (netip.
 	if err != nil {
 		return vip, err
 	}
-	return vip, s.Router.AwaitNextHops(ctx, 5*time.Second, vip, nodes...)
+	return vip, s.Router.AwaitNextHops(ctx, Settle, vip, nodes...)
 }
 
 // Drop deletes a file and waits until the router has no route to the address any
@@ -122,7 +122,7 @@ func (s *Scene) Drop(ctx context.Context, err *error, file string, vips ...netip
 	}
 	for _, vip := range vips {
 		if e == nil && vip.IsValid() {
-			e = s.Router.AwaitNextHops(ctx, 5*time.Second, vip)
+			e = s.Router.AwaitNextHops(ctx, Settle, vip)
 		}
 	}
 	if *err == nil {

@@ -10,7 +10,7 @@ import (
 var otherRouter = Step{"OtherRouter", "How long it takes to the first answer with BIRD in FRR's place, in a second lab", firstAnswerWithBIRD}
 
 func firstAnswerWithBIRD(ctx context.Context, s *Scene) (err error) {
-	l, err := Up(ctx, Options{ID: s.ID + "bird", Topology: s.Topology, Objects: s.Objects, Binary: s.Binary, Software: BIRD})
+	l, err := Up(ctx, Options{ID: s.ID + "bird", Topology: s.Topology, Objects: s.Objects, Binary: s.Binary, Software: BIRD, Slack: s.Slack})
 	if err != nil {
 		return err
 	}

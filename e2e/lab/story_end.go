@@ -71,7 +71,7 @@ func badInput(ctx context.Context, s *Scene) (err error) {
 // AwaitNamed waits until a person who looks at the status finds, for each mistake,
 // a line with all its words, and returns these lines.
 func (s *Scene) AwaitNamed(ctx context.Context, want [][]string) (lines []string, err error) {
-	err = Await(ctx, 5*time.Second, "mistakes in `fanfare status`", func() error {
+	err = Await(ctx, Settle, "mistakes in `fanfare status`", func() error {
 		text, err := s.Speaker("n1").StatusText(ctx)
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	var rules time.Time
-	err = Await(ctx, 2*Linger, "the rules for "+vip.String()+" to go", func() error {
+	err = Await(ctx, Settle, "the rules for "+vip.String()+" to go", func() error {
 		if rules = s.Observer.RulesGone("n1", vip, deleted); rules.IsZero() {
 			return errors.New("they are there")
 		}
@@ -149,7 +149,7 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 	s.Did("the Service was deleted")
 	s.Saw("after %s n1 told tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the word to tor1 (linger time %s)",
 		ms(told.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(told).Seconds(), Linger)
-	if rules.Sub(told) < Linger-sending {
+	if rules.Sub(told) < s.Lingers()-sending {
 		return fmt.Errorf("kept for %s: want %s", rules.Sub(told), Linger)
 	}
 	return nil
@@ -157,7 +157,7 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 
 // order judges everything since the lab was built.
 func order(_ context.Context, s *Scene) error {
-	v := s.Observer.Verdict(Linger)
+	v := s.Observer.Verdict(s.Lingers())
 	s.Saw("%s", v)
 	if len(v.Violations) > 0 {
 		return fmt.Errorf("%d violations", len(v.Violations))

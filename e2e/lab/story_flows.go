@@ -61,7 +61,7 @@ func (s *Scene) loseLastEndpoint(ctx context.Context, svc Service, vip netip.Add
 	if err := s.Cluster.Put(svc); err != nil {
 		return err
 	}
-	if err := s.Router.AwaitNextHops(ctx, 5*time.Second, vip, after...); err != nil {
+	if err := s.Router.AwaitNextHops(ctx, Settle, vip, after...); err != nil {
 		return err
 	}
 	s.Pod("p11").Kill()

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,11 +74,15 @@ func orderlyMove(ctx context.Context, s *Scene) error {
 	}
 	begun, ready := Endpoint{"p11", Terminating}, Endpoint{"p21", Ready}
 	var left time.Time
-	vip, began, r, err := s.UnderLoad(ctx, svc, 7*time.Second, func(netip.Addr) []Moment {
+	vip, began, r, err := s.UnderLoad(ctx, svc, 7*time.Second, func(vip netip.Addr) []Moment {
 		return []Moment{
 			{1500 * time.Millisecond, put(Endpoint{Pod: "p11"}, ready)},
 			{3000 * time.Millisecond, func() error { left = time.Now(); return put(begun, ready)() }},
-			{5000 * time.Millisecond, func() error { return errors.Join(s.Pod("p11").Stop(ctx), put(ready)()) }},
+			{5000 * time.Millisecond, func() error {
+				// Pods have some 30 s, in which everybody has heard.
+				err := s.Router.AwaitNextHops(ctx, Settle, vip, "n2")
+				return errors.Join(err, s.Pod("p11").Stop(ctx), put(ready)())
+			}},
 		}
 	})
 	if err = errors.Join(err, s.StartPod(context.WithoutCancel(ctx), "p11")); err != nil {
@@ -190,8 +193,7 @@ func (s *Scene) restartUnderLoad(ctx context.Context, name, how string, end func
 	return errors.Join(err, lost)
 }
 
-// repairBound is that on the repair of a table that somebody deleted, on a machine
-// that has nothing else to do.
+// repairBound is that on the repair of a table that somebody deleted.
 const repairBound = 100 * time.Millisecond
 
 func flushTable(ctx context.Context, s *Scene) error {
@@ -211,7 +213,7 @@ func flushTable(ctx context.Context, s *Scene) error {
 	if err != nil {
 		return err
 	}
-	bound := cmp.Or(s.Repair, repairBound)
+	bound := s.within(repairBound)
 	restored := s.Observer.RuleSince("n1", vip, deleted)
 	s.Did("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, table)
 	s.Saw("%s\nthe table was away for %s (wanted: at most %s)", r, ms(outage), bound)

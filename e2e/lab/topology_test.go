@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The addresses that the lab computes are those of the file.
@@ -114,7 +113,7 @@ func TestTopologyExample(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		vip, err := l.AwaitAddress(ctx, "shop/web", v6)
 		await(t, err)
-		await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n1", "n2"))
+		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n1", "n2"))
 		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
 		await(t, err)
 		t.Logf("http://%s answered by %s", port(vip, 80), a.Pod)

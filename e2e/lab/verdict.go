@@ -12,6 +12,10 @@ import (
 // time, to the router.
 const sending = 50 * time.Millisecond
 
+// Lingers is how long an address must be forwarded after its withdrawal has reached
+// the router of this lab.
+func (l *Lab) Lingers() time.Duration { return Linger + sending - l.within(sending) }
+
 // A Verdict says whether the promise was kept, by everything that an Observer
 // has seen.
 type Verdict struct {

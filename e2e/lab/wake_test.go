@@ -32,7 +32,7 @@ func TestProxyEarlyPacketsInTheWakeOfAChange(t *testing.T) {
 	late := Service{Name: "late", Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p31")}
 	t.Cleanup(func() { await(t, l.Cluster.Delete(late.Name)) })
 	await(t, l.Cluster.Put(late))
-	await(t, l.Router.AwaitNextHops(ctx, 5*time.Second, vip, "n3"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n3"))
 	if _, err := l.Client.Get(ctx, from, port(vip, 80)); err != nil {
 		t.Errorf("the client port of the early packet: %v", err)
 	}

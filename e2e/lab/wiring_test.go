@@ -100,6 +100,7 @@ func TestLabCountsLosses(t *testing.T) {
 	if err := pause(ctx, 500*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
+	killed := time.Now()
 	l.Pod("p11").Kill()
 	if err := pause(ctx, 200*time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -107,13 +108,21 @@ func TestLabCountsLosses(t *testing.T) {
 	if err := l.StartPod(ctx, "p11"); err != nil {
 		t.Fatal(err)
 	}
-	report := load.Stop()
-	t.Log(report)
-	if lost := len(report.Lost); lost < 20 || lost > 80 {
-		t.Errorf("%d lost of a server that was away for 0.2 s at %d/s\n%s", lost, Rate, report.Losses(time.Now()))
+	back := time.Now()
+	if err := pause(ctx, 500*time.Millisecond); err != nil {
+		t.Fatal(err)
 	}
-	if got := report.Pods["p11"]; got < 80 {
-		t.Errorf("%d answered in 0.5 s at %d/s", got, Rate)
+	report := load.Stop()
+	t.Logf("the server was away for %s: %s", ms(back.Sub(killed)), report)
+	for _, loss := range report.Lost {
+		if loss.End.Before(killed) || loss.Begin.After(back) {
+			t.Errorf("lost while the server was there:\n%s", report.Losses(killed))
+			break
+		}
+	}
+	// A busy machine begins fewer than it should, and catches up afterwards.
+	if lost, got := len(report.Lost), report.Pods["p11"]; lost < 5 || got < 80 {
+		t.Errorf("%d lost in 0.2 s and %d answered in 1 s, at %d/s", lost, got, Rate)
 	}
 }
 

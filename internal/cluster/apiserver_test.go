@@ -396,7 +396,7 @@ func (s *apiServer) open(o Options) *API {
 // otherwise.
 func awaitAPI(t testing.TB, a *API, wrong func(*Snapshot) string) *Snapshot {
 	t.Helper()
-	timeout := time.After(20 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		s := a.Snapshot()
 		w := wrong(s)

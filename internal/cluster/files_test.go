@@ -56,7 +56,7 @@ func (f *folder) put(name, text string) {
 // await waits for a snapshot that, written as names, is want.
 func (f *folder) await(want string) *Snapshot {
 	f.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for {
 		s := f.Snapshot()
 		got := summary(s)

@@ -130,7 +130,7 @@ func (n *NS) Addr(name string, prefixes ...string) {
 // is done in the background, even without duplicate address detection.
 func (n *NS) awaitLocal(ip net.IP) {
 	n.tb.Helper()
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		routes, err := n.link.RouteGet(ip)
 		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
 			return
