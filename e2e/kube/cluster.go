@@ -27,14 +27,15 @@ type Cluster struct {
 	tools, dir string
 	place      *lab.Namespace // nil: where this process is
 	kubelets   bool           // as of WithKubelets
+	flags      []string       // more of the API server's
 	pki        *pki
 	addr       netip.Addr // of the API server
 	ports      [3]int     // of the API server, of etcd for clients and for its peers
 	admin      *Client
 }
 
-// readyLimit is ten times what a start takes on two idle cores.
-const readyLimit = 60 * time.Second
+// readyLimit is twenty times what a start takes on two idle cores.
+const readyLimit = 2 * time.Minute
 
 // Start starts a control plane that is reached at addr, which may be a loopback
 // address, and returns when it is ready: in some three seconds. Its files are in
@@ -146,7 +147,8 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 		"--service-account-signing-key-file=" + c.path("sa.key"), "--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
 		"--authorization-mode=Node,RBAC", "--allow-privileged=true", "--kubelet-preferred-address-types=InternalIP",
 	}
-	if c.APIServer, err = c.start("kube-apiserver", append(args, c.admission()...)...); err != nil {
+	args = append(append(args, c.admission()...), c.flags...)
+	if c.APIServer, err = c.start("kube-apiserver", args...); err != nil {
 		return err
 	}
 	if c.admin == nil {

@@ -27,18 +27,26 @@ type fanfare struct {
 	programs    int // started so far
 }
 
-// newFanfare builds the program, installs what manifests/ installs, and makes
-// kubeconfigs for the two accounts of rbac.yaml: what they may not do fails here.
-func newFanfare(t *testing.T) *fanfare {
+// apart runs a test in a process of its own with a network namespace of its own, for
+// newFanfare. Such tests share nothing, and mostly wait, so that some of them run at
+// a time.
+func apart(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a control plane of its own, and what happens in it, take up to minutes")
 	}
-	f := &fanfare{T: t, Cluster: controlPlane(t), dir: t.TempDir()}
-	f.binary = filepath.Join(f.dir, "fanfare")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", f.binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	t.Parallel()
+	built(t)
+	nstest.Run(t, f)
+}
+
+// newFanfare starts a control plane, installs what manifests/ installs, and makes kubeconfigs for the two
+// accounts of rbac.yaml: what they may not do fails here.
+func newFanfare(t *testing.T, options ...Option) *fanfare {
+	t.Helper()
+	c, err := start(options...)
+	started(t, err)
+	f := &fanfare{T: t, Cluster: c, binary: built(t), dir: t.TempDir()}
 	f.crds(t)
 	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml"))
 	for _, account := range []string{"controller", "speaker"} {
@@ -163,20 +171,20 @@ endpoints: [{addresses: [%[2]s], nodeName: n1, conditions: {ready: true}}]
 // the speaker is killed: the next one goes on with what it knew, and with the API
 // server once that is back. Both run with no more rights than rbac.yaml gives.
 func TestServiceFromAPIServerToKernel(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
 
 		var vip string
-		await(t, 20*time.Second, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
-		await(t, 20*time.Second, "forwarding", func() error { return f.forwards(vip) })
+		await(t, time.Minute, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
+		await(t, time.Minute, "forwarding", func() error { return f.forwards(vip) })
 		claim, err := f.get(kindOf("AddressClaim"), vip)
 		if err != nil || claim == nil {
 			t.Fatalf("claim of %s: %v, %v", vip, claim, err)
 		}
-		await(t, 20*time.Second, "a SpeakerStatus", func() error {
+		await(t, time.Minute, "a SpeakerStatus", func() error {
 			o, err := f.get(kindOf("SpeakerStatus"), "n1")
 			if err != nil || o == nil {
 				return errors.Join(err, errors.New("there is none"))
@@ -186,12 +194,12 @@ func TestServiceFromAPIServerToKernel(t *testing.T) {
 			}
 			return nil
 		})
-		await(t, 20*time.Second, "the memory of it", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
+		await(t, time.Minute, "the memory of it", func() error { _, err := os.Stat(filepath.Join(f.runDir(), "cluster.json")); return err })
 
 		f.APIServer.Kill()
 		speaker.kill()
 		f.speaker()
-		await(t, 30*time.Second, "forwarding without the API server", func() error {
+		await(t, time.Minute, "forwarding without the API server", func() error {
 			s, err := f.status()
 			if err != nil {
 				return err

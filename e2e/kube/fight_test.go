@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // A brawl is one API server, users who create, move and delete Services and
@@ -36,7 +34,7 @@ const (
 // two Services; those that nobody touches keep theirs; in the end each Service
 // has one, and both controllers are quiet.
 func TestControllersFight(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		b := &brawl{fanfare: newFanfare(t), Rand: rand.New(rand.NewPCG(seed, 0))}

@@ -14,6 +14,14 @@ type Option func(*Cluster)
 // and are evicted from nodes that are gone. Its address must not be on loopback.
 func WithKubelets(c *Cluster) { c.kubelets = true }
 
+// WithBitmap makes it give out ClusterIPs as Kubernetes did before 1.33. Since then
+// the API server counts all that are taken, twice, at each one that it gives out, for
+// its metrics (ipallocator.Used): of thousands of Services each costs more than the
+// one before, and most of the time passes there.
+func WithBitmap(c *Cluster) {
+	c.flags = append(c.flags, "--emulated-version=kube=1.33", "--feature-gates=MultiCIDRServiceAllocator=false")
+}
+
 // admission are the API server's flags that decide what becomes of a pod.
 func (c *Cluster) admission() []string {
 	if c.kubelets {

@@ -34,8 +34,8 @@ func TestLatency(t *testing.T) {
 	}
 	slices.Sort(took)
 	t.Logf("write to snapshot: median %s, worst %s", took[len(took)/2], took[len(took)-1])
-	// Polling, or a debounce that somebody adds, would be slower by far.
-	if median := took[len(took)/2]; median > 100*time.Millisecond {
+	// Polling would be slower; how fast it is on a quiet machine is for the benchmark.
+	if median := took[len(took)/2]; median > 500*time.Millisecond {
 		t.Errorf("median %s", median)
 	}
 }

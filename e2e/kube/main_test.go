@@ -3,17 +3,23 @@ package kube
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 )
 
-// The tests of this package share one control plane, started by the first that
-// asks for it. Each leaves it without the objects that it made.
-var shared = sync.OnceValues(func() (*Cluster, error) {
+// The tests of this package that are not apart share one control plane, started by
+// the first that asks for it. Each leaves it without the objects that it made.
+var shared = sync.OnceValues(func() (*Cluster, error) { return start() })
+
+// start starts the only control plane of this process.
+func start(options ...Option) (*Cluster, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	tools, err := Tools(ctx, !testing.Short())
@@ -24,29 +30,75 @@ var shared = sync.OnceValues(func() (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	running, err = Start(ctx, tools, dir, netip.MustParseAddr("127.0.0.1"))
+	running, err = StartIn(ctx, nil, tools, dir, netip.MustParseAddr("127.0.0.1"), options...)
 	return running, err
-})
+}
 
 var running *Cluster // what there is to stop; nil when nothing was started
 
 type errNoTools struct{ error }
 
+// atOnce is how many tests apart run at a time, unless -parallel says it. They keep
+// two cores busy for a third of the time when each runs alone.
+const atOnce = "4"
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		flag.Set("test.parallel", atOnce) // It is a number.
+	}
 	code := m.Run()
+	err := os.RemoveAll(binaryDir)
 	if running != nil {
-		if err := running.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+		err = errors.Join(err, running.Stop())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
 	}
 	os.Exit(code)
 }
 
-// controlPlane skips, or fails on CI, where the tools cannot be built.
+// binaryVar tells the processes of tests apart where the program is.
+const binaryVar = "FANFARE_E2E_BINARY"
+
+var binaryDir string // where this process built it; empty if it did not
+
+var build = sync.OnceValues(func() (path string, err error) {
+	if path := os.Getenv(binaryVar); path != "" {
+		return path, nil
+	}
+	if binaryDir, err = os.MkdirTemp("", "fanfare-kube-program-"); err != nil {
+		return "", err
+	}
+	path = filepath.Join(binaryDir, "fanfare")
+	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/fanfare").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return path, os.Setenv(binaryVar, path)
+})
+
+// built is the path of the program, which the first test that asks for it builds.
+func built(t *testing.T) string {
+	t.Helper()
+	path, err := build()
+	must(t, err)
+	return path
+}
+
+// controlPlane is the shared one.
 func controlPlane(t *testing.T) *Cluster {
 	t.Helper()
 	c, err := shared()
+	started(t, err)
+	return c
+}
+
+// started skips, or fails on CI, where the tools cannot be built.
+func started(t *testing.T, err error) {
+	t.Helper()
 	var missing errNoTools
 	switch {
 	case errors.As(err, &missing) && os.Getenv("CI") != "true":
@@ -54,16 +106,19 @@ func controlPlane(t *testing.T) *Cluster {
 	case err != nil:
 		t.Fatal(err)
 	}
-	return c
 }
 
-// await waits until probe returns nil.
+// await waits until probe returns nil. What takes long is told.
 func await(t *testing.T, limit time.Duration, what string, probe func() error) {
 	t.Helper()
-	deadline := time.Now().Add(limit)
+	began := time.Now()
+	deadline := began.Add(limit)
 	for {
 		err := probe()
-		if err == nil {
+		if took := time.Since(began); err == nil {
+			if took > time.Second {
+				t.Logf("%s: after %.1f s", what, took.Seconds())
+			}
 			return
 		}
 		if time.Now().After(deadline) {
@@ -84,7 +139,7 @@ func must(t *testing.T, err error) {
 func (c *Cluster) crds(t *testing.T) {
 	t.Helper()
 	must(t, c.Admin().ApplyFiles(t.Context(), "../../manifests/crds"))
-	await(t, 20*time.Second, "CRDs", func() error {
+	await(t, time.Minute, "CRDs", func() error {
 		for _, gvk := range kinds {
 			if _, err := c.Admin().List(t.Context(), gvk); err != nil {
 				return err

@@ -19,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 const manifests = "../../manifests"
@@ -59,7 +57,7 @@ func (c *Cluster) applyStrictly(t *testing.T, o *unstructured.Unstructured) *uns
 	must(t, err)
 	var now *unstructured.Unstructured
 	// A kind whose CRD was just applied is served a moment later.
-	await(t, 20*time.Second, o.GetKind()+" "+o.GetName(), func() error {
+	await(t, time.Minute, o.GetKind()+" "+o.GetName(), func() error {
 		r, err := c.Admin().resource(o)
 		if err == nil {
 			now, err = r.Patch(t.Context(), o.GetName(), types.ApplyPatchType, body,
@@ -77,7 +75,7 @@ func (c *Cluster) applyStrictly(t *testing.T, o *unstructured.Unstructured) *uns
 // after it. It would let the pods in. The programs run with the arguments that
 // the pods have, answer the probes, and give the sample Service its addresses.
 func TestManifests(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t) // for the kubeconfigs
 		installed := objectsOf(t, resources(t)...)
 		version := map[*unstructured.Unstructured]string{}
@@ -102,7 +100,7 @@ func TestManifests(t *testing.T) {
 			t.Errorf("samples %v, %v: this test knows three", samples, err)
 		}
 
-		t.Setenv("NODE_NAME", "n1")
+		must(t, os.Setenv("NODE_NAME", "n1")) // This process is of this test alone.
 		var images []string
 		for command, pod := range templates(t, installed) {
 			f.admits(pod)

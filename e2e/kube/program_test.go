@@ -44,6 +44,7 @@ func (f *fanfare) run(command string, args ...string) *program {
 	defer log.Close()
 	p.cmd = exec.Command(f.binary, append([]string{command, "--kubeconfig", f.kubeconfig(command)}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should we die without
 	must(f.T, p.cmd.Start())
 	go func() {
 		_ = p.cmd.Wait() // How it ended is for whoever asks.

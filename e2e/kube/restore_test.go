@@ -11,8 +11,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // A shift is a Service and the pod behind it.
@@ -55,7 +53,7 @@ spec: {addresses: [192.0.2.1-192.0.2.%d]}
 // stand still, in the middle of their work, while all that happens: they go on
 // with what they knew.
 func TestRestoreFromOlderEtcd(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.pods("192.0.2.0/24")
 		first := f.run("controller", "--leader-elect")

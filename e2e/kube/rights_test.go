@@ -16,8 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // rights are all that the accounts may do and others may not: in every namespace,
@@ -216,7 +214,7 @@ var forbidden = map[string][]string{
 // Of what the programs do in their lives the API server refuses nothing, and all
 // that would do harm.
 func TestNothingForbiddenIsAsked(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		controller := f.run("controller", "--leader-elect", "--log-level=debug")
 		speaker := f.speaker("--log-level=debug")

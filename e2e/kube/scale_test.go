@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 const (
@@ -28,8 +26,8 @@ const (
 // pods: EndpointSlices would be as many objects again. Another controller that
 // takes over writes nothing; and of those that are deleted nothing is left.
 func TestFiveThousandServices(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		f := newFanfare(t)
+	apart(t, func(t *testing.T) {
+		f := newFanfare(t, WithBitmap)
 		controller := f.run("controller", "--leader-elect", "--metrics-address=127.0.0.1:7473")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+`

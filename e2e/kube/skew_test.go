@@ -10,8 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // A fieldset is the part of a CRD that says which fields there are.
@@ -119,21 +117,21 @@ spec: {address: 192.0.2.77, reserved: true, next: kept}
 // speaker go on: what they do not know they leave as it is, and a word that they
 // do not know they take for the one that gives nothing away.
 func TestNewerObjects(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		controller := f.run("controller")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
 		f.forwarded("web")
 		f.otherCRDs(next(t))
-		await(t, 20*time.Second, "the new fields", func() error { return f.Admin().Apply(t.Context(), later) })
+		await(t, time.Minute, "the new fields", func() error { return f.Admin().Apply(t.Context(), later) })
 		f.forwarded("web")
 		f.reportsAs("n2", "theirs")
 
 		must(t, f.Admin().Apply(t.Context(), oneService("asks", "10.244.1.6")+"---"+oneService("sticks", "10.244.1.7")))
 		f.annotate("asks", "fanfare.io/load-balancer-ips", "192.0.2.77")
 		f.annotate("sticks", "fanfare.io/address-pool", "sticky")
-		await(t, 30*time.Second, "what was asked for", func() error {
+		await(t, time.Minute, "what was asked for", func() error {
 			asks, err1 := f.assigned("asks")
 			sticks, err2 := f.assigned("sticks")
 			if asks != "192.0.2.77" || !strings.HasPrefix(sticks, "198.51.100.") {
@@ -147,7 +145,7 @@ func TestNewerObjects(t *testing.T) {
 		if holders, _, _ := unstructured.NestedSlice(claim, "spec", "holders"); claim["spec"].(map[string]any)["next"] != "kept" || len(holders) != 1 {
 			t.Errorf("claim %v, want one holder more and nothing less", claim["spec"])
 		}
-		await(t, 30*time.Second, "the pools' status", func() error {
+		await(t, time.Minute, "the pools' status", func() error {
 			lan, sticky := f.object("AddressPool", "lan"), f.object("AddressPool", "sticky")
 			n, _, _ := unstructured.NestedInt64(lan, "status", "ipv4", "assigned")
 			kept, _, _ := unstructured.NestedString(lan, "status", "next")
@@ -184,7 +182,7 @@ func TestNewerObjects(t *testing.T) {
 // SpeakerStatus. Each program says so, in words that say what to do, and all
 // else works. When the CRDs are applied, so does that, without a restart.
 func TestOlderCRDs(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.otherCRDs(func(kind string, version map[string]any, root fieldset) {
 			switch kind {

@@ -167,7 +167,7 @@ func TestSourceIsFiles(t *testing.T) {
 	t.Run("outage", func(t *testing.T) {
 		before := api.Snapshot()
 		c.APIServer.Kill()
-		await(t, 20*time.Second, "Problem", func() error { return away(api.Snapshot()) })
+		await(t, time.Minute, "Problem", func() error { return away(api.Snapshot()) })
 		if during := api.Snapshot(); !slices.Equal(during.Services, before.Services) || !slices.Equal(during.Claims, before.Claims) {
 			t.Error("an outage changed what is known")
 		}
@@ -195,7 +195,7 @@ var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 func (c *Cluster) open(t *testing.T, o cluster.Options) *cluster.API {
 	t.Helper()
 	o.Log = quiet
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cfg, err := c.Config("test", "system:masters")
 	must(t, err)
@@ -244,7 +244,7 @@ func away(s *cluster.Snapshot) error {
 func (c *Cluster) awaitFiles(t *testing.T, api *cluster.API, want func(*cluster.Snapshot) bool) *cluster.Snapshot {
 	t.Helper()
 	var s *cluster.Snapshot
-	await(t, 30*time.Second, "the same snapshot", func() error {
+	await(t, time.Minute, "the same snapshot", func() error {
 		files, err := c.files(t)
 		if err != nil {
 			return err

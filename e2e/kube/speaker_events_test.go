@@ -135,7 +135,7 @@ func (f *fanfare) restart(p *program) *program {
 	f.Helper()
 	p.stop()
 	p = f.speaker()
-	await(f.T, 30*time.Second, "the session of the next speaker", func() error {
+	await(f.T, time.Minute, "the session of the next speaker", func() error {
 		out, err := exec.CommandContext(f.Context(), f.binary, "status", "--run-dir", f.runDir()).CombinedOutput()
 		if err == nil && !strings.Contains(string(out), "Established") {
 			err = errors.New("no session")
@@ -152,7 +152,7 @@ func (f *fanfare) restart(p *program) *program {
 // node. A restart of the speaker is no news. All that with the rights of
 // rbac.yaml.
 func TestSpeakerEvents(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		// On 127.0.0.0/8 no router accepts a next hop.
@@ -165,7 +165,7 @@ func TestSpeakerEvents(t *testing.T) {
 		speaker = f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("web", "10.244.1.5")))
 		var vip string
-		await(t, 30*time.Second, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
+		await(t, time.Minute, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
 		f.describes("service/web", "Announced", "node n1 announces "+vip+" to nobody")
 
 		f.restart(speaker)
@@ -205,14 +205,14 @@ func occupy(t *testing.T) (free func()) {
 	t.Cleanup(free)
 	_, err = in.Write([]byte("add table inet fanfare { flags owner; }\n"))
 	must(t, err)
-	await(t, 20*time.Second, "the table", func() error { return exec.Command("nft", "list", "table", "inet", "fanfare").Run() })
+	await(t, time.Minute, "the table", func() error { return exec.Command("nft", "list", "table", "inet", "fanfare").Run() })
 	return free
 }
 
 // A kernel that refuses is an Event on the Node, and so is its change of mind.
 // Nothing is announced before.
 func TestKernelRefuses(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")

@@ -68,7 +68,7 @@ func (f *fanfare) owned(uid string) {
 // the Node is removed and made again, and at last its autoscaler removes it for
 // good. All that with the rights of rbac.yaml.
 func TestNodeComesAndGoes(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
 		nstest.Node(t).Addr("lo", "198.51.100.1/32", "198.51.100.9/32")
 		f.bgpd()

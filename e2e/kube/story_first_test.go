@@ -25,7 +25,7 @@ type latency struct{ created, status, rules, update, route, answer time.Duration
 
 // answerBound is far above what is measured: that it is fast is for benchmarks to
 // say, on a machine that has nothing else to do.
-const answerBound = time.Second
+const answerBound = 5 * time.Second
 
 func (l *Lab) firstAnswer(ctx context.Context, s *lab.Scene) error {
 	const repeats = 15
@@ -63,7 +63,7 @@ func (l *Lab) firstAnswer(ctx context.Context, s *lab.Scene) error {
 // measureFirstAnswer asks for an address, so that the client knows it from the
 // beginning.
 func (l *Lab) measureFirstAnswer(ctx context.Context, s *lab.Scene, name string, vip netip.Addr) (one latency, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 2*lab.Settle)
 	defer cancel()
 	defer s.Drop(ctx, &err, name+"-slice")
 	if err := s.Cluster.PutText(name+"-slice", sliceOf(name, "10.244.1.11", "n1")); err != nil {
@@ -95,7 +95,7 @@ func (l *Lab) measureFirstAnswer(ctx context.Context, s *lab.Scene, name string,
 	}
 	one.status, one.answer = status.Sub(began), at.Sub(began)
 	// What the observer was told may not have been read yet.
-	return one, lab.Await(ctx, 5*time.Second, "the observer", func() error {
+	return one, lab.Await(ctx, lab.Settle, "the observer", func() error {
 		rules, update, route := s.Observer.RuleSince("n1", vip, began), s.Observer.Announced("n1", vip, began), s.Observer.RouteVia(vip, began, "n1")
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
 			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
@@ -227,7 +227,7 @@ func (l *Lab) awaitTold(ctx context.Context, s *lab.Scene) error {
 // awaitSaid waits until for each mistake there is a line with all its words, and
 // returns these lines.
 func (l *Lab) awaitSaid(ctx context.Context, want [][]string) (lines []string, err error) {
-	err = lab.Await(ctx, 10*time.Second, "Events and conditions", func() error {
+	err = lab.Await(ctx, lab.Settle, "Events and conditions", func() error {
 		said, err := l.said(ctx)
 		if err != nil {
 			return err
