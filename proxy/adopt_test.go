@@ -13,7 +13,7 @@ import (
 // A process that comes after another finds its table, says which addresses it
 // forwards, and changes only what differs, without an interruption.
 func TestAdoption(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		first := newProxy(t)
 		if got := first.Adopted(); len(got) != 0 {
@@ -270,7 +270,7 @@ func TestCleanup(t *testing.T) {
 
 // Without the right to change the kernel nothing is, and the error says why.
 func TestBadStateChangesNothing(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		p := newProxy(t)
 		s := packetState(LocalClients{})
 		mustSet(t, p, s)

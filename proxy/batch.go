@@ -50,12 +50,7 @@ func (b *batch) addChain(name string, c chain) {
 		b.e.string(unix.NFTA_CHAIN_TABLE, tableName)
 		b.e.string(unix.NFTA_CHAIN_NAME, name)
 	})
-	b.addRules(name, c.rules)
-}
-
-// addRules appends rules to a chain.
-func (b *batch) addRules(name string, rules [][]byte) {
-	for _, r := range rules {
+	for _, r := range c.rules {
 		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
 			b.e.string(unix.NFTA_RULE_TABLE, tableName)
 			b.e.string(unix.NFTA_RULE_CHAIN, name)
@@ -232,7 +227,7 @@ func isStale(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, errUnanswered)
+	return errors.Is(err, errUnanswered) || errors.Is(err, errRefused)
 }
 
 // generation is the number of transactions, of anybody, that changed nftables

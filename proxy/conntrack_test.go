@@ -151,7 +151,7 @@ func swept(t *testing.T, p *Proxy) {
 // A SYN that comes before the VIP exists leaves an entry that keeps the client's
 // port away from the rules. Once there are rules, that port connects.
 func TestPoisonedPort(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := packetState(LocalClients{})
@@ -185,7 +185,7 @@ func TestPoisonedPort(t *testing.T) {
 // address may be announced at once. A flow to the node's own address stays, even
 // if a careless pool contains it.
 func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, State{Node: "n1"})
@@ -221,7 +221,7 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 // The same for a port that is new at a VIP which was there: while it is not
 // served it is refused, so only what came before the VIP could do harm.
 func TestOwnedKeepsPoisonOut(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := packetState(LocalClients{})
@@ -240,7 +240,7 @@ func TestOwnedKeepsPoisonOut(t *testing.T) {
 
 // A UDP flow leaves an endpoint that is removed, and entries of others stay.
 func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, udpState("pod1"))
@@ -319,7 +319,7 @@ func TestListFlows(t *testing.T) {
 // died, does not keep the client's port there: the next one finds another backend.
 // A connection that was answered stays with a backend that drains.
 func TestSYNLeavesRemovedEndpoint(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		// Dead as a host without power is; only its neighbours are not told.

@@ -1,7 +1,8 @@
 // Package proxy forwards the traffic of virtual addresses (VIPs) to their
 // endpoints with the kernel's netfilter, as a [State] says.
 //
-// It writes one table, inet fanfare, and nothing else. The table has static
+// It writes one table, inet fanfare, or, where that cannot be, chains of iptables
+// (see below), and nothing else. The table has static
 // chains, loaded once as text (ruleset.nft), and sets and maps that hold all
 // that depends on Services. [Proxy.Set] compares the new State with the one
 // before, pointer by pointer, and sends what differs as elements, by netlink,
@@ -25,8 +26,6 @@
 //	output      -101 nat  nat-output       chooses a backend for processes of the host
 //	forward     -1        filter-forward   refuses what is still for a VIP
 //	output      -1        filter-output    the same for processes of the host
-//	postrouting 98 nat    nat-learn        remembers which backend a client has
-//	input       98 nat    nat-learn-input  the same, for backends on the node itself
 //	postrouting 99 nat    nat-postrouting  chooses the source that the backend sees
 //
 // In the listing nft writes "dstnat - 1" for -101 and "srcnat - 1" for 99.
@@ -44,13 +43,6 @@
 //	map ieps4       the same for internal clients
 //	map xslots4     VIP . protocol . port . slot of its table : backend . port, where the scheduler has one
 //	map islots4     the same for internal clients, where it is another
-//	map xsched4     what xsvc4 would say of frontends with affinity
-//	map isched4     the same for isvc4
-//	map aff4        client . VIP . protocol . port : backend . port that the client had
-//	map learn4      VIP . protocol . port : goto how long to remember
-//	set sticky4     VIPs that have frontends with affinity
-//	set xback4      VIP . protocol . port . backend . port: where external clients may come back to
-//	set iback4      the same for internal clients
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
 //	set imasq4      the same for internal clients
 //	set drain4      VIP . protocol . port . backend . port: backends that get no new
@@ -83,7 +75,6 @@
 //     is no chain for a Service. A lookup that misses ends in "counter drop":
 //     another proxy must not answer in our place. That counter should be zero.
 //   - xh2, xw251 and so on: the same by another schedule; see below.
-//   - xsticky, isticky: clients come back to the backend that they had; see below.
 //   - xfence, ifence: only [Frontend.Sources] may use the frontend. Others end in
 //     forbidden, which drops and counts; the rest goes on by xfenced4 or ifenced4.
 //     Frontends without a fence do not pay for those that have one.
@@ -128,41 +119,6 @@
 // rules' text, so that nodes which know the same backends give a flow to the same.
 // Internal clients go by the x table as well where their backends are the same. xeps4
 // lists the backends of these frontends, too; no packet asks for them there.
-//
-// # Affinity
-//
-// A frontend with affinity ([Frontend.Affinity]) sends its flows to xsticky or
-// isticky. If aff4 knows the client, the flow goes to the backend that it had.
-// Others go on by xsched4 or isched4 to the chain of the scheduler.
-//
-// aff4 is learned by the kernel. It holds backends, not slots, which are other
-// pods as soon as the number of backends changes. When the destination of a new
-// flow is settled, nat-learn (or nat-learn-input) finds that its VIP is in sticky4,
-// and learning finds the frontend in learn4. A chain such as learn10800, named by
-// seconds, notes the backend and lets the entry live for that long from now: each
-// new flow does, packets of open flows do not. There is a chain for each timeout,
-// since the statement takes no variable. VIPs without affinity pay for one lookup
-// in sticky4 a flow.
-//
-// A client must not follow an entry to what is no backend any more, or never was
-// for its kind: it may be draining, or its address be another tenant's by now. No
-// rule of nft 1.0.6 can look up what a map says in another set before the flow is
-// translated, so it is done in two places. A transaction that takes backends away
-// is preceded by one that deletes the entries which lead to them. And each chain
-// learn… first goes to back, which looks the chosen backend up in xback4 or iback4.
-// What is not in there ends in stale, which deletes the entry and drops the packet:
-// the client sends another, and finds another backend. So a flow that falls between
-// the two transactions loses one packet, and none gets to the wrong place.
-//
-// Entries are not part of a State. They outlive transactions and the process, and
-// do not count as a change by somebody else; a table that is loaded anew is empty.
-// The map has room for 65,536 clients of each family. Who finds it full is served
-// without being remembered, and counted by the chain full, as [Status] says.
-// To list a map takes the kernel a time that grows with the square of its size
-// (200 ms for a full one), which is why it is not larger.
-//
-// The rules of stale and learn… stand in no text: nft 1.0.6 lists them, but aborts
-// when it shall load those for IPv6, whose keys need ten registers.
 //
 // # Source addresses
 //
@@ -324,6 +280,92 @@
 // aside its own and those of other tables, and tells on [Proxy.Disturbed]. The
 // next Set reads the kernel's table, compares, repairs, and says in
 // [Proxy.Status] what was wrong.
+//
+// # Iptables instead
+//
+// [ModeIPTables] renders the same State for kernels and systems without a usable
+// nftables. [ModeAuto] tries: nft checks the rules against the kernel without loading
+// them, and only if that fails iptables is asked to take one rule of each kind that is
+// needed. What was missing is in [Status]. A mode that starts puts its rules
+// beside those of the other, which forward until then, and removes them after its
+// first Set; of two iptables (iptables-nft, iptables-legacy) the one is taken that has
+// our chains, else the one that has kube-proxy's or the kubelet's, else the newer.
+//
+// "iptables-save" shows what is ours by the names FANFARE-… and FAN-…, for IPv4, and
+// "ip6tables-save" the same for IPv6. These are the rules of others' chains that lead
+// there, each the first of its chain: KUBE-SERVICES comes after it, and a flow that
+// has been translated is not asked about again.
+//
+//	table   chain        to                    what it does
+//	raw     PREROUTING   FANFARE-UNASSIGNED    keeps addresses that are ours and no VIP out of conntrack
+//	nat     PREROUTING   FANFARE-ARRIVING      chooses a backend for what arrives
+//	nat     OUTPUT       FANFARE-LEAVING       chooses a backend for processes of the host
+//	nat     POSTROUTING  FANFARE-POSTROUTING   chooses the source that the backend sees
+//	filter  INPUT        FANFARE-PORTS         refuses frontends without backends where the node has the VIP
+//	filter  FORWARD      FANFARE-FILTER        refuses what is still for a VIP, or for an address that is none
+//	filter  OUTPUT       FANFARE-OUTPUT        refuses it for processes of the host
+//
+// Jumps of Calico (cali-…) may come first: they take nothing from us, and Calico puts
+// them back in front of whatever is before them. The rules ask sets of ipset, of which
+// each has a twin in 6:
+//
+//	fanfare-vips4      the VIPs
+//	fanfare-owned4     State.Owned
+//	fanfare-clients4   LocalClients.CIDRs
+//	fanfare-never4     SNAT.Never
+//	fanfare-xdrop4     VIP, port: no backend, Miss is Drop, for external clients
+//	fanfare-idrop4     the same for internal clients
+//	fanfare-xreject4   VIP, port: no backend, Miss is Reject, for external clients
+//	fanfare-ireject4   the same for internal clients
+//	fanfare-limited4   VIP, port: only some sources may use it
+//	fanfare-sources4   VIP, port, network that may
+//	fanfare-aff4-HASH  clients that come back to one backend of one frontend, until the timeout
+//
+// FANFARE-ARRIVING answers ping, tells internal clients from external ones, and goes to
+// FANFARE-X or FANFARE-I. There a tree begins, since iptables has no maps: each chain
+// asks about the next four bits in which its addresses differ, FAN-x-192.0.2.0/28 for
+// instance, so that a packet is compared some eight times a level and ten thousand
+// VIPs are four levels. It leads to the frontend's chain, FAN-x-t80-192.0.2.1 (t, u and
+// s for TCP, UDP and SCTP), by way of FAN-x-192.0.2.1 if the VIP has several. What is too
+// long for a name, as most of IPv6 is, is hashed. Where external and internal clients
+// find the same, both use the chain with x.
+//
+// A frontend's chain has one rule for each backend: "statistic --mode random" gives
+// each the share of its weight, "--mode nth" each its turn ([RoundRobin]), and "cluster", a hash
+// of the client's address, each its clients ([SourceHash]). Backends that shall not see
+// the client come last, after a rule that marks the packet. With Affinity a
+// backend has a chain of its own, FAN-x-b-HASH, which notes the client in the backend's
+// set; those sets are asked first. A set belongs to the backend, so that no other one
+// inherits its clients, and goes with it.
+//
+// A nat chain of iptables can not drop. Where there is no backend, or the source may not
+// use the frontend, the flow is translated to what it is already, so that no other
+// proxy translates it, and the filter refuses or drops what is still for the VIP. raw
+// can not refuse either: what is for an address that is ours and no VIP passes it
+// untracked and meets FANFARE-FILTER. A process of the host that sends to such an
+// address over IPv4 hears nothing: its packet comes back from the router with a source of
+// our own, and the routing drops it before any filter.
+//
+// FANFARE-POSTROUTING has a rule for each of our prefixes, by the destination that the
+// client knows, so that flows of others are not touched. Behind it FANFARE-SOURCE sends
+// hairpins (a program of the packet filter compares source and destination) and
+// marked packets to FANFARE-REPLACE. The mark is SNAT.Mark, which stays on the packet,
+// or else 0x4000/0x4000, which is taken off again. kube-proxy uses that bit to say the
+// same thing, and network plug-ins know it; its rules do not see ours, since none comes
+// after a source that was chosen. No other bit is changed.
+//
+// What iptables cannot do is in [Status].Unsupported, frontend by frontend: no
+// [Maglev], and no SourceHash over more than 32 backends. Backends are chosen at random
+// there, by their weights.
+//
+// Set changes the sets by netlink, and chains by one call of iptables-restore for a
+// family, which is one transaction for each table. Sets are filled before rules ask
+// them, and an address comes into fanfare-vips4 when all rules for it are there. Who is
+// in the sets is not asked when the process starts, but who is in the chains: a process
+// goes on with what it finds. Changes by others are heard of with iptables-nft, and found
+// by the next full check with iptables-legacy and in sets. The cost of a change is that of
+// the programs, which grows with the rules that there are: some hundred milliseconds for
+// ten thousand VIPs, against microseconds with nftables.
 //
 // # Growing
 //

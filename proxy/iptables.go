@@ -66,7 +66,11 @@ func (i iptables) restore(ctx context.Context, script string) error {
 const iptablesPatience = 5 * time.Second
 
 func (i iptables) run(ctx context.Context, input, suffix string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, iptablesPatience)
+	return i.runFor(ctx, iptablesPatience, input, suffix, args...)
+}
+
+func (i iptables) runFor(ctx context.Context, patience time.Duration, input, suffix string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var out, complaint strings.Builder
 	cmd := exec.CommandContext(ctx, i.name+suffix, args...)

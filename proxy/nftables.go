@@ -27,10 +27,7 @@ type nftRenderer struct {
 
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
-func (n *nftRenderer) update(_ context.Context, u step) error {
-	n.forget(u.elements, u.want.Clients.CIDRs)
-	return n.apply(u.elements, "")
-}
+func (n *nftRenderer) update(_ context.Context, u step) error { return n.apply(u.elements, "") }
 
 func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
 	t, err := n.read(false)
@@ -51,9 +48,7 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	c := diffElements(t.elements, all)
-	n.forget(c, want.Clients.CIDRs)
-	if err := n.apply(c, schema); err != nil {
+	if err := n.apply(diffElements(t.elements, all), schema); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it
@@ -76,13 +71,10 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element) (*ta
 	}
 	n.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
 	script := replaceScript(all)
-	if err := n.watch.deafly(n.sock, func() error { return nft(ctx, script) }); err != nil {
+	if err := n.watch.deafly(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
 		return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 	}
 	n.record.transaction()
-	if err := n.addAffinityRules(all); err != nil {
-		return nil, fmt.Errorf("load the rules of affinity: %w", err)
-	}
 	return n.read(true)
 }
 
@@ -138,7 +130,7 @@ func (n *nftRenderer) apply(c change, schema string) error {
 
 func (n *nftRenderer) commit(b *batch) error {
 	if b.large() {
-		return n.watch.deafly(n.sock, func() error { return b.commit(n.sock) })
+		return n.watch.deafly(n.sock, 1, func() error { return b.commit(n.sock) })
 	}
 	return b.commit(n.sock)
 }
@@ -176,8 +168,12 @@ func deleteTable() error {
 	defer s.close()
 	b := newBatch(0)
 	b.delTable()
-	if err := b.commit(s); !errors.Is(err, unix.ENOENT) {
-		return err
+	// A kernel without nftables, or without tables in it, has none of ours.
+	err = b.commit(s)
+	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP} {
+		if errors.Is(err, none) {
+			return nil
+		}
 	}
-	return nil
+	return err
 }

@@ -92,7 +92,7 @@ func (l *lab) row(t *testing.T, row string) {
 // What is no VIP is refused, in a pool that is ours; the node's own addresses
 // never are; and nothing goes round between node and router.
 func TestUnassignedAddresses(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}))
@@ -108,10 +108,14 @@ func TestUnassignedAddresses(t *testing.T) {
 						// answers only TCP from an address of its own.
 						continue
 					}
-					if got := l.probe(from, network, netip.AddrPortFrom(other, 80), "refused"); got != "refused" {
-						t.Errorf("%s to %s %s: %s; want refused", from.Name, network, other, got)
+					want := "refused"
+					if from == l.node && other.Is4() && testMode == ModeIPTables {
+						want = "silence" // it comes back from the router as a martian, before filter chains
 					}
-					want := "node saw " + from.Name
+					if got := l.probe(from, network, netip.AddrPortFrom(other, 80), want); got != want {
+						t.Errorf("%s to %s %s: %s; want %s", from.Name, network, other, got, want)
+					}
+					want = "node saw " + from.Name
 					if from == l.node {
 						want = "node saw mine"
 					}
@@ -142,7 +146,7 @@ func TestUnassignedAddresses(t *testing.T) {
 
 // Refusing an unserved port takes one packet each way.
 func TestUnservedPortsDoNotLoop(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		vip := netip.AddrPortFrom(at("vip", 0), portUnserved)
 		l.probe(l.client, "tcp", vip, "silence")
@@ -167,7 +171,7 @@ func TestUnservedPortsDoNotLoop(t *testing.T) {
 }
 
 func TestPing(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		check := func(want string) {
@@ -193,7 +197,7 @@ func TestPing(t *testing.T) {
 
 // Each way to tell a local client does, alone and with the others.
 func TestLocalClients(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		cidrs := prefixes("10.244.1.12/32", "fd00:244:1::12/128") // pod2
@@ -238,7 +242,7 @@ func TestLocalClients(t *testing.T) {
 // Another proxy that translates the VIP too, as kube-proxy does, gets none of
 // its flows.
 func TestOtherProxyLoses(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		nftables(t, `table ip kube-proxy {
 			chain nat-prerouting { type nat hook prerouting priority dstnat; ip daddr 192.0.2.1 meta l4proto { tcp, udp } dnat to 10.244.2.11:8080; }
@@ -266,7 +270,7 @@ func TestOtherProxyLoses(t *testing.T) {
 
 // A process of the host that chose its source address keeps it.
 func TestHostKeepsItsSource(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
@@ -296,7 +300,7 @@ func TestHostKeepsItsSource(t *testing.T) {
 // the window, is not translated. It must vanish: an RST in answer to it could
 // end the connection. Here it is one whose flags say SYN and FIN.
 func TestInvalidPacketsVanish(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
@@ -320,7 +324,7 @@ func TestInvalidPacketsVanish(t *testing.T) {
 // TCP is refused by RST, not ICMP, which some systems take for a passing
 // trouble and try again.
 func TestTCPIsRefusedByReset(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
@@ -341,7 +345,7 @@ func TestTCPIsRefusedByReset(t *testing.T) {
 // probes its neighbour with unicast solicitations, which are the announcer's to
 // answer, and an ICMP error would be news to it.
 func TestNeighbourDiscoveryIsNotRefused(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, packetState(LocalClients{}))
@@ -363,7 +367,7 @@ func TestNeighbourDiscoveryIsNotRefused(t *testing.T) {
 // A connection goes on when its endpoint gets no new ones, or even the rules go;
 // only new ones are refused.
 func TestEstablishedConnectionsStay(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := packetState(LocalClients{})

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -19,6 +20,7 @@ import (
 type Options struct {
 	Logger     *slog.Logger          // nil: the default logger
 	Registerer prometheus.Registerer // nil: no metrics
+	Mode       Mode                  // empty: ModeAuto
 }
 
 // A Proxy makes the kernel of one network namespace forward what a State says.
@@ -35,14 +37,16 @@ type Proxy struct {
 	recheck atomic.Bool
 	sweeper *sweeper
 	lookout *lookout
-	// overflow is of affinity's maps.
-	overflow *overflow
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *socket
 	closed bool
 
 	renderer renderer
+	// former is the renderer of the other mode, until all that it may have left is
+	// gone, and left when that was last tried.
+	former renderer
+	left   time.Time
 
 	have     State // what was set last
 	known    bool  // the kernel holds have, as far as we heard
@@ -73,21 +77,35 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
 	}
-	if p.overflow, err = newOverflow(o.Registerer); err != nil {
+	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.close()))
 	}
-	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
-	}
 	p.watch.others.Store(p.lookout)
-	p.renderer = &nftRenderer{log: p.log, metrics: p.metrics, record: &p.record, watch: p.watch, sock: p.sock}
-	if p.adopted, err = p.renderer.vips(); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(explain(ctx, err), p.Close()))
+	if err := p.choose(ctx, o.Mode); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.Close()))
+	}
+	if p.adopted, err = p.forwarded(ctx); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.Close()))
 	}
 	if len(p.adopted) > 0 {
-		p.log.InfoContext(ctx, "found a table that forwards", "vips", len(p.adopted))
+		p.log.InfoContext(ctx, "found rules that forward", "vips", len(p.adopted))
 	}
 	return p, nil
+}
+
+// forwarded is the VIPs that rules of either mode forward, sorted.
+func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
+	all, err := p.renderer.vips()
+	if err != nil {
+		return nil, explain(ctx, err)
+	}
+	// What the other mode needs may well not be here.
+	former, err := p.former.vips()
+	if err == nil {
+		all = append(all, former...)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all), nil
 }
 
 // Adopted is the VIPs that the table found by New forwards, sorted: none after
@@ -108,7 +126,6 @@ func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.lastError()
 	s.Obstacles, s.Unseen = p.lookout.found()
-	s.AffinityFull = p.overflow.count()
 	return s
 }
 
@@ -121,16 +138,16 @@ func (p *Proxy) Close() error {
 	}
 	p.closed = true
 	p.gate.stop()
-	return errors.Join(p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.lookout.close(), p.sweeper.close(), p.watch.close(), p.sock.close())
 }
 
-// Cleanup removes the table and the chain in iptables, which is all that a Proxy
+// Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
 // leaves in the kernel. Connections that it forwarded go on only where something
 // else, such as kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(), err); err != nil {
+	if err := errors.Join(deleteTable(), deleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -155,6 +172,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
 		p.lookout.note(want, recheck)
+		p.leave(ctx)
 	}
 	p.record.set(p.have, err)
 	if err != nil {

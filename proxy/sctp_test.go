@@ -234,7 +234,7 @@ func (a association) exchange(p sctpPacket, want byte) (value []byte, err error)
 // An association whose backend is removed ends there, and the same port finds
 // another one.
 func TestSCTPFlowLeavesRemovedEndpoint(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		state := func(backend string) State {

@@ -53,7 +53,7 @@ func (l *lab) sourceSeen(from *nstest.NS, network string, port int, to netip.Add
 // The source port of a replaced source is kept or another one, as the policy says,
 // whether the kernel chooses the address or the policy does.
 func TestSNATPorts(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		l.second()
@@ -83,7 +83,7 @@ func TestSNATPorts(t *testing.T) {
 // A chosen source is used for all that is replaced, hairpins too, and for nothing
 // else. It takes effect for new flows; those that are open keep theirs.
 func TestSNATSource(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		l.second()
@@ -129,7 +129,7 @@ func TestSNATSource(t *testing.T) {
 // Backends in networks that are never masqueraded to see the client itself. A pod
 // that meets itself does not.
 func TestSNATNever(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, snatState(SNAT{Never: prefixes("10.244.0.0/16", "fd00:244::/32")}))

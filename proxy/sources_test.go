@@ -23,7 +23,7 @@ func sourcesState(sources ...string) State {
 // A source that may not use a frontend hears nothing and leaves nothing; others
 // find what they found. Pods and processes of the host are sources like others.
 func TestSources(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		for _, tc := range []struct {
@@ -89,6 +89,9 @@ node   80 pod1 saw node`, false},
 // refusals is how many packets were dropped because of their source.
 func (l *lab) refusals() (n int) {
 	l.t.Helper()
+	if testMode == ModeIPTables {
+		return xtCount(l.t, "-A "+xtSources+" ")
+	}
 	out, err := exec.Command("nft", "list", "chain", "inet", tableName, "forbidden").CombinedOutput()
 	if err != nil {
 		l.t.Fatalf("%v: %s", err, out)
@@ -103,7 +106,7 @@ func (l *lab) refusals() (n int) {
 // A list that becomes shorter ends the flows of those that are not on it any more:
 // their next packets vanish and open nothing. Others go on.
 func TestSourcesEndFlows(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, sourcesState("10.0.0.0/8", "fd00::/16"))

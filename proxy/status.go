@@ -8,6 +8,17 @@ import (
 
 // A Status is what a Proxy has done, for people.
 type Status struct {
+	// Mode is nftables or iptables, and Programs the iptables that are used, one for
+	// each family. ModeReason is why it is not nftables where either would do.
+	Mode       Mode     `json:"mode"`
+	Programs   []string `json:"programs,omitempty"`
+	ModeReason string   `json:"modeReason,omitempty"`
+	// ModeError is why rules of another mode are still there.
+	ModeError string `json:"modeError,omitempty"`
+	// Unsupported is what of the State this mode cannot do, frontend by frontend,
+	// and does otherwise.
+	Unsupported []string `json:"unsupported,omitempty"`
+
 	Schema     int    `json:"schema"`
 	Generation uint64 `json:"generation"` // transactions since the start
 
@@ -22,10 +33,6 @@ type Status struct {
 	Repairs    uint64    `json:"repairs"`
 	LastRepair time.Time `json:"lastRepair,omitzero"`
 	Found      string    `json:"found,omitempty"`
-
-	// AffinityFull counts the new flows whose client could not be remembered for
-	// affinity, since the map was full, from when the rules were loaded.
-	AffinityFull uint64 `json:"affinityFull,omitempty"`
 
 	// LastError is that of the last Set, empty when it did all it should.
 	LastError string `json:"lastError,omitempty"`
@@ -61,6 +68,29 @@ func (r *record) set(have State, err error) {
 	r.status.LastError = ""
 	if err != nil {
 		r.status.LastError = err.Error()
+	}
+}
+
+func (r *record) unsupported(all []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Unsupported = all
+}
+
+// mode notes what was chosen, before there is anything else to tell.
+func (r *record) mode(m Mode, programs []string, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.Mode, r.status.Programs, r.status.ModeReason = m, programs, why
+}
+
+// left notes what became of the rules of another mode.
+func (r *record) left(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.status.ModeError = ""
+	if err != nil {
+		r.status.ModeError = err.Error()
 	}
 }
 

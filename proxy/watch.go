@@ -25,10 +25,12 @@ type watch struct {
 	forward atomic.Bool
 	// others hears of changes of other tables; nil: nobody does.
 	others atomic.Pointer[lookout]
-	notify chan struct{}
-	closed chan struct{}
-	done   chan struct{}
-	once   sync.Once
+	// iptables says that our rules are there, so that its changes are ours too.
+	iptables atomic.Bool
+	notify   chan struct{}
+	closed   chan struct{}
+	done     chan struct{}
+	once     sync.Once
 }
 
 // newWatch starts listening. Changes made by own are not told.
@@ -90,7 +92,7 @@ func (w *watch) run() {
 			}
 		}
 		for _, m := range messages {
-			if w.foreign(m) {
+			if w.foreign(m) || w.iptables.Load() && ofOurChains(m) {
 				w.disturb()
 			}
 			if l := w.others.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
@@ -122,28 +124,39 @@ func ofOurTable(data []byte) bool {
 // does to forwarded packets. Its other chains, which kube-proxy changes all the
 // time, are left aside.
 func ofForward(m netlink.Message) bool {
+	table, chain, ok := ofIPTables(m)
+	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == forwardChain)
+}
+
+// ofOurChains says whether a notification may be of a change of our chains of
+// iptables-nft, or of those that lead to them.
+func ofOurChains(m netlink.Message) bool {
+	table, chain, ok := ofIPTables(m)
+	jumps := xtJumps(0)[table]
+	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || xtOurs(chain))
+}
+
+// ofIPTables reads the table of iptables-nft that a notification is about, and the
+// chain, which is empty if it is about the whole table.
+func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
 	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < sizeofNfGenMsg {
-		return false
+		return "", "", false
 	}
 	if family := m.Data[0]; family != unix.NFPROTO_IPV4 && family != unix.NFPROTO_IPV6 {
-		return false
+		return "", "", false
 	}
 	attributes := m.Data[sizeofNfGenMsg:]
-	if cstring(attribute(attributes, unix.NFTA_TABLE_NAME)) != "filter" {
-		return false
-	}
-	chain := uint16(unix.NFTA_CHAIN_NAME)
+	table = cstring(attribute(attributes, unix.NFTA_TABLE_NAME))
 	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
-		return true
+		return table, "", true
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		return table, cstring(attribute(attributes, unix.NFTA_CHAIN_NAME)), true
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		chain = unix.NFTA_RULE_CHAIN
+		return table, cstring(attribute(attributes, unix.NFTA_RULE_CHAIN)), true
 	default:
-		return false
+		return "", "", false
 	}
-	name := cstring(attribute(attributes, chain))
-	return name == "FORWARD" || name == forwardChain
 }
 
 // disturb tells that the table may differ from what was set.
@@ -165,11 +178,11 @@ func (w *watch) poke() {
 	}
 }
 
-// deafly runs change, which is one transaction of our own, without listening:
+// deafly runs change, which is so many transactions of our own, without listening:
 // for a listener, the kernel keeps several kilobytes for every element until the
 // transaction is done. The number of generations tells whether anybody else
 // changed anything meanwhile, in which case it is taken for a disturbance.
-func (w *watch) deafly(s *socket, change func() error) error {
+func (w *watch) deafly(s *socket, transactions uint32, change func() error) error {
 	before, err := generation(s)
 	if err != nil {
 		return err
@@ -182,7 +195,7 @@ func (w *watch) deafly(s *socket, change func() error) error {
 		w.lost()
 		return errors.Join(changed, err)
 	}
-	want := before + 1
+	want := before + transactions
 	if changed != nil {
 		want = before
 	}

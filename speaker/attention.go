@@ -36,6 +36,12 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	for _, o := range st.Proxy.Obstacles {
 		say("%s", o.Message)
 	}
+	if e := st.Proxy.ModeError; e != "" {
+		say("rules of another --proxy-mode are still in the kernel: %s", e)
+	}
+	for _, u := range st.Proxy.Unsupported {
+		say("%s", u)
+	}
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
 			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))

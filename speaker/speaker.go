@@ -37,6 +37,8 @@ const (
 // Options are what Run needs.
 type Options struct {
 	Config
+	// ProxyMode is what forwards; empty: what works.
+	ProxyMode proxy.Mode
 	// RunDir holds the socket, the lock and what is remembered until the next
 	// start. It should not survive a reboot.
 	RunDir string
@@ -118,7 +120,7 @@ func Run(ctx, kill context.Context, o Options) error {
 // start opens everything and changes nothing, neither in the kernel nor on the
 // network.
 func start(ctx context.Context, o Options, source cluster.Source, fresh func() bool) (*speaker, error) {
-	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry})
+	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
@@ -161,6 +162,7 @@ func speakerCommand() *cobra.Command {
 		linger   time.Duration
 		listen   string
 		logLevel string
+		mode     string
 	)
 	cmd := &cobra.Command{
 		Use:   "speaker",
@@ -180,6 +182,10 @@ withdraws everything and forwards for the linger time first.`,
 			if linger < 0 {
 				return fmt.Errorf("--linger-bgp %s: want zero or more", linger)
 			}
+			proxyMode, err := proxy.ParseMode(mode)
+			if err != nil {
+				return fmt.Errorf("--proxy-mode: %w", err)
+			}
 			log, err := logger(logLevel)
 			if err != nil {
 				return err
@@ -193,7 +199,7 @@ withdraws everything and forwards for the linger time first.`,
 				return err
 			}
 			return speaker.Run(ctx, kill, speaker.Options{
-				Config: config, RunDir: node.runDir, Linger: linger, Listen: listen, Reporter: reporter,
+				Config: config, ProxyMode: proxyMode, RunDir: node.runDir, Linger: linger, Listen: listen, Reporter: reporter,
 				Open: func(ctx context.Context) (cluster.Source, func() bool, error) { return node.source(ctx, log, metrics) },
 				Log:  log, Registry: metrics, Version: version(),
 			})
@@ -202,6 +208,7 @@ withdraws everything and forwards for the linger time first.`,
 	node.add(cmd.Flags())
 	cmd.Flags().DurationVar(&linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
 	cmd.Flags().StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty for none")
+	cmd.Flags().StringVar(&mode, "proxy-mode", string(proxy.ModeAuto), "what forwards: nftables, iptables, or auto: nftables where it works, else iptables")
 	cmd.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
@@ -57,6 +58,9 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	if x := st.Proxy; x.Mode == proxy.ModeIPTables {
+		fmt.Fprintf(w, "\nForwarding by %s%s\n", strings.Join(x.Programs, " and "), because(x.ModeReason))
+	}
 	if lines := st.Attention(now); len(lines) > 0 {
 		fmt.Fprintf(w, "\nNeeds attention:\n  %s\n", strings.Join(lines, "\n  "))
 	}
@@ -96,6 +100,13 @@ func announced(a speaker.AddressStatus) string {
 		return yes(a.Announced)
 	}
 	return "no: " + strings.Join(why, "; ")
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ", as nftables does not work here: " + reason
 }
 
 func yes(b bool) string {

@@ -1,0 +1,459 @@
+package proxy
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+)
+
+// Chains of iptables that are always there. doc.go explains them.
+const (
+	xtUnassigned = "FANFARE-UNASSIGNED"
+
+	xtArriving = "FANFARE-ARRIVING"
+	xtLeaving  = "FANFARE-LEAVING"
+	xtSource   = "FANFARE-SOURCE"
+	xtReplace  = "FANFARE-REPLACE"
+	xtKeep     = "FANFARE-KEEP"
+	xtLeave    = "FANFARE-POSTROUTING"
+
+	xtForward  = "FANFARE-FILTER"
+	xtOutput   = "FANFARE-OUTPUT"
+	xtUnserved = "FANFARE-UNSERVED"
+	xtSources  = "FANFARE-SOURCES"
+	xtPorts    = "FANFARE-PORTS"
+	xtExternal = "FANFARE-EXTERNAL"
+	xtInternal = "FANFARE-INTERNAL"
+	xtRefuse   = "FANFARE-REFUSE"
+
+	// xtPrefix begins the names of all of them, and xtMade those of the chains for
+	// VIPs, frontends and backends.
+	xtPrefix = "FANFARE-"
+	xtMade   = "FAN-"
+)
+
+// maxChainName is the longest name of a chain (XT_EXTENSION_MAXNAMELEN).
+const maxChainName = 28
+
+// xtJumps are the rules of the chains of others that lead to ours, by table and
+// chain. Each must be the first there that may lead to a translation.
+func xtJumps(f setID) map[string]map[string]string {
+	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
+	vip := "-m set --match-set " + setName(memberVIPs, f) + " dst "
+	return map[string]map[string]string{
+		"raw": {"PREROUTING": "-m set --match-set " + setName(memberOwned, f) + " dst -m set ! --match-set " +
+			setName(memberVIPs, f) + " dst " + by + xtUnassigned},
+		"nat": {
+			"PREROUTING":  vip + by + xtArriving,
+			"OUTPUT":      vip + by + xtLeaving,
+			"POSTROUTING": by + xtLeave,
+		},
+		"filter": {"INPUT": vip + by + xtPorts, "FORWARD": by + xtForward, "OUTPUT": vip + by + xtOutput},
+	}
+}
+
+// xtTables are the tables that have chains of ours, in the order in which they
+// are written: what refuses comes before what translates.
+var xtTables = []string{"filter", "raw", "nat"}
+
+// xtState is all chains of one family, by table.
+func xtState(s State, f setID) map[string]chainSet {
+	tables := xtShared(s, f)
+	nat := tables["nat"]
+	vips := ofFamily(s.VIPs, f)
+	xtTree(external).add(nat, vips)
+	xtTree(internal).add(nat, vips)
+	r := xtRender{node: s.Node, mark: s.SNAT.flag()}
+	for _, v := range vips {
+		r.vip(nat, v)
+	}
+	return tables
+}
+
+// xtShared is the chains that depend on no VIP.
+func xtShared(s State, f setID) map[string]chainSet {
+	return map[string]chainSet{
+		"raw": {xtUnassigned: slices.Concat(
+			[]string{"-m addrtype --dst-type LOCAL -j RETURN"},
+			discovery(f),
+			// raw can not refuse. Without conntrack it leaves no entry, and
+			// FANFARE-FILTER refuses it.
+			[]string{"-j CT --notrack"},
+		)},
+		"filter": xtFilter(s, f),
+		"nat":    xtNAT(s, f),
+	}
+}
+
+// discovery lets pass what routers and hosts ask their neighbours by.
+func discovery(f setID) []string {
+	if f == 0 {
+		return nil
+	}
+	return []string{
+		"-p ipv6-icmp -m icmp6 --icmpv6-type 135 -j RETURN",
+		"-p ipv6-icmp -m icmp6 --icmpv6-type 136 -j RETURN",
+	}
+}
+
+func xtFilter(s State, f setID) chainSet {
+	in := func(m member, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
+	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
+	invalid := "-m conntrack --ctstate INVALID -j DROP"
+	miss := func(drop, reject member) []string {
+		return []string{in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse}
+	}
+	return chainSet{
+		xtForward: {
+			in(memberVIPs, "dst") + " -g " + xtUnserved,
+			in(memberOwned, "dst") + " -g " + xtRefuse,
+		},
+		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
+		// A VIP may be an address of the node: what it does not serve is the host's.
+		xtOutput: {"-j " + xtSources, "-j " + xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g " + xtRefuse},
+		// nat drops nothing. What it left as it was is told apart here.
+		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
+		xtSources:  {in(memberLimited, "dst,dst") + " -m set ! --match-set " + setName(memberSources, f) + " dst,dst,src -j DROP"},
+		xtExternal: miss(memberExternalDrop, memberExternalReject),
+		xtInternal: miss(memberInternalDrop, memberInternalReject),
+		xtRefuse: slices.Concat(discovery(f), []string{
+			"-p tcp -j REJECT --reject-with tcp-reset",
+			"-j REJECT --reject-with " + unreachable,
+		}),
+	}
+}
+
+// xtClients leads the clients on this node to a chain.
+func xtClients(s State, f setID, chain string) []string {
+	rules := []string{"-m set --match-set " + setName(memberClients, f) + " src -g " + chain}
+	if p := s.Clients.InterfacePrefix; p != "" {
+		rules = append(rules, "-i "+p+"+ -g "+chain)
+	}
+	if b := s.Clients.Bridge; b != "" {
+		rules = append(rules, "-i "+b+" -g "+chain)
+	}
+	return rules
+}
+
+// echo answers ping to a VIP from the node itself.
+func echo(f setID) string {
+	return [2]string{
+		"-p icmp -m icmp --icmp-type 8 -j REDIRECT",
+		"-p ipv6-icmp -m icmp6 --icmpv6-type 128 -j REDIRECT",
+	}[f]
+}
+
+func xtNAT(s State, f setID) chainSet {
+	x, i := xtTree(external).root, xtTree(internal).root
+	m := s.SNAT.flag()
+	nat := chainSet{
+		xtArriving: slices.Concat([]string{echo(f)}, xtClients(s, f, i), []string{"-g " + x}),
+		xtLeaving:  {echo(f), "-g " + i},
+		xtLeave:    nil,
+		xtSource: {
+			// A process of the host has the VIP for its source where that is on an
+			// interface of ours. Other nodes have it too, and would get the answer.
+			"! -o lo -m set --match-set " + setName(memberVIPs, f) + " src -g " + xtReplace,
+			// Others of the host have an address to which replies return.
+			"-m addrtype --src-type LOCAL -g " + xtKeep,
+			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
+			"-m mark ! --mark " + m.match() + " -j RETURN",
+			"-m set --match-set " + setName(memberNever, f) + " dst -g " + xtKeep,
+			"-g " + xtReplace,
+		},
+		xtKeep:    {unmark(m)},
+		xtReplace: xtNewSource(s.SNAT, f),
+	}
+	for _, p := range joined(forwardPrefixes(s)) {
+		if family(p.Addr()) == f {
+			nat.add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
+		}
+	}
+	return nat
+}
+
+// joined covers the same addresses with as few prefixes as can be: a new flow passes
+// all of them, and addresses of a pool that is gone may be many.
+func joined(all []netip.Prefix) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, p := range all {
+		b.AddPrefix(p)
+	}
+	set, err := b.IPSet()
+	if err != nil {
+		panic("BUG: " + err.Error()) // of ranges that end before they begin, which no prefix does
+	}
+	return set.Prefixes()
+}
+
+// prefixText is a prefix in the words of the match conntrack.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// defaultFlag is the bit by which kube-proxy has always told that a source is to be
+// replaced. It means the same here, and is taken off again before kube-proxy's
+// rules see it.
+var defaultFlag = Mark{Value: 0x4000, Mask: 0x4000}
+
+// flag is the mark that tells POSTROUTING which flows need a new source: rules that
+// choose a backend can not know yet which source there will be.
+func (s SNAT) flag() Mark {
+	if s.Mark.Value == 0 {
+		return defaultFlag
+	}
+	return s.Mark
+}
+
+// match is the mark as the match of the name shows it.
+func (m Mark) match() string {
+	if m.Mask == math.MaxUint32 {
+		return fmt.Sprintf("%#x", m.Value)
+	}
+	return m.String()
+}
+
+func setMark(m Mark) string { return "-j MARK --set-xmark " + m.String() }
+func unmark(m Mark) string  { return setMark(Mark{Mask: m.Mask}) }
+
+// xtNewSource replaces the source. A mark that was asked for stays.
+func xtNewSource(s SNAT, f setID) []string {
+	var rules []string
+	if s.Mark.Value == 0 {
+		rules = append(rules, unmark(defaultFlag))
+		if s.Mark != (Mark{}) {
+			rules = append(rules, setMark(s.Mark))
+		}
+	} else {
+		// A hairpin came without.
+		rules = append(rules, setMark(s.Mark))
+	}
+	rule := "-j MASQUERADE"
+	if from := s.source(f); from.IsValid() {
+		rule = "-j SNAT --to-source " + from.String()
+	}
+	return append(rules, rule+[...]string{PortFullyRandom: " --random-fully", PortRandom: " --random", PortKept: ""}[s.Ports])
+}
+
+// sameAddrs is a program of the packet filter for packets whose source is their
+// destination, as iptables takes it. No other match compares the two.
+func sameAddrs(f setID) string {
+	if f == 0 {
+		return "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 65535,6 0 0 0"
+	}
+	ops := []string{"18"}
+	for word := range 4 {
+		// Load from source, copy to X, load from destination, unless equal go to the end.
+		ops = append(ops, fmt.Sprintf("32 0 0 %d", 8+4*word), "7 0 0 0", fmt.Sprintf("32 0 0 %d", 24+4*word),
+			fmt.Sprintf("29 0 %d 0", 4*(3-word)+1))
+	}
+	return strings.Join(append(ops, "6 0 0 65535", "6 0 0 0"), ",")
+}
+
+// xtTree is the tree of one kind of clients.
+func xtTree(s side) tree {
+	return tree{
+		root: "FANFARE-" + strings.ToUpper(s.prefix),
+		name: func(p netip.Prefix) string { return xtName(s, "", p.String()) },
+		leaf: func(v *VIP) []string { return xtLeaf(s, v) },
+	}
+}
+
+// xtName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
+// is too long for that, as most of IPv6 is, is hashed.
+func xtName(s side, port, addr string) string {
+	name := xtMade + s.prefix + "-" + port + addr
+	if len(name) > maxChainName {
+		name = xtMade + s.prefix + "-" + port + shortHash(addr)
+	}
+	return name
+}
+
+func frontendName(s side, v *VIP, fe *Frontend) string {
+	return xtName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
+}
+
+// xtLeaf leads to the one port of a VIP, or to the chain that tells its ports
+// apart.
+func xtLeaf(s side, v *VIP) []string {
+	to := "-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " "
+	switch len(v.Frontends) {
+	case 0:
+		return nil
+	case 1:
+		return []string{to + xtPort(s, v, &v.Frontends[0])}
+	default:
+		return []string{to + "-g " + xtName(s, "", v.Addr.String())}
+	}
+}
+
+// xtPort leads from a VIP to one of its ports. Where there is no backend, the flow
+// is translated to what it is: so no other proxy translates it, and the filter
+// refuses it.
+func xtPort(s side, v *VIP, fe *Frontend) string {
+	match := fmt.Sprintf("-p %[1]s -m %[1]s --dport %[2]d ", fe.Protocol, fe.Port)
+	t := fe.target(s)
+	if len(t.Backends) == 0 {
+		return match + "-j DNAT --to-destination " + v.Addr.String()
+	}
+	return match + "-g " + frontendName(fe.chainSide(s), v, fe)
+}
+
+func (f *Frontend) target(s side) *Target {
+	if s.prefix == external.prefix {
+		return &f.External
+	}
+	return &f.Internal
+}
+
+// chainSide is the side whose chain a side uses: internal clients that are treated
+// as external ones need none of their own.
+func (f *Frontend) chainSide(s side) side {
+	x, i := &f.External, &f.Internal
+	if x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) {
+		return external
+	}
+	return s
+}
+
+// An xtRender renders VIPs.
+type xtRender struct {
+	node string
+	mark Mark
+}
+
+// vip adds the chains of one VIP. Their names all have its address.
+func (r xtRender) vip(to chainSet, v *VIP) {
+	for _, s := range []side{external, internal} {
+		for i := range v.Frontends {
+			fe := &v.Frontends[i]
+			if len(v.Frontends) > 1 {
+				to.add(xtName(s, "", v.Addr.String()), xtPort(s, v, fe))
+			}
+			if fe.chainSide(s).prefix == s.prefix && len(fe.target(s).Backends) > 0 {
+				r.frontend(to, v, fe, s)
+			}
+		}
+	}
+}
+
+// frontend adds the chain that chooses a backend, and those of backends that have
+// to remember who came.
+func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
+	name := frontendName(s, v, fe)
+	if fe.fenced(v.Addr) {
+		to.add(name, "-m set ! --match-set "+setName(memberSources, family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+	}
+	t := fe.target(s)
+	if fe.Affinity > 0 {
+		for _, b := range t.Backends {
+			to.add(name, "-m set --match-set "+affinityName(v, fe, b)+" src -g "+backendName(s, v, fe, b))
+			r.backend(to, v, fe, s, b)
+		}
+	}
+	marked := false
+	left := r.ordered(t)
+	for i, b := range left {
+		// Those that need a new source come last, so that one rule marks all.
+		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
+			to.add(name, setMark(r.mark))
+			marked = true
+		}
+		to.add(name, "-p "+fe.Protocol.String()+" "+fe.choice(t, left[i:])+r.verdict(v, fe, s, b))
+	}
+}
+
+// ordered is the backends, those whose flows keep their source first.
+func (r xtRender) ordered(t *Target) []Backend {
+	var kept, replaced []Backend
+	for _, b := range t.Backends {
+		if r.replaced(t, b) {
+			replaced = append(replaced, b)
+		} else {
+			kept = append(kept, b)
+		}
+	}
+	return append(kept, replaced...)
+}
+
+// replaced says whether the backend gets to see another source than the client.
+func (r xtRender) replaced(t *Target, b Backend) bool {
+	return t.Remote == Masquerade && b.Node != r.node
+}
+
+func (r xtRender) verdict(v *VIP, fe *Frontend, s side, b Backend) string {
+	if fe.Affinity > 0 {
+		return "-g " + backendName(s, v, fe, b)
+	}
+	return "-j DNAT --to-destination " + b.Addr.String()
+}
+
+// backend adds the chain of a backend that remembers its clients.
+func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s side, b Backend) {
+	name := backendName(s, v, fe, b)
+	if r.replaced(fe.target(s), b) {
+		to.add(name, setMark(r.mark))
+	}
+	to.add(name,
+		"-j SET --add-set "+affinityName(v, fe, b)+" src --exist",
+		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
+}
+
+func backendName(s side, v *VIP, fe *Frontend, b Backend) string {
+	return xtMade + s.prefix + "-b-" + shortHash(fe.label(v), b.Addr.String())
+}
+
+// affinityName is the set of clients that come back to a backend. It is the
+// backend's own, so that no other one inherits them.
+func affinityName(v *VIP, fe *Frontend, b Backend) string {
+	return affinityPrefix(family(v.Addr)) + shortHash(fe.label(v), b.Addr.String(), fe.Affinity.String())
+}
+
+// hashSeed is the same on all nodes, so that they choose alike. It has no meaning.
+const hashSeed = "0x5f4e2a91"
+
+// maxHashed is the number of backends that the match cluster can tell apart.
+const maxHashed = 32
+
+// choice is the match that gives the first of the backends that are left its share.
+func (f *Frontend) choice(t *Target, left []Backend) string {
+	if len(left) == 1 {
+		return ""
+	}
+	switch f.xtScheduler(t) {
+	case RoundRobin:
+		return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
+	case SourceHash:
+		// By the backend's place among all, which is the same on all nodes.
+		n := slices.Index(t.Backends, left[0])
+		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed %s ", 1<<n, len(t.Backends), hashSeed)
+	default:
+		sum := 0
+		for _, b := range left {
+			sum += b.weight()
+		}
+		return "-m statistic --mode random --probability " + probability(left[0].weight(), sum) + " "
+	}
+}
+
+// xtScheduler is the scheduler that iptables has for the frontend.
+func (f *Frontend) xtScheduler(t *Target) Scheduler {
+	if f.Scheduler == Maglev || f.Scheduler == SourceHash && len(t.Backends) > maxHashed {
+		return Random
+	}
+	return f.Scheduler
+}
+
+// probability is a share of all as the kernel keeps it, in 31 bits, and iptables-save
+// shows it.
+func probability(share, all int) string {
+	const one = 1 << 31
+	return fmt.Sprintf("%.11f", math.Round(one*float64(share)/float64(all))/one)
+}

@@ -1,0 +1,224 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// xtText is what a State is in iptables, as iptables-restore reads it, and in sets.
+func xtText(s State) string {
+	var b strings.Builder
+	for f := range setID(2) {
+		k := xtKernel{others: make(map[string]chainSet)}
+		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs, f)
+		p.jumps = k.jumpLines(f)
+		script, _ := p.script()
+		fmt.Fprintf(&b, "# IPv%c\n%s", "46"[f], script)
+		for _, e := range p.add {
+			fmt.Fprintln(&b, e)
+		}
+		var names []string
+		for name, set := range p.create {
+			names = append(names, fmt.Sprintf("%s %s", name, set.timeout))
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			fmt.Fprintln(&b, name)
+		}
+	}
+	return b.String()
+}
+
+// xtGoldenStates are States whose chains are worth reading.
+func xtGoldenStates() map[string]State {
+	all := goldenStates()
+	states := map[string]State{"empty": all["empty"], "cluster": all["cluster"], "none": all["none"], "sources": all["sources"], "snat": all["snat"], "ipv6": all["ipv6"]}
+	s := all["cluster"]
+	fe := s.VIPs[0].Frontends[0]
+	one := func(change func(*Frontend)) State {
+		f := fe
+		change(&f)
+		return State{Node: s.Node, VIPs: []*VIP{{Addr: s.VIPs[0].Addr, Frontends: []Frontend{f}}}}
+	}
+	states["affinity"] = one(func(f *Frontend) { f.Affinity = 3 * time.Hour })
+	states["roundrobin"] = one(func(f *Frontend) { f.Scheduler = RoundRobin })
+	states["sourcehash"] = one(func(f *Frontend) { f.Scheduler = SourceHash })
+	states["tree"] = treeState("192.0.2.1", "192.0.2.2", "192.0.2.17", "198.51.100.1", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
+	return states
+}
+
+func treeState(addrs ...string) State {
+	s := State{Node: "n1", Owned: prefixes("192.0.2.0/24", "198.51.100.0/24", "2001:db8::/32")}
+	for _, a := range addrs {
+		s.VIPs = append(s.VIPs, &VIP{Addr: netip.MustParseAddr(a), Frontends: []Frontend{{Protocol: TCP, Port: 80}}})
+	}
+	return s
+}
+
+// The golden files hold a State in words and what iptables gets for it.
+func TestChainsGolden(t *testing.T) {
+	for name, s := range xtGoldenStates() {
+		if err := s.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := s.String() + "--\n" + xtText(s)
+		file := filepath.Join("testdata", "iptables", name+".golden")
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), got); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", file, diff)
+		}
+	}
+}
+
+// A tree leads each address to its own leaf and no other there, past a number of
+// rules that hardly grows.
+func TestTree(t *testing.T) {
+	w := newWorld(17)
+	var dense, sparse []*VIP
+	for i := range 10_000 {
+		dense = append(dense, &VIP{Addr: netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})})
+		a := [16]byte{0x20, 1, 0xd, 0xb8}
+		for j := 8; j < 16; j++ {
+			a[j] = byte(w.IntN(256))
+		}
+		sparse = append(sparse, &VIP{Addr: netip.AddrFrom16(a)})
+	}
+	slices.SortFunc(sparse, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+	for name, vips := range map[string][]*VIP{"dense": dense, "sparse": sparse, "one": dense[:1], "none": nil} {
+		chains := make(chainSet)
+		tr := tree{root: "root", name: netip.Prefix.String, leaf: func(v *VIP) []string {
+			return []string{"-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " -g " + v.Addr.String()}
+		}}
+		tr.add(chains, vips)
+		for _, v := range vips {
+			chain, met := "root", 0
+			for chain != v.Addr.String() {
+				i := slices.IndexFunc(chains[chain], func(rule string) bool { return parseRule(rule).dest.Contains(v.Addr) })
+				if i < 0 {
+					t.Fatalf("%s: %s ends in %s", name, v.Addr, chain)
+				}
+				met += i + 1
+				chain = parseRule(chains[chain][i]).target
+			}
+			if met > 80 {
+				t.Fatalf("%s: %s meets %d rules", name, v.Addr, met)
+			}
+		}
+	}
+}
+
+// Names are no longer than the kernel takes, whatever the address.
+func TestChainNames(t *testing.T) {
+	for _, a := range []string{"255.255.255.255", "2001:db8::1", "2001:db8:1111:2222:3333:4444:5555:6666"} {
+		v := &VIP{Addr: netip.MustParseAddr(a)}
+		for _, p := range []Protocol{TCP, UDP, SCTP} {
+			fe := &Frontend{Protocol: p, Port: 65535}
+			for _, name := range []string{
+				frontendName(external, v, fe), xtName(internal, "", a), xtName(external, "", netip.PrefixFrom(v.Addr, 28).String()),
+				backendName(internal, v, fe, Backend{}),
+			} {
+				if len(name) > maxChainName || !xtOurs(name) {
+					t.Errorf("%s has %d bytes, or is not ours", name, len(name))
+				}
+			}
+			if name := affinityName(v, fe, Backend{}); len(name) > 31 {
+				t.Errorf("%s has %d bytes", name, len(name))
+			}
+		}
+	}
+}
+
+// From any State to any other by the difference alone is the same as anew: for the
+// chains and for the sets.
+func TestPlanStepIsTheDifference(t *testing.T) {
+	w := newWorld(23)
+	have := State{Node: "n1"}
+	for range 300 {
+		want := w.next(have)
+		vips, err := diffVIPs(have.VIPs, want.VIPs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for f := range setID(2) {
+			p := planStep(step{have: have, want: want, vips: vips}, f)
+			got, entries := xtState(have, f), allEntries(have, f)
+			for table, chains := range p.write {
+				for name, rules := range chains {
+					got[table][name] = rules
+				}
+			}
+			for table, names := range p.drop {
+				for _, name := range names {
+					delete(got[table], name)
+				}
+			}
+			for _, e := range p.del {
+				delete(entries, e)
+			}
+			entries.add(p.add...)
+			if diff := cmp.Diff(xtState(want, f), got); diff != "" {
+				t.Fatalf("chains (-want +got)\n%s", diff)
+			}
+			if n := len(entries.without(allEntries(want, f))) + len(allEntries(want, f).without(entries)); n > 0 {
+				t.Fatalf("%d entries differ", n)
+			}
+		}
+		have = want
+	}
+}
+
+// What chains and sets hold is what a process that finds them takes for held before.
+func TestHeldElements(t *testing.T) {
+	w := newWorld(29)
+	s := State{Node: "n1"}
+	for range 50 {
+		s = w.next(s)
+		for f := range setID(2) {
+			held := heldElements(xtState(s, f)["nat"], allEntries(s, f), f)
+			p := planPurge(diffElements(held, renderState(State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)})))
+			for vip, v := range p {
+				if v.born || len(v.ports) > 0 || len(v.gone) > 0 {
+					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.born, v.ports, v.gone, s)
+				}
+			}
+		}
+	}
+}
+
+// What iptables cannot do is said.
+func TestUnsupported(t *testing.T) {
+	many := Target{}
+	for i := range maxHashed + 1 {
+		many.Backends = append(many.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+	}
+	few := Target{Backends: many.Backends[:maxHashed]}
+	s := State{VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{
+		{Protocol: TCP, Port: 80, Name: "a/b", Scheduler: Maglev},
+		{Protocol: TCP, Port: 81, Scheduler: SourceHash, External: few},
+		{Protocol: TCP, Port: 82, Scheduler: SourceHash, Internal: many},
+		{Protocol: TCP, Port: 83, Scheduler: RoundRobin},
+	}}}}
+	want := []string{
+		"192.0.2.1 tcp/80 a/b: iptables has no Maglev: backends are chosen at random",
+		"192.0.2.1 tcp/82: iptables hashes to 32 backends at most: more are chosen at random",
+	}
+	if diff := cmp.Diff(want, unsupported(s)); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}

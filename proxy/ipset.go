@@ -1,0 +1,250 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// From linux/netfilter/ipset/ip_set.h, which x/sys does not have.
+const (
+	ipsetCreate  = 2
+	ipsetDestroy = 3
+	ipsetList    = 7
+	ipsetAdd     = 9
+	ipsetDel     = 10
+
+	ipsetProtocol = 6 // that of Linux 2.6.39; 7 came with 4.20 and is the same here
+
+	ipsetAttrProtocol = 1
+	ipsetAttrName     = 2
+	ipsetAttrKind     = 3
+	ipsetAttrRevision = 4
+	ipsetAttrFamily   = 5
+	ipsetAttrFlags    = 6
+	ipsetAttrData     = 7
+	ipsetAttrEntries  = 8
+	ipsetAttrLine     = 9
+
+	ipsetAttrIP      = 1
+	ipsetAttrCIDR    = 3
+	ipsetAttrPort    = 4
+	ipsetAttrTimeout = 6
+	ipsetAttrProto   = 7
+	ipsetAttrMaxElem = 19
+	ipsetAttrIP2     = 20
+	ipsetAttrCIDR2   = 21
+
+	ipsetListNames = 1 << 1 // IPSET_FLAG_LIST_SETNAME
+
+	// maxEntries bounds each set. The kernel takes memory only for what is in it.
+	maxEntries = 1 << 20
+)
+
+// ipsetErrors are the errors of ipset that no errno has.
+var ipsetErrors = map[unix.Errno]string{
+	4097: "ipset: protocol error",
+	4098: "ipset: this kernel has no set of that type",
+	4099: "ipset: no more sets can be created",
+	4100: "ipset: the set is used by rules",
+	4102: "ipset: a set of that name has another type",
+	4103: "ipset: the entry exists, or does not",
+	4109: "ipset: the set is full",
+}
+
+// ipset does one request, whose attributes body appends after the set's name.
+func (s *socket) ipset(command uint8, flags uint16, f setID, name string, body func(e *encoder)) error {
+	s.seq++
+	var e encoder
+	e.message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.seq, nfFamily(f), func() {
+		e.bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
+		e.string(ipsetAttrName, name)
+		if body != nil {
+			body(&e)
+		}
+	})
+	if err := s.send(e.b); err != nil {
+		return err
+	}
+	for r, err := range s.replies(false) {
+		if err != nil {
+			return err
+		}
+		if r.kind == unix.NLMSG_ERROR && r.seq == s.seq {
+			return ipsetError(name, r.errno())
+		}
+	}
+	return errUnanswered
+}
+
+func ipsetError(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var errno unix.Errno
+	if errors.As(err, &errno) && ipsetErrors[errno] != "" {
+		return fmt.Errorf("set %s: %s", name, ipsetErrors[errno])
+	}
+	return fmt.Errorf("set %s: %w", name, err)
+}
+
+// createSet makes a set; that it exists in this very form is no error. Entries
+// live for the timeout in seconds, or for ever if that is 0.
+func (s *socket) createSet(name, kind string, f setID, timeout uint32) error {
+	return s.ipset(ipsetCreate, unix.NLM_F_CREATE, f, name, func(e *encoder) {
+		e.string(ipsetAttrKind, kind)
+		e.bytes(ipsetAttrRevision, []byte{0})
+		e.bytes(ipsetAttrFamily, []byte{nfFamily(f)})
+		at := e.open(ipsetAttrData)
+		e.uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
+		if timeout > 0 {
+			e.uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, timeout)
+		}
+		e.shut(at)
+	})
+}
+
+// destroySet deletes a set that no rule refers to. That there is none is no error.
+func (s *socket) destroySet(name string) error {
+	err := s.ipset(ipsetDestroy, 0, 0, name, nil)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+// changeEntries adds or deletes entries that are sorted by set. What is already as
+// it shall be is no error.
+func (s *socket) changeEntries(command uint8, all []entry) error {
+	for len(all) > 0 {
+		first := all[0]
+		name := setName(first.set, first.family())
+		n := 0
+		err := s.ipset(command, 0, first.family(), name, func(e *encoder) {
+			at := e.open(ipsetAttrEntries)
+			for n < len(all) && all[n].set == first.set && all[n].family() == first.family() && len(e.b)-at < maxElementList {
+				all[n].encode(e)
+				n++
+			}
+			e.shut(at)
+			e.uint32(ipsetAttrLine, 0)
+		})
+		if err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+func (e entry) encode(to *encoder) {
+	at := to.open(ipsetAttrData)
+	encodeIP(to, ipsetAttrIP, e.addr.Addr())
+	if setShapes[e.set].kind == "hash:net" {
+		to.bytes(ipsetAttrCIDR, []byte{byte(e.addr.Bits())})
+	}
+	if e.port.port != 0 {
+		to.bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port.port))
+		to.bytes(ipsetAttrProto, []byte{byte(e.port.proto)})
+	}
+	if e.net.IsValid() {
+		encodeIP(to, ipsetAttrIP2, e.net.Addr())
+		to.bytes(ipsetAttrCIDR2, []byte{byte(e.net.Bits())})
+	}
+	to.shut(at)
+}
+
+func encodeIP(e *encoder, t uint16, a netip.Addr) {
+	at := e.open(t)
+	e.bytes(uint16(family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
+	e.shut(at)
+}
+
+// setNames lists the sets that are ours.
+func (s *socket) setNames() ([]string, error) {
+	var names []string
+	err := s.listSets("", func(data []byte) {
+		if name := cstring(attribute(data, ipsetAttrName)); strings.HasPrefix(name, setPrefix) {
+			names = append(names, name)
+		}
+	})
+	return names, err
+}
+
+// setEntries lists what is in a set; nothing if there is none.
+func (s *socket) setEntries(m member, f setID) ([]entry, error) {
+	var all []entry
+	name := setName(m, f)
+	err := s.listSets(name, func(data []byte) {
+		if cstring(attribute(data, ipsetAttrName)) != name {
+			return
+		}
+		for _, item := range attributes(attribute(data, ipsetAttrEntries)) {
+			all = append(all, parseEntry(m, item))
+		}
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// listSets lists one set with its entries, or the names of all.
+func (s *socket) listSets(name string, each func(data []byte)) error {
+	var e encoder
+	e.bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
+	if name != "" {
+		e.string(ipsetAttrName, name)
+	} else {
+		e.uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, ipsetListNames)
+	}
+	if err := s.dump(unix.NFNL_SUBSYS_IPSET, ipsetList, unix.NFPROTO_IPV4, e.b, each); err != nil {
+		return fmt.Errorf("list sets: %w", err)
+	}
+	return nil
+}
+
+func parseEntry(m member, data []byte) entry {
+	e := entry{set: m}
+	var addr, net netip.Addr
+	var bits, netBits int
+	for t, v := range attributes(data) {
+		switch {
+		case t == ipsetAttrIP:
+			addr = parseIP(v)
+		case t == ipsetAttrIP2:
+			net = parseIP(v)
+		case t == ipsetAttrCIDR && len(v) == 1:
+			bits = int(v[0])
+		case t == ipsetAttrCIDR2 && len(v) == 1:
+			netBits = int(v[0])
+		case t == ipsetAttrPort && len(v) == 2:
+			e.port.port = binary.BigEndian.Uint16(v)
+		case t == ipsetAttrProto && len(v) == 1:
+			e.port.proto = Protocol(v[0])
+		}
+	}
+	if bits == 0 {
+		bits = addr.BitLen()
+	}
+	e.addr = netip.PrefixFrom(addr, bits)
+	if net.IsValid() {
+		if netBits == 0 {
+			netBits = net.BitLen()
+		}
+		e.net = netip.PrefixFrom(net, netBits)
+	}
+	return e
+}
+
+func parseIP(nested []byte) netip.Addr {
+	for _, v := range attributes(nested) {
+		a, _ := netip.AddrFromSlice(v)
+		return a
+	}
+	return netip.Addr{}
+}

@@ -1,0 +1,185 @@
+package proxy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A member is one of the sets of addresses that the rules of iptables ask. Each
+// exists for both families. Sets are what changes without a change of rules.
+type member uint8
+
+const (
+	memberVIPs member = iota
+	memberOwned
+	memberClients
+	memberNever
+	memberLimited
+	memberSources
+	memberExternalDrop
+	memberInternalDrop
+	memberExternalReject
+	memberInternalReject
+	memberCount
+)
+
+// A setShape is what a set of the kernel's ipset holds.
+type setShape struct {
+	name string
+	kind string // in ipset's words
+}
+
+var setShapes = [memberCount]setShape{
+	memberVIPs:           {"fanfare-vips", "hash:ip"},
+	memberOwned:          {"fanfare-owned", "hash:net"},
+	memberClients:        {"fanfare-clients", "hash:net"},
+	memberNever:          {"fanfare-never", "hash:net"},
+	memberLimited:        {"fanfare-limited", "hash:ip,port"},
+	memberSources:        {"fanfare-sources", "hash:ip,port,net"},
+	memberExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
+	memberInternalDrop:   {"fanfare-idrop", "hash:ip,port"},
+	memberExternalReject: {"fanfare-xreject", "hash:ip,port"},
+	memberInternalReject: {"fanfare-ireject", "hash:ip,port"},
+}
+
+const (
+	setPrefix    = "fanfare-"
+	affinityKind = "hash:ip"
+)
+
+// affinityPrefix begins the names of the sets that remember clients of a family.
+func affinityPrefix(f setID) string { return setPrefix + "aff" + string("46"[f]) + "-" }
+
+func setName(m member, f setID) string { return setShapes[m].name + string("46"[f]) }
+
+// An entry is what is in a set.
+type entry struct {
+	set  member
+	addr netip.Prefix // of one address where the set has no networks
+	port port         // zero where the set has none
+	net  netip.Prefix // of the client; zero where the set has none
+}
+
+func (e entry) family() setID { return family(e.addr.Addr()) }
+
+// compare orders by set and family, as changeEntries needs them.
+func (e entry) compare(o entry) int {
+	return cmp.Or(
+		cmp.Compare(e.set, o.set), e.addr.Addr().Compare(o.addr.Addr()), cmp.Compare(e.addr.Bits(), o.addr.Bits()),
+		cmp.Compare(e.port.proto, o.port.proto), cmp.Compare(e.port.port, o.port.port),
+		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()))
+}
+
+func (e entry) String() string {
+	s := setName(e.set, e.family()) + " " + prefixText(e.addr)
+	if e.port.port != 0 {
+		s += fmt.Sprintf(",%s:%d", e.port.proto, e.port.port)
+	}
+	if e.net.IsValid() {
+		s += "," + e.net.String()
+	}
+	return s
+}
+
+// sharedEntries is those that belong to no VIP.
+func sharedEntries(s State) []entry {
+	var all []entry
+	for m, prefixes := range map[member][]netip.Prefix{memberOwned: s.Owned, memberClients: s.Clients.CIDRs, memberNever: s.SNAT.Never} {
+		for _, p := range prefixes {
+			for _, half := range halves(p) {
+				all = append(all, entry{set: m, addr: half})
+			}
+		}
+	}
+	return all
+}
+
+// halves splits the prefix of all addresses, which ipset can not hold.
+func halves(p netip.Prefix) []netip.Prefix {
+	if p.Bits() > 0 {
+		return []netip.Prefix{p}
+	}
+	upper := p.Addr().AsSlice()
+	upper[0] = 0x80
+	a, _ := netip.AddrFromSlice(upper)
+	return []netip.Prefix{netip.PrefixFrom(p.Addr(), 1), netip.PrefixFrom(a, 1)}
+}
+
+// vipEntries is those of one VIP, whose address all have.
+func vipEntries(v *VIP) []entry {
+	if v == nil {
+		return nil
+	}
+	addr := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
+	all := []entry{{set: memberVIPs, addr: addr}}
+	for i := range v.Frontends {
+		fe := &v.Frontends[i]
+		e := entry{addr: addr, port: port{fe.Protocol, fe.Port}}
+		add := func(m member, when bool) {
+			if e.set = m; when {
+				all = append(all, e)
+			}
+		}
+		add(memberExternalDrop, fe.External.misses(Drop))
+		add(memberExternalReject, fe.External.misses(Reject))
+		add(memberInternalDrop, fe.Internal.misses(Drop))
+		add(memberInternalReject, fe.Internal.misses(Reject))
+		if !fe.fenced(v.Addr) {
+			continue
+		}
+		add(memberLimited, true)
+		for _, e.net = range fe.Sources {
+			add(memberSources, family(e.net.Addr()) == family(v.Addr))
+		}
+	}
+	return all
+}
+
+func (t *Target) misses(m Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
+
+// affinities is the sets that the frontends of a VIP remember their clients in, and
+// for how long.
+func affinities(to map[string]affinitySet, v *VIP) {
+	if v == nil {
+		return
+	}
+	for i := range v.Frontends {
+		fe := &v.Frontends[i]
+		if fe.Affinity == 0 {
+			continue
+		}
+		for _, t := range []*Target{&fe.External, &fe.Internal} {
+			for _, b := range t.Backends {
+				to[affinityName(v, fe, b)] = affinitySet{family(v.Addr), fe.Affinity}
+			}
+		}
+	}
+}
+
+type affinitySet struct {
+	family  setID
+	timeout time.Duration
+}
+
+// without is the entries of a that are not in b.
+func (a entrySet) without(b entrySet) []entry {
+	var out []entry
+	for e := range a {
+		if !b[e] {
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, entry.compare)
+	return out
+}
+
+type entrySet map[entry]bool
+
+func (a entrySet) add(all ...entry) {
+	for _, e := range all {
+		a[e] = true
+	}
+}

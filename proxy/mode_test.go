@@ -1,0 +1,141 @@
+package proxy
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// testMode is the mode of the Proxies that a test makes. A test in a namespace
+// is a process of its own.
+var testMode = ModeNFTables
+
+// backends of iptables, one of which a node may have alone.
+var xtBackends = []string{"iptables-nft", "iptables-legacy"}
+
+// onEach runs a test of what packets meet with each renderer, in a namespace of its
+// own.
+func onEach(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Run("nftables", func(t *testing.T) { inNamespace(t, f) })
+	onIPTables(t, f)
+}
+
+// onIPTables runs a test with each iptables, on a machine that has no other.
+func onIPTables(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	for _, backend := range xtBackends {
+		t.Run(backend, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T) {
+				onlyPrograms(t, backend)
+				testMode = ModeIPTables
+				f(t)
+			})
+		})
+	}
+}
+
+// onlyPrograms leaves this process the programs of one iptables, and nft for what
+// tests do with it. Without a backend it leaves none.
+func onlyPrograms(t *testing.T, backend string) {
+	t.Helper()
+	if err := os.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "xtables.lock")); err != nil {
+		t.Fatal(err)
+	}
+	if backend == "iptables-legacy" {
+		legacyOrSkip(t)
+	}
+	names := []string{"nft"}
+	for _, family := range []string{"", strings.Replace(backend, "ip", "ip6", 1)} {
+		for _, part := range []string{"", "-save", "-restore"} {
+			if backend != "" {
+				names = append(names, strings.TrimSpace(orElse(family, backend)+part))
+			}
+		}
+	}
+	keepPrograms(t, names...)
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// keepPrograms leaves this process programs by name, and no others.
+func keepPrograms(t *testing.T, names ...string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range names {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			nstest.Missing(t, err.Error())
+		}
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Setenv("PATH", dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkChains compares what iptables and the sets hold with what s means.
+func checkChains(t *testing.T, s State) {
+	t.Helper()
+	sock, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.close()
+	x := &xtRenderer{sock: sock}
+	names, err := sock.setNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range xtPrograms() {
+		f := i.family()
+		x.programs[f] = &i
+		k, entries, err := x.read(context.Background(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := x.plan(k, entries, s, f)
+		remembered := affinityPlan(&plan, names, s, f)
+		if script, _ := plan.script(); script != "" || len(plan.add) > 0 || len(plan.del) > 0 || !remembered {
+			t.Fatalf("%s differs: %s\n%s\ncreate %v destroy %v", i.name, plan.damage(), script, plan.create, plan.destroy)
+		}
+	}
+	for _, name := range names {
+		if slices.Contains([]string{probeSet(0), probeSet(1)}, name) {
+			t.Errorf("set %s was left", name)
+		}
+	}
+}
+
+// xtCount is how many packets of both families matched rules that begin so.
+func xtCount(t *testing.T, rule string) (n int) {
+	t.Helper()
+	for _, i := range xtPrograms() {
+		save, err := i.run(t.Context(), "", "-save", "-c")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(save) {
+			counts, line, _ := strings.Cut(line, " ")
+			packets, _, _ := strings.Cut(strings.TrimPrefix(counts, "["), ":")
+			if one, err := strconv.Atoi(packets); err == nil && strings.HasPrefix(line, rule) {
+				n += one
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,276 @@
+package proxy
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// traces says what of ours is in the kernel.
+func traces(t *testing.T) (found []string) {
+	t.Helper()
+	s, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	if got, err := readTable(s, false); err != nil || got.found {
+		found = append(found, "table")
+	}
+	for _, i := range xtPrograms() {
+		save, err := i.saveAll(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(save, xtPrefix) || strings.Contains(save, xtMade) {
+			found = append(found, i.name)
+		}
+	}
+	names, err := s.setNames()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) > 0 {
+		found = append(found, "sets")
+	}
+	return found
+}
+
+// Whoever forwards next takes over without a connection lost, and of what was before
+// nothing is left: from one mode to the other, and from one iptables to the other.
+func TestModesFollowOneAnother(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		everything := os.Getenv("PATH")
+		s := packetState(LocalClients{})
+		nft, legacy := []string{"iptables-nft", "ip6tables-nft", "sets"}, []string{"iptables-legacy", "ip6tables-legacy", "sets"}
+		var conn net.Conn
+		for i, step := range []struct {
+			mode    Mode
+			backend string // which others do not see
+			want    []string
+		}{
+			{ModeNFTables, "", []string{"table"}},
+			{ModeIPTables, "iptables-nft", nft},
+			{ModeNFTables, "", []string{"table"}},
+			{ModeIPTables, "iptables-legacy", legacy},
+			{ModeNFTables, "", []string{"table"}},
+		} {
+			if err := os.Setenv("PATH", everything); err != nil {
+				t.Fatal(err)
+			}
+			if step.backend != "" {
+				onlyPrograms(t, step.backend)
+			}
+			testMode = step.mode
+			p := newProxy(t)
+			if want := []netip.Addr{at("vip", 0), at("vip", 1)}; i > 0 && !slices.Equal(p.Adopted(), want) {
+				t.Errorf("step %d adopted %v, want %v", i, p.Adopted(), want)
+			}
+			stop, lost := make(chan struct{}), make(chan string)
+			if i > 0 {
+				go l.knock(stop, lost)
+			}
+			mustSet(t, p, s)
+			if i == 0 {
+				conn = l.connect(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), portRemote))
+			}
+			if got := l.ask(conn); got != "remote saw node" {
+				t.Errorf("step %d: an open connection: %s", i, got)
+			}
+			if i > 0 {
+				close(stop)
+				if bad := <-lost; bad != "" {
+					t.Errorf("step %d, while %s took over: %s", i, step.mode, bad)
+				}
+			}
+			if err := os.Setenv("PATH", everything); err != nil {
+				t.Fatal(err)
+			}
+			if got := traces(t); !slices.Equal(got, step.want) {
+				t.Errorf("step %d: %s leaves %v, want %v", i, step.mode, got, step.want)
+			}
+			if st := p.Status(); st.Mode != step.mode || st.ModeError != "" || st.ModeReason != "" {
+				t.Errorf("step %d: status %+v", i, st)
+			}
+			p.Close()
+		}
+		if err := Cleanup(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := traces(t); len(got) > 0 {
+			t.Errorf("cleanup left %v", got)
+		}
+	})
+}
+
+// What each mode leaves, Cleanup takes away, of both iptables.
+func TestCleanupOfIPTables(t *testing.T) {
+	onIPTables(t, func(t *testing.T) {
+		p := newProxy(t)
+		mustSet(t, p, packetState(LocalClients{}))
+		p.Close()
+		if got := traces(t); len(got) != 3 {
+			t.Errorf("there are %v", got)
+		}
+		if err := Cleanup(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := traces(t); len(got) > 0 {
+			t.Errorf("cleanup left %v", got)
+		}
+	})
+}
+
+// Auto takes nftables, and without its program the iptables that there is, and says
+// why. Without either it says what is missing of both.
+func TestModeAuto(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		programs []string
+		mode     Mode
+		used     []string
+		why      string // in the status, or else in the error
+	}{
+		{"all", []string{"nft", "iptables-nft-restore", "iptables-nft-save"}, ModeNFTables, nil, ""},
+		{"no nft", []string{"iptables-nft-restore", "iptables-nft-save"}, ModeIPTables, []string{"iptables-nft"}, "program nft"},
+		{"old names", []string{"iptables-restore", "iptables-save", "ip6tables-restore", "ip6tables-save"}, ModeIPTables, []string{"iptables", "ip6tables"}, "program nft"},
+		{"nothing", nil, "", nil, "no program iptables-restore"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T) {
+				onlyPrograms(t, "")
+				keepPrograms(t, tc.programs...)
+				p, err := New(t.Context(), Options{Mode: ModeAuto})
+				if tc.mode == "" {
+					if err == nil || !strings.Contains(err.Error(), tc.why) || !strings.Contains(err.Error(), "program nft") {
+						t.Errorf("%v; want one that says what is missing", err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				st := p.Status()
+				if st.Mode != tc.mode || !slices.Equal(st.Programs, tc.used) || !strings.Contains(st.ModeReason, tc.why) || (tc.why == "") != (st.ModeReason == "") {
+					t.Errorf("mode %s, programs %v, because %q; want %s, %v, %q", st.Mode, st.Programs, st.ModeReason, tc.mode, tc.used, tc.why)
+				}
+				s := packetState(LocalClients{})
+				if len(tc.used) == 1 {
+					// One family without iptables does not stop the other.
+					if err := p.Set(t.Context(), s); err == nil || !strings.Contains(err.Error(), "2001:db8::1") {
+						t.Errorf("a VIP of a family without iptables: %v", err)
+					}
+					s.VIPs = s.VIPs[:1]
+				}
+				mustSet(t, p, s)
+			})
+		})
+	}
+}
+
+// A kernel that lacks something is asked rule by rule, and the answer has the names
+// by which it can be had.
+func TestModeSaysWhatIsMissing(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		i := iptables{name: "iptables-nft"}
+		if err := i.lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
+			// The rules about a set need the set, which nobody has made here.
+			t.Errorf("%v; want it to name the match set alone", err)
+		}
+		if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, probeChain) {
+			t.Errorf("a trace of the search: %v\n%s", err, save)
+		}
+	})
+}
+
+// Whatever somebody does to the chains, the jumps to them and the sets is found and
+// repaired, and Status says what it was. Changes of iptables-nft are heard of, those
+// of the old interface and of sets found by the next full check.
+func TestRepairOfIPTables(t *testing.T) {
+	onIPTables(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		mustSet(t, p, s)
+		name := strings.TrimSuffix(p.Status().Programs[0], "6tables")
+		heard := name == "iptables-nft"
+		for _, tc := range []struct {
+			name, command, found string
+			unheard              bool
+		}{
+			{"a jump is deleted", "-t nat -D PREROUTING 1", "table nat does not lead to our chains first", false},
+			{"somebody comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", "table nat does not lead to our chains first", false},
+			{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1", false},
+			{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", "1 chains missing or changed, such as FANFARE-REFUSE", false},
+			{"a chain is added", "-t nat -N FAN-mine", "1 unknown chains, such as FAN-mine", false},
+			{"a table is flushed", "-t nat -F", "chains missing or changed", false},
+			{"the set of VIPs is flushed", "", "1 entries missing, such as fanfare-vips4 192.0.2.1", true},
+		} {
+			before := p.Status().Repairs
+			if tc.command == "" {
+				for f := range setID(2) {
+					if err := p.sock.ipset(4, 0, f, setName(memberVIPs, f), nil); err != nil { // IPSET_CMD_FLUSH
+						t.Fatal(err)
+					}
+				}
+			} else {
+				iptablesRun(t, name+" "+tc.command)
+			}
+			if heard && !tc.unheard {
+				awaitDisturbed(t, p, tc.name)
+			} else {
+				p.Recheck()
+			}
+			mustSet(t, p, s)
+			checkKernel(t, s)
+			got := p.Status()
+			if got.Repairs != before+1 || !strings.Contains(got.Found, tc.found) {
+				t.Errorf("%s: %d repairs, found %q; want one and %q", tc.name, got.Repairs-before, got.Found, tc.found)
+			}
+			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" {
+				t.Errorf("%s: afterwards: %s", tc.name, got)
+			}
+		}
+		// Nothing of that was our own.
+		p.Recheck()
+		before := p.Status()
+		mustSet(t, p, s)
+		if got := p.Status(); got.Repairs != before.Repairs || got.Generation != before.Generation {
+			t.Errorf("a check repaired %q", got.Found)
+		}
+	})
+}
+
+// What others do in iptables is none of our business, nor is what we do ourselves
+// news to us.
+func TestOthersDoNotDisturbIPTables(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		onlyPrograms(t, "iptables-nft")
+		testMode = ModeIPTables
+		p := newProxy(t)
+		w := newWorld(3)
+		s := State{Node: "n1"}
+		for range 5 {
+			s = w.next(s)
+			mustSet(t, p, s)
+		}
+		iptablesRun(t, "iptables-nft -t nat -N KUBE-SERVICES")
+		iptablesRun(t, "iptables-nft -t nat -A KUBE-SERVICES -d 10.96.0.1 -j ACCEPT")
+		iptablesRun(t, "iptables-nft -t mangle -A PREROUTING -j ACCEPT")
+		for told := false; !told; told = p.watch.dirty.Load() {
+			// What comes now is told after all that came before.
+			iptablesRun(t, "iptables-nft -t nat -A POSTROUTING -j KUBE-SERVICES")
+			awaitDisturbed(t, p, "a change")
+		}
+		before := p.Status()
+		mustSet(t, p, s)
+		if got := p.Status(); got.Repairs != before.Repairs || got.Generation != before.Generation {
+			t.Errorf("repaired %q", got.Found)
+		}
+	})
+}

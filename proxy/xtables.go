@@ -1,0 +1,328 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// errRefused is why an update is tried again from what the kernel has.
+var errRefused = errors.New("iptables-restore refused an update")
+
+// An xtRenderer is the renderer that writes chains of iptables, and sets that
+// they ask.
+type xtRenderer struct {
+	log     *slog.Logger
+	metrics *metrics
+	record  *record
+	watch   *watch
+	sock    *socket
+
+	// programs are those of IPv4 and IPv6; nil where there is none that works, for
+	// the reason in missing.
+	programs [2]*iptables
+	missing  [2]error
+	// loose: a program shows rules in other words than they were written in.
+	// Then only their number is compared.
+	loose bool
+}
+
+// An xtPlan is what to do to one family.
+type xtPlan struct {
+	write   map[string]chainSet // by table; chains that exist are replaced
+	drop    map[string][]string
+	jumps   map[string][]string // lines for chains of others
+	add     []entry
+	del     []entry
+	create  map[string]affinitySet
+	destroy []string
+}
+
+func (x *xtRenderer) vips() ([]netip.Addr, error) {
+	var all []netip.Addr
+	for f := range setID(2) {
+		entries, err := x.sock.setEntries(memberVIPs, f)
+		if errors.Is(err, unix.EINVAL) {
+			return nil, nil // this kernel has no sets
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			all = append(all, e.addr.Addr())
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return all, nil
+}
+
+func (x *xtRenderer) update(ctx context.Context, u step) error {
+	for f := range setID(2) {
+		plan := planStep(u, f)
+		if x.programs[f] == nil {
+			if err := x.unneeded(u.want, f); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := x.apply(ctx, f, plan); err != nil {
+			return fmt.Errorf("%w: %w", errRefused, err)
+		}
+	}
+	x.record.unsupported(unsupported(u.want))
+	return nil
+}
+
+// unneeded is an error if s has addresses of a family that has no iptables.
+func (x *xtRenderer) unneeded(s State, f setID) error {
+	if vips := ofFamily(s.VIPs, f); len(vips) > 0 {
+		return fmt.Errorf("vip %s: no iptables for its family: %w", vips[0].Addr, x.missing[f])
+	}
+	return nil
+}
+
+// planStep compares two States by what changed between them.
+func planStep(u step, f setID) xtPlan {
+	have, want := u.have, u.want
+	if have.SNAT.flag() != want.SNAT.flag() || have.Node != want.Node {
+		return planTables(xtState(have, f), xtState(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
+	}
+	before, after := make(chainSet), make(chainSet)
+	haveEntries, wantEntries := make(entrySet), make(entrySet)
+	var had, has []*VIP
+	leaves, strays := false, !sameShared(have, want)
+	for _, c := range u.vips {
+		if c.family() != f {
+			continue
+		}
+		c.render(have, before, c.have)
+		c.render(want, after, c.want)
+		haveEntries.add(vipEntries(c.have)...)
+		wantEntries.add(vipEntries(c.want)...)
+		had, has = append(had, c.have), append(has, c.want)
+		leaves = leaves || c.turns()
+		strays = strays || c.strays(want.Owned)
+	}
+	if leaves {
+		for _, s := range []side{external, internal} {
+			xtTree(s).add(before, ofFamily(have.VIPs, f))
+			xtTree(s).add(after, ofFamily(want.VIPs, f))
+		}
+	}
+	a, b := map[string]chainSet{"nat": before}, map[string]chainSet{"nat": after}
+	if strays {
+		haveEntries.add(ofEntries(sharedEntries(have), f)...)
+		wantEntries.add(ofEntries(sharedEntries(want), f)...)
+		merge(a, xtShared(have, f))
+		merge(b, xtShared(want, f))
+	}
+	return planTables(a, b).entries(haveEntries, wantEntries).remember(had, has, f)
+}
+
+func (c vipChange) family() setID {
+	if c.want != nil {
+		return family(c.want.Addr)
+	}
+	return family(c.have.Addr)
+}
+
+func (c vipChange) render(s State, to chainSet, v *VIP) {
+	if v != nil {
+		xtRender{node: s.Node, mark: s.SNAT.flag()}.vip(to, v)
+	}
+}
+
+// turns says whether the tree leads elsewhere after the change.
+func (c vipChange) turns() bool {
+	if c.have == nil || c.want == nil {
+		return true
+	}
+	return slices.ContainsFunc([]side{external, internal}, func(s side) bool {
+		return !slices.Equal(xtLeaf(s, c.have), xtLeaf(s, c.want))
+	})
+}
+
+func merge(to, from map[string]chainSet) {
+	for table, chains := range from {
+		if to[table] == nil {
+			to[table] = make(chainSet)
+		}
+		maps.Copy(to[table], chains)
+	}
+}
+
+func ofEntries(all []entry, f setID) []entry {
+	return slices.DeleteFunc(all, func(e entry) bool { return e.family() != f })
+}
+
+func allEntries(s State, f setID) entrySet {
+	all := make(entrySet)
+	all.add(ofEntries(sharedEntries(s), f)...)
+	for _, v := range ofFamily(s.VIPs, f) {
+		all.add(vipEntries(v)...)
+	}
+	return all
+}
+
+// planTables compares chains.
+func planTables(have, want map[string]chainSet) xtPlan {
+	p := xtPlan{write: make(map[string]chainSet), drop: make(map[string][]string)}
+	for _, table := range xtTables {
+		for name, rules := range want[table] {
+			if old, ok := have[table][name]; !ok || !slices.Equal(old, rules) {
+				if p.write[table] == nil {
+					p.write[table] = make(chainSet)
+				}
+				p.write[table][name] = rules
+			}
+		}
+		for name := range have[table] {
+			if _, ok := want[table][name]; !ok {
+				p.drop[table] = append(p.drop[table], name)
+			}
+		}
+	}
+	return p
+}
+
+func (p xtPlan) entries(have, want entrySet) xtPlan {
+	p.add, p.del = want.without(have), have.without(want)
+	return p
+}
+
+// remember compares the sets that clients are remembered in.
+func (p xtPlan) remember(have, want []*VIP, f setID) xtPlan {
+	before, after := make(map[string]affinitySet), make(map[string]affinitySet)
+	for _, v := range have {
+		affinities(before, v)
+	}
+	for _, v := range want {
+		affinities(after, v)
+	}
+	p.create = make(map[string]affinitySet)
+	for name, set := range after {
+		if _, ok := before[name]; !ok && set.family == f {
+			p.create[name] = set
+		}
+	}
+	for name, set := range before {
+		if _, ok := after[name]; !ok && set.family == f {
+			p.destroy = append(p.destroy, name)
+		}
+	}
+	return p
+}
+
+// script is the input for iptables-restore, and how many tables it changes.
+func (p xtPlan) script() (text string, tables int) {
+	var b strings.Builder
+	for _, table := range xtTables {
+		write, drop, jumps := p.write[table], p.drop[table], p.jumps[table]
+		if len(write) == 0 && len(drop) == 0 && len(jumps) == 0 {
+			continue
+		}
+		tables++
+		names := slices.Sorted(maps.Keys(write))
+		fmt.Fprintf(&b, "*%s\n", table)
+		for _, name := range names {
+			// This empties a chain that exists.
+			fmt.Fprintf(&b, ":%s - [0:0]\n", name)
+		}
+		for _, name := range names {
+			for _, rule := range write[name] {
+				fmt.Fprintf(&b, "-A %s %s\n", name, rule)
+			}
+		}
+		for _, line := range jumps {
+			fmt.Fprintln(&b, line)
+		}
+		slices.Sort(drop)
+		for _, verb := range []string{"-F", "-X"} {
+			for _, name := range drop {
+				fmt.Fprintf(&b, "%s %s\n", verb, name)
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.String(), tables
+}
+
+// apply does what a plan says, in an order in which no VIP that is forwarded before
+// and after goes without: a rule finds the sets that it asks, an address is in
+// fanfare-vips when all rules for it are there, and a prefix is in fanfare-owned
+// when its VIPs are known.
+func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
+	start := time.Now()
+	script, tables := p.script()
+	if script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0 {
+		return nil
+	}
+	first, last := splitEntries(p.add)
+	if err := x.createSets(p.create); err != nil {
+		return err
+	}
+	if err := x.sock.changeEntries(ipsetAdd, first); err != nil {
+		return err
+	}
+	if script != "" {
+		if err := x.load(ctx, f, script, tables); err != nil {
+			return err
+		}
+	}
+	if err := x.sock.changeEntries(ipsetAdd, last); err != nil {
+		return err
+	}
+	// Backwards: prefixes go before their VIPs do.
+	slices.Reverse(p.del)
+	if err := x.sock.changeEntries(ipsetDel, p.del); err != nil {
+		return err
+	}
+	for _, name := range p.destroy {
+		if err := x.sock.destroySet(name); err != nil {
+			return err
+		}
+	}
+	x.metrics.transactions.Observe(time.Since(start).Seconds())
+	x.record.transaction()
+	return nil
+}
+
+// splitEntries parts those that rules may ask for at once from those that lead
+// packets to rules.
+func splitEntries(all []entry) (first, last []entry) {
+	for _, e := range all {
+		if e.set == memberVIPs || e.set == memberOwned {
+			last = append(last, e)
+		} else {
+			first = append(first, e)
+		}
+	}
+	return first, last
+}
+
+func (x *xtRenderer) createSets(all map[string]affinitySet) error {
+	for name, set := range all {
+		if err := x.sock.createSet(name, affinityKind, set.family, uint32(set.timeout.Seconds())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// load runs iptables-restore without hearing of it.
+func (x *xtRenderer) load(ctx context.Context, f setID, script string, tables int) error {
+	i := x.programs[f]
+	run := func() error { return i.load(ctx, script) }
+	if i.legacy() {
+		return run() // it tells nobody
+	}
+	return x.watch.deafly(x.sock, uint32(tables), run)
+}

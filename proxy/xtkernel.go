@@ -1,0 +1,444 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// An xtKernel is what one iptables has of ours.
+type xtKernel struct {
+	tables map[string]chainSet
+	// others is the chains of others that ours hang in, with all rules, by table.
+	others map[string]chainSet
+}
+
+// parseSave reads what iptables-save prints.
+func parseSave(save string, f setID) xtKernel {
+	k := xtKernel{tables: make(map[string]chainSet), others: make(map[string]chainSet)}
+	jumps := xtJumps(f)
+	table := ""
+	for line := range strings.Lines(save) {
+		line = strings.TrimSpace(line)
+		verb, rest, _ := strings.Cut(line, " ")
+		switch {
+		case strings.HasPrefix(line, "*"):
+			table = line[1:]
+			k.tables[table], k.others[table] = make(chainSet), make(chainSet)
+		case strings.HasPrefix(verb, ":") && xtOurs(verb[1:]):
+			k.tables[table].add(verb[1:])
+		case verb == "-A":
+			chain, rule, _ := strings.Cut(rest, " ")
+			if xtOurs(chain) {
+				k.tables[table].add(chain, rule)
+			} else if jumps[table][chain] != "" {
+				k.others[table].add(chain, rule)
+			}
+		}
+	}
+	return k
+}
+
+// xtOurs says whether a chain is the renderer's.
+func xtOurs(name string) bool {
+	return strings.HasPrefix(name, xtPrefix) && name != forwardChain || strings.HasPrefix(name, xtMade)
+}
+
+// target is the chain or verdict that a rule leads to.
+func ruleTarget(rule string) string {
+	words := strings.Fields(rule)
+	for i, w := range words[:max(len(words)-1, 0)] {
+		if w == "-j" || w == "-g" {
+			return words[i+1]
+		}
+	}
+	return ""
+}
+
+// jumpLines are what makes each jump to us the first rule of its chain, and the only
+// one; none if it is.
+func (k xtKernel) jumpLines(f setID) map[string][]string {
+	lines := make(map[string][]string)
+	for table, chains := range xtJumps(f) {
+		for chain, jump := range chains {
+			stale := k.jumps(table, chain)
+			if len(stale) == 1 && stale[0] == jump && k.first(table, chain) {
+				continue
+			}
+			for _, rule := range stale {
+				lines[table] = append(lines[table], "-D "+chain+" "+rule)
+			}
+			lines[table] = append(lines[table], "-I "+chain+" 1 "+jump)
+		}
+		slices.Sort(lines[table])
+	}
+	return lines
+}
+
+// jumps are the rules of a chain that lead to ours.
+func (k xtKernel) jumps(table, chain string) []string {
+	var ours []string
+	for _, rule := range k.others[table][chain] {
+		if xtOurs(ruleTarget(rule)) {
+			ours = append(ours, rule)
+		}
+	}
+	return ours
+}
+
+// first says whether nothing before the jump may take a packet from us. Calico's
+// chains do not, and Calico puts them back in front of whatever comes before them.
+func (k xtKernel) first(table, chain string) bool {
+	for _, rule := range k.others[table][chain] {
+		target := ruleTarget(rule)
+		if xtOurs(target) {
+			return true
+		}
+		if !strings.HasPrefix(target, "cali-") {
+			return false
+		}
+	}
+	return false
+}
+
+// unjumpLines take all that leads to our chains out of those of others.
+func (k xtKernel) unjumpLines(f setID) map[string][]string {
+	lines := make(map[string][]string)
+	for table, chains := range xtJumps(f) {
+		for chain := range chains {
+			for _, rule := range k.jumps(table, chain) {
+				lines[table] = append(lines[table], "-D "+chain+" "+rule)
+			}
+		}
+	}
+	return lines
+}
+
+// converge reads each family's chains and sets, and makes them want's.
+func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
+	var out finding
+	x.metrics.dumps.Inc()
+	names, err := x.sock.setNames()
+	if err != nil {
+		return out, err
+	}
+	for f := range setID(2) {
+		if x.programs[f] == nil {
+			if err := x.unneeded(want, f); err != nil {
+				return out, err
+			}
+			continue
+		}
+		found, err := x.convergeFamily(ctx, f, names, have, want)
+		out.had = append(out.had, found.had...)
+		out.leaked = out.leaked || found.leaked
+		if out.found == "" {
+			out.found = found.found
+		}
+		if err != nil {
+			return out, err
+		}
+	}
+	slices.SortFunc(out.had, element.compare)
+	x.record.unsupported(unsupported(want))
+	return out, nil
+}
+
+func (x *xtRenderer) convergeFamily(ctx context.Context, f setID, names []string, have *State, want State) (out finding, err error) {
+	i := x.programs[f]
+	k, entries, err := x.read(ctx, f)
+	if err != nil {
+		return out, err
+	}
+	out.had = heldElements(k.tables["nat"], entries, f)
+	plan := x.plan(k, entries, want, f)
+	remembered := affinityPlan(&plan, names, want, f)
+	script, _ := plan.script()
+	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
+	if have != nil && !clean {
+		out.found = i.name + ": " + x.plan(k, entries, *have, f).damage()
+	}
+	out.leaked = len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
+	if clean {
+		return out, nil
+	}
+	if err := x.createStatic(f); err != nil {
+		return out, err
+	}
+	if err := x.apply(ctx, f, plan); err != nil {
+		return out, err
+	}
+	if script == "" {
+		return out, nil
+	}
+	return out, x.verify(ctx, f, want)
+}
+
+func (x *xtRenderer) read(ctx context.Context, f setID) (xtKernel, entrySet, error) {
+	save, err := x.programs[f].saveAll(ctx)
+	if err != nil {
+		return xtKernel{}, nil, err
+	}
+	entries := make(entrySet)
+	for m := range memberCount {
+		all, err := x.sock.setEntries(m, f)
+		if err != nil {
+			return xtKernel{}, nil, err
+		}
+		entries.add(all...)
+	}
+	return parseSave(save, f), entries, nil
+}
+
+// plan compares the kernel with a State.
+func (x *xtRenderer) plan(k xtKernel, entries entrySet, s State, f setID) xtPlan {
+	have, want := k.tables, xtState(s, f)
+	if x.loose {
+		have = reworded(have, want)
+	}
+	p := planTables(have, want).entries(entries, allEntries(s, f))
+	p.jumps = k.jumpLines(f)
+	return p
+}
+
+// reworded takes chains with the right number of rules for those that are wanted.
+func reworded(have, want map[string]chainSet) map[string]chainSet {
+	out := make(map[string]chainSet)
+	for table, chains := range have {
+		out[table] = maps.Clone(chains)
+		for name, rules := range chains {
+			if w, ok := want[table][name]; ok && len(w) == len(rules) {
+				out[table][name] = w
+			}
+		}
+	}
+	return out
+}
+
+// damage says what a plan is to mend.
+func (p xtPlan) damage() string {
+	var words []string
+	for _, table := range xtTables {
+		if n := len(p.jumps[table]); n > 0 {
+			words = append(words, fmt.Sprintf("table %s does not lead to our chains first", table))
+		}
+		if names := slices.Sorted(maps.Keys(p.write[table])); len(names) > 0 {
+			words = append(words, fmt.Sprintf("table %s: %d chains missing or changed, such as %s", table, len(names), names[0]))
+		}
+		if names := slices.Sorted(slices.Values(p.drop[table])); len(names) > 0 {
+			words = append(words, fmt.Sprintf("table %s: %d unknown chains, such as %s", table, len(names), names[0]))
+		}
+	}
+	if len(p.add) > 0 {
+		words = append(words, fmt.Sprintf("%d entries missing, such as %s", len(p.add), p.add[0]))
+	}
+	if len(p.del) > 0 {
+		words = append(words, fmt.Sprintf("%d unknown entries, such as %s", len(p.del), p.del[0]))
+	}
+	if len(words) == 0 {
+		return "sets missing"
+	}
+	return strings.Join(words, "; ")
+}
+
+// affinityPlan adds the sets that remember clients, and says whether those there are
+// are right. Who is in them is the kernel's business.
+func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
+	*p = p.remember(nil, want.VIPs, f)
+	wanted := maps.Clone(p.create)
+	for _, name := range names {
+		delete(p.create, name)
+	}
+	for _, name := range names {
+		if _, ok := wanted[name]; !ok && strings.HasPrefix(name, affinityPrefix(f)) {
+			p.destroy = append(p.destroy, name)
+		}
+	}
+	return len(p.create) == 0 && len(p.destroy) == 0
+}
+
+func (x *xtRenderer) createStatic(f setID) error {
+	for m := range memberCount {
+		if err := x.sock.createSet(setName(m, f), setShapes[m].kind, f, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verify reads back what was written. An iptables that shows rules in other words
+// would have us write them over and over.
+func (x *xtRenderer) verify(ctx context.Context, f setID, want State) error {
+	k, entries, err := x.read(ctx, f)
+	if err != nil {
+		return err
+	}
+	p := x.plan(k, entries, want, f)
+	if script, _ := p.script(); script == "" {
+		return nil
+	}
+	if !x.loose {
+		x.loose = true
+		if p := x.plan(k, entries, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
+			x.log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.programs[f].name)
+			return nil
+		}
+		x.loose = false
+	}
+	return fmt.Errorf("%s: after it was written: %s", x.programs[f].name, p.damage())
+}
+
+// remove takes away what any iptables of this namespace has of ours, and the sets.
+func (x *xtRenderer) remove(ctx context.Context) error {
+	return errors.Join(removeChains(ctx, nil), removeSets(x.sock))
+}
+
+// removeChains removes them from all programs but those to keep.
+func removeChains(ctx context.Context, keep []string) error {
+	var errs []error
+	for _, i := range xtPrograms() {
+		if slices.Contains(keep, i.name) {
+			continue
+		}
+		save, err := i.saveAll(ctx)
+		if err != nil || !strings.Contains(save, ":"+xtPrefix) {
+			continue // what cannot be asked has nothing
+		}
+		k := parseSave(save, i.family())
+		p := planTables(k.tables, nil)
+		p.jumps = k.unjumpLines(i.family())
+		if script, _ := p.script(); script != "" {
+			errs = append(errs, i.load(ctx, script))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteChains is remove for a process without a Proxy.
+func deleteChains(ctx context.Context) error {
+	s, err := dial()
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	return errors.Join(removeChains(ctx, nil), removeSets(s))
+}
+
+func removeSets(s *socket) error {
+	names, err := s.setNames()
+	if errors.Is(err, unix.EINVAL) {
+		return nil // this kernel has no sets
+	}
+	errs := []error{err}
+	for _, name := range names {
+		errs = append(errs, s.destroySet(name))
+	}
+	return errors.Join(errs...)
+}
+
+// heldElements is what chains and sets mean, in the words of nftables, as far as
+// conntrack's care needs it: which backends new flows were led to.
+func heldElements(nat chainSet, entries entrySet, f setID) []element {
+	var all []element
+	for e := range entries {
+		if e.set == memberVIPs {
+			all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(e.addr.Addr()))})
+		}
+	}
+	for _, s := range []side{external, internal} {
+		h := holder{nat: nat, side: s, family: f}
+		h.visit(xtTree(s).root, netip.Addr{}, 0)
+		all = append(all, h.all...)
+	}
+	slices.SortFunc(all, element.compare)
+	return all
+}
+
+// A holder walks a tree that is in the kernel.
+type holder struct {
+	nat    chainSet
+	side   side
+	family setID
+	all    []element
+}
+
+// maxDepth is more than any tree of ours has: somebody may have led one to itself.
+const maxDepth = 40
+
+func (h *holder) visit(chain string, vip netip.Addr, depth int) {
+	for _, rule := range h.nat[chain] {
+		r := parseRule(rule)
+		if r.dest.IsValid() && r.dest.IsSingleIP() {
+			vip = r.dest.Addr()
+		}
+		switch {
+		case r.port.port != 0 && vip.IsValid():
+			h.frontend(vip, r)
+		case depth < maxDepth && r.target != chain:
+			h.visit(r.target, vip, depth+1)
+		}
+	}
+}
+
+func (h *holder) frontend(vip netip.Addr, r xtRule) {
+	key := encoding(nil).addr(vip).proto(r.port.proto).port(r.port.port)
+	h.all = append(h.all, element{set: h.side.svc + h.family, key: string(key)})
+	var backends []netip.AddrPort
+	for _, chain := range append([]string{r.target}, h.targets(r.target)...) {
+		for _, rule := range h.nat[chain] {
+			if b := parseRule(rule).to; b.Port() != 0 {
+				backends = append(backends, b)
+			}
+		}
+	}
+	slices.SortFunc(backends, netip.AddrPort.Compare)
+	for slot, b := range slices.Compact(backends) {
+		h.all = append(h.all, element{
+			set: h.side.eps + h.family, key: string(slices.Clone(key).slot(slot)), data: string(encoding(nil).addrPort(b)),
+		})
+	}
+}
+
+// targets are the chains that a chain leads to.
+func (h *holder) targets(chain string) (names []string) {
+	for _, rule := range h.nat[chain] {
+		if target := ruleTarget(rule); h.nat[target] != nil {
+			names = append(names, target)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// An xtRule is a rule, as far as the walk needs it.
+type xtRule struct {
+	dest   netip.Prefix
+	port   port
+	target string
+	to     netip.AddrPort
+}
+
+func parseRule(rule string) (r xtRule) {
+	words := strings.Fields(rule)
+	for i, w := range words[:max(len(words)-1, 0)] {
+		switch arg := words[i+1]; w {
+		case "-d":
+			r.dest = parsePrefix(arg)
+		case "-p":
+			r.port.proto = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[arg]
+		case "--dport":
+			_, _ = fmt.Sscan(arg, &r.port.port)
+		case "-g", "-j":
+			r.target = arg
+		case "--to-destination":
+			r.to, _ = netip.ParseAddrPort(arg)
+		}
+	}
+	return r
+}
