@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -114,8 +115,13 @@ func ciliumNodePort() (loaded bool, blind string) {
 		return false, err.Error()
 	}
 	defer f.Close()
+	return nodePortAmong(f)
+}
+
+func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 	programs := false
-	for lines := bufio.NewScanner(f); lines.Scan(); {
+	lines := bufio.NewScanner(symbols)
+	for lines.Scan() {
 		line := lines.Text()
 		if !strings.HasSuffix(line, "[bpf]") {
 			continue
@@ -126,6 +132,9 @@ func ciliumNodePort() (loaded bool, blind string) {
 		if strings.Contains(line, "_tail_nodeport_") {
 			return true, ""
 		}
+	}
+	if err := lines.Err(); err != nil {
+		return false, err.Error()
 	}
 	if !programs {
 		return false, "/proc/kallsyms names no BPF programs, as net.core.bpf_jit_kallsyms=0 has it"
@@ -195,30 +204,35 @@ func (s *survey) route(p *sample) {
 	}
 }
 
-// sysctls reads variables. One that does not exist is zero: of a kernel that does not
-// know it, or of a module that is not loaded.
+// sysctls reads variables. Most that do not exist are as good as zero: of a kernel
+// that does not know them, or of a module that is not loaded.
 func (s *survey) sysctls() {
 	f := &s.facts
-	f.forward4 = s.sysctl("net/ipv4/ip_forward") != 0
-	f.forward6 = s.sysctl("net/ipv6/conf/all/forwarding") != 0
-	f.bridgeNF[0] = s.sysctl("net/bridge/bridge-nf-call-iptables") != 0
-	f.bridgeNF[1] = s.sysctl("net/bridge/bridge-nf-call-ip6tables") != 0
-	f.conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count")
-	f.conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max")
-	strict := s.sysctl("net/ipv4/conf/all/rp_filter")
+	f.forward4 = s.sysctl("net/ipv4/ip_forward", 0) != 0
+	f.forward6 = s.sysctl("net/ipv6/conf/all/forwarding", 0) != 0
+	f.bridgeNF[0] = s.sysctl("net/bridge/bridge-nf-call-iptables", 0) != 0
+	f.bridgeNF[1] = s.sysctl("net/bridge/bridge-nf-call-ip6tables", 0) != 0
+	f.conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
+	f.conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
+	strict := s.sysctl("net/ipv4/conf/all/rp_filter", 0)
 	for i := range f.ways {
 		w := &f.ways[i]
-		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding") != 0
-		w.force6 = s.sysctl("net/ipv6/conf/"+w.name+"/force_forwarding") != 0
-		w.rpFilter = max(strict, s.sysctl("net/ipv4/conf/"+w.name+"/rp_filter"))
-		w.learnt6 = w.learnt6 && s.sysctl("net/ipv6/conf/"+w.name+"/accept_ra") == 1
+		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
+			continue // one of many pods' that serve nothing
+		}
+		// An interface that has gone meanwhile is in nobody's way.
+		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding", 1) != 0
+		w.force6 = s.sysctl("net/ipv6/conf/"+w.name+"/force_forwarding", 0) != 0
+		w.rpFilter = max(strict, s.sysctl("net/ipv4/conf/"+w.name+"/rp_filter", 0))
+		w.learnt6 = w.learnt6 && s.sysctl("net/ipv6/conf/"+w.name+"/accept_ra", 0) == 1
 	}
 }
 
-func (s *survey) sysctl(name string) int {
+// sysctl reads a variable. absent is what one that does not exist stands for.
+func (s *survey) sysctl(name string, absent int) int {
 	b, err := os.ReadFile("/proc/sys/" + name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0
+		return absent
 	}
 	n, parse := 0, error(nil)
 	if err == nil {

@@ -96,6 +96,8 @@ func (c hookedChain) meets(s sample, reply bool) *knownPacket {
 	switch {
 	case c.kind == "nat" && (!before || reply): // asked after ours, or not at all
 		return nil
+	case s.own && reply: // it comes in by no interface
+		return nil
 	case c.hook == hookPrerouting, c.hook == hookForward && !s.own && s.out != "":
 	case c.hook == hookInput && s.own && !reply, c.hook == hookPostrouting && !s.own && !reply:
 	default:
@@ -128,7 +130,7 @@ func (c hookedChain) meets(s sample, reply bool) *knownPacket {
 	return p
 }
 
-// obstacle says in what way the walk is in the way of our traffic.
+// obstacle says in what way the trail shows the chain to be in the way of our traffic.
 func (w *trail) obstacle(base hookedChain, out prospect, p passage) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()

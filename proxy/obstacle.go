@@ -237,7 +237,9 @@ func judgeBridges(f *facts) (all []Obstacle) {
 	for i := range f.ways {
 		w := &f.ways[i]
 		for family := range setID(2) {
-			neighbours := slices.ContainsFunc(f.samples, func(s sample) bool { return s.family == family && s.out == w.name && s.onLink })
+			neighbours := slices.ContainsFunc(f.samples, func(s sample) bool {
+				return s.family == family && s.out == w.name && s.onLink && !s.remote
+			})
 			if !w.bridge || !neighbours || f.bridgeNF[family] || w.called[family] {
 				continue
 			}

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -91,6 +92,7 @@ func TestJudge(t *testing.T) {
 		{"nor for IPv6", node(func(f *facts) { f.bridgeNF[1] = false }),
 			"net.bridge.bridge-nf-call-ip6tables is 0 or absent: a pod on bridge cni0 that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1"},
 		{"this bridge does", node(func(f *facts) { f.bridgeNF[0], f.ways[3].called[0] = false, true }), ""},
+		{"the bridge leads to other nodes", node(func(f *facts) { f.bridgeNF[0], f.samples[1].remote = false, true }), ""},
 		{"pods on the bridge meet by their gateway", node(func(f *facts) { f.bridgeNF[0], f.samples[1].onLink = false, false }), ""},
 
 		{"Calico by eBPF", node(func(f *facts) { f.plugin.calico = true }),
@@ -239,28 +241,75 @@ func TestCalico(t *testing.T) {
 	})
 }
 
-// Cilium shows by an interface, and its mode by the names of its programs.
+// Cilium shows by an interface, and its mode by the names of its programs. What such a
+// program takes, no rule sees.
 func TestCilium(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		n, peer := nstest.Node(t), nstest.New(t, "peer")
-		checkObstacle(t, State{}, "", "")
-		nstest.Link(t, n, ciliumInterface, peer, "a")
-		program := loadProgram(t, "tail_handle_ipv")
-		checkObstacle(t, State{}, "", "")
-		unix.Close(program)
-		program = loadProgram(t, "tail_nodeport_n")
-		checkObstacle(t, State{}, ForeignDataPath, "Cilium")
-		unix.Close(program)
+		l, p := newLab(t), newProxy(t)
+		s := onlyPort(packetState(LocalClients{}), portLocal)
+		mustSet(t, p, s)
+		peer := nstest.New(t, "peer")
+		nstest.Link(t, l.node, ciliumInterface, peer, "a")
+		l.through(t, portLocal, "pod1 saw client")
+		takeArriving(t, "eth0", ciliumInterface, "tail_nodeport_n")
+		l.shut(t, portLocal)
+		checkObstacle(t, s, ForeignDataPath, "Cilium")
 	})
 }
 
-// loadProgram gives the kernel a BPF program that does nothing, and returns what holds
-// it there.
-func loadProgram(t *testing.T, name string) (fd int) {
+// A machine has one list of symbols, whatever tests run on it: what others load must
+// not decide.
+func TestNodePortAmong(t *testing.T) {
+	const kernel = "ffffffffc0000000 t nf_hook_slow\n0000000000000000 t bpf_prog_6deef7357e7b4530\t[bpf]\n"
+	for _, tt := range []struct {
+		what, symbols, blind string
+		loaded               bool
+	}{
+		{"other programs", kernel + "0 t bpf_prog_1_tail_handle_ipv\t[bpf]\n", "", false},
+		{"with types", kernel + "0 t bpf_prog_2_tail_nodeport_nat_ingress_ipv4\t[bpf]\n", "", true},
+		{"without", kernel + "0 t bpf_prog_2_tail_nodeport_n\t[bpf]\n", "", true},
+		{"a function of the kernel", kernel + "0 t x_tail_nodeport_x\n", "", false},
+		{"no programs", "ffffffffc0000000 t nf_hook_slow\n", "/proc/kallsyms names no BPF programs, as net.core.bpf_jit_kallsyms=0 has it", false},
+	} {
+		if loaded, blind := nodePortAmong(strings.NewReader(tt.symbols)); loaded != tt.loaded || blind != tt.blind {
+			t.Errorf("%s: %t, %q", tt.what, loaded, blind)
+		}
+	}
+}
+
+// takeArriving has a BPF program send what comes in by one interface out of another.
+func takeArriving(t *testing.T, in, out, name string) {
 	t.Helper()
-	code := []uint64{0xb7, 0x95} // r0 = 0; exit
-	for i, instruction := range code {
-		code[i] = binary.NativeEndian.Uint64(binary.LittleEndian.AppendUint64(nil, instruction))
+	from, err := rtnetlink.LinkByName(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := rtnetlink.LinkByName(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// r1 = index; r2 = 0; bpf_redirect(r1, r2)
+	program := loadProgram(t, name, 0xb7|1<<8|uint64(to.Attrs().Index)<<32, 0xb7|2<<8, 0x85|23<<32, bpfReturn)
+	t.Cleanup(func() { unix.Close(program) })
+	at := rtnetlink.QdiscAttrs{LinkIndex: from.Attrs().Index, Handle: rtnetlink.MakeHandle(0xffff, 0), Parent: rtnetlink.HANDLE_CLSACT}
+	filter := rtnetlink.FilterAttrs{LinkIndex: from.Attrs().Index, Parent: rtnetlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1}
+	if err := errors.Join(
+		rtnetlink.QdiscAdd(&rtnetlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"}),
+		rtnetlink.FilterAdd(&rtnetlink.BpfFilter{FilterAttrs: filter, Fd: program, Name: name, DirectAction: true}),
+	); err != nil {
+		nstest.Missing(t, fmt.Sprintf("a BPF program at an interface: %v", err))
+	}
+}
+
+// bpfReturn is the last instruction of a program.
+const bpfReturn = 0x95
+
+// loadProgram gives the kernel a BPF program, and returns what holds it there.
+func loadProgram(t *testing.T, name string, instructions ...uint64) (fd int) {
+	t.Helper()
+	code := []uint64{0xb7} // r0 = 0
+	for _, i := range instructions {
+		code = append(code, binary.NativeEndian.Uint64(binary.LittleEndian.AppendUint64(nil, i)))
 	}
 	license := []byte("Apache-2.0\x00")
 	attr := struct { // union bpf_attr of BPF_PROG_LOAD
