@@ -126,7 +126,7 @@ func benchEndpoints(service, generation int) *cluster.Endpoints {
 		e.List = append(e.List, cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
 			Addr: netip.AddrPortFrom(ip, 8080), Ready: true, Serving: true})
 	}
-	e.List[0].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(service >> 8), byte(service)}), 8080)
+	e.List[0].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(service >> 8), byte(service)}), 8080)
 	return e
 }
 
