@@ -31,7 +31,7 @@ type bench struct {
 
 // programs are what is measured, the first of them as a reference for all others.
 func programs() []*program {
-	return []*program{fanfare("Fanfare nftables"), kubeProxy(kube.NFTables), kubeProxy(kube.IPTables)}
+	return []*program{fanfare("Fanfare nftables"), kubeProxy(kube.NFTables), withLegacy(kubeProxy(kube.IPTables))}
 }
 
 // run measures everything. With one Service first: what programs wrote then stays
@@ -158,21 +158,19 @@ func (b *bench) many(ctx context.Context) error {
 // see it replaced; kube-proxy replaces it for every client of a load balancer's
 // address, and leaves it for pods that ask for a cluster IP.
 func (b *bench) proxies(ctx context.Context, base *lane, services int, write func(*program, *node) error) error {
-	for i, p := range programs() {
-		kept := b.vips(services)
-		if i > 0 {
+	for _, p := range programs() {
+		kept, masked := b.vips(services), destinations{tcp: b.vips(services).tcp}
+		if !p.ours {
 			kept = b.clusterIPs(services)
 		}
 		l, err := b.lane(ctx, base, p.name, services, kept, func(n *node) error { return write(p, n) })
-		if err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
-		}
-		masked := destinations{tcp: b.vips(services).tcp}
-		if i > 0 {
+		switch {
+		case err != nil:
+		case p.ours:
+			_, err = b.lane(ctx, base, p.name+maskedTo, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) })
+		default:
 			b.lanes = append(b.lanes, &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp})
-			continue
 		}
-		_, err = b.lane(ctx, base, p.name+maskedTo, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}

@@ -47,7 +47,7 @@ func TestQuick(t *testing.T) {
 	if os.Geteuid() != 0 {
 		missing(errors.New("network namespaces need root"))
 	}
-	for _, program := range []string{"ip", "nft", "iptables"} {
+	for _, program := range []string{"ip", "nft", legacy["iptables"]} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing(err)
 		}
@@ -78,7 +78,7 @@ func TestQuick(t *testing.T) {
 		}
 	}
 	for _, x := range r.Trials {
-		if len(x.Changes) != o.repeats || x.Loaded <= 0 || x.Writing <= 0 || x.Usage.RSS == 0 || x.Kernel == 0 {
+		if len(x.Changes) != 2*o.repeats || x.Loaded <= 0 || x.Writing <= 0 || x.Usage.RSS == 0 || x.Kernel == 0 {
 			t.Errorf("%+v", x)
 		}
 	}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
 // A trial is what a program did with all Services.
@@ -39,7 +41,7 @@ func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err err
 	}
 	t.Writing = time.Duration(m[p.writing] * float64(time.Second))
 	b.log.Info("loaded", "program", p.name, "took", t.Loaded, "writing", t.Writing)
-	if err := b.changes(ctx, on, &t); err != nil {
+	if err := b.changes(ctx, r, &t); err != nil {
 		return t, fmt.Errorf("an endpoint changes: %w", err)
 	}
 	if t.Usage, err = measure.UsageOf(p.name, r.cmd.Process.Pid); err != nil {
@@ -71,7 +73,7 @@ const (
 )
 
 // changes replaces one endpoint of some Service, again and again.
-func (b *bench) changes(ctx context.Context, on *node, t *trial) error {
+func (b *bench) changes(ctx context.Context, r *process, t *trial) error {
 	began := time.Now()
 	for i := range b.repeats {
 		if i >= fewChanges && time.Since(began) > changesLimit {
@@ -82,7 +84,7 @@ func (b *bench) changes(ctx context.Context, on *node, t *trial) error {
 		if err := pause(ctx, b.calm+time.Duration(rand.Int64N(int64(b.calm)))); err != nil {
 			return err
 		}
-		if err := b.change(ctx, on, t); err != nil {
+		if err := b.change(ctx, r, t); err != nil {
 			return err
 		}
 	}
@@ -99,14 +101,25 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (b *bench) change(ctx context.Context, on *node, t *trial) error {
-	ctx, cancel := context.WithTimeout(ctx, changeLimit)
-	defer cancel()
+// change replaces an endpoint by a new one, and that by the old one, so that traffic
+// finds the pods that it expects.
+func (b *bench) change(ctx context.Context, r *process, t *trial) error {
 	b.changed++
 	n := b.changed * 7919 % b.services
-	pods := podsOf(n, b.endpoints)
-	pods[0] = newcomer(b.changed)
-	eyes, err := measure.LookOut(on.Namespace, pods[0].AsSlice())
+	for _, first := range []netip.Addr{newcomer(b.changed), pod(n, 0, b.endpoints)} {
+		pods := podsOf(n, b.endpoints)
+		pods[0] = first
+		if err := b.changeTo(ctx, r, n, pods, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Addr, t *trial) error {
+	ctx, cancel := context.WithTimeout(ctx, changeLimit)
+	defer cancel()
+	inForce, err := r.watch(ctx, pods[0])
 	if err != nil {
 		return err
 	}
@@ -115,13 +128,37 @@ func (b *bench) change(ctx context.Context, on *node, t *trial) error {
 		return err
 	}
 	taken := time.Now()
-	at, err := eyes.Await(ctx)
+	at, err := inForce(ctx)
 	if err != nil {
 		return err
 	}
 	t.Taken = append(t.Taken, taken.Sub(began))
 	t.Changes = append(t.Changes, at.Sub(began))
-	// As it was, so that traffic finds the pods that it expects.
-	pods[0] = pod(n, 0, b.endpoints)
-	return b.api.move(ctx, n, pods)
+	return nil
+}
+
+// watch returns a function that waits until the rules lead to a pod, and says when
+// they did: by the kernel's word or, where it tells nobody, by the program's.
+func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(context.Context) (time.Time, error), err error) {
+	if p.written == nil {
+		eyes, err := measure.LookOut(p.on.Namespace, pod.AsSlice())
+		if err != nil {
+			return nil, err
+		}
+		return eyes.Await, nil
+	}
+	before, err := p.metrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (at time.Time, err error) {
+		err = lab.Await(ctx, changeLimit, p.name, func() error {
+			m, err := p.metrics(ctx)
+			if at = time.Now(); err == nil && p.written(m) == p.written(before) {
+				err = errors.New("it has not written since")
+			}
+			return err
+		})
+		return at, err
+	}, nil
 }

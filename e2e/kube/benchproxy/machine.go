@@ -46,7 +46,7 @@ func describe(ctx context.Context, b *bench) (m machine, err error) {
 		{&m.Kubernetes, "Kubernetes ", []string{b.tools, "kube-proxy", "--version"}},
 		{&m.Fanfare, "fanfare version ", []string{b.binary, "--version"}},
 		{&m.NFT, "", []string{"nft", "--version"}},
-		{&m.IPTables, "", []string{"iptables", "--version"}},
+		{&m.IPTables, "", []string{legacy["iptables"], "--version"}},
 	} {
 		line, err := measure.FirstLine(ctx, f.command...)
 		*f.to, errs = strings.TrimPrefix(line, f.cut), append(errs, err)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 // A program is one of those that are measured.
 type program struct {
 	name string
+	ours bool // Fanfare, which translates for load balancers' addresses alone
 	// args is the command on a node that is called so in the cluster; what it needs
 	// is written to files whose paths begin with base.
 	args func(b *bench, nodeName, base string) ([]string, error)
@@ -29,13 +31,18 @@ type program struct {
 	dial func(ctx context.Context, p *process) (net.Conn, error)
 	// loaded says what in the metrics is when so many Services are in the kernel.
 	loaded func(metrics map[string]float64, services int) bool
+	// env is what its environment has besides this process's.
+	env func(b *bench) ([]string, error)
+	// written is the time of the last change by the program's own account, for one
+	// whose kernel tells nobody of changes; nil: the kernel does.
+	written func(metrics map[string]float64) float64
 	// writing names the metric of the time that it has spent on writing rules.
 	writing string
 }
 
 func fanfare(name string, flags ...string) *program {
 	return &program{
-		name: name,
+		name: name, ours: true,
 		args: func(b *bench, nodeName, base string) ([]string, error) {
 			kubeconfig := base + ".kubeconfig"
 			args := []string{b.binary, "speaker", "--kubeconfig", kubeconfig, "--node-name", nodeName, "--run-dir", base + "-run"}
@@ -66,6 +73,36 @@ conntrack: {maxPerCore: 0}
 nftables: {minSyncPeriod: 1ms}
 iptables: {minSyncPeriod: 1ms}
 `
+
+// legacy are iptables' programs that speak to the kernel's own iptables. The others,
+// which translate to nftables, take a time that grows with the square of the number
+// of chains: kube-proxy would take minutes to load what takes seconds so.
+var legacy = map[string]string{
+	"iptables": "iptables-legacy", "iptables-save": "iptables-legacy-save", "iptables-restore": "iptables-legacy-restore",
+	"ip6tables": "ip6tables-legacy", "ip6tables-save": "ip6tables-legacy-save", "ip6tables-restore": "ip6tables-legacy-restore",
+}
+
+// withLegacy is kube-proxy with those programs first in its path.
+func withLegacy(p *program) *program {
+	p.env = func(b *bench) ([]string, error) {
+		dir := filepath.Join(b.dir, "legacy")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		for name, is := range legacy {
+			path, err := exec.LookPath(is)
+			if err == nil {
+				err = os.Symlink(path, filepath.Join(dir, name))
+			}
+			if err != nil && !errors.Is(err, os.ErrExist) {
+				return nil, err
+			}
+		}
+		return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, nil
+	}
+	p.written = func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] }
+	return p
+}
 
 func kubeProxy(mode kube.ProxyMode) *program {
 	return &program{
@@ -119,6 +156,13 @@ func (b *bench) start(p *program, on *node, nodeName string) (*process, error) {
 	}
 	r.cmd = exec.Command(args[0], args[1:]...)
 	r.cmd.Stdout, r.cmd.Stderr = log, log
+	if p.env != nil {
+		more, err := p.env(b)
+		if err != nil {
+			return nil, err
+		}
+		r.cmd.Env = append(os.Environ(), more...)
+	}
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	r.began = time.Now()
 	if err := on.Do(r.cmd.Start); err != nil {
@@ -159,14 +203,15 @@ func (p *process) awaitLoaded(ctx context.Context, services int) error {
 	return err
 }
 
-// kill ends the process as a crash would: what it wrote stays in the kernel.
+// kill ends the process as a crash would, and those that it has started: what they
+// wrote stays in the kernel.
 func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
 	<-p.done
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	return err
+	return errors.Join(err, p.group.kill())
 }
 
 // A memoryGroup is a control group, by which the kernel accounts for what it
@@ -191,6 +236,22 @@ func newMemoryGroup(name string) (*memoryGroup, error) {
 
 func (g *memoryGroup) add(pid int) error {
 	return os.WriteFile(filepath.Join(g.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+}
+
+// kill ends all processes of the group and waits until they are gone.
+func (g *memoryGroup) kill() error {
+	return lab.Await(context.Background(), 10*time.Second, g.dir, func() error {
+		text, err := os.ReadFile(filepath.Join(g.dir, "cgroup.procs"))
+		if err != nil || len(text) == 0 {
+			return err
+		}
+		for _, f := range strings.Fields(string(text)) {
+			if pid, err := strconv.Atoi(f); err == nil {
+				_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended by itself
+			}
+		}
+		return errors.New("it has processes")
+	})
 }
 
 // kernel is how many bytes the kernel holds for the group.
