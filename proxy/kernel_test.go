@@ -80,7 +80,7 @@ func TestStatesInRandomOrder(t *testing.T) {
 			states = append(states, w.next(states[len(states)-1]))
 		}
 		visit := slices.Clone(states)
-		for range 100 {
+		for range 40 {
 			visit = append(visit, pick(w, states...))
 		}
 		for _, s := range visit {

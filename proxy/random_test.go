@@ -89,10 +89,10 @@ func (w world) frontend(vip netip.Addr, p Protocol, port uint16) Frontend {
 		f.Internal = f.External
 	}
 	f.Scheduler = pick(w, Random, RoundRobin, SourceHash)
-	if w.IntN(20) == 0 { // its table is large
+	if w.IntN(60) == 0 { // its table is large
 		f.Scheduler = Maglev
 	}
-	if n := len(f.External.Backends); n > 0 && w.IntN(40) == 0 {
+	if n := len(f.External.Backends); n > 0 && w.IntN(60) == 0 {
 		f.External.Backends[w.IntN(n)].Weight = uint16(w.IntN(4))
 	}
 	if w.IntN(3) == 0 {
