@@ -275,6 +275,30 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 	})
 }
 
+// The node's own address in a careless pool is never refused, so that connections go
+// on when it is a VIP no more.
+func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
+		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
+		for family, v := range s.VIPs {
+			v.Addr = at("mine", setID(family))
+		}
+		mustSet(t, p, s)
+		var open []session
+		for family := range setID(2) {
+			to := netip.AddrPortFrom(at("mine", family), 80)
+			open = append(open, session{Conn: l.connect(l.client, "tcp", 0, to), from: "client", network: "tcp", to: to})
+		}
+		l.check("at first", "pod1 saw client", open...)
+		mustSet(t, p, State{Node: "n1", Owned: s.Owned})
+		swept(t, p)
+		l.check("when it is no VIP", "pod1 saw client", open...)
+	})
+}
+
 // A process that finds the table knows from it which backends drained.
 func TestConnectionsEndAfterRestart(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {

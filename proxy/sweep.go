@@ -146,10 +146,8 @@ func (s *sweeper) sweep() error {
 	if len(p) == 0 {
 		return nil
 	}
-	own, err := ownAddrs()
-	deleted := 0
+	deleted, err := 0, p.spareOwn()
 	if err == nil {
-		p.spare(own)
 		deleted, err = deleteFlows(s.sock, p, &want)
 	}
 	s.metrics.flows.Add(float64(deleted))
