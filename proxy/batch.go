@@ -50,7 +50,12 @@ func (b *batch) addChain(name string, c chain) {
 		b.e.string(unix.NFTA_CHAIN_TABLE, tableName)
 		b.e.string(unix.NFTA_CHAIN_NAME, name)
 	})
-	for _, r := range c.rules {
+	b.addRules(name, c.rules)
+}
+
+// addRules appends rules to a chain.
+func (b *batch) addRules(name string, rules [][]byte) {
+	for _, r := range rules {
 		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
 			b.e.string(unix.NFTA_RULE_TABLE, tableName)
 			b.e.string(unix.NFTA_RULE_CHAIN, name)

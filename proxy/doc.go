@@ -26,6 +26,8 @@
 //	output      -101 nat  nat-output       chooses a backend for processes of the host
 //	forward     -1        filter-forward   refuses what is still for a VIP
 //	output      -1        filter-output    the same for processes of the host
+//	postrouting 98 nat    nat-learn        remembers which backend a client has
+//	input       98 nat    nat-learn-input  the same, for backends on the node itself
 //	postrouting 99 nat    nat-postrouting  chooses the source that the backend sees
 //
 // In the listing nft writes "dstnat - 1" for -101 and "srcnat - 1" for 99.
@@ -43,6 +45,13 @@
 //	map ieps4       the same for internal clients
 //	map xslots4     VIP . protocol . port . slot of its table : backend . port, where the scheduler has one
 //	map islots4     the same for internal clients, where it is another
+//	map xsched4     what xsvc4 would say of frontends with affinity
+//	map isched4     the same for isvc4
+//	map aff4        client . VIP . protocol . port : backend . port that the client had
+//	map learn4      VIP . protocol . port : goto how long to remember
+//	set sticky4     VIPs that have frontends with affinity
+//	set xback4      VIP . protocol . port . backend . port: where external clients may come back to
+//	set iback4      the same for internal clients
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
 //	set imasq4      the same for internal clients
 //	set drain4      VIP . protocol . port . backend . port: backends that get no new
@@ -75,6 +84,7 @@
 //     is no chain for a Service. A lookup that misses ends in "counter drop":
 //     another proxy must not answer in our place. That counter should be zero.
 //   - xh2, xw251 and so on: the same by another schedule; see below.
+//   - xsticky, isticky: clients come back to the backend that they had; see below.
 //   - xfence, ifence: only [Frontend.Sources] may use the frontend. Others end in
 //     forbidden, which drops and counts; the rest goes on by xfenced4 or ifenced4.
 //     Frontends without a fence do not pay for those that have one.
@@ -119,6 +129,41 @@
 // rules' text, so that nodes which know the same backends give a flow to the same.
 // Internal clients go by the x table as well where their backends are the same. xeps4
 // lists the backends of these frontends, too; no packet asks for them there.
+//
+// # Affinity
+//
+// A frontend with affinity ([Frontend.Affinity]) sends its flows to xsticky or
+// isticky. If aff4 knows the client, the flow goes to the backend that it had.
+// Others go on by xsched4 or isched4 to the chain of the scheduler.
+//
+// aff4 is learned by the kernel. It holds backends, not slots, which are other
+// pods as soon as the number of backends changes. When the destination of a new
+// flow is settled, nat-learn (or nat-learn-input) finds that its VIP is in sticky4,
+// and learning finds the frontend in learn4. A chain such as learn10800, named by
+// seconds, notes the backend and lets the entry live for that long from now: each
+// new flow does, packets of open flows do not. There is a chain for each timeout,
+// since the statement takes no variable. VIPs without affinity pay for one lookup
+// in sticky4 a flow.
+//
+// A client must not follow an entry to what is no backend any more, or never was
+// for its kind: it may be draining, or its address be another tenant's by now. No
+// rule of nft 1.0.6 can look up what a map says in another set before the flow is
+// translated, so it is done in two places. A transaction that takes backends away
+// is preceded by one that deletes the entries which lead to them. And each chain
+// learn… first goes to back, which looks the chosen backend up in xback4 or iback4.
+// What is not in there ends in stale, which deletes the entry and drops the packet:
+// the client sends another, and finds another backend. So a flow that falls between
+// the two transactions loses one packet, and none gets to the wrong place.
+//
+// Entries are not part of a State. They outlive transactions and the process, and
+// do not count as a change by somebody else; a table that is loaded anew is empty.
+// The map has room for 65,536 clients of each family. Who finds it full is served
+// without being remembered, and counted by the chain full, as [Status] says.
+// To list a map takes the kernel a time that grows with the square of its size
+// (200 ms for a full one), which is why it is not larger.
+//
+// The rules of stale and learn… stand in no text: nft 1.0.6 lists them, but aborts
+// when it shall load those for IPv6, whose keys need ten registers.
 //
 // # Source addresses
 //

@@ -35,12 +35,22 @@ const (
 	setIntMasq                    // imasq4, imasq6
 	setDrain                      // drain4, drain6
 	setHairpin                    // hair4, hair6
+	setExtSched                   // xsched4, xsched6
+	setIntSched                   // isched4, isched6
+	setExtBack                    // xback4, xback6
+	setIntBack                    // iback4, iback6
+	setLearn                      // learn4, learn6
+	setSticky                     // sticky4, sticky6
 	setNever                      // never4, never6
 	setFrom                       // from4, from6
 	setClientIf                   // clientifs
 	setSources   = setClientIf + 1
 	setMarks     = setClientIf + 2
 	setCount     = setClientIf + 3
+
+	// What follows is learned by the kernel, and no part of what a State means.
+	setAff  = setCount // aff4, aff6
+	setsAll = setCount + 2
 )
 
 // A field is the type of one part of a key or a value.
@@ -95,8 +105,8 @@ func (s *setSpec) verdicts() bool { return len(s.data) == 1 && s.data[0] == fiel
 // specs describe the sets and maps of ruleset.nft.
 var specs = buildSpecs()
 
-func buildSpecs() [setCount]setSpec {
-	var all [setCount]setSpec
+func buildSpecs() [setsAll]setSpec {
+	var all [setsAll]setSpec
 	for family, addr := range []field{fieldAddr4, fieldAddr6} {
 		frontend := []field{addr, fieldProto, fieldPort}
 		slot := append(slices.Clone(frontend), fieldSlot)
@@ -119,6 +129,13 @@ func buildSpecs() [setCount]setSpec {
 			setIntMasq:   {name: "imasq", key: pair},
 			setDrain:     {name: "drain", key: pair},
 			setHairpin:   {name: "hair", key: []field{addr, addr, addr}},
+			setExtSched:  {name: "xsched", key: frontend, data: []field{fieldVerdict}},
+			setIntSched:  {name: "isched", key: frontend, data: []field{fieldVerdict}},
+			setExtBack:   {name: "xback", key: pair},
+			setIntBack:   {name: "iback", key: pair},
+			setLearn:     {name: "learn", key: frontend, data: []field{fieldVerdict}},
+			setSticky:    {name: "sticky", key: []field{addr}},
+			setAff:       {name: "aff", key: append([]field{addr}, frontend...), data: backend},
 			setNever:     {name: "never", key: []field{addr}, interval: true},
 			setFrom:      {name: "from", key: []field{fieldFamily}, data: []field{addr}},
 		} {

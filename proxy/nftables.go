@@ -27,7 +27,10 @@ type nftRenderer struct {
 
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
-func (n *nftRenderer) update(_ context.Context, u step) error { return n.apply(u.elements, "") }
+func (n *nftRenderer) update(_ context.Context, u step) error {
+	n.forget(u.elements, u.want.Clients.CIDRs)
+	return n.apply(u.elements, "")
+}
 
 func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
 	t, err := n.read(false)
@@ -48,7 +51,9 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	if err := n.apply(diffElements(t.elements, all), schema); err != nil {
+	c := diffElements(t.elements, all)
+	n.forget(c, want.Clients.CIDRs)
+	if err := n.apply(c, schema); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it
@@ -75,6 +80,9 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element) (*ta
 		return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 	}
 	n.record.transaction()
+	if err := n.addAffinityRules(all); err != nil {
+		return nil, fmt.Errorf("load the rules of affinity: %w", err)
+	}
 	return n.read(true)
 }
 

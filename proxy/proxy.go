@@ -37,6 +37,8 @@ type Proxy struct {
 	recheck atomic.Bool
 	sweeper *sweeper
 	lookout *lookout
+	// overflow is of affinity's maps.
+	overflow *overflow
 
 	mu     sync.Mutex // held by Set; guards what follows
 	sock   *socket
@@ -77,8 +79,11 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
 	}
-	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
+	if p.overflow, err = newOverflow(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.close()))
+	}
+	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
 	}
 	p.watch.others.Store(p.lookout)
 	if err := p.choose(ctx, o.Mode); err != nil {
@@ -126,6 +131,7 @@ func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.lastError()
 	s.Obstacles, s.Unseen = p.lookout.found()
+	s.AffinityFull = p.overflow.count()
 	return s
 }
 
@@ -138,7 +144,7 @@ func (p *Proxy) Close() error {
 	}
 	p.closed = true
 	p.gate.stop()
-	return errors.Join(p.lookout.close(), p.sweeper.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 )
 
 // A world makes random States that have much in common with the one before,
@@ -94,6 +95,9 @@ func (w world) frontend(vip netip.Addr, p Protocol, port uint16) Frontend {
 	}
 	if n := len(f.External.Backends); n > 0 && w.IntN(60) == 0 {
 		f.External.Backends[w.IntN(n)].Weight = uint16(w.IntN(4))
+	}
+	if w.IntN(4) == 0 {
+		f.Affinity = pick(w, time.Second, 3*time.Hour, 24*time.Hour)
 	}
 	if w.IntN(3) == 0 {
 		f.Sources = pick(w, []netip.Prefix{}, prefixes("0.0.0.0/0"), prefixes("::/0"),

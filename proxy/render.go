@@ -16,13 +16,15 @@ const (
 type side struct {
 	prefix                 string // of its count chains
 	svc, eps, slots, masqs setID
+	sticky                 string // the chain that asks for the backend a client had
+	sched                  setID  // and where it goes on
 	fence                  string // the chain that asks for the source first
 	fenced                 setID  // and where it goes on
 }
 
 var (
-	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, slots: setExtSlots, masqs: setExtMasq, fence: "xfence", fenced: setExtFenced}
-	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, slots: setIntSlots, masqs: setIntMasq, fence: "ifence", fenced: setIntFenced}
+	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, slots: setExtSlots, masqs: setExtMasq, sticky: "xsticky", sched: setExtSched, fence: "xfence", fenced: setExtFenced}
+	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, slots: setIntSlots, masqs: setIntMasq, sticky: "isticky", sched: setIntSched, fence: "ifence", fenced: setIntFenced}
 )
 
 // renderState is all elements of the table for s, sorted.
@@ -75,8 +77,12 @@ func renderVIP(v *VIP, node string) []element {
 	f := family(v.Addr)
 	all := make([]element, 0, 1+8*len(v.Frontends))
 	all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(v.Addr))})
+	if v.affinity() {
+		all = append(all, element{set: setSticky + f, key: string(encoding(nil).addr(v.Addr))})
+	}
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
+		all = renderAffinity(all, v.Addr, fe)
 		all = renderTarget(all, v.Addr, fe, external, &fe.External, node)
 		all = renderTarget(all, v.Addr, fe, internal, &fe.Internal, node)
 		all = renderSources(all, v.Addr, fe)
@@ -100,6 +106,10 @@ func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target
 		return append(all, element{set: svc + f, key: string(key), data: t.Miss.chain()})
 	}
 	c := scheduling(vip, fe, s, t)
+	if fe.Affinity != 0 {
+		all = append(all, element{set: svc + f, key: string(key), data: s.sticky})
+		svc = s.sched
+	}
 	all = append(all, element{set: svc + f, key: string(key), data: c.name()})
 	for slot, b := range t.Backends {
 		data := string(make(encoding, 0, 20).addrPort(b.Addr))
@@ -225,5 +235,6 @@ func countUses(uses map[string]int, all []element, by int) {
 func isMade(name string) bool {
 	_, mark := parseMarkChain(name)
 	_, count := parseCountChain(name)
-	return mark || count
+	_, learn := parseLearnChain(name)
+	return mark || count || learn
 }

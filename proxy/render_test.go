@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -61,6 +62,10 @@ func goldenStates() map[string]State {
 			External: to(Masquerade, local6, remote6), Internal: to(Preserve, local6)}),
 		"sourcehash": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, Scheduler: SourceHash,
 			External: to(Preserve, local, local2), Internal: to(Preserve, local, local2, remote)}),
+		"affinity": one("192.0.2.1",
+			Frontend{Protocol: TCP, Port: 80, Affinity: 3 * time.Hour, Scheduler: RoundRobin,
+				External: Target{Backends: []Backend{local, local2}, Miss: Drop, Remote: Preserve}, Internal: to(Preserve, local, local2, remote)},
+			Frontend{Protocol: TCP, Port: 81, Affinity: 10 * time.Second, External: Target{Miss: Drop}, Internal: Target{Miss: Reject}}),
 		// What is here must stay: nodes of different versions have to agree.
 		"maglev": one("192.0.2.1", Frontend{Protocol: TCP, Port: 80, Scheduler: Maglev,
 			External: to(Masquerade, local, local2, remote), Internal: to(Preserve, local, local2, remote)}),
@@ -267,6 +272,10 @@ func TestValidate(t *testing.T) {
 		{"ports unsorted", with(Frontend{Protocol: TCP, Port: 81}, Frontend{Protocol: TCP, Port: 80}), []string{"192.0.2.1 tcp/80", "after 192.0.2.1 tcp/81"}},
 		{"port twice", with(Frontend{Protocol: TCP, Port: 80}, Frontend{Protocol: TCP, Port: 80}), []string{"no two alike"}},
 		{"scheduler", with(Frontend{Protocol: TCP, Port: 80, Scheduler: 7}), []string{"192.0.2.1 tcp/80", "scheduler is 7", "Maglev"}},
+		{"affinity", with(Frontend{Protocol: TCP, Port: 80, Affinity: 24 * time.Hour}), nil},
+		{"affinity too long", with(Frontend{Protocol: TCP, Port: 80, Affinity: 24*time.Hour + time.Second}), []string{"192.0.2.1 tcp/80", "24h0m1s", "want whole seconds, 1s to 24h"}},
+		{"affinity of a fraction", with(Frontend{Protocol: TCP, Port: 80, Affinity: 1500 * time.Millisecond}), []string{"1.5s"}},
+		{"negative affinity", with(Frontend{Protocol: TCP, Port: 80, Affinity: -time.Second}), []string{"-1s"}},
 		{"protocol", with(Frontend{Protocol: 1, Port: 80}), []string{"protocol 1", "want TCP"}},
 		{"port 0", with(Frontend{Protocol: TCP}), []string{"port 0"}},
 		{"family", external(ap("[fd00::1]:80")), []string{"192.0.2.1 tcp/80 external", "[fd00::1]:80", "family"}},

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 )
 
 // tableName is our table's, in family inet. Nothing else in the kernel is ours.
@@ -34,7 +35,7 @@ var patternMark = Mark{Value: 1, Mask: 1}
 
 // patterns are the made chains that always exist. The others are copies of
 // their rules with another modulus, or another mark.
-var patterns = append(countPatterns(), patternMark.chain())
+var patterns = append(countPatterns(), patternMark.chain(), patternLearn)
 
 func countPatterns() []string {
 	var names []string
@@ -60,7 +61,9 @@ func rulesetText(made []string) string {
 		}
 		if c, ok := parseCountChain(name); ok {
 			b.WriteString(c.text())
+			continue
 		}
+		fmt.Fprintf(&b, "\n\tchain %s {\n\t}\n", name) // addAffinityRules fills it
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -94,8 +97,14 @@ func replaceScript(all []element) string {
 	return b.String()
 }
 
-// textHash names the text that a table was made from.
-func textHash() string { return shortHash(rulesetText(nil)) }
+// textHash names the text and the rules that a table was made from.
+func textHash() string {
+	parts := []string{rulesetText(nil)}
+	for _, r := range slices.Concat(learnRules(time.Second), staleRules()) {
+		parts = append(parts, string(r))
+	}
+	return shortHash(parts...)
+}
 
 func shortHash(parts ...string) string {
 	h := sha256.New()

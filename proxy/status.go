@@ -34,6 +34,10 @@ type Status struct {
 	LastRepair time.Time `json:"lastRepair,omitzero"`
 	Found      string    `json:"found,omitempty"`
 
+	// AffinityFull counts the new flows whose client could not be remembered for
+	// affinity, since the map was full, from when the rules were loaded.
+	AffinityFull uint64 `json:"affinityFull,omitempty"`
+
 	// LastError is that of the last Set, empty when it did all it should.
 	LastError string `json:"lastError,omitempty"`
 	// ConntrackError is why entries that changes made wrong are still there.

@@ -168,6 +168,12 @@ func (t *table) madeLike(name string) chain {
 		}
 		return c
 	}
+	if d, ok := parseLearnChain(name); ok {
+		for _, r := range t.chains[patternLearn].rules {
+			c.rules = append(c.rules, withTimeout(r, d))
+		}
+		return c
+	}
 	count, _ := parseCountChain(name)
 	for _, r := range t.chains[count.pattern().name()].rules {
 		c.rules = append(c.rules, withModulus(r, count.slots))

@@ -18,8 +18,9 @@ import (
 // "masquerade" stands before backends on other nodes that see this node's
 // address instead of the client's, "none" for no backends, "sources" before those
 // that may use the frontend where not all may, "draining" before backends that
-// keep the flows that they have, miss only where a target has none, and scheduler
-// where it is not random. An address without frontends stands alone.
+// keep the flows that they have, miss only where a target has none, scheduler
+// where it is not random, and affinity where there is one. An address without
+// frontends stands alone.
 func (s State) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "node %s\n", s.Node)
@@ -69,6 +70,9 @@ func (f *Frontend) text(v *VIP, node string) string {
 	text := strings.Join(words, " ") + missText(&f.External, &f.Internal)
 	if f.Scheduler != Random {
 		text += "; scheduler " + f.Scheduler.String()
+	}
+	if f.Affinity != 0 {
+		text += "; affinity " + f.Affinity.String()
 	}
 	return text + "\n"
 }

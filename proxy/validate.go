@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 )
 
 // maxIfname is the length of the longest name of an interface (IFNAMSIZ).
@@ -105,6 +106,9 @@ func (f *Frontend) validate(v *VIP) error {
 		}
 	}
 	errs = append(errs, validatePrefixes(f.label(v)+" sources", f.Sources))
+	if a := f.Affinity; a != 0 && (a < time.Second || a > maxAffinity || a%time.Second != 0) {
+		errs = append(errs, fmt.Errorf("%s: affinity is %s; want whole seconds, 1s to 24h, or 0 for none", f.label(v), a))
+	}
 	if f.Scheduler > Maglev {
 		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.label(v), f.Scheduler))
 	}
@@ -143,6 +147,9 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 	}
 	return errors.Join(errs...)
 }
+
+// maxAffinity is Kubernetes' own limit of timeoutSeconds.
+const maxAffinity = 24 * time.Hour
 
 // maxBackends is the number of slots that ruleset.nft declares.
 const maxBackends = 65536

@@ -1,0 +1,336 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// affinityState gives each of two ports turns, so that only affinity brings a
+// client back.
+func affinityState(external, internal [2][]Backend) State {
+	s := State{Node: "n1", Clients: LocalClients{InterfacePrefix: "cali"}}
+	for family := range setID(2) {
+		v := &VIP{Addr: at("vip", family)}
+		for _, p := range []Protocol{TCP, UDP, SCTP} {
+			for _, port := range []uint16{80, 81} {
+				v.Frontends = append(v.Frontends, Frontend{
+					Protocol: p, Port: port, Scheduler: RoundRobin, Affinity: time.Hour,
+					External: Target{Backends: external[family], Remote: Masquerade},
+					Internal: Target{Backends: internal[family], Remote: Preserve},
+				})
+			}
+		}
+		s.VIPs = append(s.VIPs, v)
+	}
+	return s
+}
+
+// learned is the entries of affinity in the kernel, as text, sorted.
+func learned(t *testing.T) (all []string) {
+	t.Helper()
+	s, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for set := setAff; set < setAff+2; set++ {
+		entries, err := readSet(s, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			all = append(all, e.String())
+		}
+	}
+	return all
+}
+
+// eachFlow calls f for every protocol, family and port of an affinityState.
+func eachFlow(f func(network string, to netip.AddrPort)) {
+	for _, network := range []string{"tcp", "udp", "sctp"} {
+		for family := range setID(2) {
+			for _, port := range []uint16{80, 81} {
+				f(network, netip.AddrPortFrom(at("vip", family), port))
+			}
+		}
+	}
+}
+
+// A client comes back to its backend, whatever kind of client it is and wherever
+// the backend; each frontend remembers for itself.
+func TestAffinity(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		for _, pair := range [][]string{{"pod1", "pod2"}, {"node", "remote"}} {
+			mustSet(t, p, affinityState(podBackends(pair...), podBackends(pair...)))
+			eachFlow(func(network string, to netip.AddrPort) {
+				seen := make(map[string]int)
+				for _, from := range []*nstest.NS{l.client, l.pod2, l.pod3, l.node} {
+					first := l.who(from, network, 0, to)
+					seen[first]++
+					for range 3 {
+						if got := l.who(from, network, 0, to); got != first {
+							t.Errorf("%s to %s %s: %s, then %s", from.Name, network, to, first, got)
+						}
+					}
+				}
+				if seen[pair[0]] != 2 || seen[pair[1]] != 2 {
+					t.Errorf("%s %s: %v; want turns of new clients", network, to, seen)
+				}
+			})
+			if n := len(learned(t)); n != 4*12 {
+				t.Errorf("%d entries; want one for each client and frontend, 48", n)
+			}
+		}
+	})
+}
+
+// A client leaves a backend that goes, at once, and no other; it keeps the next one
+// when the first comes back.
+func TestAffinityToWhatGoes(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		all, fewer := podBackends("pod1", "pod2", "pod3"), podBackends("pod1", "pod3")
+		mustSet(t, p, affinityState(all, all))
+		had := make(map[string]string)
+		ask := func(check func(flow, had, got string)) {
+			t.Helper()
+			eachFlow(func(network string, to netip.AddrPort) {
+				for _, from := range []*nstest.NS{l.client, l.pod1, l.node} {
+					flow := fmt.Sprint(from.Name, " to ", network, " ", to)
+					got := l.who(from, network, 0, to)
+					check(flow, had[flow], got)
+					had[flow] = got
+				}
+			})
+		}
+		ask(func(_, _, _ string) {})
+		mustSet(t, p, affinityState(fewer, fewer))
+		for _, e := range learned(t) {
+			if strings.Contains(e, " : 10.244.1.12 ") || strings.Contains(e, " : fd00:244:1::12 ") {
+				t.Errorf("%s is still there", e)
+			}
+		}
+		ask(func(flow, had, got string) {
+			if got == "pod2" || had != "pod2" && got != had {
+				t.Errorf("%s: %s, then %s without pod2", flow, had, got)
+			}
+		})
+		mustSet(t, p, affinityState(all, all))
+		ask(func(flow, had, got string) {
+			if got != had {
+				t.Errorf("%s: %s, then %s with pod2 again", flow, had, got)
+			}
+		})
+		mustSet(t, p, without(affinityState(all, all), Reject))
+		if left := learned(t); len(left) > 0 {
+			t.Errorf("entries %v are left, with no backend", left)
+		}
+	})
+}
+
+// What the kernel has learned is no disturbance, and outlives the process and
+// changes of other things.
+func TestAffinityIsAdopted(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		two, three := podBackends("pod2", "pod3"), podBackends("pod1", "pod2", "pod3")
+		mustSet(t, p, affinityState(two, two))
+		to := netip.AddrPortFrom(at("vip", 0), 80)
+		first := l.who(l.client, "tcp", 0, to)
+		p.Recheck()
+		mustSet(t, p, affinityState(two, two))
+		p.Close()
+		q := newProxy(t)
+		for _, s := range []State{affinityState(three, three), affinityState(two, three)} {
+			mustSet(t, q, s)
+			checkKernel(t, s)
+			for range 3 {
+				if got := l.who(l.client, "tcp", 0, to); got != first {
+					t.Errorf("%s, then %s", first, got)
+				}
+			}
+		}
+		// What comes now is told after all that came before.
+		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
+		awaitDisturbed(t, q, "a change")
+		mustSet(t, q, affinityState(two, three))
+		if s := q.Status(); s.Repairs != 1 || !strings.HasPrefix(s.Found, "1 unknown") {
+			t.Errorf("%d repairs, found %q; want the one of the test", s.Repairs, s.Found)
+		}
+		if got := l.who(l.client, "tcp", 0, to); got != first {
+			t.Errorf("after the repair: %s, then %s", first, got)
+		}
+	})
+}
+
+// A table of another schema is replaced by one that learns as well.
+func TestAffinityAfterUpgrade(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		pods := podBackends("pod1", "pod2", "pod3")
+		s := affinityState(pods, pods)
+		p := newProxy(t)
+		mustSet(t, p, s)
+		p.Close()
+		nftables(t, "delete chain inet fanfare "+schemaOf(t)+"; add chain inet fanfare schema-0")
+		q := newProxy(t)
+		mustSet(t, q, s)
+		checkKernel(t, s)
+		for family := range setID(2) {
+			to := netip.AddrPortFrom(at("vip", family), 80)
+			first := l.who(l.client, "tcp", 0, to)
+			for range 3 {
+				if got := l.who(l.client, "tcp", 0, to); got != first {
+					t.Errorf("%s: %s, then %s", to, first, got)
+				}
+			}
+		}
+	})
+}
+
+// An entry for what is no backend of the client's side is never followed, however
+// it came there. The client's next packet finds a backend.
+func TestStaleAffinity(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1", "remote")))
+		for _, backend := range []string{"pod3", "remote"} {
+			var entries strings.Builder
+			var all sync.WaitGroup
+			eachFlow(func(network string, to netip.AddrPort) {
+				f := family(to.Addr())
+				for _, client := range []*nstest.NS{l.client, l.pod2} {
+					fmt.Fprintf(&entries, "add element inet fanfare %s { %s . %s . %s . %d timeout 1h : %s . 8080 }\n",
+						specs[setAff+f].name, at(client.Name, f), to.Addr(), network, to.Port(), at(backend, f))
+				}
+			})
+			nftables(t, entries.String())
+			eachFlow(func(network string, to netip.AddrPort) {
+				for _, client := range []*nstest.NS{l.client, l.pod2} {
+					all.Go(func() {
+						want := "pod1"
+						if client == l.pod2 && backend == "remote" {
+							want = "remote"
+						}
+						if got := l.retry(client, network, to); got != want {
+							t.Errorf("%s to %s %s, once at %s: %s; want %s", client.Name, network, to, backend, got, want)
+						}
+					})
+				}
+			})
+			all.Wait()
+			nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
+		}
+	})
+}
+
+// retry asks until there is an answer, as clients do whose packet was lost, and
+// says whose it is.
+func (l *lab) retry(from *nstest.NS, network string, to netip.AddrPort) string {
+	l.t.Helper()
+	for range 20 {
+		// The kernel sends a SYN that is lost again; the others are ours to send.
+		patience := map[bool]string{true: "silence"}[network != "tcp"]
+		if name, _, ok := strings.Cut(l.probe(from, network, to, patience), " saw "); ok {
+			return name
+		}
+	}
+	return "nobody"
+}
+
+// Each new flow lets an entry live on for the whole timeout, and without one it
+// ends.
+func TestAffinityTimeout(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := affinityState(podBackends("pod1", "pod2"), podBackends("pod1", "pod2"))
+		mustSet(t, p, s)
+		nftables(t, "add element inet fanfare aff4 { 10.0.1.2 . 192.0.2.1 . tcp . 80 timeout 1h expires 100s : 10.244.1.12 . 8080 }")
+		if got := l.who(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 80)); got != "pod2" {
+			t.Errorf("%s; want pod2", got)
+		}
+		out, err := exec.Command("nft", "list", "map", "inet", tableName, "aff4").CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "expires 59m") && !strings.Contains(string(out), "expires 1h") {
+			t.Errorf("want an entry that expires in an hour, not in 100 seconds: %v\n%s", err, out)
+		}
+		s.VIPs = slices.Clone(s.VIPs)
+		for i, v := range s.VIPs {
+			v = &VIP{Addr: v.Addr, Frontends: slices.Clone(v.Frontends)}
+			s.VIPs[i] = v
+			for i := range v.Frontends {
+				v.Frontends[i].Affinity = time.Second
+			}
+		}
+		mustSet(t, p, s)
+		checkKernel(t, s)
+		eachFlow(func(network string, to netip.AddrPort) { l.who(l.client, network, 0, to) })
+		for end := time.Now().Add(20 * time.Second); len(learned(t)) > 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%v have not expired", learned(t))
+			}
+		}
+	})
+}
+
+// A client that the map has no place for is served all the same, and counted.
+func TestAffinityFull(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := affinityState(podBackends("pod1"), podBackends("pod1"))
+		mustSet(t, p, s)
+		fillAffinity(t, p.sock, affinitySize)
+		to := netip.AddrPortFrom(at("vip", 0), 80)
+		for range 3 {
+			if got := l.probe(l.client, "tcp", to, ""); got != "pod1 saw client" {
+				t.Error(got)
+			}
+		}
+		if got := p.Status().AffinityFull; got != 3 {
+			t.Errorf("%d flows counted; want 3", got)
+		}
+		start := time.Now()
+		mustSet(t, p, without(s, Reject))
+		t.Logf("%d entries looked through in %v", affinitySize, time.Since(start))
+		if n := len(learned(t)); n != affinitySize {
+			t.Errorf("%d entries; those of other frontends should stay", n)
+		}
+	})
+}
+
+// affinitySize is the size of the map in ruleset.nft.
+const affinitySize = 65536
+
+// fillAffinity puts n entries of a frontend that does not exist into the map for
+// IPv4.
+func fillAffinity(t testing.TB, s *socket, n int) {
+	t.Helper()
+	data := string(encoding(nil).addrPort(netip.MustParseAddrPort("10.0.0.1:80")))
+	var all []element
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{172, byte(16 + i>>16), byte(i >> 8), byte(i)})
+		key := encoding(nil).addr(a).addr(netip.MustParseAddr("192.0.2.200")).proto(TCP).port(80)
+		all = append(all, element{set: setAff, key: string(key), data: data})
+	}
+	for chunk := range slices.Chunk(all, 1000) { // what fits into any socket's buffer
+		b := newBatch(s.seq)
+		b.addElements(chunk)
+		if err := b.commit(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

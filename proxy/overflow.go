@@ -1,0 +1,84 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// An overflow tells how often a client could not be remembered, since the map of
+// affinity was full. It asks the kernel by a socket of its own, so that nobody
+// waits for a Set.
+type overflow struct {
+	mu   sync.Mutex
+	sock *socket // nil when closed
+	last uint64
+}
+
+func newOverflow(r prometheus.Registerer) (*overflow, error) {
+	sock, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	o := &overflow{sock: sock}
+	if r != nil {
+		err = r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: "affinity_full_total",
+			Help: "New flows whose client could not be remembered for affinity, since the map was full.",
+		}, func() float64 { return float64(o.count()) }))
+	}
+	if err != nil {
+		sock.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// count is the number of flows since the rules were loaded, or the last one known
+// if the kernel does not tell.
+func (o *overflow) count() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.sock != nil {
+		if n, err := countedBy(o.sock, chainFull); err == nil {
+			o.last = n
+		}
+	}
+	return o.last
+}
+
+func (o *overflow) close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.sock == nil {
+		return nil
+	}
+	s := o.sock
+	o.sock = nil
+	return s.close()
+}
+
+// countedBy is the packets that the counters of a chain have counted; zero where
+// there is no such chain.
+func countedBy(s *socket, chain string) (packets uint64, err error) {
+	var e encoder
+	e.string(unix.NFTA_RULE_TABLE, tableName)
+	e.string(unix.NFTA_RULE_CHAIN, chain)
+	err = list(s, unix.NFT_MSG_GETRULE, e.b, func() { packets = 0 }, func(data []byte) {
+		// Old kernels ignore the table and the chain in the request.
+		if cstring(attribute(data, unix.NFTA_RULE_TABLE)) != tableName || cstring(attribute(data, unix.NFTA_RULE_CHAIN)) != chain {
+			return
+		}
+		for _, expr := range attributes(attribute(data, unix.NFTA_RULE_EXPRESSIONS)) {
+			if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "counter" {
+				continue
+			}
+			if n := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS); len(n) == 8 {
+				packets += binary.BigEndian.Uint64(n)
+			}
+		}
+	})
+	return packets, err
+}
