@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -142,7 +143,24 @@ func (s *soak) judge(r soakRequest, a soakAnswer) {
 		return
 	}
 	slices.Sort(allowed)
-	s.t.Errorf("%s: %s after %v; want %q, by %d States", r, a.got, a.end.Sub(a.start).Round(time.Millisecond), slices.Compact(allowed), len(window))
+	s.t.Errorf("%s: %s after %v; want %q, by\n%s", r, a.got, a.end.Sub(a.start).Round(time.Millisecond), slices.Compact(allowed), texts(window, r))
+}
+
+// texts says how a request's frontend changed from State to State.
+func texts(steps []*soakStep, r soakRequest) string {
+	var all []string
+	for _, step := range steps {
+		line := "none\n"
+		for _, v := range step.state.VIPs {
+			for _, f := range v.Frontends {
+				if v.Addr == r.to.Addr() && f.Port == r.to.Port() && f.Protocol.String() == r.network {
+					line = f.text(v, step.state.Node)
+				}
+			}
+		}
+		all = append(all, line)
+	}
+	return strings.Join(slices.Compact(all), "")
 }
 
 // left says whether a backend of the frontend went from one State to the next.
