@@ -16,13 +16,14 @@ import (
 
 // A sealed package imports nothing of this module but what is listed.
 var sealed = map[string][]string{
-	"api/v1alpha1":     nil,
-	"bgp":              nil,
-	"l2":               nil,
-	"proxy":            nil,
-	"internal/cluster": {"api/v1alpha1"},
-	"internal/ipam":    {"internal/cluster"},
-	"internal/nstest":  nil,
+	"api/v1alpha1":         nil,
+	"bgp":                  nil,
+	"l2":                   nil,
+	"proxy":                nil,
+	"internal/cluster":     {"api/v1alpha1"},
+	"internal/healthcheck": nil,
+	"internal/ipam":        {"internal/cluster"},
+	"internal/nstest":      nil,
 }
 
 // alsoInTests may be imported by the tests of a sealed package.

@@ -85,15 +85,19 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	}
 	next.Addresses = slices.Clone(next.Addresses)
 	next.Proxy.VIPs = slices.Clone(next.Proxy.VIPs)
-	routes := false
+	routes, checks := false, false
 	for _, i := range changed {
 		was := next.Addresses[i]
 		is := v.decide(was.Addr, was.Pool, d.services(snap, i))
 		routes = routes || is.Announce != was.Announce
+		checks = checks || !slices.Equal(is.checks, was.checks)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
 	if routes {
 		next.announce(v)
+	}
+	if checks {
+		next.check()
 	}
 	return &next
 }
@@ -119,6 +123,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
 	next.announce(v)
+	next.check()
 	return next
 }
 
@@ -226,6 +231,7 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 		fronts, verdict := v.serve(addr, s)
 		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
+		a.checks = append(a.checks, v.check(addr, s)...)
 		a.Reasons = append(a.Reasons, clashes...)
 		if len(clashes) > 0 && len(fronts) == 0 {
 			verdict = displaced(s.Name, clashes)
@@ -294,9 +300,6 @@ func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *ver
 	default:
 		reason("bgp", cluster.Announced, "announced to %s", v.toldOf(addr))
 		announce = true
-	}
-	for _, what := range ignored(s.Spec) {
-		reason("proxy", cluster.NotSupported, "%s", what)
 	}
 	return reasons, announce
 }

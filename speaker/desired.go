@@ -8,6 +8,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -25,6 +26,8 @@ type Desired struct {
 	Addresses []*Address
 	// Announce are the addresses that BGP's routes are for, sorted.
 	Announce []netip.Addr
+	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family.
+	Checks []healthcheck.Check
 
 	snap *cluster.Snapshot
 	view *view
@@ -43,7 +46,8 @@ type Address struct {
 	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".
 	Reasons []cluster.Reason
 
-	from []cluster.Service // what was decided about
+	checks []healthcheck.Check
+	from   []cluster.Service // what was decided about
 }
 
 // Address finds the decision for addr, nil if there is none.
@@ -98,6 +102,7 @@ func (d *Desired) String() string {
 	reasons := d.Reasons()
 	section("bgp", d.BGP.String())
 	section("proxy", d.Proxy.String())
+	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
 	section("problems", lines(len(d.snap.Problems), func(i int) string { return d.snap.Problems[i].String() }))
 	return b.String()

@@ -244,7 +244,6 @@ func (e endpoints) hinted() string {
 // not what it is for most, in words that end a sentence.
 func wishes(s *cluster.Spec, networks []netip.Prefix) string {
 	var b strings.Builder
-	done := func(field string) bool { return !slices.Contains(s.Unsupported, field) }
 	if len(networks) > 0 {
 		var names []string
 		for _, n := range networks {
@@ -252,7 +251,7 @@ func wishes(s *cluster.Spec, networks []netip.Prefix) string {
 		}
 		fmt.Fprintf(&b, "; for clients of %s only", enumerate(names))
 	}
-	if s.Affinity > 0 && done("spec.sessionAffinity") {
+	if s.Affinity > 0 {
 		fmt.Fprintf(&b, "; a client comes back to the same for %s", s.Affinity)
 	}
 	if s.Scheduler != cluster.SchedulerRandom && s.Scheduler != "" {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -68,12 +69,18 @@ type published struct {
 	ready      bool
 	behind     time.Time // when the first pass began that has not succeeded since
 	err        error
+	unanswered []healthcheck.Failure
+}
+
+// upToDate says that no change has waited for long, if any was ever made.
+func (p *published) upToDate() bool {
+	return p.ready && (p.behind.IsZero() || time.Since(p.behind) <= unhealthyAfter)
 }
 
 // publish leaves behind what the last pass achieved.
 func (s *speaker) publish(d *Desired, err error) {
 	was := s.published.Load()
-	now := &published{desired: d, err: err}
+	now := &published{desired: d, err: err, unanswered: s.unanswered}
 	if d != nil {
 		now.have = s.pass.have
 		now.departed = make(map[netip.Addr]departure, len(s.pass.departed))
@@ -144,6 +151,9 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	}
 	for _, r := range a.Reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
+	}
+	for _, name := range a.Services {
+		st.Reasons = append(st.Reasons, unanswered(p.unanswered, a.Addr, name)...)
 	}
 	return st
 }

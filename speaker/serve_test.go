@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -90,7 +91,7 @@ func TestProbes(t *testing.T) {
 // quietSpeaker has no kernel but the given one, and no routers.
 func quietSpeaker(t *testing.T, k forwarder) *speaker {
 	o := Options{Config: Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
-	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, bgp: bgp.New(bgp.Options{Logger: o.Log}), full: time.Now().Add(24 * time.Hour)}
+	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), full: time.Now().Add(24 * time.Hour)}
 	s.decider, s.memory, s.metrics = NewDecider(o.Config), memory{dir: o.RunDir}, newMetrics(o.Registry)
 	s.pass = newPass(&overBGP{server: s.bgp}, k, time.Second, o.Log)
 	return s

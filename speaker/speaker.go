@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -64,6 +65,7 @@ type speaker struct {
 	source  cluster.Source
 	proxy   *proxy.Proxy
 	bgp     *bgp.Server
+	health  *healthcheck.Server
 	pass    *pass
 	decider *Decider
 	memory  memory
@@ -78,7 +80,9 @@ type speaker struct {
 	// settled is set when adopted addresses have got the time they still have.
 	settled bool
 	retry   *backoff.ExponentialBackOff
-	full    time.Time // when to compare with the kernel again
+	// unanswered are the healthCheckNodePorts that could not be taken.
+	unanswered []healthcheck.Failure
+	full       time.Time // when to compare with the kernel again
 
 	published atomic.Pointer[published]
 }
@@ -109,6 +113,7 @@ func Run(ctx, kill context.Context, o Options) error {
 		return err
 	}
 	defer s.proxy.Close()
+	defer s.health.Close()
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
@@ -129,6 +134,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	// router that is told so keeps its routes (RFC 4724 §4.1). After a reboot
 	// there is none.
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
+	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
 	s.decider = NewDecider(o.Config)
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
@@ -204,6 +210,9 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if err != nil {
 		s.Log.Error("pass", "err", err)
 	}
+	if s.pass.last == d {
+		s.answer(ctx, d)
+	}
 	s.metrics.observe(time.Since(began), err)
 	s.publish(d, err)
 	s.Reporter.note()
@@ -240,7 +249,7 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 	if next := s.pass.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if err == nil {
+	if err == nil && len(s.unanswered) == 0 {
 		s.retry.Reset()
 		return at
 	}

@@ -27,7 +27,23 @@ type Config struct {
 
 	// SNAT is how sources are replaced.
 	SNAT proxy.SNAT
+
+	// HealthChecks says of which Services the healthCheckNodePort is answered here.
+	HealthChecks HealthChecks
 }
+
+// HealthChecks is a choice of Services whose healthCheckNodePort is answered.
+type HealthChecks uint8
+
+const (
+	// HealthChecksLabelled are those that kube-proxy leaves alone by their label
+	// service.kubernetes.io/service-proxy-name: the others' ports are its own.
+	HealthChecksLabelled HealthChecks = iota
+	// HealthChecksAll are all, for a cluster without kube-proxy.
+	HealthChecksAll
+	// HealthChecksNone are none.
+	HealthChecksNone
+)
 
 // A view is what a node decides by, apart from the Services: itself, the
 // routers and the pools.
@@ -46,8 +62,9 @@ type view struct {
 	refusal        cluster.Code
 	refusalMessage string
 
-	owned   []netip.Prefix
-	clients proxy.LocalClients
+	owned        []netip.Prefix
+	clients      proxy.LocalClients
+	healthChecks HealthChecks
 
 	fromPeers []*cluster.Peer
 	fromPools []*cluster.Pool
@@ -61,7 +78,7 @@ func (v *view) of(c Config, snap *cluster.Snapshot) bool {
 func look(c Config, snap *cluster.Snapshot) *view {
 	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools}
 	v.owned = owned(snap.Pools)
-	v.clients = c.DetectLocal
+	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {
 		v.next4, v.next6 = first(v.self.InternalIPs, netip.Addr.Is4), first(v.self.InternalIPs, netip.Addr.Is6)
 		if c.NodeCIDR {

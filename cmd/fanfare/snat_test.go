@@ -75,13 +75,13 @@ func TestSNATMistakesAreNamed(t *testing.T) {
 }
 
 // An interface stands for its primary address of each family.
-func TestSNATSourceIsAnInterface(t *testing.T) {
-	a, b := nstest.New(t, "a"), nstest.New(t, "b")
+func TestSNATSourceIsAnInterface(t *testing.T) { nstest.Run(t, interfaceAsSource) }
+
+func interfaceAsSource(t *testing.T) {
+	a, b := nstest.Node(t), nstest.New(t, "b")
 	nstest.Link(t, a, "eth0", b, "eth0")
 	a.Addr("eth0", "192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64")
-	var got proxy.SNAT
-	var err error
-	a.Do(func() { got, err = policy(t, "--snat-sources eth0") })
+	got, err := policy(t, "--snat-sources eth0")
 	want := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	if err != nil || !reflect.DeepEqual(got.Sources, want) {
 		t.Errorf("%v, %v; want %v", got.Sources, err, want)

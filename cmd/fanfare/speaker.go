@@ -37,6 +37,7 @@ type nodeFlags struct {
 	runDir      string
 	detectLocal []string
 	snat        snatFlags
+	health      string
 }
 
 func (f *nodeFlags) add(set *pflag.FlagSet) {
@@ -47,6 +48,8 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
 		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
 	f.snat.add(set)
+	set.StringVar(&f.health, "health-check-node-ports", "labelled",
+		"of which Services to answer the healthCheckNodePort: labelled (those that kube-proxy leaves alone by service.kubernetes.io/service-proxy-name), all (without kube-proxy) or none")
 }
 
 // config checks the flags and turns them into a speaker's configuration.
@@ -64,9 +67,18 @@ func (f *nodeFlags) config() (speaker.Config, error) {
 		}
 	}
 	slices.SortFunc(c.DetectLocal.CIDRs, netip.Prefix.Compare)
+	var ok bool
+	if c.HealthChecks, ok = healthChecks[f.health]; !ok {
+		return c, fmt.Errorf("--health-check-node-ports %q: want labelled, all or none", f.health)
+	}
 	var err error
 	c.SNAT, err = f.snat.policy()
 	return c, err
+}
+
+// healthChecks are the values of --health-check-node-ports.
+var healthChecks = map[string]speaker.HealthChecks{
+	"labelled": speaker.HealthChecksLabelled, "all": speaker.HealthChecksAll, "none": speaker.HealthChecksNone,
 }
 
 // detect adds one criterion of --detect-local.

@@ -113,8 +113,9 @@ func renderService(b *strings.Builder, s Service) {
 	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
 	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + when(s.RequestedPool != "", " wants pool "+s.RequestedPool))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
+	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
 	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler))
-	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" unsupported ", s.Unsupported) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
+	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
 	}

@@ -64,7 +64,7 @@ const (
 	NoEndpoints     Code = "NoEndpoints"     // nothing is ready anywhere
 	NoLocalEndpoint Code = "NoLocalEndpoint" // externalTrafficPolicy Local and nothing on this node
 	NoSource        Code = "NoSource"        // its source ranges permit nobody of the address's family
-	NotSupported    Code = "NotSupported"    // the Service asks for what is not done yet
+	HealthPortTaken Code = "HealthPortTaken" // somebody else has its healthCheckNodePort
 
 	// Not, because of the node or its peers.
 	NoPeer          Code = "NoPeer"          // no peer selects this node

@@ -36,6 +36,9 @@ var (
 	}
 )
 
+// serviceProxyLabel says that kube-proxy shall leave a Service alone.
+const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
+
 // parseService returns nil for a Service that is not Fanfare's business.
 func parseService(o *corev1.Service) (*Spec, []Problem) {
 	if o.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -58,13 +61,16 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		ExternalTrafficPolicy: parseExternalPolicy(o.Spec.ExternalTrafficPolicy, &p),
 		InternalTrafficPolicy: parseInternalPolicy(o.Spec.InternalTrafficPolicy, &p),
 		PublishNotReady:       o.Spec.PublishNotReadyAddresses,
+		ServiceProxy:          o.Labels[serviceProxyLabel],
 		Affinity:              parseAffinity(o, &p),
 		Scheduler:             parseScheduler(o, &p),
-		Unsupported:           unsupported(o),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),
 		Told:                  parseTold(o.Status.Conditions),
+	}
+	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		s.HealthCheckPort = parseHealthCheckPort(o, &p)
 	}
 	parseSources(o, s, &p)
 	parseRequest(o, s, &p)
@@ -128,13 +134,13 @@ func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *problems) co
 	return *v
 }
 
-// unsupported lists what the Service says and Fanfare does not do yet.
-func unsupported(o *corev1.Service) []string {
-	var fields []string
-	if o.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		fields = append(fields, "spec.sessionAffinity")
+func parseHealthCheckPort(o *corev1.Service, p *problems) uint16 {
+	n := o.Spec.HealthCheckNodePort
+	if n < 0 || n > 65535 {
+		p.add("spec.healthCheckNodePort", fmt.Sprint(n), "must be from 1 to 65535; nobody answers for the Service's health")
+		return 0
 	}
-	return fields
+	return uint16(n)
 }
 
 // parseStatus reads the addresses. An entry with a host name in place of an

@@ -80,6 +80,13 @@ type Spec struct {
 	IPFamilies            []corev1.IPFamily // never empty
 	IPFamilyPolicy        corev1.IPFamilyPolicy
 
+	// HealthCheckPort is spec.healthCheckNodePort, zero when there is none: only
+	// Services with the external policy Local have one.
+	HealthCheckPort uint16
+	// ServiceProxy is the label service.kubernetes.io/service-proxy-name, with which
+	// kube-proxy leaves the Service alone; empty when it does not.
+	ServiceProxy string
+
 	// PublishNotReady counts endpoints as ready whatever their condition says.
 	PublishNotReady bool
 
@@ -101,10 +108,6 @@ type Spec struct {
 	// empty when it was understood. Such a Service gets no address by chance: it
 	// would move as soon as the mistake is mended.
 	BadRequest string
-
-	// Unsupported are the fields that say something that is not done yet, such
-	// as "spec.sessionAffinity".
-	Unsupported []string
 
 	// Status are the addresses of status.loadBalancer.ingress.
 	Status []netip.Addr

@@ -79,6 +79,8 @@ func valid(o object, i int) {
 		if i%2 == 0 {
 			o.Spec.LoadBalancerSourceRanges = nil // or the annotation does not count
 		}
+		o.Labels = map[string]string{serviceProxyLabel: "fanfare", "b": "c"}
+		o.Spec.ExternalTrafficPolicy, o.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 32000
 		o.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	case *discoveryv1.EndpointSlice:
 		o.AddressType = discoveryv1.AddressTypeIPv4
