@@ -72,10 +72,10 @@ func (b *batch) delChain(name string) {
 	})
 }
 
-// delTable deletes the table and all that is in it.
-func (b *batch) delTable() {
+// delTable deletes a table and all that is in it.
+func (b *batch) delTable(name string) {
 	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {
-		b.e.string(unix.NFTA_TABLE_NAME, tableName)
+		b.e.string(unix.NFTA_TABLE_NAME, name)
 	})
 }
 

@@ -317,9 +317,17 @@
 // An empty chain named schema-N-TEXT-RULES says what made the table: TEXT is a
 // hash of the text that was loaded, RULES one of the rules as the kernel showed
 // them afterwards. A process that finds a table of its own TEXT goes on with it
-// and changes only elements that differ. Any other table, and one whose rules
-// somebody changed, is replaced by nft in a single transaction, elements and
-// all; connections are not interrupted.
+// and changes only elements that differ. One whose rules somebody changed is
+// replaced by nft in a single transaction, elements and all; connections are not
+// interrupted.
+//
+// A table of another TEXT, as after an upgrade, works, and must until the end. The
+// kernel shows sets of intervals a moment after the rules of the same transaction,
+// and hides those of a deleted table from packets that are still in its chains. So
+// another table, fanfare-spare, works while the new one is made: both are loaded
+// dormant and then woken, and rules are flushed before sets go. Not a packet of
+// some thousand in that time goes astray. Whoever finds a fanfare-spare that an
+// upgrade left behind deletes it.
 //
 // A Proxy listens to the notifications of nftables (NFNLGRP_NFTABLES), leaves
 // aside its own and those of other tables, and tells on [Proxy.Disturbed]. The

@@ -79,7 +79,7 @@ func readRuleset(s *socket) (*ruleset, error) {
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
-		return t.name != tableName && t.name != "kube-proxy"
+		return t.name != tableName && t.name != spareTable && t.name != "kube-proxy"
 	}
 	return false
 }

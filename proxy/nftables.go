@@ -57,10 +57,15 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it
+	if t.spare {
+		return out, deleteTable(spareTable)
+	}
 	return out, nil
 }
 
-func (n *nftRenderer) remove(context.Context) error { return deleteTable() }
+func (n *nftRenderer) remove(context.Context) error {
+	return errors.Join(deleteTable(spareTable), deleteTable(tableName))
+}
 
 func (n *nftRenderer) read(fresh bool) (*table, error) {
 	n.metrics.dumps.Inc()
@@ -75,11 +80,16 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element) (*ta
 		all = nil
 	}
 	n.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
-	script := replaceScript(all)
-	if err := n.watch.deafly(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
-		return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
+	scripts := []string{replaceScript(all)}
+	if t.schema != "" && !t.ours() {
+		scripts = upgradeScripts(all)
 	}
-	n.record.transaction()
+	for _, script := range scripts {
+		if err := n.watch.deafly(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
+			return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
+		}
+		n.record.transaction()
+	}
 	if err := n.addAffinityRules(all); err != nil {
 		return nil, fmt.Errorf("load the rules of affinity: %w", err)
 	}
@@ -168,14 +178,14 @@ func differenceText(c change) string {
 	}
 }
 
-func deleteTable() error {
+func deleteTable(name string) error {
 	s, err := dial()
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	b := newBatch(0)
-	b.delTable()
+	b.delTable(name)
 	// A kernel without nftables, or without tables in it, has none of ours.
 	err = b.commit(s)
 	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP} {

@@ -153,7 +153,7 @@ func (p *Proxy) Close() error {
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(), deleteChains(ctx), err); err != nil {
+	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil

@@ -15,6 +15,9 @@ import (
 // tableName is our table's, in family inet. Nothing else in the kernel is ours.
 const tableName = "fanfare"
 
+// spareTable does the table's work while that is replaced.
+const spareTable = tableName + "-spare"
+
 // Schema is the version of the table's layout for people. What machines go by
 // is the hash of the text beside it: a change of the text can not be forgotten.
 const Schema = 1
@@ -95,6 +98,31 @@ func replaceScript(all []element) string {
 		b.WriteString(" }\n")
 	}
 	return b.String()
+}
+
+// upgradeScripts put the table in the place of one with other rules, that works.
+//
+// One transaction would not do: packets that are in a chain when it comes go on by
+// the rules of before, while the kernel looks up sets as they are after it, that is,
+// empty. And sets of intervals show their elements a moment after the rules are
+// there that ask them. A pod would be taken for an external client. So hooks come
+// when all else is there, rules go before their sets, and a spare table does the
+// same meanwhile. (nft_do_chain keeps to one generation, nft_lookup does not;
+// nf_tables_commit calls the sets' commit last.)
+func upgradeScripts(all []element) []string {
+	head := fmt.Sprintf("table inet %s {\n", tableName)
+	asleep := strings.Replace(replaceScript(all), "\n"+head, "\n"+head+"\tflags dormant\n", 1)
+	awake := head + "}\n"
+	spare := strings.NewReplacer("inet "+tableName, "inet "+spareTable)
+	return []string{
+		spare.Replace(asleep),
+		spare.Replace(awake),
+		"flush table inet " + tableName,
+		asleep,
+		awake,
+		"flush table inet " + spareTable,
+		"delete table inet " + spareTable,
+	}
 }
 
 // textHash names the text and the rules that a table was made from.

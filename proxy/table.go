@@ -15,6 +15,7 @@ import (
 // A table is our table as the kernel shows it.
 type table struct {
 	found  bool
+	spare  bool   // an upgrade did not come to its end
 	flags  string // such as dormant, as opaque bytes
 	schema string // the name of the chain that says what this is, empty when there is none
 
@@ -78,11 +79,14 @@ func list(s *socket, kind uint8, request []byte, reset func(), each func(data []
 }
 
 func (t *table) readTable(s *socket) error {
-	reset := func() { t.found, t.flags = false, "" }
+	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
-		if cstring(attribute(data, unix.NFTA_TABLE_NAME)) == tableName {
+		switch cstring(attribute(data, unix.NFTA_TABLE_NAME)) {
+		case tableName:
 			t.found = true
 			t.flags = string(attribute(data, unix.NFTA_TABLE_FLAGS))
+		case spareTable:
+			t.spare = true
 		}
 	})
 }

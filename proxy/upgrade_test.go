@@ -1,0 +1,114 @@
+package proxy
+
+import (
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+)
+
+// A process finds the table of an older version under traffic, and puts its own in
+// its place: no request is lost, and connections go on.
+func TestUpgrade(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		const path = "testdata/upgrade/schema-1.txtar"
+		a, err := txtar.ParseFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old := mustParseScene(t, path, a)
+		s := &soak{lab: newLab(t), t: t, view: labView()}
+		nftables(t, string(a.Files[slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "table" })].Data))
+		s.begin(old.state)()
+		conn := s.connect(s.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 81))
+		stop := s.send(old.rows)
+		s.await(100)
+
+		before := schemaOf(t)
+		p := newProxy(t)
+		if got := p.Adopted(); !slices.Equal(got, []netip.Addr{at("vip", 0), at("vip", 1)}) {
+			t.Errorf("adopted %v", got)
+		}
+		n, start := s.requests.Load(), time.Now()
+		mustSet(t, p, old.state)
+		t.Logf("%d requests ended in the %v of the upgrade", s.requests.Load()-n, time.Since(start).Round(time.Millisecond))
+		s.await(100)
+		stop()
+
+		checkKernel(t, old.state)
+		if got := schemaOf(t); got == before {
+			t.Errorf("the schema is still %s", got)
+		}
+		if got := s.ask(conn); got != "remote saw node" {
+			t.Errorf("an old connection: %s", got)
+		}
+		if got := p.Status().Repairs; got != 0 {
+			t.Errorf("%d repairs; nothing was broken", got)
+		}
+	})
+}
+
+// send sends the packets of rows again and again, until what it returns is called.
+func (s *soak) send(rows []sceneRow) (stop func()) {
+	type line struct{ from, network string }
+	lines := make(map[line][]netip.AddrPort)
+	for _, row := range rows {
+		if k := (line{row.from, row.network}); row.network != "sctp" {
+			lines[k] = append(lines[k], row.to)
+		}
+	}
+	var workers sync.WaitGroup
+	for k, to := range lines {
+		workers.Go(func() { s.run(k.from, k.network, to, 1) })
+	}
+	return func() {
+		s.stop.Store(true)
+		workers.Wait()
+	}
+}
+
+// The spare table of an upgrade that did not come to its end goes with the next Set,
+// and with Cleanup.
+func TestUpgradeThatStopped(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		s := packetState(LocalClients{})
+		other := State{Node: "n1", VIPs: []*VIP{{Addr: at("other", 0)}}}
+		leave := func() {
+			t.Helper()
+			for _, script := range upgradeScripts(renderState(other))[:2] {
+				nftables(t, script)
+			}
+			if !strings.Contains(listTables(t), spareTable) {
+				t.Fatal("there is no spare table")
+			}
+		}
+		leave()
+		p := newProxy(t)
+		mustSet(t, p, s)
+		checkKernel(t, s)
+		if got := listTables(t); got != "table inet fanfare\n" {
+			t.Errorf("after Set: %q", got)
+		}
+		leave()
+		if err := Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := listTables(t); got != "" {
+			t.Errorf("after Cleanup: %q", got)
+		}
+	})
+}
+
+func listTables(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("nft", "list", "tables").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
