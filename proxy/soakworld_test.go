@@ -172,6 +172,7 @@ func (p *soakPort) frontend(proto Protocol, family setID) Frontend {
 			}
 		case podDraining:
 			f.Draining = append(f.Draining, b.Addr)
+		case podGone:
 		}
 	}
 	if p.sources != nil {

@@ -493,6 +493,7 @@ func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
 			return yes, e
 		case maybe:
 			result = maybe
+		case no:
 		}
 	}
 	return result, setElement{}
