@@ -31,7 +31,10 @@ type bench struct {
 
 // programs are what is measured, the first of them as a reference for all others.
 func programs() []*program {
-	return []*program{fanfare("Fanfare nftables"), kubeProxy(kube.NFTables), withLegacy(kubeProxy(kube.IPTables))}
+	return []*program{
+		fanfare("Fanfare nftables", "--proxy-mode", "nftables"), overLegacy(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
+		kubeProxy(kube.NFTables), overLegacy(kubeProxy(kube.IPTables)),
+	}
 }
 
 // run measures everything. With one Service first: what programs wrote then stays

@@ -140,7 +140,7 @@ func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Ad
 // watch returns a function that waits until the rules lead to a pod, and says when
 // they did: by the kernel's word or, where it tells nobody, by the program's.
 func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(context.Context) (time.Time, error), err error) {
-	if p.written == nil {
+	if !p.silent {
 		eyes, err := measure.LookOut(p.on.Namespace, pod.AsSlice())
 		if err != nil {
 			return nil, err
@@ -154,7 +154,7 @@ func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(conte
 	return func(ctx context.Context) (at time.Time, err error) {
 		err = lab.Await(ctx, changeLimit, p.name, func() error {
 			m, err := p.metrics(ctx)
-			if at = time.Now(); err == nil && p.written(m) == p.written(before) {
+			if at = time.Now(); err == nil && p.writes(m) == p.writes(before) {
 				err = errors.New("it has not written since")
 			}
 			return err

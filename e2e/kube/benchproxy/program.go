@@ -33,9 +33,10 @@ type program struct {
 	loaded func(metrics map[string]float64, services int) bool
 	// env is what its environment has besides this process's.
 	env func(b *bench) ([]string, error)
-	// written is the time of the last change by the program's own account, for one
-	// whose kernel tells nobody of changes; nil: the kernel does.
-	written func(metrics map[string]float64) float64
+	// writes differs between two readings of the metrics if the program has changed
+	// its rules in between. It is asked if silent: the kernel tells nobody of changes.
+	writes func(metrics map[string]float64) float64
+	silent bool
 	// writing names the metric of the time that it has spent on writing rules.
 	writing string
 }
@@ -54,6 +55,7 @@ func fanfare(name string, flags ...string) *program {
 		loaded: func(m map[string]float64, services int) bool {
 			return m["fanfare_proxy_vips"] >= float64(services) && m["fanfare_speaker_pass_duration_seconds_count"] > 0
 		},
+		writes:  func(m map[string]float64) float64 { return m["fanfare_proxy_transaction_duration_seconds_count"] },
 		writing: "fanfare_speaker_pass_duration_seconds_sum",
 	}
 }
@@ -82,8 +84,8 @@ var legacy = map[string]string{
 	"ip6tables": "ip6tables-legacy", "ip6tables-save": "ip6tables-legacy-save", "ip6tables-restore": "ip6tables-legacy-restore",
 }
 
-// withLegacy is kube-proxy with those programs first in its path.
-func withLegacy(p *program) *program {
+// overLegacy is a program with those first in its path.
+func overLegacy(p *program) *program {
 	p.env = func(b *bench) ([]string, error) {
 		dir := filepath.Join(b.dir, "legacy")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -100,7 +102,7 @@ func withLegacy(p *program) *program {
 		}
 		return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, nil
 	}
-	p.written = func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] }
+	p.silent = true
 	return p
 }
 
@@ -123,6 +125,7 @@ func kubeProxy(mode kube.ProxyMode) *program {
 			pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] + m["kubeproxy_sync_proxy_rules_service_changes_pending"]
 			return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] > 1.5*float64(time.Now().Unix()) && pending == 0
 		},
+		writes:  func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] },
 		writing: "kubeproxy_sync_proxy_rules_duration_seconds_sum",
 	}
 }
