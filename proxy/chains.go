@@ -317,7 +317,8 @@ func (f *Frontend) target(s side) *Target {
 // as external ones need none of their own.
 func (f *Frontend) chainSide(s side) side {
 	x, i := &f.External, &f.Internal
-	if x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) {
+	// Each kind has its own turn.
+	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) {
 		return external
 	}
 	return s
@@ -416,8 +417,9 @@ func affinityName(v *VIP, fe *Frontend, b Backend) string {
 	return affinityPrefix(family(v.Addr)) + shortHash(fe.label(v), b.Addr.String(), fe.Affinity.String())
 }
 
-// hashSeed is the same on all nodes, so that they choose alike. It has no meaning.
-const hashSeed = "0x5f4e2a91"
+// hashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
+// nft_hash does: a node with iptables chooses as those with nftables.
+const hashSeed = "0x0000fa17"
 
 // maxHashed is the number of backends that the match cluster can tell apart.
 const maxHashed = 32
@@ -445,7 +447,13 @@ func (f *Frontend) choice(t *Target, left []Backend) string {
 
 // xtScheduler is the scheduler that iptables has for the frontend.
 func (f *Frontend) xtScheduler(t *Target) Scheduler {
-	if f.Scheduler == Maglev || f.Scheduler == SourceHash && len(t.Backends) > maxHashed {
+	switch {
+	case f.Scheduler == Maglev, f.Scheduler == SourceHash && len(t.Backends) > maxHashed:
+		return Random
+	// xt_cluster hashes the first 32 bits of an IPv6 address only
+	// (NF_CT_TUPLE_L3SIZE counts words, and it takes them for bytes): all clients of a
+	// network would have one backend.
+	case f.Scheduler == SourceHash && len(t.Backends) > 1 && t.Backends[0].Addr.Addr().Is6():
 		return Random
 	}
 	return f.Scheduler

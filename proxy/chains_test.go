@@ -213,10 +213,14 @@ func TestUnsupported(t *testing.T) {
 		{Protocol: TCP, Port: 81, Scheduler: SourceHash, External: few},
 		{Protocol: TCP, Port: 82, Scheduler: SourceHash, Internal: many},
 		{Protocol: TCP, Port: 83, Scheduler: RoundRobin},
+	}}, {Addr: at("vip", 1), Frontends: []Frontend{
+		{Protocol: UDP, Port: 53, Scheduler: SourceHash, Internal: Target{Backends: backends(1, "pod1", "pod2")}},
+		{Protocol: UDP, Port: 54, Scheduler: SourceHash, Internal: Target{Backends: backends(1, "pod1")}},
 	}}}}
 	want := []string{
 		"192.0.2.1 tcp/80 a/b: iptables has no Maglev: backends are chosen at random",
 		"192.0.2.1 tcp/82: iptables hashes to 32 backends at most: more are chosen at random",
+		"2001:db8::1 udp/53: iptables hashes no IPv6 addresses as a whole: backends are chosen at random",
 	}
 	if diff := cmp.Diff(want, unsupported(s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

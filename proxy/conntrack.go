@@ -289,7 +289,7 @@ func (p purge) wrong(f *flow, s *State) bool {
 		return false
 	case f.port.proto == TCP && f.replied:
 		return s.ended(f)
-	case f.port.proto != TCP && s.strands(f):
+	case s.takes(f), f.port.proto != TCP && s.strands(f):
 		return false
 	}
 	// Whether other clients are this node's pods, an entry does not tell.
@@ -297,6 +297,13 @@ func (p purge) wrong(f *flow, s *State) bool {
 		return false
 	}
 	return true
+}
+
+// takes says whether a backend came back before its flows were looked at, so that new
+// ones go there by right. What an entry does not tell is taken for external.
+func (s *State) takes(f *flow) bool {
+	fe := s.frontend(f.vip, f.port)
+	return fe != nil && slices.ContainsFunc(s.target(fe, f).Backends, func(b Backend) bool { return b.Addr == f.backend })
 }
 
 // ended says whether a connection must not go on. Where the frontend is gone, it

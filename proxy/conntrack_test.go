@@ -407,3 +407,19 @@ func TestSweepThatFails(t *testing.T) {
 		}
 	})
 }
+
+// A backend that went and came back before the sweep keeps the flows that it got
+// since.
+func TestBackendThatCameBackKeepsFlows(t *testing.T) {
+	s := udpState("pod1")
+	vip, b := at("vip", 0), backends(0, "pod1")[0].Addr
+	p := make(purge)
+	p.at(vip).gone[goneBackend{port{UDP, 53}, b}] = sideExternal | sideInternal
+	f := &flow{client: at("client", 0), vip: vip, port: port{UDP, 53}, backend: b, dnat: true}
+	if p.wrong(f, &s) {
+		t.Error("the flow must go, though its backend is wanted")
+	}
+	if s = udpState("remote"); !p.wrong(f, &s) {
+		t.Error("the flow may stay, though its backend is gone")
+	}
+}

@@ -385,7 +385,7 @@
 //
 // A frontend's chain has one rule for each backend: "statistic --mode random" gives
 // each the share of its weight, "--mode nth" each its turn ([RoundRobin]), and "cluster", a hash
-// of the client's address, each its clients ([SourceHash]). Backends that shall not see
+// of the client's address, each its clients ([SourceHash]), the same as nftables would. Backends that shall not see
 // the client come last, after a rule that marks the packet. With Affinity a
 // backend has a chain of its own, FAN-x-b-HASH, which notes the client in the backend's
 // set; those sets are asked first. A set belongs to the backend, so that no other one
@@ -407,9 +407,13 @@
 // same thing, and network plug-ins know it; its rules do not see ours, since none comes
 // after a source that was chosen. No other bit is changed.
 //
+// With iptables-legacy every change of any rule, by whomever, replaces the whole table,
+// and turns begin anew.
+//
 // What iptables cannot do is in [Status].Unsupported, frontend by frontend: no
-// [Maglev], and no SourceHash over more than 32 backends. Backends are chosen at random
-// there, by their weights.
+// [Maglev], no SourceHash over more than 32 backends, and none for IPv6, where the match
+// cluster sees the first 32 bits of an address. Backends are chosen at random there, by
+// their weights.
 //
 // Set changes the sets by netlink, and chains by one call of iptables-restore for a
 // family, which is one transaction for each table. Sets are filled before rules ask

@@ -45,7 +45,7 @@ func iptablesRun(t *testing.T, command string) {
 
 // legacyOrSkip ends a test on a kernel that has no old tables, or in a user
 // namespace where nobody can see which there are.
-func legacyOrSkip(t *testing.T) {
+func legacyOrSkip(t testing.TB) {
 	t.Helper()
 	for _, i := range allIPTables {
 		if i.tables == "" {

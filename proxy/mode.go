@@ -320,7 +320,10 @@ func unsupported(s State) (all []string) {
 				continue
 			}
 			why := "iptables has no Maglev: backends are chosen at random"
-			if fe.Scheduler == SourceHash {
+			switch {
+			case fe.Scheduler == SourceHash && v.Addr.Is6():
+				why = "iptables hashes no IPv6 addresses as a whole: backends are chosen at random"
+			case fe.Scheduler == SourceHash:
 				why = fmt.Sprintf("iptables hashes to %d backends at most: more are chosen at random", maxHashed)
 			}
 			all = append(all, strings.TrimSpace(fe.label(v)+" "+fe.Name)+": "+why)

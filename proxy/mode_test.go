@@ -44,7 +44,7 @@ func onIPTables(t *testing.T, f func(t *testing.T)) {
 
 // onlyPrograms leaves this process the programs of one iptables, and nft for what
 // tests do with it. Without a backend it leaves none.
-func onlyPrograms(t *testing.T, backend string) {
+func onlyPrograms(t testing.TB, backend string) {
 	t.Helper()
 	if err := os.Setenv("XTABLES_LOCKFILE", filepath.Join(t.TempDir(), "xtables.lock")); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func orElse(s, other string) string {
 }
 
 // keepPrograms leaves this process programs by name, and no others.
-func keepPrograms(t *testing.T, names ...string) {
+func keepPrograms(t testing.TB, names ...string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range names {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // traces says what of ours is in the kernel.
@@ -271,6 +272,52 @@ func TestOthersDoNotDisturbIPTables(t *testing.T) {
 		mustSet(t, p, s)
 		if got := p.Status(); got.Repairs != before.Repairs || got.Generation != before.Generation {
 			t.Errorf("repaired %q", got.Found)
+		}
+	})
+}
+
+// A client comes back to its backend, over every protocol apart, until that goes; then
+// it stays with the next one, even if the first comes back.
+func TestAffinityOfIPTables(t *testing.T) {
+	onIPTables(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		state := func(names ...string) State {
+			s := scheduleState(Random, podBackends(names...), 80)
+			for _, v := range s.VIPs {
+				for i := range v.Frontends {
+					fe := &v.Frontends[i]
+					fe.Affinity, fe.External.Remote = time.Hour, Masquerade
+				}
+			}
+			return s
+		}
+		all := []string{"pod1", "pod2", "pod3", "remote"}
+		mustSet(t, p, state(all...))
+		for family := range setID(2) {
+			to := netip.AddrPortFrom(at("vip", family), 80)
+			for network := range networks {
+				mustSet(t, p, state(all...))
+				stays := func(when string) string {
+					t.Helper()
+					first := l.who(l.client, network, 0, to)
+					for range 8 {
+						if who := l.who(l.client, network, 0, to); who != first {
+							t.Errorf("%s %s, %s: %s after %s", network, to, when, who, first)
+						}
+					}
+					return first
+				}
+				first := stays("at first")
+				others := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == first })
+				mustSet(t, p, state(others...))
+				checkKernel(t, state(others...))
+				second := stays("without " + first)
+				mustSet(t, p, state(all...))
+				if third := stays("with " + first + " again"); third != second {
+					t.Errorf("%s %s: %s came back and took the client of %s", network, to, third, second)
+				}
+			}
 		}
 	})
 }
