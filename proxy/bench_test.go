@@ -66,11 +66,11 @@ func BenchmarkIPTables(b *testing.B) {
 			s.Owned = prefixes("198.18.0.0/15")
 			start := time.Now()
 			mustSet(b, p, s)
-			b.ReportMetric(float64(time.Since(start).Milliseconds()), "full-ms")
+			full := time.Since(start)
 			start = time.Now()
 			p.Recheck()
 			mustSet(b, p, s)
-			b.ReportMetric(float64(time.Since(start).Milliseconds()), "check-ms")
+			check := time.Since(start)
 			version := 0
 			for b.Loop() {
 				version++
@@ -80,6 +80,9 @@ func BenchmarkIPTables(b *testing.B) {
 				mustSet(b, p, next)
 				s = next
 			}
+			// Loop forgets what was reported before.
+			b.ReportMetric(float64(full.Milliseconds()), "full-ms")
+			b.ReportMetric(float64(check.Milliseconds()), "check-ms")
 		})
 	}
 }

@@ -421,8 +421,8 @@
 // in the sets is not asked when the process starts, but who is in the chains: a process
 // goes on with what it finds. Changes by others are heard of with iptables-nft, and found
 // by the next full check with iptables-legacy and in sets. The cost of a change is that of
-// the programs, which grows with the rules that there are: some hundred milliseconds for
-// ten thousand VIPs, against microseconds with nftables.
+// the programs, which grows with the rules that there are: with ten thousand VIPs 50 ms
+// by iptables-nft and 170 ms by iptables-legacy, against microseconds with nftables.
 //
 // # Growing
 //
