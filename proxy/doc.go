@@ -417,8 +417,8 @@
 //
 // Set changes the sets by netlink, and chains by one call of iptables-restore for a
 // family, which is one transaction for each table. Sets are filled before rules ask
-// them, and an address comes into fanfare-vips4 when all rules for it are there. Who is
-// in the sets is not asked when the process starts, but who is in the chains: a process
+// them, and an address comes into fanfare-vips4 when all rules for it are there. A process
+// that starts reads chains and sets, changes what differs from its first State, and
 // goes on with what it finds. Changes by others are heard of with iptables-nft, and found
 // by the next full check with iptables-legacy and in sets. The cost of a change is that of
 // the programs, which grows with the rules that there are: with ten thousand VIPs 50 ms
