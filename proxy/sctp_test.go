@@ -8,8 +8,11 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -187,6 +190,9 @@ func (l *lab) associate(from *nstest.NS, port uint16, to netip.AddrPort, want st
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience(want)))
 	a := association{conn: c.(*net.IPConn), port: port, to: to.Port(), tag: 0x01020304}
+	if err := queueErrors(a.conn, to.Addr()); err != nil {
+		l.t.Fatal(err)
+	}
 	value, err := a.exchange(sctpPacket{chunk: chunkInit, value: initValue(a.tag, nil)}, chunkInitAck)
 	if err != nil {
 		return outcome(err)
@@ -211,13 +217,22 @@ type association struct {
 // exchange sends a chunk, waits for a type of answer and returns its value.
 func (a association) exchange(p sctpPacket, want byte) (value []byte, err error) {
 	p.from, p.to = a.port, a.to
-	if _, err := a.conn.Write(p.marshal()); err != nil {
-		return nil, err
+	for {
+		_, err := a.conn.Write(p.marshal())
+		if err == nil {
+			break
+		}
+		if a.concerned(err) {
+			return nil, err
+		}
 	}
 	buf := make([]byte, 512)
 	for {
 		// Unlike Read, it takes the header of IPv4 away.
 		n, _, err := a.conn.ReadFrom(buf)
+		if err != nil && !a.concerned(err) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -229,6 +244,45 @@ func (a association) exchange(p sctpPacket, want byte) (value []byte, err error)
 			return got.value, nil
 		}
 	}
+}
+
+// concerned says whether an error is of this association. The kernel gives an ICMP
+// error to all raw sockets between the same two addresses, whatever the ports.
+func (a association) concerned(err error) bool {
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return true
+	}
+	raw, err := a.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	mine := false
+	// The queue holds what of the packet came back, from the header of SCTP on.
+	err = raw.Control(func(fd uintptr) {
+		for buf := make([]byte, 512); ; {
+			n, _, _, _, err := unix.Recvmsg(int(fd), buf, make([]byte, 512), unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+			if err != nil {
+				return
+			}
+			mine = mine || n >= 4 && binary.BigEndian.Uint16(buf) == a.port && binary.BigEndian.Uint16(buf[2:]) == a.to
+		}
+	})
+	return err != nil || mine
+}
+
+// queueErrors makes the kernel keep the packets that ICMP errors quote.
+func queueErrors(c *net.IPConn, to netip.Addr) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
+	if to.Is6() {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), level, option, 1) })
+	return errors.Join(err, set)
 }
 
 // An association whose backend is removed ends there, and the same port finds

@@ -143,7 +143,6 @@ func TestModeAuto(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inNamespace(t, func(t *testing.T) {
-				onlyPrograms(t, "")
 				keepPrograms(t, tc.programs...)
 				p, err := New(t.Context(), Options{Mode: ModeAuto})
 				if tc.mode == "" {
