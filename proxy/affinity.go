@@ -180,11 +180,9 @@ const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
 // change takes away. All entries must be listed for that, 1 ms of CPU for 1,000 and
-// 200 ms for a full map. It comes just before the change. What is learned in between
-// does no harm, nor what remains after an error: the chain stale keeps flows from
+// 200 ms for a full map. What remains does no harm: the chain stale keeps flows from
 // following it, at the cost of the first packet, which this is to save.
-func (n *nftRenderer) forget(c change, clients []netip.Prefix) {
-	gone := goneBacks(c)
+func (n *nftRenderer) forget(gone map[string]sides, clients []netip.Prefix) {
 	if len(gone) == 0 {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -299,11 +300,11 @@ func (p purge) wrong(f *flow, s *State) bool {
 	return true
 }
 
-// takes says whether a backend came back before its flows were looked at, so that new
-// ones go there by right. What an entry does not tell is taken for external.
+// takes says whether new flows go where this one does: the backend may have come
+// back before its flows were looked at, or be one for other clients all along.
 func (s *State) takes(f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
-	return fe != nil && slices.ContainsFunc(s.target(fe, f).Backends, func(b Backend) bool { return b.Addr == f.backend })
+	return fe != nil && slices.ContainsFunc(s.targets(fe, f), func(t *Target) bool { return t.has(f.backend) })
 }
 
 // ended says whether a connection must not go on. Where the frontend is gone, it
@@ -335,22 +336,36 @@ func (p purge) spareOwn() error {
 // strands says whether a flow that left a backend which drains would find none.
 func (s *State) strands(f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
-	return fe != nil && fe.drains(f.backend) && len(s.target(fe, f).Backends) == 0
+	return fe != nil && fe.drains(f.backend) && slices.ContainsFunc(s.targets(fe, f), (*Target).empty)
 }
 
 // outlives says whether a flow of a protocol without an end stayed with a backend
 // that drains, though there is another.
 func (s *State) outlives(f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
-	return f.port.proto != TCP && fe != nil && fe.drains(f.backend) && len(s.target(fe, f).Backends) > 0
+	return f.port.proto != TCP && fe != nil && fe.drains(f.backend) && !slices.ContainsFunc(s.targets(fe, f), (*Target).empty)
 }
 
-// target is where new flows of that client go, as far as its address tells.
-func (s *State) target(fe *Frontend, f *flow) *Target {
-	if containsAddr(s.Clients.CIDRs, f.client) {
-		return &fe.Internal
+// targets are where new flows of that client may go. An entry does not tell by which
+// interface its client came.
+func (s *State) targets(fe *Frontend, f *flow) []*Target {
+	switch {
+	case containsAddr(s.Clients.CIDRs, f.client):
+		return []*Target{&fe.Internal}
+	case s.Clients.InterfacePrefix != "" || s.Clients.Bridge != "":
+		return []*Target{&fe.External, &fe.Internal}
+	default:
+		return []*Target{&fe.External}
 	}
-	return &fe.External
+}
+
+func (t *Target) empty() bool { return len(t.Backends) == 0 }
+
+// asHost is s in the eyes of a process of the host that has an address: it is a
+// client on this node, whatever Clients says.
+func (s State) asHost(client netip.Addr) *State {
+	s.Clients = LocalClients{CIDRs: []netip.Prefix{netip.PrefixFrom(client, client.BitLen())}}
+	return &s
 }
 
 // forbids says whether the flow is of a frontend and backend of ours, and of a
@@ -405,10 +420,31 @@ func containsAddr(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// deleteFlows deletes the entries that p says are wrong, and counts them.
-// Entries that are gone by themselves meanwhile are no error.
-func deleteFlows(s *socket, p purge, want *State) (deleted int, err error) {
-	return deleteFlowsIf(s, p.request(), func(f *flow) bool { return p.wrong(f, want) })
+// deleteFlows deletes the entries that p says are wrong by all that wanted returns,
+// and counts them. It is asked about each entry anew: the walk takes a while, in which
+// a State may come that makes right what it meets. Entries that are gone by themselves
+// meanwhile are no error.
+func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted int, err error) {
+	// A node may have thousands of addresses: only a flow that seems wrong asks.
+	var unknown error
+	own := sync.OnceValue(func() (own []netip.Addr) {
+		own, unknown = ownAddrs()
+		return own
+	})
+	wrong := func(f *flow, want *State) bool {
+		if !p.wrong(f, want) {
+			return false
+		}
+		return !slices.Contains(own(), f.client) && unknown == nil || p.wrong(f, want.asHost(f.client))
+	}
+	deleted, err = deleteFlowsIf(s, p.request(), func(f *flow) bool {
+		if p[f.vip] == nil {
+			return false
+		}
+		w := wanted()
+		return wrong(f, &w[0]) && wrong(f, &w[1])
+	})
+	return deleted, errors.Join(err, unknown)
 }
 
 // deleteFlowsIf deletes those of the requested entries that are wrong.

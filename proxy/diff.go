@@ -18,6 +18,29 @@ func (c *change) append(o change) {
 	c.add = append(c.add, o.add...)
 }
 
+// splitSlots parts the deletion of slots that are not given to another backend from
+// what else is deleted. Both lists of c are sorted.
+func (c *change) splitSlots() (rest, slots []element) {
+	for _, e := range c.del {
+		_, again := slices.BinarySearchFunc(c.add, e, element.compare)
+		if isSlots(e.set) && !again {
+			slots = append(slots, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return rest, slots
+}
+
+func isSlots(id setID) bool {
+	switch base(id) {
+	case setExtEps, setIntEps, setExtSlots, setIntSlots:
+		return true
+	default:
+		return false
+	}
+}
+
 // diffElements compares two sorted lists.
 func diffElements(have, want []element) change {
 	var c change

@@ -28,8 +28,20 @@ type nftRenderer struct {
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
 func (n *nftRenderer) update(_ context.Context, u step) error {
-	n.forget(u.elements, u.want.Clients.CIDRs)
-	return n.apply(u.elements, "")
+	return n.change(u.elements, "", u.want.Clients.CIDRs)
+}
+
+// change applies a change and makes clients forget the backends that it takes away:
+// before it, so that none follows them into the new rules, and after it, what was
+// learned meanwhile.
+func (n *nftRenderer) change(c change, schema string, clients []netip.Prefix) error {
+	gone := goneBacks(c)
+	n.forget(gone, clients)
+	if err := n.apply(c, schema); err != nil {
+		return err
+	}
+	n.forget(gone, clients)
+	return nil
 }
 
 func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
@@ -51,9 +63,7 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	c := diffElements(t.elements, all)
-	n.forget(c, want.Clients.CIDRs)
-	if err := n.apply(c, schema); err != nil {
+	if err := n.change(diffElements(t.elements, all), schema, want.Clients.CIDRs); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it
@@ -105,14 +115,18 @@ func (n *nftRenderer) adopt(t *table) {
 	}
 }
 
-// apply makes one transaction of a change, together with the chains that
-// it needs and, where schema is not empty, the chain of that name.
+// apply makes a transaction of a change, together with the chains that it needs
+// and, where schema is not empty, the chain of that name.
 //
 // A chain is made before its first use and deleted in a transaction
-// later than the one that ended its last: until then a packet may be in it.
+// later than the one that ended its last: until then a packet may be in it. The
+// same holds for slots that no frontend has any more: a packet that was told to
+// take one of three is about to ask for the third. They go in a second transaction.
 func (n *nftRenderer) apply(c change, schema string) error {
 	slices.SortFunc(c.del, element.compare)
 	slices.SortFunc(c.add, element.compare)
+	var left []element
+	c.del, left = c.splitSlots()
 	b := newBatch(n.sock.seq)
 	if schema != "" {
 		b.addChain(schema, chain{})
@@ -129,28 +143,36 @@ func (n *nftRenderer) apply(c change, schema string) error {
 	for _, name := range idle {
 		b.delChain(name)
 	}
-	if b.empty() {
-		return nil
-	}
-	start := time.Now()
 	if err := n.commit(b); err != nil {
 		return err
 	}
-	n.metrics.transactions.Observe(time.Since(start).Seconds())
-	n.record.transaction()
 	countUses(n.uses, c.del, -1)
 	countUses(n.uses, c.add, 1)
 	for _, name := range idle {
 		delete(n.uses, name)
 	}
-	return nil
+	b = newBatch(n.sock.seq)
+	b.delElements(left)
+	return n.commit(b)
 }
 
-func (n *nftRenderer) commit(b *batch) error {
-	if b.large() {
-		return n.watch.deafly(n.sock, 1, func() error { return b.commit(n.sock) })
+// commit carries out a batch, if there is anything in it.
+func (n *nftRenderer) commit(b *batch) (err error) {
+	if b.empty() {
+		return nil
 	}
-	return b.commit(n.sock)
+	start := time.Now()
+	if b.large() {
+		err = n.watch.deafly(n.sock, 1, func() error { return b.commit(n.sock) })
+	} else {
+		err = b.commit(n.sock)
+	}
+	if err != nil {
+		return err
+	}
+	n.metrics.transactions.Observe(time.Since(start).Seconds())
+	n.record.transaction()
+	return nil
 }
 
 // idle are the made chains that nothing goes to, nor will.

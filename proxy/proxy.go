@@ -195,6 +195,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err != nil {
 		return err
 	}
+	p.sweeper.expect(want)
 	// Taken before the kernel is read: what happens later tells anew.
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
 	p.gate.plan(want, vips, p.watch.takeForward() || recheck)

@@ -407,6 +407,7 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		}
 		mustSet(t, p, s.state)
 		checkKernel(t, s.state)
+		swept(t, p) // else a port used again may go on with a flow of the scene before
 		l.play(t, s)
 		for _, v := range s.state.VIPs {
 			for _, f := range l.flows(v.Addr) {

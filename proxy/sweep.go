@@ -44,6 +44,7 @@ type sweeper struct {
 	mu      sync.Mutex
 	pending purge
 	want    State // what was set last
+	coming  State // what is being set: the flows that it makes are there before Set returns
 	err     error // of the last sweep
 	idle    bool  // nothing is pending or under way
 
@@ -67,6 +68,21 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 	return s, nil
 }
 
+// expect says what is about to be set. A flow that this makes must not be judged by
+// what was wanted before it.
+func (s *sweeper) expect(want State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.coming = want
+}
+
+// wanted is what was set last and what is being set, at this very moment.
+func (s *sweeper) wanted() [2]State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return [2]State{s.want, s.coming}
+}
+
 // add asks for a sweep. want is what is set now: what has changed back by the
 // time of the sweep is judged by that. swept are prefixes where nothing that the
 // rules refuse has left an entry.
@@ -74,7 +90,7 @@ func (s *sweeper) add(p purge, want State, swept []netip.Prefix) {
 	patient := p.splitPatient(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.want = want
+	s.want, s.coming = want, want
 	if len(p) == 0 && len(patient) == 0 {
 		return
 	}
@@ -140,7 +156,7 @@ func (s *sweeper) poke() {
 // sweep deletes what is pending. What fails stays pending.
 func (s *sweeper) sweep() error {
 	s.mu.Lock()
-	p, want := s.pending, s.want
+	p := s.pending
 	s.pending = make(purge)
 	s.mu.Unlock()
 	if len(p) == 0 {
@@ -148,7 +164,7 @@ func (s *sweeper) sweep() error {
 	}
 	deleted, err := 0, p.spareOwn()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, p, &want)
+		deleted, err = deleteFlows(s.sock, p, s.wanted)
 	}
 	s.metrics.flows.Add(float64(deleted))
 	if err != nil {
