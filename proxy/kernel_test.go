@@ -1,15 +1,32 @@
 package proxy
 
 import (
+	"flag"
 	"log/slog"
+	"os"
 	"os/exec"
+	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
+
+// TestMain lets more tests wait side by side than there are cores: each in a namespace
+// is a process of its own, which waits for answers that shall not come, timers of the
+// kernel, and sweeps.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
+		if err := p.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))); err != nil {
+			panic(err) // a number is one
+		}
+	}
+	os.Exit(m.Run())
+}
 
 // inNamespace runs f in a network namespace of its own, with a real kernel's
 // nftables.

@@ -4,14 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
 // The story of e2e/lab, against a real control plane and with kube-proxy beside
-// the speakers, in each of its modes. What kube-proxy has no part in is played once.
+// the speakers, in each of its modes.
 func TestStory(t *testing.T) {
 	l := laboratory(t)
 	for _, mode := range []ProxyMode{NFTables, IPTables} {
@@ -24,11 +23,6 @@ func TestStory(t *testing.T) {
 		})
 	}
 }
-
-// once are steps in which no packet takes a way that kube-proxy's rules could have a
-// part in: they are about the API server and the router, or about speakers whose
-// table stands unchanged meanwhile. They are played beside one mode alone.
-var once = []string{"FirstAnswer", "NextHops", "Kill", "Upgrade", "BadInput", "Withdrawal"}
 
 // steps are the laboratory's, some of them as an API server makes them, and before
 // the end those that only a cluster with kube-proxy has.
@@ -50,9 +44,7 @@ func (l *Lab) steps(mode ProxyMode) []lab.Step {
 				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 30 s, and a speaker is killed meanwhile, under load", Run: l.outage})
 			}
 		}
-		if mode == NFTables || !slices.Contains(once, s.Name) {
-			steps = append(steps, s)
-		}
+		steps = append(steps, s)
 	}
 	return steps
 }
