@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,20 +68,7 @@ func TestChainsGolden(t *testing.T) {
 		if err := s.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		got := s.String() + "--\n" + xtText(s)
-		file := filepath.Join("testdata", "iptables", name+".golden")
-		if *update {
-			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(string(want), got); diff != "" {
-			t.Errorf("%s (-want +got)\n%s", file, diff)
-		}
+		golden(t, filepath.Join("testdata", "iptables", name+".golden"), s.String()+"--\n"+xtText(s))
 	}
 }
 

@@ -6,9 +6,12 @@
 // chains, loaded once as text (ruleset.nft), and sets and maps that hold all
 // that depends on Services. [Proxy.Set] compares the new State with the one
 // before, pointer by pointer, and sends what differs as elements, by netlink,
-// in one transaction. So one changed endpoint among 10,000 VIPs is a few
-// elements and some ten microseconds of the kernel's time, and packets meet
-// either the old or the new state, never a part of it.
+// in one transaction. So one changed endpoint is a few elements, however many VIPs
+// there are, and packets meet either the old or the new state, never a part of it:
+// slots that no frontend has any more go in a second transaction, for the packets
+// that have just been told to take one. A frontend that gets another number of
+// backends gets another verdict, and the kernel then looks at all verdicts again,
+// some milliseconds for thousands of Services.
 //
 // The package knows no Kubernetes. It does not announce addresses, does not
 // check endpoints' health and sets no sysctl: the node must forward
@@ -149,11 +152,12 @@
 // for its kind: it may be draining, or its address be another tenant's by now. No
 // rule of nft 1.0.6 can look up what a map says in another set before the flow is
 // translated, so it is done in two places. A transaction that takes backends away
-// is preceded by one that deletes the entries which lead to them. And each chain
-// learn… first goes to back, which looks the chosen backend up in xback4 or iback4.
+// is preceded and followed by one that deletes the entries which lead to them. And
+// each chain learn… first goes to back, which looks the chosen backend up in xback4
+// or iback4.
 // What is not in there ends in stale, which deletes the entry and drops the packet:
 // the client sends another, and finds another backend. So a flow that falls between
-// the two transactions loses one packet, and none gets to the wrong place.
+// two of the transactions loses one packet, and none gets to the wrong place.
 //
 // Entries are not part of a State. They outlive transactions and the process, and
 // do not count as a change by somebody else; a table that is loaded anew is empty.

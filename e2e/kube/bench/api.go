@@ -9,10 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 )
 
 // namespace is where all Services are.
@@ -23,25 +22,7 @@ const namespace = "shop"
 type api struct{ core, discovery *rest.RESTClient }
 
 func newAPI(cfg *rest.Config) (*api, error) {
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
-	}
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
-	client := func(path string, gv schema.GroupVersion) (*rest.RESTClient, error) {
-		c := rest.CopyConfig(cfg)
-		c.APIPath, c.GroupVersion, c.NegotiatedSerializer = path, &gv, codecs
-		c.ContentType, c.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf
-		return rest.RESTClientFor(c)
-	}
-	core, err := client("/api", corev1.SchemeGroupVersion)
-	if err != nil {
-		return nil, err
-	}
-	discovery, err := client("/apis", discoveryv1.SchemeGroupVersion)
+	core, discovery, err := measure.Clients(cfg)
 	return &api{core, discovery}, err
 }
 

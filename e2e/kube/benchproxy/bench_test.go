@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -38,22 +38,16 @@ func TestQuick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a control plane and three programs take many seconds")
 	}
-	missing := func(err error) {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skip(err)
-	}
 	if os.Geteuid() != 0 {
-		missing(errors.New("network namespaces need root"))
+		nstest.Missing(t, "network namespaces need root")
 	}
 	for _, program := range []string{"ip", "nft", legacy["iptables"]} {
 		if _, err := exec.LookPath(program); err != nil {
-			missing(err)
+			nstest.Missing(t, err.Error())
 		}
 	}
 	if _, err := kube.Tools(t.Context(), false); err != nil {
-		missing(err)
+		nstest.Missing(t, err.Error())
 	}
 	o := options{binary: filepath.Join(t.TempDir(), "fanfare"), source: "../../.."}
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", o.binary, "../../../cmd/fanfare").CombinedOutput(); err != nil {
