@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
@@ -68,11 +70,20 @@ func (c *Cluster) record(t *testing.T) *history {
 			must(t, err)
 			h.events = append(h.events, e)
 		}
-		w, err := r.Watch(ctx, metav1.ListOptions{ResourceVersion: list.GetResourceVersion()})
+		// An API server ends the watch of a client that is slower than what happens;
+		// from where it ended the next one goes on, and nothing is missed.
+		w, err := watchtools.NewRetryWatcherWithContext(ctx, list.GetResourceVersion(), watcher(r.Watch))
 		must(t, err)
 		h.done.Go(func() { h.follow(ctx, w) })
 	}
 	return h
+}
+
+// A watcher begins watches.
+type watcher func(context.Context, metav1.ListOptions) (watch.Interface, error)
+
+func (w watcher) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	return w(ctx, o)
 }
 
 func (h *history) follow(ctx context.Context, w watch.Interface) {
@@ -84,6 +95,9 @@ func (h *history) follow(ctx context.Context, w watch.Interface) {
 		case <-ctx.Done():
 			return
 		case ev, ok = <-w.ResultChan():
+		}
+		if ctx.Err() != nil {
+			return
 		}
 		o, is := ev.Object.(*unstructured.Unstructured)
 		if !ok || !is {
@@ -119,6 +133,16 @@ func (h *history) delays() []time.Duration {
 		}
 	}
 	return all
+}
+
+// intact returns an error if something that happens now will not be heard of.
+func (h *history) intact() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.broken) == 0 {
+		return nil
+	}
+	return errors.New(strings.Join(h.broken, "; "))
 }
 
 func (h *history) fail(format string, args ...any) {

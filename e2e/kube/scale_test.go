@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os/exec"
@@ -43,7 +44,7 @@ spec: {addresses: [198.18.0.0/15]}
 				"ports":[{"name":"http","port":80,"targetPort":8080}]}}`, i)
 		})
 		created := time.Now()
-		seldom(t, "addresses", func() error { return want(len(h.delays()), many) })
+		seldom(t, "addresses", func() error { return errors.Join(h.intact(), want(len(h.delays()), many)) })
 		addressed := time.Now()
 		seldom(t, "forwarding", func() error { return f.vips(many) })
 		forwarded := time.Now()
@@ -80,7 +81,7 @@ func seldom(t *testing.T, what string, probe func() error) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
-	await(t, 10*time.Minute, what, func() error {
+	await(t, 5*time.Minute, what, func() error {
 		<-tick.C
 		return probe()
 	})
