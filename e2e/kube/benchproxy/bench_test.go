@@ -111,7 +111,7 @@ func TestReport(t *testing.T) {
 	}
 	text, err := report{
 		Began: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), Took: 17*time.Minute + time.Second,
-		Machine:  machine{2, "a CPU", "6.18", "a system", "0.10", "devel", "go1.26", "v1.36.0", "nftables v1", "iptables v1"},
+		Machine:  machine{measure.Machine{Cores: 2, CPU: "a CPU", Kernel: "6.18", System: "a system", Load: "0.10", Go: "go1.26"}, "devel", "v1.36.0", "nftables v1", "iptables v1"},
 		Services: 10000, Endpoints: 10, Rounds: rounds{3, 300 * time.Millisecond}, Lanes: lanes,
 		Trials: []trial{
 			{"Fanfare nftables", 2 * time.Second, time.Second, ms(5, 6, 7), ms(4, 4, 4), measure.Usage{RSS: 90e6, Peak: 100e6}, 50e6},
