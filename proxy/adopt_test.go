@@ -116,60 +116,6 @@ func schemaOf(t *testing.T) string {
 	return got.schema
 }
 
-// Whatever somebody does to the table is noticed and repaired, and Status says
-// what it was.
-func TestRepair(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
-		mustSet(t, p, s)
-		extra := netip.MustParseAddr("192.0.2.33")
-		for _, tc := range []struct{ name, script, found string }{
-			{"everything is flushed", "flush ruleset", "table missing"},
-			{"the table is deleted", "delete table inet fanfare", "table missing"},
-			{"the rules are flushed", "flush table inet fanfare", "chains or rules changed"},
-			{"a chain is flushed", "flush chain inet fanfare filter-forward", "chains or rules changed"},
-			{"a rule is added", "add rule inet fanfare nat-prerouting accept", "chains or rules changed"},
-			{"a chain is added", "add chain inet fanfare mine", "chains or rules changed"},
-			{"a count chain is flushed", "flush chain inet fanfare x1", "chains or rules changed"},
-			{"the table sleeps", "add table inet fanfare { flags dormant; }", "chains or rules changed"},
-			{"an element is deleted", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }", "1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
-			{"an element is added", "add element inet fanfare vips4 { 192.0.2.33 }", "1 unknown or changed elements, such as vips4 { 192.0.2.33 }"},
-			{"a set is flushed", "flush map inet fanfare xeps4", "elements missing or changed"},
-			{"the schema is deleted", "delete chain inet fanfare " + schemaOf(t), "schema unknown"},
-		} {
-			before := p.Status().Repairs
-			start := time.Now()
-			nftables(t, tc.script)
-			awaitDisturbed(t, p, tc.name)
-			mustSet(t, p, s)
-			took := time.Since(start)
-			t.Logf("%s: repaired after %v, nft's own time included", tc.name, took.Round(time.Millisecond))
-			checkKernel(t, s)
-			got := p.Status()
-			if got.Repairs != before+1 || !strings.Contains(got.Found, tc.found) {
-				t.Errorf("%s: %d repairs, found %q; want one and %q", tc.name, got.Repairs-before, got.Found, tc.found)
-			}
-			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" {
-				t.Errorf("%s: afterwards: %s", tc.name, got)
-			}
-			if flows := l.flows(extra); len(flows) > 0 {
-				t.Errorf("flows %v", flows)
-			}
-		}
-	})
-}
-
-func awaitDisturbed(t *testing.T, p *Proxy, what string) {
-	t.Helper()
-	select {
-	case <-p.Disturbed():
-	case <-time.After(20 * time.Second):
-		t.Fatalf("%s: not noticed", what)
-	}
-}
-
 // Our own changes and those of other tables are no disturbance.
 func TestOthersDoNotDisturb(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {

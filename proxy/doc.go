@@ -319,9 +319,9 @@
 // # The table's version, and repair
 //
 // An empty chain named schema-N-TEXT-RULES says what made the table: TEXT is a
-// hash of the text that was loaded, RULES one of the rules as the kernel showed
-// them afterwards. A process that finds a table of its own TEXT goes on with it
-// and changes only elements that differ. One whose rules somebody changed is
+// hash of the text that was loaded, RULES one of the rules, and of what the sets are, as
+// the kernel showed them afterwards. A process that finds a table of its own TEXT goes on with it
+// and changes only elements that differ. One whose rules or sets somebody changed is
 // replaced by nft in a single transaction, elements and all; connections are not
 // interrupted.
 //

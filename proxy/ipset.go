@@ -14,6 +14,7 @@ import (
 const (
 	ipsetCreate  = 2
 	ipsetDestroy = 3
+	ipsetSwap    = 6
 	ipsetList    = 7
 	ipsetAdd     = 9
 	ipsetDel     = 10
@@ -23,6 +24,7 @@ const (
 	ipsetAttrProtocol = 1
 	ipsetAttrName     = 2
 	ipsetAttrKind     = 3
+	ipsetAttrName2    = ipsetAttrKind // of the other set to swap with
 	ipsetAttrRevision = 4
 	ipsetAttrFamily   = 5
 	ipsetAttrFlags    = 6
@@ -35,6 +37,7 @@ const (
 	ipsetAttrPort    = 4
 	ipsetAttrTimeout = 6
 	ipsetAttrProto   = 7
+	ipsetAttrOptions = 8 // IPSET_ATTR_CADT_FLAGS
 	ipsetAttrMaxElem = 19
 	ipsetAttrIP2     = 20
 	ipsetAttrCIDR2   = 21
@@ -92,17 +95,17 @@ func ipsetError(name string, err error) error {
 	return fmt.Errorf("set %s: %w", name, err)
 }
 
-// createSet makes a set; that it exists in this very form is no error. Entries
-// live for the timeout in seconds, or for ever if that is 0.
-func (s *socket) createSet(name, kind string, f setID, timeout uint32) error {
-	return s.ipset(ipsetCreate, unix.NLM_F_CREATE, f, name, func(e *encoder) {
-		e.string(ipsetAttrKind, kind)
+// createSet makes a set; that it exists in this very form is no error, and in another
+// is EEXIST.
+func (s *socket) createSet(name string, form setForm) error {
+	return s.ipset(ipsetCreate, unix.NLM_F_CREATE, form.family, name, func(e *encoder) {
+		e.string(ipsetAttrKind, form.kind)
 		e.bytes(ipsetAttrRevision, []byte{0})
-		e.bytes(ipsetAttrFamily, []byte{nfFamily(f)})
+		e.bytes(ipsetAttrFamily, []byte{nfFamily(form.family)})
 		at := e.open(ipsetAttrData)
 		e.uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
-		if timeout > 0 {
-			e.uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, timeout)
+		if form.timeout > 0 {
+			e.uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, uint32(form.timeout.Seconds()))
 		}
 		e.shut(at)
 	})
@@ -117,16 +120,43 @@ func (s *socket) destroySet(name string) error {
 	return err
 }
 
+// replaceSet puts a set with these entries in the place of one of the same type, under
+// the eyes of rules that ask it.
+func (s *socket) replaceSet(name string, form setForm, all []entry) error {
+	const spare = setPrefix + "spare"
+	if err := errors.Join(s.destroySet(spare), s.createSet(spare, form)); err != nil {
+		return err
+	}
+	err := s.changeSet(ipsetAdd, spare, all)
+	if err == nil {
+		err = s.ipset(ipsetSwap, 0, form.family, name, func(e *encoder) { e.string(ipsetAttrName2, spare) })
+	}
+	return errors.Join(err, s.destroySet(spare))
+}
+
 // changeEntries adds or deletes entries that are sorted by set. What is already as
 // it shall be is no error.
 func (s *socket) changeEntries(command uint8, all []entry) error {
 	for len(all) > 0 {
-		first := all[0]
-		name := setName(first.set, first.family())
+		first, n := all[0], 1
+		for n < len(all) && all[n].set == first.set && all[n].family() == first.family() {
+			n++
+		}
+		if err := s.changeSet(command, setName(first.set, first.family()), all[:n]); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return nil
+}
+
+// changeSet adds entries to the set of that name, or deletes them.
+func (s *socket) changeSet(command uint8, name string, all []entry) error {
+	for len(all) > 0 {
 		n := 0
-		err := s.ipset(command, 0, first.family(), name, func(e *encoder) {
+		err := s.ipset(command, 0, all[0].family(), name, func(e *encoder) {
 			at := e.open(ipsetAttrEntries)
-			for n < len(all) && all[n].set == first.set && all[n].family() == first.family() && len(e.b)-at < maxElementList {
+			for n < len(all) && len(e.b)-at < maxElementList {
 				all[n].encode(e)
 				n++
 			}
@@ -226,6 +256,8 @@ func parseEntry(m member, data []byte) entry {
 			e.port.port = binary.BigEndian.Uint16(v)
 		case t == ipsetAttrProto && len(v) == 1:
 			e.port.proto = Protocol(v[0])
+		case t == ipsetAttrOptions && len(v) == 4:
+			e.options = binary.BigEndian.Uint32(v)
 		}
 	}
 	if bits == 0 {

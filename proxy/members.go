@@ -61,6 +61,9 @@ type entry struct {
 	addr netip.Prefix // of one address where the set has no networks
 	port port         // zero where the set has none
 	net  netip.Prefix // of the client; zero where the set has none
+	// options are such as nomatch, by which an entry says the contrary. None of ours
+	// has any.
+	options uint32
 }
 
 func (e entry) family() setID { return family(e.addr.Addr()) }
@@ -70,7 +73,7 @@ func (e entry) compare(o entry) int {
 	return cmp.Or(
 		cmp.Compare(e.set, o.set), e.addr.Addr().Compare(o.addr.Addr()), cmp.Compare(e.addr.Bits(), o.addr.Bits()),
 		cmp.Compare(e.port.proto, o.port.proto), cmp.Compare(e.port.port, o.port.port),
-		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()))
+		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()), cmp.Compare(e.options, o.options))
 }
 
 func (e entry) String() string {
@@ -80,6 +83,9 @@ func (e entry) String() string {
 	}
 	if e.net.IsValid() {
 		s += "," + e.net.String()
+	}
+	if e.options != 0 {
+		s += fmt.Sprintf(" with options %#x", e.options)
 	}
 	return s
 }
@@ -142,7 +148,7 @@ func (t *Target) misses(m Miss) bool { return len(t.Backends) == 0 && t.Miss == 
 
 // affinities is the sets that the frontends of a VIP remember their clients in, and
 // for how long.
-func affinities(to map[string]affinitySet, v *VIP) {
+func affinities(to map[string]setForm, v *VIP) {
 	if v == nil {
 		return
 	}
@@ -153,16 +159,20 @@ func affinities(to map[string]affinitySet, v *VIP) {
 		}
 		for _, t := range []*Target{&fe.External, &fe.Internal} {
 			for _, b := range t.Backends {
-				to[affinityName(v, fe, b)] = affinitySet{family(v.Addr), fe.Affinity}
+				to[affinityName(v, fe, b)] = setForm{affinityKind, family(v.Addr), fe.Affinity}
 			}
 		}
 	}
 }
 
-type affinitySet struct {
+// A setForm is what a set is made with.
+type setForm struct {
+	kind    string // in ipset's words
 	family  setID
-	timeout time.Duration
+	timeout time.Duration // how long an entry lives; zero: for ever
 }
+
+func staticForm(m member, f setID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
 
 // without is the entries of a that are not in b.
 func (a entrySet) without(b entrySet) []entry {
@@ -177,6 +187,16 @@ func (a entrySet) without(b entrySet) []entry {
 }
 
 type entrySet map[entry]bool
+
+// in is the entries of one set.
+func (a entrySet) in(name string) (all []entry) {
+	for e := range a {
+		if setName(e.set, e.family()) == name {
+			all = append(all, e)
+		}
+	}
+	return all
+}
 
 func (a entrySet) add(all ...entry) {
 	for _, e := range all {

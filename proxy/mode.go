@@ -207,7 +207,7 @@ func probeSet(f setID) string { return setPrefix + "probe" + string("46"[f]) }
 func (x *xtRenderer) setsMissing() error {
 	for m := range memberCount {
 		for f := range setID(2) {
-			if err := x.sock.createSet(probeSet(f), setShapes[m].kind, f, 0); err != nil {
+			if err := x.sock.createSet(probeSet(f), staticForm(m, f)); err != nil {
 				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", setShapes[m].kind, err)
 			}
 			if err := x.sock.destroySet(probeSet(f)); err != nil {
@@ -222,7 +222,7 @@ func (x *xtRenderer) setsMissing() error {
 // by one only if all at once fail: each is a process.
 func (x *xtRenderer) try(ctx context.Context, i iptables) (err error) {
 	f := i.family()
-	if err := x.sock.createSet(probeSet(f), affinityKind, f, 1); err != nil {
+	if err := x.sock.createSet(probeSet(f), setForm{affinityKind, f, time.Second}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, x.sock.destroySet(probeSet(f))) }()

@@ -188,64 +188,6 @@ func TestModeSaysWhatIsMissing(t *testing.T) {
 	})
 }
 
-// Whatever somebody does to the chains, the jumps to them and the sets is found and
-// repaired, and Status says what it was. Changes of iptables-nft are heard of, those
-// of the old interface and of sets found by the next full check.
-func TestRepairOfIPTables(t *testing.T) {
-	onIPTables(t, func(t *testing.T) {
-		l := newLab(t)
-		p := newProxy(t)
-		s := packetState(LocalClients{InterfacePrefix: "cali"})
-		mustSet(t, p, s)
-		name := strings.TrimSuffix(p.Status().Programs[0], "6tables")
-		heard := name == "iptables-nft"
-		for _, tc := range []struct {
-			name, command, found string
-			unheard              bool
-		}{
-			{"a jump is deleted", "-t nat -D PREROUTING 1", "table nat does not lead to our chains first", false},
-			{"somebody comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", "table nat does not lead to our chains first", false},
-			{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1", false},
-			{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", "1 chains missing or changed, such as FANFARE-REFUSE", false},
-			{"a chain is added", "-t nat -N FAN-mine", "1 unknown chains, such as FAN-mine", false},
-			{"a table is flushed", "-t nat -F", "chains missing or changed", false},
-			{"the set of VIPs is flushed", "", "1 entries missing, such as fanfare-vips4 192.0.2.1", true},
-		} {
-			before := p.Status().Repairs
-			if tc.command == "" {
-				for f := range setID(2) {
-					if err := p.sock.ipset(4, 0, f, setName(memberVIPs, f), nil); err != nil { // IPSET_CMD_FLUSH
-						t.Fatal(err)
-					}
-				}
-			} else {
-				iptablesRun(t, name+" "+tc.command)
-			}
-			if heard && !tc.unheard {
-				awaitDisturbed(t, p, tc.name)
-			} else {
-				p.Recheck()
-			}
-			mustSet(t, p, s)
-			checkKernel(t, s)
-			got := p.Status()
-			if got.Repairs != before+1 || !strings.Contains(got.Found, tc.found) {
-				t.Errorf("%s: %d repairs, found %q; want one and %q", tc.name, got.Repairs-before, got.Found, tc.found)
-			}
-			if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" {
-				t.Errorf("%s: afterwards: %s", tc.name, got)
-			}
-		}
-		// Nothing of that was our own.
-		p.Recheck()
-		before := p.Status()
-		mustSet(t, p, s)
-		if got := p.Status(); got.Repairs != before.Repairs || got.Generation != before.Generation {
-			t.Errorf("a check repaired %q", got.Found)
-		}
-	})
-}
-
 // What others do in iptables is none of our business, nor is what we do ourselves
 // news to us.
 func TestOthersDoNotDisturbIPTables(t *testing.T) {

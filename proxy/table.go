@@ -22,12 +22,15 @@ type table struct {
 	// chains holds for every chain but the schema's what it does, without
 	// counters: hook, priority, policy and rules.
 	chains map[string]chain
+	// sets holds for every set and map what it is, without elements, as opaque bytes.
+	sets map[string]string
 	// fresh: it was just loaded, and lacks the schema's chain for that reason.
 	fresh bool
 	// elements is sorted. From a table of another schema it holds the VIPs
 	// only, as far as they can be read.
 	elements []element
 	missing  []string // sets that are not there
+	catchAll []string // sets with an element for all keys, which none of ours has
 }
 
 // A chain is what one chain does.
@@ -46,7 +49,7 @@ const dumpAttempts = 20
 
 // readTable reads the whole table. fresh says that we have just loaded it.
 func readTable(s *socket, fresh bool) (*table, error) {
-	t := &table{chains: make(map[string]chain), fresh: fresh}
+	t := &table{chains: make(map[string]chain), sets: make(map[string]string), fresh: fresh}
 	if err := t.readTable(s); err != nil {
 		return nil, fmt.Errorf("list tables: %w", err)
 	}
@@ -58,6 +61,9 @@ func readTable(s *socket, fresh bool) (*table, error) {
 	}
 	if err := t.readRules(s); err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	if err := t.readSets(s); err != nil {
+		return nil, fmt.Errorf("list sets: %w", err)
 	}
 	if err := t.readElements(s); err != nil {
 		return nil, err
@@ -131,6 +137,35 @@ func (t *table) readRules(s *socket) error {
 	})
 }
 
+// setAttributes are what a set is made with. Others count or number.
+var setAttributes = []uint16{
+	unix.NFTA_SET_FLAGS, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_DATA_LEN,
+	unix.NFTA_SET_POLICY, unix.NFTA_SET_DESC, unix.NFTA_SET_TIMEOUT, unix.NFTA_SET_GC_INTERVAL, unix.NFTA_SET_USERDATA,
+	unix.NFTA_SET_OBJ_TYPE, setExpr, setExpressions,
+}
+
+// From linux/netfilter/nf_tables.h, which x/sys does not have: what is done for each
+// element.
+const (
+	setExpr        = 17 // NFTA_SET_EXPR
+	setExpressions = 18 // NFTA_SET_EXPRESSIONS
+)
+
+func (t *table) readSets(s *socket) error {
+	var e encoder
+	e.string(unix.NFTA_SET_TABLE, tableName)
+	return list(s, unix.NFT_MSG_GETSET, e.b, func() { clear(t.sets) }, func(data []byte) {
+		if cstring(attribute(data, unix.NFTA_SET_TABLE)) != tableName {
+			return
+		}
+		var made encoder
+		for _, a := range setAttributes {
+			made.bytes(a, attribute(data, a))
+		}
+		t.sets[cstring(attribute(data, unix.NFTA_SET_NAME))] = string(made.b)
+	})
+}
+
 // normal copies the expressions of a rule without what counters counted.
 func normal(expressions []byte) []byte {
 	var e encoder
@@ -200,18 +235,21 @@ func withMark(expressions []byte, m Mark) []byte {
 }
 
 func (t *table) readElements(s *socket) error {
-	t.elements, t.missing = nil, nil
+	t.elements, t.missing, t.catchAll = nil, nil, nil
 	for id := range setID(setCount) {
 		if !t.ours() && !t.fresh && id != setVIPs && id != setVIPs+1 {
 			continue
 		}
-		all, err := readSet(s, id)
+		all, catchAll, err := dumpSet(s, id)
 		if errors.Is(err, unix.ENOENT) {
 			t.missing = append(t.missing, specs[id].name)
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("list %s: %w", specs[id].name, err)
+		}
+		if catchAll {
+			t.catchAll = append(t.catchAll, specs[id].name)
 		}
 		t.elements = append(t.elements, all...)
 	}
@@ -220,17 +258,24 @@ func (t *table) readElements(s *socket) error {
 
 // readSet lists the elements of one set, sorted.
 func readSet(s *socket, id setID) ([]element, error) {
+	all, _, err := dumpSet(s, id)
+	return all, err
+}
+
+// dumpSet is readSet that also says whether there is an element for all keys that have
+// none.
+func dumpSet(s *socket, id setID) (all []element, catchAll bool, err error) {
 	spec := &specs[id]
 	var e encoder
 	e.string(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
 	e.string(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
-	var all []element
 	var ends []string
-	reset := func() { all, ends = nil, nil }
-	err := list(s, unix.NFT_MSG_GETSETELEM, e.b, reset, func(data []byte) {
+	reset := func() { all, ends, catchAll = nil, nil, false }
+	err = list(s, unix.NFT_MSG_GETSETELEM, e.b, reset, func(data []byte) {
 		for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := string(attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
 			if len(key) != fieldsSize(spec.key) {
+				catchAll = catchAll || key == ""
 				continue // of another schema
 			}
 			if isIntervalEnd(item) {
@@ -241,13 +286,13 @@ func readSet(s *socket, id setID) ([]element, error) {
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if spec.interval {
-		return pairIntervals(all, ends), nil
+		return pairIntervals(all, ends), catchAll, nil
 	}
 	slices.SortFunc(all, element.compare)
-	return all, nil
+	return all, catchAll, nil
 }
 
 func isIntervalEnd(item []byte) bool {
@@ -295,6 +340,9 @@ func (t *table) rulesHash() string {
 		}
 		parts = append(parts, "")
 	}
+	for _, name := range slices.Sorted(maps.Keys(t.sets)) {
+		parts = append(parts, name, t.sets[name])
+	}
 	return shortHash(parts...)
 }
 
@@ -316,7 +364,9 @@ func (t *table) damage() string {
 	case len(t.missing) > 0:
 		return "sets missing: " + strings.Join(t.missing, ", ")
 	case t.schema != schemaChain(t.rulesHash()):
-		return "chains or rules changed"
+		return "chains, rules or sets changed"
+	case len(t.catchAll) > 0:
+		return "an element for all keys in " + strings.Join(t.catchAll, ", ")
 	}
 	if stray := t.strayMade(); len(stray) > 0 {
 		return "chains changed: " + strings.Join(stray, ", ")

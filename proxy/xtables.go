@@ -42,7 +42,7 @@ type xtPlan struct {
 	jumps   map[string][]string // lines for chains of others
 	add     []entry
 	del     []entry
-	create  map[string]affinitySet
+	create  map[string]setForm
 	destroy []string
 }
 
@@ -194,20 +194,28 @@ func planTables(have, want map[string]chainSet) xtPlan {
 }
 
 func (p xtPlan) entries(have, want entrySet) xtPlan {
-	p.add, p.del = want.without(have), have.without(want)
+	p.add = want.without(have)
+	for _, e := range have.without(want) {
+		plain := e
+		plain.options = 0
+		// To add an entry takes the options off one that is there.
+		if !want[plain] {
+			p.del = append(p.del, e)
+		}
+	}
 	return p
 }
 
 // remember compares the sets that clients are remembered in.
 func (p xtPlan) remember(have, want []*VIP, f setID) xtPlan {
-	before, after := make(map[string]affinitySet), make(map[string]affinitySet)
+	before, after := make(map[string]setForm), make(map[string]setForm)
 	for _, v := range have {
 		affinities(before, v)
 	}
 	for _, v := range want {
 		affinities(after, v)
 	}
-	p.create = make(map[string]affinitySet)
+	p.create = make(map[string]setForm)
 	for name, set := range after {
 		if _, ok := before[name]; !ok && set.family == f {
 			p.create[name] = set
@@ -308,9 +316,9 @@ func splitEntries(all []entry) (first, last []entry) {
 	return first, last
 }
 
-func (x *xtRenderer) createSets(all map[string]affinitySet) error {
-	for name, set := range all {
-		if err := x.sock.createSet(name, affinityKind, set.family, uint32(set.timeout.Seconds())); err != nil {
+func (x *xtRenderer) createSets(all map[string]setForm) error {
+	for name, form := range all {
+		if err := x.sock.createSet(name, form); err != nil {
 			return err
 		}
 	}

@@ -152,6 +152,16 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 
 func (x *xtRenderer) convergeFamily(ctx context.Context, f setID, names []string, have *State, want State) (out finding, err error) {
 	i := x.programs[f]
+	odd, err := x.reform(ctx, names, want, f)
+	if err != nil {
+		return out, err
+	}
+	if len(odd) > 0 {
+		out.leaked = true
+		if names, err = x.sock.setNames(); err != nil {
+			return out, err
+		}
+	}
 	k, entries, err := x.read(ctx, f)
 	if err != nil {
 		return out, err
@@ -161,10 +171,12 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f setID, names []string
 	remembered := affinityPlan(&plan, names, want, f)
 	script, _ := plan.script()
 	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
-	if have != nil && !clean {
+	if have != nil && len(odd) > 0 {
+		out.found = "sets of another form: " + strings.Join(odd, ", ")
+	} else if have != nil && !clean {
 		out.found = i.name + ": " + x.plan(k, entries, *have, f).damage()
 	}
-	out.leaked = len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
+	out.leaked = out.leaked || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
 	if clean {
 		return out, nil
 	}
@@ -263,9 +275,63 @@ func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 	return len(p.create) == 0 && len(p.destroy) == 0
 }
 
+// reform gives sets that are not as we make them their form again, filled as they shall
+// be, and says which. A set that rules ask can not be destroyed, but swapped with
+// another of its type.
+func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f setID) (odd []string, err error) {
+	var plan xtPlan
+	affinityPlan(&plan, nil, want, f)
+	forms := plan.create
+	for m := range memberCount {
+		forms[setName(m, f)] = staticForm(m, f)
+	}
+	entries := allEntries(want, f)
+	for _, name := range names {
+		form, ok := forms[name]
+		if !ok {
+			continue
+		}
+		switch err := x.sock.createSet(name, form); {
+		case err == nil:
+			continue
+		case !errors.Is(err, unix.EEXIST):
+			return odd, err
+		}
+		odd = append(odd, name)
+		if x.sock.replaceSet(name, form, entries.in(name)) == nil {
+			continue
+		}
+		// It is of another type. Without rules it can go, and they come back with it.
+		if err := errors.Join(x.unload(ctx, f), x.sock.destroySet(name)); err != nil {
+			return odd, err
+		}
+	}
+	return odd, nil
+}
+
+// unload takes our chains of a family away.
+func (x *xtRenderer) unload(ctx context.Context, f setID) error {
+	save, err := x.programs[f].saveAll(ctx)
+	if err != nil {
+		return err
+	}
+	if script, tables := unloadScript(save, f); script != "" {
+		return x.load(ctx, f, script, tables)
+	}
+	return nil
+}
+
+// unloadScript takes all away that iptables-save shows of ours.
+func unloadScript(save string, f setID) (script string, tables int) {
+	k := parseSave(save, f)
+	p := planTables(k.tables, nil)
+	p.jumps = k.unjumpLines(f)
+	return p.script()
+}
+
 func (x *xtRenderer) createStatic(f setID) error {
 	for m := range memberCount {
-		if err := x.sock.createSet(setName(m, f), setShapes[m].kind, f, 0); err != nil {
+		if err := x.sock.createSet(setName(m, f), staticForm(m, f)); err != nil {
 			return err
 		}
 	}
@@ -310,10 +376,7 @@ func removeChains(ctx context.Context, keep []string) error {
 		if err != nil || !strings.Contains(save, ":"+xtPrefix) {
 			continue // what cannot be asked has nothing
 		}
-		k := parseSave(save, i.family())
-		p := planTables(k.tables, nil)
-		p.jumps = k.unjumpLines(i.family())
-		if script, _ := p.script(); script != "" {
+		if script, _ := unloadScript(save, i.family()); script != "" {
 			errs = append(errs, i.load(ctx, script))
 		}
 	}

@@ -1,0 +1,245 @@
+package proxy
+
+import (
+	"errors"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A damage is something that somebody does to what is ours.
+type damage struct {
+	name   string
+	script string // of nft, where HANDLE is that of the first rule of a chain
+	chain  string
+	found  string // what Status says of it
+}
+
+// rulesFound is what Status says of all that is not an element.
+const rulesFound = "chains, rules or sets changed"
+
+// damages of a packetState with clients behind cali.
+var damages = []damage{
+	{"everything is flushed", "flush ruleset", "", "table missing"},
+	{"the table is deleted", "delete table inet fanfare", "", "table missing"},
+	{"the table sleeps", "add table inet fanfare { flags dormant; }", "", rulesFound},
+	{"the rules are flushed", "flush table inet fanfare", "", rulesFound},
+	{"the schema is deleted", "delete chain inet fanfare SCHEMA", "", "schema unknown"},
+
+	{"a chain is flushed", "flush chain inet fanfare filter-forward", "", rulesFound},
+	{"a made chain is flushed", "flush chain inet fanfare x1", "", rulesFound},
+	{"a rule is deleted", "delete rule inet fanfare nat-prerouting handle HANDLE", "nat-prerouting", rulesFound},
+	{"a rule is replaced", "replace rule inet fanfare raw-prerouting handle HANDLE ip daddr @owned4 accept", "raw-prerouting", rulesFound},
+	{"a rule is added", "add rule inet fanfare nat-prerouting accept", "", rulesFound},
+	{"a rule comes first", "insert rule inet fanfare arriving accept", "", rulesFound},
+	{"a chain is added", "add chain inet fanfare mine", "", rulesFound},
+	{"a chain comes before ours", "add chain inet fanfare mine { type nat hook prerouting priority -102; }; add rule inet fanfare mine accept", "", rulesFound},
+	{"a policy is changed", "add chain inet fanfare filter-forward { policy drop; }", "", rulesFound},
+
+	{"an element is deleted", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }", "",
+		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
+	{"an element is added", "add element inet fanfare vips4 { 192.0.2.33 }", "",
+		"1 unknown or changed elements, such as vips4 { 192.0.2.33 }"},
+	{"an interval is deleted", "delete element inet fanfare owned6 { 2001:db8::/64 }", "",
+		"1 elements missing or changed, such as owned6 { 2001:db8::/64 }"},
+	{"a backend is changed", "delete element inet fanfare xeps4 { 192.0.2.1 . tcp . 80 . 0 }; " +
+		"add element inet fanfare xeps4 { 192.0.2.1 . tcp . 80 . 0 : 10.244.1.12 . 8080 }", "",
+		"1 elements missing or changed, such as xeps4 { 192.0.2.1 . tcp . 80 . 0 : 10.244.1.11 . 8080 }"},
+	{"a verdict is changed", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
+		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : goto refuse }", "",
+		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
+	{"a verdict is none of ours", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
+		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : jump x1 }", "",
+		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
+	{"a verdict for all", "add element inet fanfare xsvc4 { * : drop }", "", "an element for all keys in xsvc4"},
+	{"a map is flushed", "flush map inet fanfare xeps4", "", "elements missing or changed"},
+
+	{"a set is added", "add set inet fanfare mine { type ipv4_addr; }", "", rulesFound},
+	{"a map is added", "add map inet fanfare mine { type ipv4_addr : verdict; flags interval; }", "", rulesFound},
+	{"a set is deleted", "delete set inet fanfare drain4", "", "sets missing: drain4"},
+	// Only of a set that no rule asks the kernel lets others be made.
+	{"a set is another", "delete set inet fanfare drain4; add set inet fanfare drain4 " +
+		"{ type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service; flags timeout; timeout 1h; }", "", rulesFound},
+	{"a set has other keys", "delete set inet fanfare drain4; add set inet fanfare drain4 { type ipv4_addr; }", "", rulesFound},
+	{"a set is a map", "delete set inet fanfare drain4; add map inet fanfare drain4 " +
+		"{ type ipv4_addr . inet_proto . inet_service . ipv4_addr . inet_service : verdict; }", "", rulesFound},
+}
+
+// text is the script for the table as it is now.
+func (d damage) text(t *testing.T) string {
+	t.Helper()
+	script := strings.ReplaceAll(d.script, "SCHEMA", schemaOf(t))
+	if d.chain == "" {
+		return script
+	}
+	out, err := exec.Command("nft", "-a", "list", "chain", "inet", tableName, d.chain).CombinedOutput()
+	// The first handle is the chain's own.
+	handles := regexp.MustCompile(`# handle (\d+)`).FindAllStringSubmatch(string(out), 2)
+	if err != nil || len(handles) < 2 {
+		t.Fatalf("chain %s: %v\n%s", d.chain, err, out)
+	}
+	return strings.ReplaceAll(script, "HANDLE", handles[1][1])
+}
+
+// Whatever somebody does to the table is noticed at once and repaired, and Status says
+// what it was.
+func TestRepair(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		mustSet(t, p, s)
+		for _, d := range damages {
+			script := d.text(t)
+			before := p.Status().Repairs
+			start := time.Now()
+			nftables(t, script)
+			done := time.Now()
+			awaitDisturbed(t, p, d.name)
+			mustSet(t, p, s)
+			t.Logf("%s: repaired %v after nft began, %v after it ended", d.name,
+				time.Since(start).Round(time.Millisecond), time.Since(done).Round(time.Millisecond))
+			l.checkRepaired(t, p, s, before, d.name, d.found)
+		}
+		extra := netip.MustParseAddr("192.0.2.33")
+		if flows := l.flows(extra); len(flows) > 0 {
+			t.Errorf("flows %v", flows)
+		}
+	})
+}
+
+func awaitDisturbed(t *testing.T, p *Proxy, what string) {
+	t.Helper()
+	select {
+	case <-p.Disturbed():
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: not noticed", what)
+	}
+}
+
+// checkRepaired looks at what a Set did about damage.
+func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name, found string) {
+	t.Helper()
+	checkKernel(t, s)
+	got := p.Status()
+	if got.Repairs != before+1 || !strings.Contains(got.Found, found) {
+		t.Errorf("%s: %d repairs, found %q; want one and %q", name, got.Repairs-before, got.Found, found)
+	}
+	if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), ""); got != "pod1 saw client" {
+		t.Errorf("%s: afterwards: %s", name, got)
+	}
+}
+
+// An xtDamage is something that somebody does to chains or sets.
+type xtDamage struct {
+	name    string
+	command string // of iptables
+	sets    func(s *socket) error
+	then    string // another command
+	found   string
+}
+
+// noLimits takes away what asks the set fanfare-limited4.
+const noLimits = "-t filter -F FANFARE-SOURCES"
+
+// xtDamages of a packetState with clients behind cali.
+var xtDamages = []xtDamage{
+	{"a jump is deleted", "-t nat -D PREROUTING 1", nil, "", "table nat does not lead to our chains first"},
+	{"somebody comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", nil, "", "table nat does not lead to our chains first"},
+	{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", nil, "", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1"},
+	{"a rule is replaced", "-t raw -R FANFARE-UNASSIGNED 1 -j RETURN", nil, "", "table raw: 1 chains missing or changed, such as FANFARE-UNASSIGNED"},
+	{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", nil, "", "1 chains missing or changed, such as FANFARE-REFUSE"},
+	{"a rule comes first", "-t nat -I FANFARE-ARRIVING 1 -j RETURN", nil, "", "1 chains missing or changed, such as FANFARE-ARRIVING"},
+	{"a chain is flushed", "-t filter -F FANFARE-UNSERVED", nil, "", "1 chains missing or changed, such as FANFARE-UNSERVED"},
+	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
+	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
+
+	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(memberVIPs, 0), nil) }, // IPSET_CMD_FLUSH
+		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
+	{"an entry is deleted", "", func(s *socket) error {
+		return s.changeEntries(ipsetDel, []entry{{set: memberExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
+	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
+	{"an entry is added", "", func(s *socket) error {
+		return s.changeEntries(ipsetAdd, []entry{{set: memberVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
+	{"an entry says the contrary", "", func(s *socket) error {
+		return s.ipset(ipsetAdd, 0, 0, setName(memberOwned, 0), func(e *encoder) {
+			at := e.open(ipsetAttrData)
+			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
+			e.bytes(ipsetAttrCIDR, []byte{24})
+			e.uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
+			e.shut(at)
+			e.uint32(ipsetAttrLine, 0)
+		})
+	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
+	{"a set has another's entries", "", func(s *socket) error {
+		return s.replaceSet(setName(memberVIPs, 0), staticForm(memberVIPs, 0), []entry{{set: memberVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
+	{"a set is another", "", func(s *socket) error {
+		return s.replaceSet(setName(memberVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
+	}, "", "sets of another form: fanfare-vips4"},
+	{"a set is destroyed", noLimits, func(s *socket) error {
+		return s.destroySet(setName(memberLimited, 0))
+	}, "", "table filter"},
+	{"a set is of another type", noLimits, func(s *socket) error {
+		name := setName(memberLimited, 0)
+		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(memberVIPs, 0)))
+	}, "", "sets of another form: fanfare-limited4"},
+	{"a set that rules ask is of another type", noLimits, func(s *socket) error {
+		name := setName(memberLimited, 0)
+		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(memberOwned, 0)))
+	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
+}
+
+func (d xtDamage) do(t *testing.T, s *socket, program string) {
+	t.Helper()
+	if d.command != "" {
+		iptablesRun(t, program+" "+d.command)
+	}
+	if d.sets != nil {
+		if err := d.sets(s); err != nil {
+			t.Fatalf("%s: %v", d.name, err)
+		}
+	}
+	if d.then != "" {
+		iptablesRun(t, program+" "+d.then)
+	}
+}
+
+// Whatever somebody does to the chains, the jumps to them and the sets is found and
+// repaired, and Status says what it was. Changes of iptables-nft are heard of, those
+// of the old interface and of sets found by the next full check.
+func TestRepairOfIPTables(t *testing.T) {
+	onIPTables(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		mustSet(t, p, s)
+		program := p.Status().Programs[0]
+		for _, d := range xtDamages {
+			before := p.Status().Repairs
+			d.do(t, p.sock, program)
+			start := time.Now()
+			if program == "iptables-nft" && d.command != "" {
+				awaitDisturbed(t, p, d.name)
+			} else {
+				p.Recheck()
+			}
+			mustSet(t, p, s)
+			t.Logf("%s: repaired in %v", d.name, time.Since(start).Round(time.Millisecond))
+			l.checkRepaired(t, p, s, before, d.name, d.found)
+		}
+		// Nothing of that was our own.
+		p.Recheck()
+		before := p.Status()
+		mustSet(t, p, s)
+		if got := p.Status(); got.Repairs != before.Repairs || got.Generation != before.Generation {
+			t.Errorf("a check repaired %q", got.Found)
+		}
+	})
+}
