@@ -257,8 +257,7 @@
 //   - A connection of TCP stays while its backend is in a Target or drains. When it
 //     is in neither any more, its entry goes within a second. The client's next
 //     packet is then a first packet that begins no connection, and is answered by
-//     RST: by stray, or, if a single backend is left, by that one, which does not
-//     know it either. Until then the entry would keep the client's port from
+//     RST: by stray, or by a backend that does not know it either. Until then the entry would keep the client's port from
 //     everybody for days, if both ends had died silently.
 //   - A SYN that a backend has not answered half a second after it got no new flows
 //     any more, as when its node has died, is forgotten: the next one finds another.
@@ -274,12 +273,17 @@
 // conntrack and vanishes, as does every such packet where
 // net.netfilter.nf_conntrack_tcp_loose is 0.
 //
-// stray is asked only where a choice is by chance, among several backends: a packet
-// in the middle of a connection that conntrack does not know, because the entry was
+// stray is asked where a choice is by chance, among several backends: a packet in
+// the middle of a connection that conntrack does not know, because the entry was
 // deleted, or the whole table was, or a router has sent it to another node than
-// before, would meet the right backend by luck and a wrong one mostly. A frontend with
-// one backend, or one chosen by a hash of the flow, gives it to that backend, so that
-// a connection outlives the loss of its entry if its source is not replaced.
+// before, would meet the right backend by luck and a wrong one mostly. It is asked
+// for clients outside even where a single backend is left. A router moves many
+// connections at a time, always to a node with other backends, and one of those need
+// not refuse them: while it remembers an earlier connection of the same client's port
+// (TIME_WAIT) it answers with an ACK, which tells the client nothing, so that it
+// would go on trying. A client on this node is moved by nobody: its single backend,
+// or one chosen by a hash of the flow, gets the packet, so that a connection outlives
+// the loss of its entry if its source is not replaced.
 //
 // # Others in the same kernel
 //

@@ -326,7 +326,8 @@ func TestConnectionsEndAfterRestart(t *testing.T) {
 
 // A packet of a connection that conntrack has forgotten goes on to the backend where
 // there is no doubt which it is, and the connection lives on. Else it is refused: a
-// backend by chance is mostly the wrong one.
+// backend by chance is mostly the wrong one, and so is the only one that is here if a
+// router has sent the client's packets to this node in the middle.
 func TestForgottenConnections(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -339,11 +340,12 @@ func TestForgottenConnections(t *testing.T) {
 			v.Frontends[2].Scheduler = SourceHash
 		}
 		mustSet(t, p, s)
-		one := l.sessions("tcp", 80, "client", "pod2")
+		outside, inside := l.sessions("tcp", 80, "client"), l.sessions("tcp", 80, "pod2")
 		two := slices.Concat(l.sessions("tcp", 81, "client", "pod2", "node"), l.sessions("tcp", 81, "client", "pod2", "node"))
 		hash := l.sessions("tcp", 82, "client", "pod2")
 		l.forget()
-		l.check("one backend", "", one...)
+		l.check("one backend, from outside", "reset", outside...)
+		l.check("one backend, from a pod", "", inside...)
 		l.check("two backends", "reset", two...)
 		l.check("two by the source", "", hash...)
 	})

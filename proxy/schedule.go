@@ -98,8 +98,13 @@ func (s *schedule) patterns() int {
 	return 2
 }
 
-// strays says whether the chain may give two packets of a flow to different backends.
-func (c countChain) strays() bool { return c.slots > 1 && !c.schedule.seeded }
+// strays says whether the chain refuses the middle of a connection that conntrack
+// does not know. One of several backends would be the right one by luck. A single
+// one is, for a client on this node; one outside has mostly been moved here by a
+// router, from a node with another backend.
+func (c countChain) strays() bool {
+	return !c.schedule.seeded && (c.slots > 1 || c.side == external.prefix)
+}
 
 // parseCountChain reads the name of a count chain.
 func parseCountChain(name string) (c countChain, ok bool) {
