@@ -336,22 +336,45 @@ func (s *scene) view() *nodeView {
 func TestTrace(t *testing.T) {
 	for _, s := range scenes(t) {
 		t.Run(s.name, func(t *testing.T) {
-			rules, err := parseNft(replaceScript(renderState(s.state)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			view := s.view()
-			for _, row := range s.rows {
-				p, err := labPacket(row.from, row.network, row.to, view)
-				if err != nil {
-					t.Fatalf("%s: %v", row, err)
-				}
-				if got := trace(rules, view, p); !slices.Equal(got, row.want) {
-					t.Errorf("%s: %q; want %q", row, got, row.want)
-				}
+			for _, m := range []Mode{ModeNFTables, ModeIPTables} {
+				s.trace(t, m)
 			}
 		})
 	}
+}
+
+// trace leads the packets of a scene through the rules of a mode.
+func (s *scene) trace(t *testing.T, m Mode) {
+	t.Helper()
+	r, err := rulesOf(m, s.state)
+	if err != nil {
+		t.Fatalf("%s: %v", m, err)
+	}
+	view := s.view()
+	for _, row := range s.rows {
+		row = s.in(m, row)
+		p, err := labPacket(row.from, row.network, row.to, view)
+		if err != nil {
+			t.Fatalf("%s: %v", row, err)
+		}
+		if got := trace(r, view, p); !slices.Equal(got, row.want) {
+			t.Errorf("%s, %s: %q; want %q", m, row, got, row.want)
+		}
+	}
+}
+
+// in is a row where modes differ.
+func (s *scene) in(m Mode, row sceneRow) sceneRow {
+	if m != ModeIPTables {
+		return row
+	}
+	if row.from == "node" && row.to.Addr() == at("other", 0) && !s.state.serves(row.to.Addr()) {
+		row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
+	}
+	if row.to.Addr().Is6() {
+		row.same = false // iptables has no hash of IPv6 addresses
+	}
+	return row
 }
 
 // The tracer passes over nothing that it does not understand.
@@ -368,6 +391,37 @@ func TestTraceKnowsItsWords(t *testing.T) {
 	}
 	if _, err := parseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : goto x9 }\n"); err == nil {
 		t.Error("a verdict that leads nowhere is understood")
+	}
+	good = xtText(State{Node: "n1"})
+	for table, all := range map[string][]string{
+		"filter": {
+			"-m ttl --ttl-eq 1 -j DROP", "-m set --match-set nobody dst -j DROP", "-m set --match-set fanfare-vips4 dst,src -j DROP",
+			"-m set --match-set fanfare-vips4 dst --return-nomatch -j DROP", "-p tcp -m tcp --dport 80:90 -j DROP", "-p gre -j DROP",
+			"-m conntrack --ctstate NEW -j DROP", "-m conntrack ! --ctstate INVALID -j DROP", "-d nowhere -j DROP", "-j LOG", "-j FANFARE-NOWHERE", "-g DROP",
+			"-j REJECT", "-j REJECT --reject-with icmp-host-prohibited", "-j DNAT --to-destination 10.0.0.1", "-m addrtype --dst-type MULTICAST -j DROP",
+			"--syn -j DROP", "-m limit --limit 1/second -j DROP",
+		},
+		"nat": {
+			"-j DROP", "-j REJECT --reject-with tcp-reset", "-j DNAT --to-destination 10.0.0.1-10.0.0.9", "-j DNAT --to-destination 10.0.0.1 --persistent",
+			"-j SNAT", "-j SET --add-set nobody src --exist", "-j SET --add-set fanfare-vips4 src", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
+			"-m statistic --mode often --every 2 -j RETURN", `-m bpf --bytecode "1,6 0 0" -j RETURN`, `-m bpf --bytecode "1,65535 0 0 0" -j RETURN`,
+		},
+		"raw": {"-j CT --zone 1", "-j NOTRACK", "-j DROP"},
+	} {
+		head := good + "# IPv4\n*" + table + "\n-A FANFARE-NEW "
+		if _, err := parseXT(head + "-m set --match-set fanfare-vips4 dst -p tcp -m tcp --dport 80 -j RETURN\n"); err != nil {
+			t.Errorf("table %s: %v", table, err)
+		}
+		for _, bad := range all {
+			if _, err := parseXT(head + bad + "\n"); err == nil {
+				t.Errorf("table %s: %q is understood", table, bad)
+			}
+		}
+	}
+	for _, bad := range []string{"-D PREROUTING 1", "fanfare-vips4 nothing", "fanfare-xdrop4 192.0.2.1,gre:80"} {
+		if _, err := parseXT(good + bad + "\n"); err == nil {
+			t.Errorf("%q is understood", bad)
+		}
 	}
 }
 
@@ -419,10 +473,6 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 	}
 }
 
-func (s scene) has(a netip.Addr) bool {
-	return slices.ContainsFunc(s.state.VIPs, func(v *VIP) bool { return v.Addr == a })
-}
-
 func (s scene) binds(a netip.Addr) bool {
 	return slices.ContainsFunc(s.bound, func(b binding) bool { return b.addr == a })
 }
@@ -437,12 +487,7 @@ func (l *lab) play(t *testing.T, s scene) {
 	}
 	lines := make(map[line][]sceneRow)
 	for _, row := range s.rows {
-		if testMode == ModeIPTables && row.from == "node" && row.to.Addr() == at("other", 0) && !s.has(row.to.Addr()) {
-			row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
-		}
-		if testMode == ModeIPTables && row.to.Addr().Is6() {
-			row.same = false // iptables has no hash of IPv6 addresses
-		}
+		row = s.in(testMode, row)
 		k := line{row.from, row.network, family(row.to.Addr())}
 		lines[k] = append(lines[k], row)
 	}

@@ -52,6 +52,14 @@ type rules interface {
 	hook(name string, p *packet, n *nodeView, c *chooser) fate
 }
 
+// rulesOf are the rules that a mode has for a State.
+func rulesOf(m Mode, s State) (rules, error) {
+	if m == ModeIPTables {
+		return parseXT(xtText(s))
+	}
+	return parseNft(replaceScript(renderState(s)))
+}
+
 // A nodeView is what rules ask the kernel about a node.
 type nodeView struct {
 	local  map[netip.Addr]bool
@@ -164,6 +172,9 @@ func cross(r rules, n *nodeView, p *packet, c *chooser) fate {
 		}
 		if name == "postrouting" {
 			break
+		}
+		if name == "prerouting" && n.local[p.src.Addr()] && p.src.Addr().Is4() {
+			return dropped // a martian: it came in with a source of the node's own
 		}
 		p.out = n.route(p.dst.Addr())
 		if p.in != "" && p.out == "lo" {

@@ -12,45 +12,103 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
+// upgradeScene is what goes on while a node is upgraded.
+func upgradeScene(t *testing.T) (scene, *txtar.Archive) {
+	t.Helper()
+	const path = "testdata/upgrade/schema-1.txtar"
+	a, err := txtar.ParseFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mustParseScene(t, path, a), a
+}
+
+// upgrade lets a Proxy take over under traffic what is in the kernel for the scene.
+func upgrade(t *testing.T, old scene, l *lab) *Proxy {
+	t.Helper()
+	s := &soak{lab: l, t: t, view: labView()}
+	s.begin(old.state)()
+	conn := s.connect(s.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 81))
+	stop := s.send(old.rows)
+	s.await(100)
+
+	p := newProxy(t)
+	if got := p.Adopted(); !slices.Equal(got, []netip.Addr{at("vip", 0), at("vip", 1)}) {
+		t.Errorf("adopted %v", got)
+	}
+	n, start := s.requests.Load(), time.Now()
+	mustSet(t, p, old.state)
+	t.Logf("%d requests ended in the %v of the upgrade", s.requests.Load()-n, time.Since(start).Round(time.Millisecond))
+	s.await(100)
+	stop()
+
+	checkKernel(t, old.state)
+	if got := s.ask(conn); got != "remote saw node" {
+		t.Errorf("an old connection: %s", got)
+	}
+	if got := p.Status().Repairs; got != 0 {
+		t.Errorf("%d repairs; nothing was broken", got)
+	}
+	return p
+}
+
 // A process finds the table of an older version under traffic, and puts its own in
 // its place: no request is lost, and connections go on.
 func TestUpgrade(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		const path = "testdata/upgrade/schema-1.txtar"
-		a, err := txtar.ParseFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		old := mustParseScene(t, path, a)
-		s := &soak{lab: newLab(t), t: t, view: labView()}
+		old, a := upgradeScene(t)
+		l := newLab(t)
 		nftables(t, string(a.Files[slices.IndexFunc(a.Files, func(f txtar.File) bool { return f.Name == "table" })].Data))
-		s.begin(old.state)()
-		conn := s.connect(s.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 81))
-		stop := s.send(old.rows)
-		s.await(100)
-
 		before := schemaOf(t)
-		p := newProxy(t)
-		if got := p.Adopted(); !slices.Equal(got, []netip.Addr{at("vip", 0), at("vip", 1)}) {
-			t.Errorf("adopted %v", got)
-		}
-		n, start := s.requests.Load(), time.Now()
-		mustSet(t, p, old.state)
-		t.Logf("%d requests ended in the %v of the upgrade", s.requests.Load()-n, time.Since(start).Round(time.Millisecond))
-		s.await(100)
-		stop()
-
-		checkKernel(t, old.state)
+		upgrade(t, old, l)
 		if got := schemaOf(t); got == before {
 			t.Errorf("the schema is still %s", got)
 		}
-		if got := s.ask(conn); got != "remote saw node" {
-			t.Errorf("an old connection: %s", got)
-		}
-		if got := p.Status().Repairs; got != 0 {
-			t.Errorf("%d repairs; nothing was broken", got)
+	})
+}
+
+// The same with chains of iptables that have other names and other rules, and sets of
+// another form.
+func TestUpgradeOfIPTables(t *testing.T) {
+	onIPTables(t, func(t *testing.T) {
+		old, _ := upgradeScene(t)
+		l := newLab(t)
+		loadOlder(t, old.state)
+		upgrade(t, old, l)
+		for _, i := range xtPrograms() {
+			if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, "FAN-old") {
+				t.Errorf("%s: %v; of the older version there is\n%s", i.name, err, save)
+			}
 		}
 	})
+}
+
+// loadOlder forwards a State by chains as an older version might have made them.
+func loadOlder(t *testing.T, s State) {
+	t.Helper()
+	sock, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.close()
+	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
+	for _, i := range xtPrograms() {
+		f := i.family()
+		for m := range memberCount {
+			if err := sock.createSet(setName(m, f), setForm{setShapes[m].kind, f, 24 * time.Hour}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f))
+		if err := sock.changeEntries(ipsetAdd, p.add); err != nil {
+			t.Fatal(err)
+		}
+		p.jumps = xtKernel{others: make(map[string]chainSet)}.jumpLines(f)
+		script, _ := p.script()
+		if err := i.load(t.Context(), names.Replace(script)); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // send sends the packets of rows again and again, until what it returns is called.
