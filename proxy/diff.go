@@ -18,23 +18,58 @@ func (c *change) append(o change) {
 	c.add = append(c.add, o.add...)
 }
 
-// splitSlots parts the deletion of slots that are not given to another backend from
-// what else is deleted. Both lists of c are sorted.
-func (c *change) splitSlots() (rest, slots []element) {
-	for _, e := range c.del {
-		_, again := slices.BinarySearchFunc(c.add, e, element.compare)
-		if isSlots(e.set) && !again {
-			slots = append(slots, e)
-		} else {
-			rest = append(rest, e)
+// steps parts a change, whose lists are sorted, into three that are made one after
+// the other. A packet asks set after set, while the kernel goes from one State to
+// the next: what it may ask for because of an element that it met must be there
+// before, and go after. For most sets that holds within a transaction, whose elements
+// come into force at one moment. There are these exceptions:
+//
+//   - Sets of ranges follow the others (nft_set_commit_update in nf_tables_commit), so
+//     that a frontend would be fenced, for a moment, and nobody allowed.
+//   - What goes is missing to a packet that was sent there. A key that gets another
+//     value is not.
+//   - A packet that chose its backend before a change must not be judged by the ones
+//     after it: learning begins when no packet comes from before.
+func (c *change) steps() (before, now, after change) {
+	for _, e := range c.add {
+		switch {
+		case base(e.set) == setAllowed && c.refences(e):
+			before.add = append(before.add, e)
+		case base(e.set) == setLearn && !hasKey(c.del, e):
+			after.add = append(after.add, e)
+		default:
+			now.add = append(now.add, e)
 		}
 	}
-	return rest, slots
+	for _, e := range c.del {
+		if isAskedLate(e.set) && !hasKey(c.add, e) || base(e.set) == setAllowed && c.refences(e) {
+			after.del = append(after.del, e)
+		} else {
+			now.del = append(now.del, e)
+		}
+	}
+	return before, now, after
 }
 
-func isSlots(id setID) bool {
+// refences says whether the frontend of an allowed source gets or loses its fence. If
+// it keeps it, all changes of its list come into force at one moment.
+func (c *change) refences(allowed element) bool {
+	set := setExtFenced + allowed.set - setAllowed
+	fence := element{set: set, key: allowed.key[:fieldsSize(specs[set].key)]}
+	return hasKey(c.add, fence) != hasKey(c.del, fence)
+}
+
+// hasKey says whether a sorted list has an element of that set and key.
+func hasKey(all []element, e element) bool {
+	_, found := slices.BinarySearchFunc(all, e, element.compare)
+	return found
+}
+
+// isAskedLate says whether packets ask a set because of what another one said.
+func isAskedLate(id setID) bool {
 	switch base(id) {
-	case setExtEps, setIntEps, setExtSlots, setIntSlots:
+	case setExtFenced, setIntFenced, setExtSched, setIntSched, setExtEps, setIntEps, setExtSlots, setIntSlots,
+		setExtBack, setIntBack, setExtMasq, setIntMasq, setHairpin:
 		return true
 	default:
 		return false

@@ -2,7 +2,9 @@ package proxy
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -83,4 +85,60 @@ func TestRenderIsSortedAndUnique(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What a packet may ask for because of what it met is there before, and goes after.
+func TestSteps(t *testing.T) {
+	frontend := func(sources []string, affinity time.Duration, pods ...string) State {
+		f := Frontend{Protocol: UDP, Port: 80, Affinity: affinity, Sources: prefixes(sources...)}
+		if sources == nil {
+			f.Sources = nil
+		}
+		f.External = Target{Backends: backends(0, pods...), Remote: Masquerade}
+		f.Internal = f.External
+		return State{Node: "n1", VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{f}}}}
+	}
+	ten, narrow := []string{"10.0.0.0/8"}, []string{"10.0.0.0/16"}
+	for _, tc := range []struct {
+		name          string
+		have, want    State
+		before, after string // names of sets, with - for what is deleted
+	}{
+		{"a fence", frontend(nil, 0, "pod1"), frontend(ten, 0, "pod1"), "allowed4", ""},
+		{"no fence", frontend(ten, 0, "pod1"), frontend(nil, 0, "pod1"), "", "-allowed4 -ifenced4 -xfenced4"},
+		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
+		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", "learn4"},
+		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
+		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -xback4 -xsched4"},
+		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -xeps4 -xmasq4"},
+		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4"},
+	} {
+		c := diffElements(renderState(tc.have), renderState(tc.want))
+		before, now, after := c.steps()
+		if got := setNames(before); got != tc.before {
+			t.Errorf("%s: %q before; want %q", tc.name, got, tc.before)
+		}
+		if got := setNames(after); got != tc.after {
+			t.Errorf("%s: %q after; want %q", tc.name, got, tc.after)
+		}
+		if n := len(before.add) + len(now.add) + len(after.add); n != len(c.add) {
+			t.Errorf("%s: %d of %d elements are added", tc.name, n, len(c.add))
+		}
+		if n := len(before.del) + len(now.del) + len(after.del); n != len(c.del) {
+			t.Errorf("%s: %d of %d elements are deleted", tc.name, n, len(c.del))
+		}
+	}
+}
+
+// setNames are the sets that a change is about, with - for what it deletes.
+func setNames(c change) string {
+	var all []string
+	for _, e := range c.add {
+		all = append(all, specs[e.set].name)
+	}
+	for _, e := range c.del {
+		all = append(all, "-"+specs[e.set].name)
+	}
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), " ")
 }

@@ -7,9 +7,10 @@
 // that depends on Services. [Proxy.Set] compares the new State with the one
 // before, pointer by pointer, and sends what differs as elements, by netlink,
 // in one transaction. So one changed endpoint is a few elements, however many VIPs
-// there are, and packets meet either the old or the new state, never a part of it:
-// slots that no frontend has any more go in a second transaction, for the packets
-// that have just been told to take one. A frontend that gets another number of
+// there are, and packets meet either the old or the new state. A packet that is
+// between two lookups meets both: so what an element leads to, as chains and the
+// sources of a fence, is made in a transaction before, and what elements led to, as
+// slots that no frontend has any more, goes in one after. A frontend that gets another number of
 // backends gets another verdict, and the kernel then looks at all verdicts again,
 // some milliseconds for thousands of Services.
 //
@@ -151,13 +152,14 @@
 // A client must not follow an entry to what is no backend any more, or never was
 // for its kind: it may be draining, or its address be another tenant's by now. No
 // rule of nft 1.0.6 can look up what a map says in another set before the flow is
-// translated, so it is done in two places. A transaction that takes backends away
-// is preceded and followed by one that deletes the entries which lead to them. And
+// translated, so it is done in two places. When a transaction has taken backends out
+// of the slots, another deletes the entries which lead to them, and one more those
+// that were learned meanwhile, when the backends are out of xback4 as well. And
 // each chain learn… first goes to back, which looks the chosen backend up in xback4
 // or iback4.
 // What is not in there ends in stale, which deletes the entry and drops the packet:
-// the client sends another, and finds another backend. So a flow that falls between
-// two of the transactions loses one packet, and none gets to the wrong place.
+// the client sends another, and finds another backend. So a flow that takes as long as
+// these transactions loses one packet, and none gets to the wrong place.
 //
 // Entries are not part of a State. They outlive transactions and the process, and
 // do not count as a change by somebody else; a table that is loaded anew is empty.

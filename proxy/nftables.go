@@ -31,17 +31,58 @@ func (n *nftRenderer) update(_ context.Context, u step) error {
 	return n.change(u.elements, "", u.want.Clients.CIDRs)
 }
 
-// change applies a change and makes clients forget the backends that it takes away:
-// before it, so that none follows them into the new rules, and after it, what was
-// learned meanwhile.
+// change makes a change, in its steps, and makes clients forget the backends that it
+// takes away: when no new flow is sent there but theirs, and when no flow can be any
+// more, for what was learned meanwhile.
+//
+// Chains are made in the first step. A packet goes by the rules that there were when
+// it came to a hook (nft_do_chain reads gencursor once), but by the elements of the
+// moment: it would find a chain of the same transaction empty, and pass. They are
+// deleted by a change later than the one that ended their last use: until then a
+// packet may be in them.
 func (n *nftRenderer) change(c change, schema string, clients []netip.Prefix) error {
-	gone := goneBacks(c)
+	slices.SortFunc(c.del, element.compare)
+	slices.SortFunc(c.add, element.compare)
+	before, now, after := c.steps()
+	gained, gone := chainUses(c.add), goneBacks(c)
+	if err := n.apply(before, func(b *batch) { n.makeChains(b, gained) }); err != nil {
+		return err
+	}
+	for name := range gained {
+		n.uses[name] += 0
+	}
+	idle := n.idle(gained)
+	if err := n.apply(now, func(b *batch) { replaceChains(b, idle, schema) }); err != nil {
+		return err
+	}
+	for _, name := range idle {
+		delete(n.uses, name)
+	}
 	n.forget(gone, clients)
-	if err := n.apply(c, schema); err != nil {
+	if err := n.apply(after, nil); err != nil {
 		return err
 	}
 	n.forget(gone, clients)
 	return nil
+}
+
+// makeChains adds those of the chains that are not there.
+func (n *nftRenderer) makeChains(b *batch, gained map[string]int) {
+	for name := range gained {
+		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
+			b.addChain(name, n.table.madeLike(name))
+		}
+	}
+}
+
+// replaceChains deletes idle chains and adds, where it is not empty, the schema's.
+func replaceChains(b *batch, idle []string, schema string) {
+	for _, name := range idle {
+		b.delChain(name)
+	}
+	if schema != "" {
+		b.addChain(schema, chain{})
+	}
 }
 
 func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
@@ -115,45 +156,20 @@ func (n *nftRenderer) adopt(t *table) {
 	}
 }
 
-// apply makes a transaction of a change, together with the chains that it needs
-// and, where schema is not empty, the chain of that name.
-//
-// A chain is made before its first use and deleted in a transaction
-// later than the one that ended its last: until then a packet may be in it. The
-// same holds for slots that no frontend has any more: a packet that was told to
-// take one of three is about to ask for the third. They go in a second transaction.
-func (n *nftRenderer) apply(c change, schema string) error {
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
-	var left []element
-	c.del, left = c.splitSlots()
+// apply makes a transaction of a change, whose lists are sorted, and of what more is.
+func (n *nftRenderer) apply(c change, more func(*batch)) error {
 	b := newBatch(n.sock.seq)
-	if schema != "" {
-		b.addChain(schema, chain{})
-	}
-	gained := chainUses(c.add)
-	for name := range gained {
-		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
-			b.addChain(name, n.table.madeLike(name))
-		}
+	if more != nil {
+		more(b)
 	}
 	b.delElements(c.del)
 	b.addElements(c.add)
-	idle := n.idle(gained)
-	for _, name := range idle {
-		b.delChain(name)
-	}
 	if err := n.commit(b); err != nil {
 		return err
 	}
 	countUses(n.uses, c.del, -1)
 	countUses(n.uses, c.add, 1)
-	for _, name := range idle {
-		delete(n.uses, name)
-	}
-	b = newBatch(n.sock.seq)
-	b.delElements(left)
-	return n.commit(b)
+	return nil
 }
 
 // commit carries out a batch, if there is anything in it.

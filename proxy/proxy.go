@@ -159,11 +159,11 @@ func Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// Set makes the kernel forward what want says and nothing else, in one
-// transaction. After an error the kernel forwards what it did before, or already
-// what want says if it was the tidying up that failed, and the next Set begins by
-// looking at what that is. If it cannot open FORWARD of
-// iptables, that is no error of Set's but in [Proxy.Status].
+// Set makes the kernel forward what want says and nothing else, in one transaction,
+// with another before it for what that leads to, and after it for what it left. After
+// an error the kernel forwards what it did before, or already what want says if it was
+// the tidying up that failed, and the next Set begins by looking at what that is. If it
+// cannot open FORWARD of iptables, that is no error of Set's but in [Proxy.Status].
 //
 // What is the same *VIP as in the State before is known to be unchanged; want
 // must not be written afterwards.
