@@ -145,7 +145,8 @@ func (s *soak) judge(r soakRequest, a soakAnswer) {
 		return
 	}
 	// A flow to a backend that goes ends with it: by a reset, and where there is
-	// none, by an answer that is not let through.
+	// none, by an answer that is not let through. So does that of a source which may
+	// not use the frontend any more.
 	if left(window, r) && (a.got == "reset" || a.got == "silence" && !a.missed) {
 		s.excused.Add(1)
 		return
@@ -171,9 +172,13 @@ func texts(steps []*soakStep, r soakRequest) string {
 	return strings.Join(slices.Compact(all), "")
 }
 
-// left says whether a backend of the frontend went from one State to the next.
+// left says whether a backend of the frontend went from one State to the next, or
+// the client was shut out.
 func left(steps []*soakStep, r soakRequest) bool {
 	for i := range len(steps) - 1 {
+		if steps[i+1].state.shutsOut(r) {
+			return true
+		}
 		before, after := steps[i].state.flowsTo(r), steps[i+1].state.flowsTo(r)
 		for b := range before {
 			if !after[b] {
@@ -182,6 +187,13 @@ func left(steps []*soakStep, r soakRequest) bool {
 		}
 	}
 	return false
+}
+
+// shutsOut says whether the source of a request may not use the frontend.
+func (s State) shutsOut(r soakRequest) bool {
+	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
+	f := s.frontend(r.to.Addr(), port{proto, r.to.Port()})
+	return f != nil && f.Sources != nil && !containsAddr(f.Sources, at(r.from, family(r.to.Addr())))
 }
 
 // flowsTo are the backends that flows of the request may be open to.
