@@ -316,7 +316,7 @@ func TestSoak(t *testing.T) {
 		if seed == 0 {
 			seed = rand.Uint64()
 		}
-		t.Logf("again with -soak-seed %d", seed)
+		t.Logf("again with -soak-seed=%d", seed)
 		s := &soak{lab: newLab(t), t: t, view: labView()}
 		w := newSoakWorld(seed)
 		p := newProxy(t)
