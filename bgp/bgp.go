@@ -64,8 +64,10 @@ type Server struct {
 	routes      []Route // in GoBGP's table, sorted
 	have        []netip.Prefix
 	problems    []error
-	syncing     *syncing // nil before the first Set
-	hadSessions bool     // syncing is about the first State with sessions
+	syncing     *syncing   // nil before the first Set
+	hadSessions bool       // syncing is about the first State with sessions
+	asn         uint32     // the last State's
+	routerID    netip.Addr // the last State's
 }
 
 // New returns a Server that does nothing yet.
@@ -183,24 +185,18 @@ func (s *Server) apply(ctx context.Context, want State) error {
 	return errors.Join(err, s.setSessions(ctx, want))
 }
 
-// identify sees to it that an engine with want's AS number and router ID runs,
-// if want needs one. Both are said in OPEN and cannot change later.
+// identify notes who we are, and sees to it that an engine runs if want needs one.
 func (s *Server) identify(ctx context.Context, want State) error {
 	if len(want.Sessions) == 0 || len(want.identityFaults()) > 0 {
 		return nil
 	}
-	if e := s.engine; e != nil {
-		if e.asn == want.ASN && e.routerID == want.RouterID {
-			return nil
-		}
-		s.log.Warn("all sessions restart", "reason", fmt.Sprintf(
-			"this node was AS%d with router ID %s and becomes AS%d with router ID %s",
-			e.asn, e.routerID, want.ASN, want.RouterID))
-		if err := s.stop(ctx, Withdraw); err != nil {
-			return err
-		}
+	s.mu.Lock()
+	s.asn, s.routerID = want.ASN, want.RouterID
+	s.mu.Unlock()
+	if s.engine != nil {
+		return nil
 	}
-	e, err := startEngine(ctx, want.ASN, want.RouterID, s.log)
+	e, err := startEngine(ctx, s.log)
 	if err != nil {
 		return err
 	}
@@ -264,7 +260,11 @@ func (s *Server) setSessions(ctx context.Context, want State) error {
 	if s.engine == nil {
 		return nil
 	}
-	del, add := diff(s.confs(), want.Sessions, compareSessions)
+	sessions := make([]Session, len(want.Sessions))
+	for i, x := range want.Sessions {
+		sessions[i] = x.resolved(want)
+	}
+	del, add := diff(s.confs(), sessions, compareSessions)
 	err := s.closeSessions(ctx, del)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,7 +280,7 @@ func (s *Server) setSessions(ctx context.Context, want State) error {
 	return err
 }
 
-// confs are the open sessions as they were configured.
+// confs are the open sessions as they were configured, resolved.
 func (s *Server) confs() []Session {
 	confs := make([]Session, len(s.sessions))
 	for i, x := range s.sessions {
@@ -291,13 +291,12 @@ func (s *Server) confs() []Session {
 
 func (s *Server) open(conf Session, first bool) {
 	x := &session{
-		conf:     conf,
-		localASN: conf.localASN(State{ASN: s.engine.asn}),
-		engine:   s.engine,
-		gate:     s.gate,
-		log:      s.log.With("peer", conf.Name),
-		changed:  s.poke,
-		synced:   func(at time.Time) { s.markSynced(conf.Name, at) },
+		conf:    conf,
+		engine:  s.engine,
+		gate:    s.gate,
+		log:     s.log.With("peer", conf.Name),
+		changed: s.poke,
+		synced:  func(at time.Time) { s.markSynced(conf.Name, at) },
 	}
 	if first && s.restarting && conf.GracefulRestart {
 		x.restartUntil = time.Now().Add(conf.restartTime())

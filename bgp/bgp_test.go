@@ -319,35 +319,57 @@ route 192.0.2.1/24: has bits beyond its length, 192.0.2.0/24 would be right`
 	}
 }
 
-// Another AS number or router ID is another speaker: everything restarts, and
-// the log says why.
+// An AS number and a router ID are a session's: the router hears those of the
+// session, else the State's, and another one there opens the sessions anew that it
+// concerns, and no other.
 func TestIdentityChanges(t *testing.T) {
 	ids := make(chan string, 10)
-	r := startFake(t, func(c *fakeConn) {
+	script := func(c *fakeConn) {
 		o := c.read().Body.(*packet.BGPOpen)
 		ids <- fmt.Sprintf("AS%d %s", o.MyAS, o.ID)
 		c.send(openMessage(65001))
 		c.send(packet.NewBGPKeepAliveMessage())
 		c.readAll()
-	})
-	var out syncBuffer
-	s := newServer(t, Options{Logger: slog.New(slog.NewTextHandler(&out, nil))})
-	want := state([]Session{r.session()}, routes("192.0.2.1/32"))
-	for _, id := range []string{"10.255.0.10", "10.255.0.11", "10.255.0.11"} {
-		want.RouterID = netip.MustParseAddr(id)
-		have, err := s.Set(t.Context(), want)
-		must(t, err)
-		if joined(have) != "192.0.2.1/32" {
-			t.Errorf("have %v", have)
+	}
+	common, own := startFake(t, script).session(), startFakeAt(t, "127.0.0.6", script).session()
+	own.Name, own.LocalASN, own.RouterID = "own", 65099, netip.MustParseAddr("10.255.0.99")
+	s := newServer(t, Options{})
+	for _, c := range []struct {
+		asn    uint32
+		id     string
+		change func()
+		want   []string
+	}{
+		{65010, "10.255.0.10", nil, []string{"AS65010 10.255.0.10", "AS65099 10.255.0.99"}},
+		{65010, "10.255.0.11", nil, []string{"AS65010 10.255.0.11"}},
+		{65011, "10.255.0.11", nil, []string{"AS65011 10.255.0.11"}},
+		{65011, "10.255.0.11", func() { own.LocalASN = 65098 }, []string{"AS65098 10.255.0.99"}},
+		// What was the State's is said by the session: the same on the wire.
+		{65012, "10.255.0.12", func() { common.LocalASN, common.RouterID = 65011, netip.MustParseAddr("10.255.0.11") }, nil},
+	} {
+		if c.change != nil {
+			c.change()
 		}
-		eventually(t, "session with "+id, func() bool { return s.sessionStatus("tor1").State == Established })
+		want := State{ASN: c.asn, RouterID: netip.MustParseAddr(c.id), Sessions: []Session{own, common}, Routes: routes("192.0.2.1/32")}
+		_, err := s.Set(t.Context(), want)
+		must(t, err)
+		var got []string
+		for range c.want {
+			got = append(got, <-ids)
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, c.want) {
+			t.Errorf("AS%d %s: the routers heard %v, want %v", c.asn, c.id, got, c.want)
+		}
+		eventually(t, "sessions", func() bool {
+			return s.sessionStatus("tor1").State == Established && s.sessionStatus("own").State == Established
+		})
 	}
-	if one, two := <-ids, <-ids; one != "AS65010 10.255.0.10" || two != "AS65010 10.255.0.11" || len(ids) != 0 {
-		t.Errorf("the router heard %s, %s and %d more", one, two, len(ids))
+	if len(ids) != 0 {
+		t.Errorf("and then %s", <-ids)
 	}
-	const why = `level=WARN msg="all sessions restart" reason="this node was AS65010 with router ID 10.255.0.10 and becomes AS65010 with router ID 10.255.0.11"`
-	if strings.Count(out.String(), "all sessions restart") != 1 || !strings.Contains(out.String(), why) {
-		t.Errorf("log:\n%s", out.String())
+	if st := s.Status(); st.ASN != 65012 || s.sessionStatus("own").LocalRouterID != own.RouterID {
+		t.Errorf("status: %+v", st)
 	}
 }
 

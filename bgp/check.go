@@ -51,7 +51,7 @@ func (s State) identityFaults() []error {
 	if s.ASN == 0 {
 		bad = append(bad, errors.New("ASN 0: must be 1 to 4294967295"))
 	}
-	if !s.RouterID.Is4() || s.RouterID.IsUnspecified() {
+	if !isRouterID(s.RouterID) {
 		bad = append(bad, fmt.Errorf("router ID %s: must be an IPv4 address (RFC 4271 §4.2)", s.RouterID))
 	}
 	return bad
@@ -98,10 +98,17 @@ func (s Session) faults() []error {
 	if s.Name == "" {
 		add("Name", `""`, "must not be empty")
 	}
-	if s.PeerASN == 0 {
+	switch {
+	case s.PeerASN == 0 && !s.External:
 		add("PeerASN", 0, "must be 1 to 4294967295")
+	case s.PeerASN != 0 && s.External:
+		add("PeerASN", s.PeerASN, "must be 0 when any external AS number is right")
+	}
+	if s.RouterID.IsValid() && !isRouterID(s.RouterID) {
+		add("RouterID", s.RouterID, "must be an IPv4 address (RFC 4271 §4.2)")
 	}
 	s.addressFaults(add)
+	s.hopFaults(add)
 	s.timerFaults(add)
 	return bad
 }
@@ -121,8 +128,21 @@ func (s Session) addressFaults(add func(field string, value any, right string)) 
 	case !source.IsValid():
 	case !usable(source):
 		add("SourceAddress", source, "must be an address of this node")
+	case s.SourceInterface != "":
+		add("SourceInterface", s.SourceInterface, fmt.Sprintf("excludes SourceAddress %s", source))
 	case source.Is4() != peer.Is4():
 		add("SourceAddress", source, fmt.Sprintf("must be of the same family as PeerAddress %s", peer))
+	}
+}
+
+func isRouterID(a netip.Addr) bool { return a.Is4() && !a.IsUnspecified() }
+
+func (s Session) hopFaults(add func(field string, value any, right string)) {
+	switch {
+	case s.TTLSecurityHops == 255:
+		add("TTLSecurityHops", s.TTLSecurityHops, "must be 1 to 254")
+	case s.TTLSecurityHops != 0 && s.EBGPMultihopTTL != 0:
+		add("TTLSecurityHops", s.TTLSecurityHops, "excludes EBGPMultihopTTL: it says itself how far away the router may be")
 	}
 }
 

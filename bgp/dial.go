@@ -16,14 +16,18 @@ import (
 // dial makes one attempt to connect to the router, and gives up when the next
 // one is due: a router that comes back in the middle of the kernel's lengthening
 // SYN retransmissions is then reached by a fresh SYN.
-func dial(ctx context.Context, s Session, localASN uint32) (*net.TCPConn, error) {
+func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
+	local, err := source(s)
+	if err != nil {
+		return nil, err
+	}
 	d := net.Dialer{
 		Timeout: max(s.connectTime(), time.Second),
 		// BGP has its own keepalives (RFC 4271 §4.4).
 		KeepAliveConfig: net.KeepAliveConfig{Enable: false},
 		KeepAlive:       -1,
-		LocalAddr:       source(s),
-		Control:         setTTL(ttl(s, localASN)),
+		LocalAddr:       local,
+		Control:         prepare(s),
 	}
 	// Multipath TCP would be tried first otherwise, and has no TCP MD5.
 	d.SetMultipathTCP(false)
@@ -34,23 +38,75 @@ func dial(ctx context.Context, s Session, localASN uint32) (*net.TCPConn, error)
 	return conn.(*net.TCPConn), nil
 }
 
-func source(s Session) net.Addr {
-	if !s.SourceAddress.IsValid() {
-		return nil // a typed nil would be an address
-	}
+// source is our end of the connection, nil when the kernel chooses.
+func source(s Session) (net.Addr, error) {
 	addr := s.SourceAddress
-	if addr.IsLinkLocalUnicast() && addr.Zone() == "" {
+	if s.SourceInterface != "" {
+		var err error
+		if addr, err = sourceOn(s.SourceInterface, s.PeerAddress); err != nil {
+			return nil, err
+		}
+	}
+	if !addr.IsValid() {
+		return nil, nil // a typed nil would be an address
+	}
+	if addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "" {
 		addr = addr.WithZone(s.PeerAddress.Zone())
 	}
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)), nil
 }
+
+// sourceOn is the address of an interface to speak to peer from. It is looked up
+// for each connection: addresses change.
+func sourceOn(name string, peer netip.Addr) (netip.Addr, error) {
+	link, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("source interface %s is not on this node", name)
+	}
+	addrs, err := link.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("source interface %s: %w", name, err)
+	}
+	prefixes := make([]netip.Prefix, 0, len(addrs))
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			prefixes = append(prefixes, p)
+		}
+	}
+	if best := bestSource(prefixes, peer); best.IsValid() {
+		return best, nil
+	}
+	return netip.Addr{}, fmt.Errorf("source interface %s has no address to reach %s from", name, peer)
+}
+
+// bestSource prefers an address in the peer's own network. A link-local address
+// can speak to link-local ones only.
+func bestSource(prefixes []netip.Prefix, peer netip.Addr) (best netip.Addr) {
+	for _, p := range prefixes {
+		a := p.Addr()
+		if a.Is4() != peer.Is4() || a.IsLinkLocalUnicast() != peer.IsLinkLocalUnicast() || a.IsLoopback() != peer.IsLoopback() {
+			continue
+		}
+		if p.Masked().Contains(peer.WithZone("")) {
+			return a
+		}
+		if !best.IsValid() {
+			best = a
+		}
+	}
+	return best
+}
+
+const maxTTL = 255
 
 // ttl of our packets; 0 is the kernel's default. A neighbour in another AS is
 // directly connected unless the session says otherwise: packets that would need
 // another hop die there, rather than reach a stranger with the same address.
-func ttl(s Session, localASN uint32) int {
+func ttl(s Session) int {
 	switch {
-	case s.PeerASN == localASN:
+	case s.TTLSecurityHops != 0:
+		return maxTTL // RFC 5082 §3: what arrives then tells the distance
+	case s.PeerASN == s.LocalASN:
 		return 0
 	case s.EBGPMultihopTTL != 0:
 		return int(s.EBGPMultihopTTL)
@@ -59,21 +115,38 @@ func ttl(s Session, localASN uint32) int {
 	}
 }
 
-func setTTL(ttl int) func(network, address string, c syscall.RawConn) error {
-	if ttl == 0 {
-		return nil
-	}
-	return func(network, _ string, c syscall.RawConn) error {
+// leastTTL is what a packet from TTLSecurityHops away arrives with.
+func (s Session) leastTTL() int { return maxTTL + 1 - int(s.TTLSecurityHops) }
+
+// prepare sets what must be set before the first packet.
+func prepare(s Session) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
 		var opterr error
-		err := c.Control(func(fd uintptr) {
-			if network == "tcp4" {
-				opterr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl)
-			} else {
-				opterr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, ttl)
-			}
-		})
+		err := c.Control(func(fd uintptr) { opterr = setHops(int(fd), s) })
 		return errors.Join(err, opterr)
 	}
+}
+
+// setHops sets how far our packets go, and how far the router's may have come: the
+// kernel drops the others, the answer to our SYN included.
+func setHops(fd int, s Session) error {
+	level, hops, least := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_MINHOPCOUNT
+	if s.PeerAddress.Is4() {
+		level, hops, least = unix.IPPROTO_IP, unix.IP_TTL, unix.IP_MINTTL
+	}
+	if n := ttl(s); n != 0 {
+		if err := unix.SetsockoptInt(fd, level, hops, n); err != nil {
+			return fmt.Errorf("TTL %d: %w", n, err)
+		}
+	}
+	if s.TTLSecurityHops == 0 {
+		return nil
+	}
+	n := s.leastTTL()
+	if err := unix.SetsockoptInt(fd, level, least, n); err != nil {
+		return fmt.Errorf("least TTL %d: %w", n, err)
+	}
+	return nil
 }
 
 // dialError says in an operator's words why a router cannot be connected to.
@@ -93,9 +166,18 @@ func dialError(s Session, err error) string {
 	case errors.Is(err, syscall.ECONNRESET):
 		return "connection reset by " + where
 	case errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
-		return "no answer from " + where
+		return "no answer from " + where + silence(s)
 	}
 	return err.Error()
+}
+
+// silence says what of a session makes a router, or this node's kernel, drop
+// packets without a word.
+func silence(s Session) string {
+	if s.TTLSecurityHops != 0 {
+		return fmt.Sprintf("; ttlSecurityHops %d drops packets that have come further or were not sent with TTL 255: does the router have it, too?", s.TTLSecurityHops)
+	}
+	return ""
 }
 
 func isTimeout(err error) bool {

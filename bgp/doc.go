@@ -24,9 +24,11 @@
 // # What others may rely on
 //
 // Routes and sessions are independent: a change of routes never touches a
-// session, and a changed session is opened anew without touching the others. A
-// changed AS number or router ID of the State is another speaker (RFC 4271
-// §4.2): all sessions close and open again.
+// session, and a changed session is opened anew without touching the others: any
+// change of a [Session] but that of its place in the State, since all that it has
+// is said in OPEN, set on the socket, or would have to be sent with every route.
+// Another AS number or router ID of the State opens those sessions anew that have
+// none of their own.
 //
 // A router that sends us its full table costs memory, since GoBGP keeps what it
 // rejects: have the router send nothing.

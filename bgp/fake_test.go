@@ -20,7 +20,12 @@ type fakeConn struct{ net.Conn }
 // startFake runs script for every connection to it, and then closes that.
 func startFake(t *testing.T, script func(c *fakeConn)) fake {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.5:0")
+	return startFakeAt(t, "127.0.0.5", script)
+}
+
+func startFakeAt(t *testing.T, addr string, script func(c *fakeConn)) fake {
+	t.Helper()
+	l, err := net.Listen("tcp", addr+":0")
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {

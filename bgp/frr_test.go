@@ -45,6 +45,8 @@ type frr struct {
 	t       *testing.T
 	ns      *nstest.NS
 	dir     string
+	conf    string
+	daemons []string
 	stop    chan struct{}
 	stopped chan struct{}
 
@@ -53,8 +55,14 @@ type frr struct {
 	events []string          // what happened to the table
 }
 
-// startFRR skips, or fails on CI, where FRR is not installed or cannot run.
 func startFRR(t *testing.T) *frr {
+	t.Helper()
+	return startFRRWith(t, frrConfig)
+}
+
+// startFRRWith starts one with a configuration of its own, and more daemons than
+// zebra and bgpd. It skips, or fails on CI, where FRR is not installed or cannot run.
+func startFRRWith(t *testing.T, conf string, more ...string) *frr {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(frrDaemons, "bgpd")); err != nil {
 		nstest.Missing(t, fmt.Sprintf("FRR is not installed: %v", err))
@@ -62,7 +70,8 @@ func startFRR(t *testing.T) *frr {
 	if os.Geteuid() != 0 {
 		nstest.Missing(t, "FRR needs root")
 	}
-	r := &frr{t: t, ns: nstest.New(t, "router"), dir: frrDir(t), table: map[string]string{}}
+	r := &frr{t: t, ns: nstest.New(t, "router"), dir: frrDir(t), table: map[string]string{},
+		conf: conf, daemons: slices.Concat([]string{"zebra"}, more, []string{"bgpd"})}
 	node := nstest.Node(t)
 	nstest.Link(t, node, "uplink", r.ns, "eth0")
 	node.Addr("uplink", "10.0.0.2/24", "10.0.0.3/24", "fd00::2/64")
@@ -101,7 +110,7 @@ func (r *frr) start() {
 		r.ns.Do(func() {
 			var cmds []*exec.Cmd
 			var err error
-			for _, daemon := range []string{"zebra", "bgpd"} {
+			for _, daemon := range r.daemons {
 				cmd := r.daemon(daemon)
 				if err = cmd.Start(); err != nil {
 					break
@@ -120,12 +129,17 @@ func (r *frr) start() {
 	}()
 	must(r.t, <-started)
 	conf := filepath.Join(r.dir, "router.conf")
-	must(r.t, os.WriteFile(conf, []byte(frrConfig), 0o644))
+	must(r.t, os.WriteFile(conf, []byte(r.conf), 0o644))
 	eventually(r.t, "FRR's daemons", func() bool { return strings.Contains(r.vtysh("-c", "show daemons"), "bgpd") })
 	eventually(r.t, "FRR's configuration", func() bool {
 		r.vtysh("-f", conf)
-		return strings.Contains(r.vtysh("-c", "show running-config"), "neighbor 10.0.0.2 activate")
+		return strings.Contains(r.vtysh("-c", "show running-config"), lastLine(r.conf))
 	})
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.TrimSpace(lines[len(lines)-1])
 }
 
 // awaitFile waits until a daemon has made its socket, but not for ever: that it

@@ -24,18 +24,25 @@ import (
 // counts as established, and is then lost.)
 const deferralTime = time.Second
 
-// An engine is one GoBGP server with one AS number and router ID. It listens on
-// nothing and dials nobody: connections are handed to it.
+// Who GoBGP thinks it is. No router hears of it: each session has an AS number of
+// its own, and the wire writes the session's router ID into its OPEN. GoBGP itself
+// would have to start anew, with all sessions, to become somebody else. Nobody else
+// has these two, so that GoBGP finds no clash with a router.
+const (
+	engineASN      = 23456 // RFC 6793 reserves it
+	engineRouterID = "240.0.0.1"
+)
+
+// An engine is one GoBGP server. It listens on nothing and dials nobody:
+// connections are handed to it.
 type engine struct {
-	gobgp    *server.BgpServer
-	conns    chan net.Conn
-	asn      uint32
-	routerID netip.Addr
-	log      *gobgpLog
+	gobgp *server.BgpServer
+	conns chan net.Conn
+	log   *gobgpLog
 }
 
-func startEngine(ctx context.Context, asn uint32, routerID netip.Addr, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), asn: asn, routerID: routerID, log: newGobgpLog(log)}
+func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
+	e := &engine{conns: make(chan net.Conn), log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
 	if err := takeConnsFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
@@ -68,8 +75,8 @@ func takeConnsFrom(s *server.BgpServer, conns chan net.Conn) error {
 
 func (e *engine) configure(ctx context.Context) error {
 	global := &api.Global{
-		Asn:        e.asn,
-		RouterId:   e.routerID.String(),
+		Asn:        engineASN,
+		RouterId:   engineRouterID,
 		ListenPort: -1,
 		Families:   []uint32{0, 1}, // GoBGP's own numbers for IPv4 and IPv6 unicast
 	}
@@ -214,7 +221,6 @@ func unspecified(a netip.Addr) netip.Addr {
 type neighbor struct {
 	conf          Session
 	remote, local netip.Addr // of the connection
-	asn           uint32     // our side's
 	restarting    bool       // RFC 4724: we restarted, and kept forwarding
 }
 
@@ -223,7 +229,7 @@ func (n neighbor) api() *api.Peer {
 		Conf: &api.PeerConf{
 			NeighborAddress: n.remote.String(),
 			PeerAsn:         n.conf.PeerASN,
-			LocalAsn:        n.asn,
+			LocalAsn:        n.conf.LocalASN,
 		},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime:          uint64(n.conf.holdTime() / time.Second),
@@ -234,6 +240,10 @@ func (n neighbor) api() *api.Peer {
 			Enabled:     n.conf.EBGPMultihopTTL != 0,
 			MultihopTtl: uint32(n.conf.EBGPMultihopTTL),
 		},
+	}
+	// GoBGP sets the TTL of the connection anew, and would undo what dial did.
+	if n.conf.TTLSecurityHops != 0 {
+		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: uint32(n.conf.leastTTL())}
 	}
 	if n.conf.GracefulRestart {
 		p.GracefulRestart = &api.GracefulRestart{

@@ -97,14 +97,16 @@ func (n notification) String() string {
 // endReason says in an operator's words why a session on a wire ended. The
 // first cause in time is the one that matters: a NOTIFICATION is followed by the
 // end of the connection, and a wrong AS number by a NOTIFICATION.
-func endReason(s Session, localASN uint32, f wireFacts) string {
+func endReason(s Session, f wireFacts) string {
 	switch {
+	case f.refusal != "":
+		return f.refusal
 	case f.badMessage != nil:
 		return "router's OPEN cannot be read: " + f.badMessage.Error()
-	case f.open != nil && f.open.asn != s.PeerASN:
+	case f.open != nil && !s.External && f.open.asn != s.PeerASN:
 		return fmt.Sprintf("wrong AS number: router says AS%d, BGPPeer says AS%d", f.open.asn, s.PeerASN)
 	case f.received != nil:
-		return receivedReason(*f.received, localASN)
+		return receivedReason(*f.received, s.LocalASN)
 	case f.sent != nil:
 		return sentReason(s, f)
 	case errors.Is(f.readErr, net.ErrClosed), errors.Is(f.writeErr, net.ErrClosed):
@@ -134,8 +136,6 @@ func sentReason(s Session, f wireFacts) string {
 		return fmt.Sprintf("hold timer expired: nothing heard from the router for %s", negotiatedHoldTime(s, f.open))
 	case n.code == codeHeader && f.open == nil:
 		return fmt.Sprintf("what answers at %s port %d does not speak BGP (%s)", s.PeerAddress, s.port(), n)
-	case n.code == codeOpen && n.subcode == openBadIdentifier && f.open != nil:
-		return fmt.Sprintf("router has the same router ID %s as this node", f.open.routerID)
 	default:
 		return fmt.Sprintf("this node ended the session: %s sent", n)
 	}

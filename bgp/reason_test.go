@@ -48,6 +48,20 @@ func TestReasons(t *testing.T) {
 			},
 			change: func(s *Session) { s.PeerASN = 65010 },
 			want:   "router has the same router ID 10.255.0.10 as this node"},
+		{name: "our own AS number where an external one is wanted",
+			script: func(c *fakeConn) { c.send(openMessage(65010)); c.readAll() },
+			change: func(s *Session) { s.PeerASN, s.External = 0, true },
+			want:   "wrong AS number: router says AS65010, which is our own, and BGPPeer says external"},
+		{name: "no such source interface",
+			change: func(s *Session) { s.SourceInterface = "nothing0" },
+			want:   "source interface nothing0 is not on this node"},
+		{name: "source interface of the other family only",
+			change: func(s *Session) { s.PeerAddress, s.SourceInterface = netip.MustParseAddr("2001:db8::9"), "lo" },
+			want:   "source interface lo has no address to reach 2001:db8::9 from"},
+		// The loopback's packets have TTL 64.
+		{name: "GTSM here only",
+			change: func(s *Session) { s.TTLSecurityHops = 1 },
+			want:   "no answer from 127.0.0.5 port %d; ttlSecurityHops 1 drops packets that have come further or were not sent with TTL 255: does the router have it, too?"},
 		{name: "closes at once",
 			script: func(*fakeConn) {},
 			want:   "router closed the connection before its OPEN: it may not know this node as a neighbour"},
@@ -131,6 +145,21 @@ func TestDialError(t *testing.T) {
 	} {
 		if got := dialError(s, c.err); got != c.want {
 			t.Errorf("%v: %s, want %s", c.err, got, c.want)
+		}
+	}
+}
+
+func TestBestSource(t *testing.T) {
+	eth0 := []string{"192.0.2.9/24", "198.51.100.9/24", "fe80::9/64", "2001:db8:1::9/64", "2001:db8:2::9/64"}
+	for peer, want := range map[string]string{
+		"198.51.100.1": "198.51.100.9", "203.0.113.1": "192.0.2.9", "2001:db8:2::1": "2001:db8:2::9", "2001:db8:9::1": "2001:db8:1::9", "fe80::1%eth0": "fe80::9",
+	} {
+		var prefixes []netip.Prefix
+		for _, p := range eth0 {
+			prefixes = append(prefixes, netip.MustParsePrefix(p))
+		}
+		if got := bestSource(prefixes, netip.MustParseAddr(peer)); got.String() != want {
+			t.Errorf("to %s from %s, want %s", peer, got, want)
 		}
 	}
 }

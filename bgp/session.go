@@ -41,11 +41,10 @@ var (
 // A session keeps one Session going: it connects, lets GoBGP speak until the
 // connection ends, and connects again, until it is told to end.
 type session struct {
-	conf     Session
-	localASN uint32
-	engine   *engine
-	gate     chan struct{}
-	log      *slog.Logger
+	conf   Session // resolved
+	engine *engine
+	gate   chan struct{}
+	log    *slog.Logger
 
 	// restartUntil is until when the router may hold routes from before our
 	// restart; zero when we did not restart, or forgot how to forward.
@@ -130,12 +129,12 @@ func jitter(d time.Duration) time.Duration {
 // attempt is one connection from beginning to end. It says why it ended.
 func (s *session) attempt(ctx context.Context) string {
 	s.enter(Connect, nil)
-	conn, err := dial(ctx, s.conf, s.localASN)
+	conn, err := dial(ctx, s.conf)
 	if err != nil {
 		return dialError(s.conf, err)
 	}
 	var w *wire
-	w = newWire(conn, s.gate, func() { s.heard(w) })
+	w = newWire(conn, s.conf, s.gate, func() { s.heard(w) })
 	s.enter(Active, w)
 	remote, handedOver, reason := addrOf(conn.RemoteAddr()), false, ""
 	if err := s.engine.addNeighbor(ctx, s.neighbor(conn)); err != nil {
@@ -147,7 +146,7 @@ func (s *session) attempt(ctx context.Context) string {
 	if reason != "" {
 		return reason
 	}
-	return endReason(s.conf, s.localASN, w.seen())
+	return endReason(s.conf, w.seen())
 }
 
 func (s *session) neighbor(conn net.Conn) neighbor {
@@ -155,7 +154,6 @@ func (s *session) neighbor(conn net.Conn) neighbor {
 		conf:       s.conf,
 		remote:     addrOf(conn.RemoteAddr()),
 		local:      addrOf(conn.LocalAddr()),
-		asn:        s.localASN,
 		restarting: time.Now().Before(s.restartUntil),
 	}
 }
@@ -170,7 +168,7 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(openTimeout, func() {
-		cancel(fmt.Errorf("router took the connection, but did not get as far as a KEEPALIVE within %s", openTimeout))
+		cancel(fmt.Errorf("router took the connection, but did not get as far as a KEEPALIVE within %s%s", openTimeout, silence(s.conf)))
 	})
 	defer silence.Stop()
 
@@ -252,7 +250,7 @@ func (s *session) up(w *wire) {
 	s.facts.state, s.facts.since = Established, now
 	s.mu.Unlock()
 	s.restartUntil = time.Time{}
-	s.log.Info("session up", "address", s.conf.PeerAddress, "asn", s.conf.PeerASN)
+	s.log.Info("session up", "address", s.conf.PeerAddress, "asn", w.seen().open.asn)
 	s.heard(w)
 }
 

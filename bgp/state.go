@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -10,8 +11,8 @@ import (
 // A State is everything that BGP shall do on this node. It is a plain value:
 // build a new one rather than change one that has been passed on.
 type State struct {
-	ASN      uint32     // the node's own AS number, 1 to 4294967295
-	RouterID netip.Addr // an IPv4 address (RFC 4271 §4.2)
+	ASN      uint32     // the node's own AS number, 1 to 4294967295; sessions may have others
+	RouterID netip.Addr // an IPv4 address (RFC 4271 §4.2); sessions may have others
 	Sessions []Session  // sorted by Name
 	Routes   []Route    // sorted by Prefix
 }
@@ -22,14 +23,24 @@ type Session struct {
 	PeerAddress   netip.Addr // with a zone when link-local
 	PeerPort      uint16     // 0: 179
 	PeerASN       uint32
+	External      bool       // PeerASN is 0: any AS number but our own is right
 	LocalASN      uint32     // 0: the State's
+	RouterID      netip.Addr // invalid: the State's
 	SourceAddress netip.Addr // invalid: the kernel chooses
+	// SourceInterface has our address, in the place of SourceAddress: the one in
+	// the router's network if there is one, else the interface's first.
+	SourceInterface string
 
 	HoldTime      time.Duration // 0: 90 s; at least 3 s; whole seconds (RFC 4271 §4.2)
 	KeepaliveTime time.Duration // 0: a third of HoldTime
 	ConnectTime   time.Duration // the longest between two attempts, which follow faster at first; 0: 5 s
 
 	EBGPMultihopTTL uint8 // 0: the peer is directly connected
+
+	// TTLSecurityHops drops what has come further than this many hops, before TCP
+	// sees it: 1 for a neighbour, at most 254; 0: nothing is dropped. The router
+	// must do the same (GTSM, RFC 5082).
+	TTLSecurityHops uint8
 
 	// GracefulRestart asks the router to keep our routes for RestartTime
 	// (whole seconds, 2 to 4095; 0: 30 s) when this process goes away (RFC 4724).
@@ -51,7 +62,7 @@ type Route struct {
 func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
-		fmt.Fprintf(&b, "session %s: AS%d to AS%d at %s\n", p.Name, p.localASN(s), p.PeerASN, p.PeerAddress)
+		fmt.Fprintf(&b, "session %s: AS%d to %s at %s\n", p.Name, p.localASN(s), p.peerAS(), p.PeerAddress)
 	}
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "announce %s\n", r)
@@ -59,11 +70,21 @@ func (s State) String() string {
 	return b.String()
 }
 
-func (s Session) localASN(st State) uint32 {
-	if s.LocalASN != 0 {
-		return s.LocalASN
+func (s Session) localASN(st State) uint32 { return cmp.Or(s.LocalASN, st.ASN) }
+
+// peerAS is the router's AS in words.
+func (s Session) peerAS() string {
+	if s.External {
+		return "any other AS"
 	}
-	return st.ASN
+	return fmt.Sprintf("AS%d", s.PeerASN)
+}
+
+// resolved is s with what it leaves to the State: two that are equal then are the
+// same on the wire.
+func (s Session) resolved(st State) Session {
+	s.LocalASN, s.RouterID = s.localASN(st), cmp.Or(s.RouterID, st.RouterID)
+	return s
 }
 
 func (r Route) String() string {

@@ -11,9 +11,11 @@ func TestStateString(t *testing.T) {
 	s := state([]Session{
 		{Name: "core", PeerASN: 65010, PeerAddress: netip.MustParseAddr("fe80::1%eth0")},
 		{Name: "tor1", PeerASN: 65001, LocalASN: 65099, PeerAddress: netip.MustParseAddr("192.0.2.254")},
+		{Name: "tor2", External: true, PeerAddress: netip.MustParseAddr("192.0.2.253")},
 	}, routes("192.0.2.1/32", "2001:db8::1/128 via 2001:db8::a"))
 	const want = `session core: AS65010 to AS65010 at fe80::1%eth0
 session tor1: AS65099 to AS65001 at 192.0.2.254
+session tor2: AS65010 to any other AS at 192.0.2.253
 announce 192.0.2.1/32
 announce 2001:db8::1/128 next hop 2001:db8::a
 `
@@ -55,6 +57,16 @@ func TestValidate(t *testing.T) {
 			"session tor1: SourceAddress 2001:db8::1: must be of the same family as PeerAddress 192.0.2.254"},
 		{"multicast source", change(func(s *Session) { s.SourceAddress = addr("224.0.0.1") }),
 			"session tor1: SourceAddress 224.0.0.1: must be an address of this node"},
+		{"external with a number", change(func(s *Session) { s.External = true }),
+			"session tor1: PeerASN 65001: must be 0 when any external AS number is right"},
+		{"external", change(func(s *Session) { s.PeerASN, s.External = 0, true }), ""},
+		{"bad router ID", change(func(s *Session) { s.RouterID = addr("2001:db8::1") }),
+			"session tor1: RouterID 2001:db8::1: must be an IPv4 address (RFC 4271 §4.2)"},
+		{"two sources", change(func(s *Session) { s.SourceAddress, s.SourceInterface = addr("192.0.2.1"), "eth0" }),
+			"session tor1: SourceInterface eth0: excludes SourceAddress 192.0.2.1"},
+		{"too far", change(func(s *Session) { s.TTLSecurityHops = 255 }), "session tor1: TTLSecurityHops 255: must be 1 to 254"},
+		{"two distances", change(func(s *Session) { s.TTLSecurityHops, s.EBGPMultihopTTL = 1, 2 }),
+			"session tor1: TTLSecurityHops 1: excludes EBGPMultihopTTL: it says itself how far away the router may be"},
 		{"short hold time", change(func(s *Session) { s.HoldTime = 2 * time.Second }),
 			"session tor1: HoldTime 2s: must be whole seconds, 3 s to 65535 s (RFC 4271 §4.2)"},
 		{"long hold time", change(func(s *Session) { s.HoldTime = 20 * time.Hour }),

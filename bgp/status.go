@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -39,8 +40,11 @@ type Status struct {
 type SessionStatus struct {
 	Name        string     `json:"name"`
 	PeerAddress netip.Addr `json:"peerAddress"`
-	PeerASN     uint32     `json:"peerASN"`
-	LocalASN    uint32     `json:"localASN"`
+	// PeerASN is 0 where any external AS number is right and the router has not
+	// said its own yet.
+	PeerASN       uint32     `json:"peerASN"`
+	LocalASN      uint32     `json:"localASN"`
+	LocalRouterID netip.Addr `json:"localRouterID"`
 	// LocalAddress is our end of the newest connection, PeerRouterID what the
 	// router called itself on it.
 	LocalAddress netip.Addr `json:"localAddress,omitzero"`
@@ -83,7 +87,7 @@ func (s *Server) Status() Status {
 	sessions, routes := s.sessions, s.routes
 	st := Status{Routes: len(routes), Sessions: make([]SessionStatus, 0, len(sessions))}
 	if s.engine != nil {
-		st.ASN, st.RouterID = s.engine.asn, s.engine.routerID
+		st.ASN, st.RouterID = s.asn, s.routerID
 	}
 	for _, err := range s.problems {
 		st.Problems = append(st.Problems, err.Error())
@@ -105,7 +109,8 @@ func (s *session) status(routes []Route) SessionStatus {
 		Name:          s.conf.Name,
 		PeerAddress:   s.conf.PeerAddress,
 		PeerASN:       s.conf.PeerASN,
-		LocalASN:      s.localASN,
+		LocalASN:      s.conf.LocalASN,
+		LocalRouterID: s.conf.RouterID,
 		LocalAddress:  f.local,
 		State:         f.state,
 		Since:         f.since,
@@ -132,7 +137,7 @@ func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 	if st.State == OpenSent {
 		st.State = OpenConfirm
 	}
-	st.PeerRouterID = f.open.routerID
+	st.PeerASN, st.PeerRouterID = cmp.Or(st.PeerASN, f.open.asn), f.open.routerID
 	if st.State == Established {
 		st.GracefulRestart = conf.GracefulRestart && f.open.gracefulRestart
 		st.EndOfRIB, _ = ribSent(conf, f)

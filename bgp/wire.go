@@ -2,10 +2,14 @@ package bgp
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
+
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
 // BGP on the wire: RFC 4271 §4.1, RFC 4724 §2.
@@ -36,10 +40,12 @@ const (
 )
 
 // A wire is a connection to a router on which GoBGP speaks, and which reads
-// along. It changes nothing of what passes.
+// along. Of what passes it changes one thing, the router ID in our OPEN, and it
+// turns away a router that GoBGP would take by mistake.
 type wire struct {
 	*net.TCPConn
-	in framer
+	conf Session
+	in   framer
 
 	// gate is taken when the router's first KEEPALIVE comes in, before GoBGP
 	// sees it: see Server.gate. It is given back by release.
@@ -65,13 +71,15 @@ type wireFacts struct {
 	updates      int                 // UPDATEs sent, End-of-RIB included
 	endOfRIB     [families]time.Time // sent
 	badMessage   error               // the router's OPEN could not be read
+	refusal      string              // why we turned the router away, for an operator
 	established  time.Time           // zero before
 	gateReleased bool
 }
 
-func newWire(conn *net.TCPConn, gate chan struct{}, onEach func()) *wire {
+func newWire(conn *net.TCPConn, conf Session, gate chan struct{}, onEach func()) *wire {
 	return &wire{
 		TCPConn: conn,
+		conf:    conf,
 		gate:    gate,
 		onEach:  onEach,
 		passing: make(chan struct{}),
@@ -99,6 +107,10 @@ func (w *wire) Read(p []byte) (int, error) {
 	if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
 		w.note(func(f *wireFacts) { f.readErr = err })
 	}
+	if w.seen().refusal != "" {
+		_ = w.Close()
+		return 0, net.ErrClosed
+	}
 	return n, err
 }
 
@@ -107,11 +119,35 @@ func (w *wire) hear(kind byte, body []byte) {
 	case msgOpen:
 		o, err := parseOpen(body)
 		w.note(func(f *wireFacts) { f.open, f.badMessage = &o, err })
+		if reason, subcode := w.unwanted(o); err == nil && reason != "" {
+			w.refuse(reason, subcode)
+		}
 	case msgNotification:
 		n := parseNotification(body)
 		w.note(func(f *wireFacts) { f.received = n })
 	case msgKeepalive:
 		w.once.Do(w.pass)
+	}
+}
+
+// unwanted says why we do not speak to the router that sent o, empty if we do, for
+// reasons that GoBGP does not know: the AS number that is right for it is any, and
+// the router ID not ours but its own.
+func (w *wire) unwanted(o open) (reason string, subcode byte) {
+	switch {
+	case w.conf.External && o.asn == w.conf.LocalASN:
+		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn), openBadPeerAS
+	case o.asn == w.conf.LocalASN && o.routerID == w.conf.RouterID: // RFC 6286 §2.2
+		return fmt.Sprintf("router has the same router ID %s as this node", o.routerID), openBadIdentifier
+	}
+	return "", 0
+}
+
+// refuse ends the session with an error in the OPEN, in GoBGP's place.
+func (w *wire) refuse(reason string, subcode byte) {
+	w.note(func(f *wireFacts) { f.refusal = reason })
+	if b, err := packet.NewBGPNotificationMessage(codeOpen, subcode, nil).Serialize(); err == nil {
+		_, _ = w.Write(b)
 	}
 }
 
@@ -149,7 +185,7 @@ func (w *wire) release() {
 // be written to is of no use any more; but GoBGP forgets it without closing it when
 // that one is its OPEN, as when a router that starts resets what it accepted.
 func (w *wire) Write(p []byte) (int, error) {
-	n, err := w.TCPConn.Write(p)
+	n, err := w.TCPConn.Write(w.identified(p))
 	if err != nil {
 		w.note(func(f *wireFacts) { f.writeErr = err })
 		_ = w.Close()
@@ -165,6 +201,17 @@ func (w *wire) Write(p []byte) (int, error) {
 		w.note(func(f *wireFacts) { f.sent = parseNotification(body) })
 	}
 	return n, nil
+}
+
+// identified is a message of GoBGP's with the session's router ID in it, if it is
+// an OPEN.
+func (w *wire) identified(p []byte) []byte {
+	const at = headerLen + 5 // after version, AS number and hold time
+	if len(p) < at+4 || p[headerLen-1] != msgOpen || !w.conf.RouterID.Is4() {
+		return p
+	}
+	id := w.conf.RouterID.As4()
+	return slices.Concat(p[:at], id[:], p[at+4:])
 }
 
 func (w *wire) sentUpdate(body []byte) {

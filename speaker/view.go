@@ -91,8 +91,7 @@ func look(c Config, snap *cluster.Snapshot) *view {
 }
 
 // lookAtPeers takes over the peers that select this node. The first of them, by
-// name, gives the AS number and the router ID; one that differs gets its own
-// AS number for its session.
+// name, gives the node's own AS number.
 func (v *view) lookAtPeers(peers []*cluster.Peer) {
 	for _, p := range peers {
 		if v.self == nil || !p.NodeSelector.Matches(v.self.Labels) {
@@ -101,15 +100,10 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 		if v.asn == 0 {
 			v.asn = p.MyASN
 		}
-		if !v.routerID.IsValid() {
-			v.routerID = p.RouterID
-		}
-		v.sessions = append(v.sessions, session(p, v.asn))
+		v.sessions = append(v.sessions, session(p))
 	}
 	v.told = [2]string{v.tell(netip.Addr.Is4), v.tell(netip.Addr.Is6)}
-	if !v.routerID.IsValid() {
-		v.routerID = routerID(v.node, v.next4)
-	}
+	v.routerID = routerID(v.node, v.next4)
 }
 
 // routerID is the node's IPv4 address. On a node without one it is made from
@@ -124,16 +118,16 @@ func routerID(name string, addr netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-func session(p *cluster.Peer, asn uint32) bgp.Session {
-	s := bgp.Session{
-		Name: p.Name, PeerAddress: p.Address, PeerPort: p.Port, PeerASN: p.PeerASN, SourceAddress: p.SourceAddress,
-		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime, EBGPMultihopTTL: p.EBGPMultihopTTL,
+// session has all of the peer in it, and nothing of other peers: a change of one
+// concerns its own session only.
+func session(p *cluster.Peer) bgp.Session {
+	return bgp.Session{
+		Name: p.Name, PeerAddress: p.Address, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
+		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface,
+		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
+		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops,
 		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime,
 	}
-	if p.MyASN != asn {
-		s.LocalASN = p.MyASN
-	}
-	return s
 }
 
 // refuse says why this node announces nothing.

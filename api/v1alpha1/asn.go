@@ -9,30 +9,33 @@ import (
 // MaxASN is the highest AS number (RFC 6793).
 const MaxASN = 4294967295
 
-// A PeerASN is the AS number that a router has, or the word "internal".
-//
-// There is no "external" for "whatever the router says as long as it is not
-// ours": GoBGP, told to accept any number, accepts our own too, and then treats
-// the session as neither kind when it chooses a TTL.
+// A PeerASN is the AS number that a router has, or a word.
 type PeerASN struct {
-	Number   int64 `json:"-"` // 1 to MaxASN, unless Internal
+	Number   int64 `json:"-"` // 1 to MaxASN, unless Internal or External
 	Internal bool  `json:"-"` // the same AS as ours: iBGP
+	External bool  `json:"-"` // any other AS than ours: eBGP
 }
 
-// internal is how PeerASN.Internal is written.
-const internal = "internal"
+// How PeerASN.Internal and PeerASN.External are written.
+const (
+	internal = "internal"
+	external = "external"
+)
 
 func (a PeerASN) String() string {
-	if a.Internal {
+	switch {
+	case a.Internal:
 		return internal
+	case a.External:
+		return external
 	}
 	return strconv.FormatInt(a.Number, 10)
 }
 
 // MarshalJSON writes a number or a word.
 func (a PeerASN) MarshalJSON() ([]byte, error) {
-	if a.Internal {
-		return json.Marshal(internal)
+	if a.Internal || a.External {
+		return json.Marshal(a.String())
 	}
 	return json.Marshal(a.Number)
 }
@@ -42,15 +45,15 @@ func (a PeerASN) MarshalJSON() ([]byte, error) {
 func (a *PeerASN) UnmarshalJSON(b []byte) error {
 	var word string
 	if json.Unmarshal(b, &word) == nil {
-		if word != internal && string(b) != "null" {
-			return fmt.Errorf("must be a number, without quotes, or %q", internal)
+		if word != internal && word != external && string(b) != "null" {
+			return fmt.Errorf("must be a number, without quotes, or %q or %q", internal, external)
 		}
-		*a = PeerASN{Internal: word == internal}
+		*a = PeerASN{Internal: word == internal, External: word == external}
 		return nil
 	}
 	var n int64
 	if err := json.Unmarshal(b, &n); err != nil {
-		return fmt.Errorf("must be a number from 1 to %d or %q", MaxASN, internal)
+		return fmt.Errorf("must be a number from 1 to %d, %q or %q", MaxASN, internal, external)
 	}
 	*a = PeerASN{Number: n}
 	return nil

@@ -5,8 +5,9 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // BGPPeerSpec is the configuration of a router. Times are written as 90s, 3m or
 // 1m30s, in whole seconds, because that is what BGP counts in.
 //
-// +kubebuilder:validation:XValidation:rule="self.peerASN != self.myASN || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer has our own AS number: remove it",fieldPath=".ebgpMultihopTTL"
-// +kubebuilder:validation:XValidation:rule="type(self.peerASN) != string || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
+// +kubebuilder:validation:XValidation:rule="self.peerASN != (has(self.localASN) ? self.localASN : self.myASN) || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer has our own AS number: remove it",fieldPath=".ebgpMultihopTTL"
+// +kubebuilder:validation:XValidation:rule="self.peerASN != 'internal' || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
+// +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultihopTTL)",message="ttlSecurityHops says itself how far away the router may be: remove it or ebgpMultihopTTL",fieldPath=".ttlSecurityHops"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || duration(self.keepaliveTime) < (has(self.holdTime) ? duration(self.holdTime) : duration('90s'))",message="keepaliveTime must be less than holdTime (90s when unset); a third of it is usual",fieldPath=".keepaliveTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
 type BGPPeerSpec struct {
@@ -27,13 +28,14 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=65535
 	PeerPort int32 `json:"peerPort,omitempty"`
 
-	// PeerASN is the router's AS number, or the word internal for an iBGP
-	// session, which has the same number on both ends.
+	// PeerASN is the router's AS number, or a word: internal for an iBGP session,
+	// which has the same number on both ends, or external for whatever number the
+	// router says as long as it is not our own.
 	//
 	// +required
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 4294967295 && self != 23456 : self == 'internal'",message="must be a number from 1 to 4294967295 (and not 23456, which RFC 6793 reserves), or internal"
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 4294967295 && self != 23456 : self in ['internal', 'external']",message="must be a number from 1 to 4294967295 (and not 23456, which RFC 6793 reserves), or internal or external"
 	PeerASN PeerASN `json:"peerASN"`
 
 	// MyASN is our own AS number in this session.
@@ -44,12 +46,25 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is reserved by RFC 6793: use the number of your own AS, or a private one such as 64512"
 	MyASN int64 `json:"myASN"`
 
-	// SourceAddress is our end of the session. The kernel chooses when it is
-	// unset. An address is one node's, so select that node with nodeSelector.
+	// LocalASN is told to this router in the place of myASN, for one that knows
+	// this node by another number, as while a network is renumbered. Routes carry
+	// this number alone.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4294967295
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is reserved by RFC 6793: use the number by which the router knows this node"
+	LocalASN int64 `json:"localASN,omitempty"`
+
+	// SourceAddress is our end of the session: an address, or the name of the
+	// interface that has it, so that one object serves all nodes. Of several
+	// addresses of an interface the one in the router's network serves, else the
+	// first. The kernel chooses when it is unset. An address is one node's, so
+	// select that node with nodeSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
-	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="must be an address such as 192.0.2.7"
+	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^[^ /%:]{1,15}$') && !self.matches('^[0-9.]+$')",message="must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
 	// RouterID is our BGP identifier, written as an IPv4 address and unique in
@@ -97,6 +112,16 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=255
 	EBGPMultihopTTL int32 `json:"ebgpMultihopTTL,omitempty"`
+
+	// TTLSecurityHops drops packets that have come further than this many hops, so
+	// that nobody from afar can disturb the session (GTSM, RFC 5082): 1 for a
+	// router that is directly connected. The router must do the same: in FRR,
+	// neighbor NODE ttl-security hops 1.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=254
+	TTLSecurityHops int32 `json:"ttlSecurityHops,omitempty"`
 
 	// NodeSelector says which nodes have a session with this router. All nodes
 	// when it is unset.

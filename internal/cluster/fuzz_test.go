@@ -113,7 +113,7 @@ func FuzzParsePeer(f *testing.F) {
 		if p == nil {
 			return
 		}
-		if !p.Address.IsValid() || p.Port == 0 || p.PeerASN == 0 || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
+		if !p.Address.IsValid() || p.Port == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
 			t.Errorf("peer %+v", p)
 		}
 		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.Address.BitLen() {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -30,7 +31,6 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		UID:             o.UID,
 		Address:         parsePeerAddress(s.PeerAddress, &p),
 		Port:            bgpPort,
-		MyASN:           parseASN("spec.myASN", s.MyASN, &p),
 		NodeSelector:    parseSelector(s.NodeSelector, &p),
 		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
 		KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
@@ -41,11 +41,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	if s.PeerPort != 0 {
 		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
 	}
-	if s.PeerASN.Internal {
-		peer.PeerASN = peer.MyASN
-	} else {
-		peer.PeerASN = parseASN("spec.peerASN", s.PeerASN.Number, &p)
-	}
+	parseASNs(s, peer, &p)
 	parseOurEnd(s, peer, &p)
 	parseMultihop(s, peer, &p)
 	if hold := orHold(peer.HoldTime); peer.KeepaliveTime >= hold {
@@ -110,6 +106,22 @@ func parseASN(field string, n int64, p *problems) uint32 {
 	return 0
 }
 
+func parseASNs(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+	peer.MyASN = parseASN("spec.myASN", s.MyASN, p)
+	peer.LocalASN = peer.MyASN
+	if s.LocalASN != 0 {
+		peer.LocalASN = parseASN("spec.localASN", s.LocalASN, p)
+	}
+	switch {
+	case s.PeerASN.Internal:
+		peer.PeerASN = peer.LocalASN
+	case s.PeerASN.External:
+		peer.External = true
+	default:
+		peer.PeerASN = parseASN("spec.peerASN", s.PeerASN.Number, p)
+	}
+}
+
 func parseNumber(field string, n, lo, hi int64, p *problems) int64 {
 	if n < lo || n > hi {
 		p.add(field, strconv.FormatInt(n, 10), fmt.Sprintf("must be from %d to %d", lo, hi))
@@ -146,13 +158,24 @@ func parseSelector(s *metav1.LabelSelector, p *problems) labels.Selector {
 	return sel
 }
 
+// What Linux takes for the name of an interface (IFNAMSIZ), but for numbers, which
+// were meant to be an address.
+var (
+	interfaceName = regexp.MustCompile(`^[^ /%:]{1,15}$`)
+	numbers       = regexp.MustCompile(`^[0-9.]+$`)
+)
+
+func isInterface(s string) bool { return interfaceName.MatchString(s) && !numbers.MatchString(s) }
+
 // parseOurEnd reads our address and our BGP identifier.
 func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
-	if s.SourceAddress != "" {
+	if isInterface(s.SourceAddress) {
+		peer.SourceInterface = s.SourceAddress
+	} else if s.SourceAddress != "" {
 		a, err := parseAddr(s.SourceAddress)
 		switch {
 		case err != nil:
-			p.add("spec.sourceAddress", s.SourceAddress, err.Error())
+			p.add("spec.sourceAddress", s.SourceAddress, "is no address, and no name of an interface, which has at most 15 characters; write one such as 192.0.2.7 or eth0")
 		case peer.Address.IsValid() && a.BitLen() != peer.Address.BitLen():
 			p.add("spec.sourceAddress", s.SourceAddress, "must be of the address family of peerAddress")
 		}
@@ -169,10 +192,16 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 
 func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	const field = "spec.ebgpMultihopTTL"
+	if s.TTLSecurityHops != 0 {
+		peer.TTLSecurityHops = uint8(parseNumber("spec.ttlSecurityHops", int64(s.TTLSecurityHops), 1, 254, p))
+	}
 	if s.EBGPMultihopTTL == 0 {
 		return
 	}
-	if peer.PeerASN == peer.MyASN && peer.MyASN != 0 {
+	if s.TTLSecurityHops != 0 {
+		p.add("spec.ttlSecurityHops", strconv.Itoa(int(s.TTLSecurityHops)), "says itself how far away the router may be; remove it or ebgpMultihopTTL")
+	}
+	if peer.PeerASN == peer.LocalASN && peer.LocalASN != 0 {
 		p.add(field, strconv.Itoa(int(s.EBGPMultihopTTL)), "is for eBGP, and this peer has our own AS number; remove it")
 		return
 	}

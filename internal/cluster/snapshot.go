@@ -248,14 +248,19 @@ type Peer struct {
 	UID           types.UID  // empty when the object did not come from an API server
 	Address       netip.Addr // with a zone when link-local
 	Port          uint16
-	PeerASN       uint32
+	PeerASN       uint32 // 0 when External
+	External      bool   // any AS number but LocalASN is right
 	MyASN         uint32
-	SourceAddress netip.Addr // invalid when the kernel chooses
-	RouterID      netip.Addr // invalid when the node's IPv4 address serves
-	NodeSelector  labels.Selector
+	LocalASN      uint32     // MyASN, unless the router knows us by another
+	SourceAddress netip.Addr // invalid when the kernel chooses, or SourceInterface has it
+	// SourceInterface is the name of the interface whose address is our end.
+	SourceInterface string
+	RouterID        netip.Addr // invalid when the node's IPv4 address serves
+	NodeSelector    labels.Selector
 
 	HoldTime, KeepaliveTime, ConnectTime time.Duration // zero: the default
 	EBGPMultihopTTL                      uint8         // zero: directly connected
+	TTLSecurityHops                      uint8         // zero: packets from anywhere are taken
 
 	// GracefulRestart is whether the router is asked to keep our routes while
 	// the speaker restarts, for RestartTime at most (RFC 4724).
