@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a Session means when it does not say.
@@ -106,6 +108,9 @@ func (s Session) faults() []error {
 	}
 	if s.RouterID.IsValid() && !isRouterID(s.RouterID) {
 		add("RouterID", s.RouterID, "must be an IPv4 address (RFC 4271 §4.2)")
+	}
+	if len(s.Password) > unix.TCP_MD5SIG_MAXKEYLEN {
+		add("Password", s.Password, fmt.Sprintf("must have at most %d bytes", unix.TCP_MD5SIG_MAXKEYLEN))
 	}
 	s.addressFaults(add)
 	s.hopFaults(add)

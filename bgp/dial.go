@@ -9,6 +9,7 @@ import (
 	"os"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -122,7 +123,7 @@ func (s Session) leastTTL() int { return maxTTL + 1 - int(s.TTLSecurityHops) }
 func prepare(s Session) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var opterr error
-		err := c.Control(func(fd uintptr) { opterr = setHops(int(fd), s) })
+		err := c.Control(func(fd uintptr) { opterr = errors.Join(setHops(int(fd), s), setPassword(int(fd), s)) })
 		return errors.Join(err, opterr)
 	}
 }
@@ -145,6 +146,29 @@ func setHops(fd int, s Session) error {
 	n := s.leastTTL()
 	if err := unix.SetsockoptInt(fd, level, least, n); err != nil {
 		return fmt.Errorf("least TTL %d: %w", n, err)
+	}
+	return nil
+}
+
+// setPassword has the kernel sign what goes to the router, and drop what comes from
+// it without the right signature.
+func setPassword(fd int, s Session) error {
+	if s.Password == "" {
+		return nil
+	}
+	var sig unix.TCPMD5Sig
+	sig.Keylen = uint16(copy(sig.Key[:], s.Password))
+	if s.PeerAddress.Is4() {
+		a := s.PeerAddress.As4()
+		sig.Addr.Family = unix.AF_INET
+		copy((*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
+	} else {
+		a := s.PeerAddress.As16()
+		sig.Addr.Family = unix.AF_INET6
+		copy((*unix.RawSockaddrInet6)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
+	}
+	if err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig); err != nil {
+		return fmt.Errorf("password (TCP MD5): %w", err)
 	}
 	return nil
 }
@@ -174,6 +198,9 @@ func dialError(s Session, err error) string {
 // silence says what of a session makes a router, or this node's kernel, drop
 // packets without a word.
 func silence(s Session) string {
+	if s.Password != "" {
+		return "; so does a router that has no password for this node, or another one"
+	}
 	if s.TTLSecurityHops != 0 {
 		return fmt.Sprintf("; ttlSecurityHops %d drops packets that have come further or were not sent with TTL 255: does the router have it, too?", s.TTLSecurityHops)
 	}

@@ -24,6 +24,10 @@ router bgp 65001
  neighbor 10.0.0.14 ttl-security hops 1
  neighbor 10.0.0.15 remote-as 65010
  neighbor 10.0.0.15 ebgp-multihop 2
+ neighbor 10.0.0.16 remote-as 65010
+ neighbor 10.0.0.16 password sesame
+ neighbor fd00::2 remote-as 65010
+ neighbor fd00::2 password sesame
  neighbor 10.0.0.2 remote-as 65010
 `
 
@@ -33,7 +37,7 @@ func TestFRRSessionOptions(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSessionsConfig)
 		node := nstest.Node(t)
-		for i := 11; i <= 15; i++ {
+		for i := 11; i <= 16; i++ {
 			node.Addr("uplink", fmt.Sprintf("10.0.0.%d/24", i))
 		}
 		for _, c := range []struct {
@@ -57,6 +61,10 @@ func TestFRRSessionOptions(t *testing.T) {
 				reason: "wrong AS number: router says AS65001, which is our own, and BGPPeer says external"},
 			{name: "source interface", change: func(s *Session) { s.SourceInterface = "uplink" }, source: "10.0.0.2",
 				router: []string{`"remoteAs":65010`}},
+			{name: "password", source: "10.0.0.16", change: func(s *Session) { s.Password = "sesame" },
+				router: []string{`"remoteAs":65010`}},
+			{name: "wrong password", source: "10.0.0.16", change: func(s *Session) { s.Password = "simsim" },
+				reason: "no answer from 10.0.0.1 port 179; so does a router that has no password for this node, or another one"},
 			{name: "multihop", source: "10.0.0.15", change: func(s *Session) { s.EBGPMultihopTTL = 2 },
 				router: []string{`"remoteAs":65010`}},
 		} {
@@ -88,6 +96,57 @@ func TestFRRSessionOptions(t *testing.T) {
 				must(t, s.Close(t.Context(), Withdraw))
 				within(t, 20*time.Second, "withdrawal", func() bool { return r.kernel() == "" })
 			})
+		}
+	})
+}
+
+// The password of one session changes on both ends while another session, without
+// one and with the same node, goes on.
+func TestFRRPasswordRotation(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, frrSessionsConfig)
+		nstest.Node(t).Addr("uplink", "10.0.0.16/24")
+		other := startFake(t, func(c *fakeConn) {
+			c.establish()
+			c.readAll()
+		}).session()
+		other.Name, other.HoldTime = "other", time.Minute
+		conf := frrSession("10.0.0.16")
+		conf.Password = "sesame"
+		s := newServer(t, Options{})
+		set := func() {
+			t.Helper()
+			_, err := s.Set(t.Context(), state([]Session{other, conf}, routes("192.0.2.1/32")))
+			must(t, err)
+		}
+		set()
+		eventually(t, "route", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.16" })
+		eventually(t, "the other session", func() bool { return s.sessionStatus("other").State == Established })
+		since := s.sessionStatus("other").Since
+
+		conf.Password = "simsim"
+		set()
+		eventually(t, "wrong password", func() bool { return strings.Contains(s.sessionStatus("tor1").LastError, "or another one") })
+		r.vtysh("-c", "configure terminal", "-c", "router bgp 65001", "-c", "neighbor 10.0.0.16 password simsim")
+		eventually(t, "route with the new password", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.16" })
+		if st := s.sessionStatus("other"); st.Flaps != 0 || st.Since != since {
+			t.Errorf("the other session: %+v", st)
+		}
+	})
+}
+
+// TCP MD5 over IPv6 signs for another kind of address.
+func TestFRRPasswordIPv6(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, frrSessionsConfig)
+		conf := frrSession("fd00::2")
+		conf.PeerAddress, conf.Password = netip.MustParseAddr("fd00::1"), "sesame"
+		s := newServer(t, Options{})
+		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32 via 10.0.0.2")))
+		must(t, err)
+		eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
+		if says := r.vtysh("-c", "show bgp neighbors fd00::2"); !strings.Contains(says, "Peer Authentication Enabled") {
+			t.Errorf("the router says:\n%s", says)
 		}
 	})
 }

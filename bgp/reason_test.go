@@ -58,6 +58,9 @@ func TestReasons(t *testing.T) {
 		{name: "source interface of the other family only",
 			change: func(s *Session) { s.PeerAddress, s.SourceInterface = netip.MustParseAddr("2001:db8::9"), "lo" },
 			want:   "source interface lo has no address to reach 2001:db8::9 from"},
+		{name: "a password that the router does not have",
+			change: func(s *Session) { s.Password = "sesame" },
+			want:   "no answer from 127.0.0.5 port %d; so does a router that has no password for this node, or another one"},
 		// The loopback's packets have TTL 64.
 		{name: "GTSM here only",
 			change: func(s *Session) { s.TTLSecurityHops = 1 },

@@ -42,6 +42,10 @@ type Session struct {
 	// must do the same (GTSM, RFC 5082).
 	TTLSecurityHops uint8
 
+	// Password signs the TCP segments of both sides (TCP MD5, RFC 2385), at most 80
+	// bytes; empty: none.
+	Password Password
+
 	// GracefulRestart asks the router to keep our routes for RestartTime
 	// (whole seconds, 2 to 4095; 0: 30 s) when this process goes away (RFC 4724).
 	GracefulRestart bool

@@ -1,6 +1,10 @@
 package bgp
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -21,6 +25,20 @@ announce 2001:db8::1/128 next hop 2001:db8::a
 `
 	if got := s.String(); got != want {
 		t.Errorf("got:\n%s", got)
+	}
+}
+
+// Whatever prints a session, the password is not in what it prints.
+func TestPasswordIsHidden(t *testing.T) {
+	s := state([]Session{{Name: "tor1", Password: "sesame"}}, nil)
+	j, err := json.Marshal(s)
+	must(t, err)
+	var logged bytes.Buffer
+	slog.New(slog.NewTextHandler(&logged, nil)).Info("x", "session", s.Sessions[0], "password", s.Sessions[0].Password)
+	for _, text := range []string{string(j), logged.String(), s.String(), fmt.Sprint(s), fmt.Sprintf("%+v %#v %q", s, s.Sessions, s.Sessions[0].Password)} {
+		if strings.Contains(text, "sesame") {
+			t.Errorf("shown: %s", text)
+		}
 	}
 }
 
@@ -67,6 +85,8 @@ func TestValidate(t *testing.T) {
 		{"too far", change(func(s *Session) { s.TTLSecurityHops = 255 }), "session tor1: TTLSecurityHops 255: must be 1 to 254"},
 		{"two distances", change(func(s *Session) { s.TTLSecurityHops, s.EBGPMultihopTTL = 1, 2 }),
 			"session tor1: TTLSecurityHops 1: excludes EBGPMultihopTTL: it says itself how far away the router may be"},
+		{"long password", change(func(s *Session) { s.Password = Password(strings.Repeat("s", 81)) }),
+			"session tor1: Password (hidden): must have at most 80 bytes"},
 		{"short hold time", change(func(s *Session) { s.HoldTime = 2 * time.Second }),
 			"session tor1: HoldTime 2s: must be whole seconds, 3 s to 65535 s (RFC 4271 §4.2)"},
 		{"long hold time", change(func(s *Session) { s.HoldTime = 20 * time.Hour }),

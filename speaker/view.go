@@ -54,6 +54,7 @@ type view struct {
 	asn      uint32
 	routerID netip.Addr
 	sessions []bgp.Session
+	unsigned []string  // peers that wait for their password
 	told     [2]string // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	next4, next6 netip.Addr
@@ -100,6 +101,10 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 		if v.asn == 0 {
 			v.asn = p.MyASN
 		}
+		if p.Secret != "" && p.Password == "" {
+			v.unsigned = append(v.unsigned, p.Name)
+			continue
+		}
 		v.sessions = append(v.sessions, session(p))
 	}
 	v.told = [2]string{v.tell(netip.Addr.Is4), v.tell(netip.Addr.Is6)}
@@ -125,7 +130,7 @@ func session(p *cluster.Peer) bgp.Session {
 		Name: p.Name, PeerAddress: p.Address, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
 		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
-		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops,
+		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password),
 		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime,
 	}
 }
@@ -143,6 +148,8 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 		return cluster.NodeUnavailable, fmt.Sprintf("node %s has the condition NetworkUnavailable", n.Name)
 	case peers == 0:
 		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
+	case len(v.sessions) == 0 && len(v.unsigned) > 0:
+		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", enumerate(v.unsigned))
 	case len(v.sessions) == 0:
 		return cluster.NoPeer, fmt.Sprintf("none of the %d BGPPeers has a nodeSelector that matches node %s (labels %s)", peers, n.Name, labels.FormatLabels(n.Labels))
 	default:

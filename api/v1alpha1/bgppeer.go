@@ -123,6 +123,12 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:Maximum=254
 	TTLSecurityHops int32 `json:"ttlSecurityHops,omitempty"`
 
+	// PasswordSecretRef is where the password is that signs the session (TCP MD5,
+	// RFC 2385). None when unset.
+	//
+	// +optional
+	PasswordSecretRef *PasswordSecretRef `json:"passwordSecretRef,omitempty"`
+
 	// NodeSelector says which nodes have a session with this router. All nodes
 	// when it is unset.
 	//
@@ -135,6 +141,17 @@ type BGPPeerSpec struct {
 	//
 	// +optional
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
+}
+
+// PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace
+// fanfare-system, whose key password is used. A change of it opens the session anew.
+type PasswordSecretRef struct {
+	// Name is the Secret's.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
 }
 
 // GracefulRestart is what is asked of a router for the time that the speaker is

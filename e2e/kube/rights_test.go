@@ -49,6 +49,7 @@ list addresspools.fanfare.io
 list bgppeers.fanfare.io
 list endpointslices.discovery.k8s.io
 list nodes
+list secrets in fanfare-system
 list services
 patch events.events.k8s.io
 patch speakerstatuses.fanfare.io
@@ -57,6 +58,7 @@ watch addresspools.fanfare.io
 watch bgppeers.fanfare.io
 watch endpointslices.discovery.k8s.io
 watch nodes
+watch secrets in fanfare-system
 watch services
 `,
 }

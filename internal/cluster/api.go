@@ -27,6 +27,8 @@ type Options struct {
 	NodeName string
 	// What is not needed is not watched, and its part of snapshots stays empty.
 	SkipNodes, SkipEndpointSlices, SkipClaims bool
+	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
+	SkipSecrets bool
 
 	Log        *slog.Logger          // slog.Default when nil
 	Registerer prometheus.Registerer // nil: metrics are not registered
@@ -94,6 +96,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		return nil, err
 	}
 	b := NewBuilder()
+	b.blind = o.SkipSecrets
 	a := &API{
 		config:   cfg,
 		http:     h,
@@ -119,6 +122,9 @@ func (a *API) start(ctx context.Context, o Options) error {
 		start(ctx, a, services, trimService),
 		start(ctx, a, pools, trimOurs[*v1alpha1.AddressPool]),
 		start(ctx, a, peers, trimOurs[*v1alpha1.BGPPeer]),
+	}
+	if !o.SkipSecrets {
+		errs = append(errs, start(ctx, a, secrets, trimSecret))
 	}
 	if !o.SkipClaims {
 		errs = append(errs, start(ctx, a, claims, trimOurs[*v1alpha1.AddressClaim]))

@@ -10,10 +10,12 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,6 +63,7 @@ type apiEvent struct {
 // served are the kinds, by resource.
 var served = map[string]schema.GroupVersionKind{
 	"services":       {Version: "v1", Kind: "Service"},
+	"secrets":        {Version: "v1", Kind: "Secret"},
 	"nodes":          {Version: "v1", Kind: "Node"},
 	"endpointslices": {Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"},
 	"addresspools":   v1alpha1.GroupVersion.WithKind("AddressPool"),
@@ -243,9 +246,22 @@ func (s *apiServer) parse(r *http.Request) (q apiRequest, err error) {
 	l, lerr := labels.Parse(v.Get("labelSelector"))
 	q.matches = func(o object) bool {
 		gvk, _, _ := scheme.ObjectKinds(o)
-		return gvk[0] == q.gvk && l.Matches(labels.Set(o.GetLabels())) && f.Matches(fields.Set{"metadata.name": o.GetName()})
+		set := fields.Set{"metadata.name": o.GetName()}
+		if secret, ok := o.(*corev1.Secret); ok {
+			set["type"] = string(secret.Type)
+		}
+		return gvk[0] == q.gvk && l.Matches(labels.Set(o.GetLabels())) && f.Matches(set) && strings.HasPrefix(r.URL.Path, within(o, q.resource))
 	}
 	return q, errors.Join(err, lerr)
+}
+
+// within is the path by which an object is found: Secrets are only asked for in
+// their namespace, and all else in all of them.
+func within(o object, resource string) string {
+	if resource == "secrets" {
+		return "/api/v1/namespaces/" + o.GetNamespace() + "/"
+	}
+	return "/api"
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -36,6 +36,8 @@ func KeyOf(obj runtime.Object) (k Key, ok bool) {
 		return Key{"EndpointSlice", Name{o.Namespace, o.Name}}, true
 	case *corev1.Node:
 		return Key{"Node", Name{Name: o.Name}}, true
+	case *corev1.Secret:
+		return Key{"Secret", Name{o.Namespace, o.Name}}, true
 	case *v1alpha1.AddressPool:
 		return Key{"AddressPool", Name{Name: o.Name}}, true
 	case *v1alpha1.BGPPeer:
@@ -66,7 +68,12 @@ type Builder struct {
 	nodes     map[string]*Node
 	pools     map[string]*Pool // also those that admit refuses
 	peers     map[string]*Peer
-	claims    map[string]*Claim    // by the object's name
+	claims    map[string]*Claim   // by the object's name
+	secrets   map[string]Password // by name; those that are gone stay while a peer needs them
+	// secretsGone are those whose Secret is not there, or has none.
+	secretsGone map[string]bool
+	// blind: Secrets are not read, and peers are as if they had no password.
+	blind     bool
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
 
@@ -93,19 +100,22 @@ func NewBuilder() *Builder {
 		pools:     map[string]*Pool{},
 		peers:     map[string]*Peer{},
 		claims:    map[string]*Claim{},
-		poolFiles: map[string]string{},
-		problems:  map[string][]Problem{},
-		changed:   map[Name]*Spec{},
-		joins:     map[Name]struct{}{},
-		claimed:   map[netip.Addr]struct{}{},
-		last:      &Snapshot{},
+		secrets:   map[string]Password{},
+
+		secretsGone: map[string]bool{},
+		poolFiles:   map[string]string{},
+		problems:    map[string][]Problem{},
+		changed:     map[Name]*Spec{},
+		joins:       map[Name]struct{}{},
+		claimed:     map[netip.Addr]struct{}{},
+		last:        &Snapshot{},
 	}
 }
 
 // kept is said of an object that cannot be used while an older version can.
 const kept = "; the version before stays in use"
 
-// Set adds or replaces an object: a Service, EndpointSlice, Node, AddressPool,
+// Set adds or replaces an object: a Service, EndpointSlice, Node, Secret, AddressPool,
 // BGPPeer or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
 // written any more. File is where it came from, for Problems.
 //
@@ -131,6 +141,10 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		var n *Node
 		n, p = parseNode(o)
 		b.nodesChanged = replace(b.nodes, o.Name, n) || b.nodesChanged
+	case *corev1.Secret:
+		var password Password
+		password, p = parseSecret(o)
+		b.setSecret(key.Name, password)
 	case *v1alpha1.AddressPool:
 		var pool *Pool
 		pool, p = parsePool(o)
@@ -172,6 +186,8 @@ func (b *Builder) Delete(key Key) {
 		b.setSlice(key.Name, nil)
 	case "Node":
 		b.nodesChanged = replace(b.nodes, name, nil) || b.nodesChanged
+	case "Secret":
+		b.setSecret(key.Name, "")
 	case "AddressPool":
 		b.poolsChanged = replace(b.pools, name, nil) || b.poolsChanged
 		delete(b.poolFiles, name)
@@ -299,7 +315,7 @@ func (b *Builder) Snapshot() *Snapshot {
 		b.Report("overlapping pools", p)
 	}
 	if b.peersChanged {
-		s.Peers = sortedValues(b.peers)
+		s.Peers = b.signedPeers()
 	}
 	if len(b.claimed) != 0 {
 		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)

@@ -37,6 +37,7 @@ var kinds = map[schema.GroupKind]struct {
 }{
 	{Kind: "Service"}: {"v1", kind{func() runtime.Object { return new(corev1.Service) }, true}},
 	{Kind: "Node"}:    {"v1", kind{func() runtime.Object { return new(corev1.Node) }, false}},
+	{Kind: "Secret"}:  {"v1", kind{func() runtime.Object { return new(corev1.Secret) }, true}},
 	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}: {
 		"v1", kind{func() runtime.Object { return new(discoveryv1.EndpointSlice) }, true}},
 	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressPool"}: {
@@ -318,6 +319,11 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		return []item{it}
 	}
 	it.obj, it.problems = decodeTyped(j, k.new())
+	if gvk.Kind == "Secret" { // whose values must not stand in a status
+		for i := range it.problems {
+			it.problems[i].Value = ""
+		}
+	}
 	if o, ok := it.obj.(metav1.Object); ok {
 		o.SetNamespace(it.key.Name.Namespace)
 	}

@@ -42,6 +42,11 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
 	}
 	parseASNs(s, peer, &p)
+	if ref := s.PasswordSecretRef; ref != nil {
+		if peer.Secret = ref.Name; ref.Name == "" {
+			p.add("spec.passwordSecretRef.name", "", "missing; name a Secret in "+SecretNamespace)
+		}
+	}
 	parseOurEnd(s, peer, &p)
 	parseMultihop(s, peer, &p)
 	if hold := orHold(peer.HoldTime); peer.KeepaliveTime >= hold {

@@ -260,7 +260,12 @@ type Peer struct {
 
 	HoldTime, KeepaliveTime, ConnectTime time.Duration // zero: the default
 	EBGPMultihopTTL                      uint8         // zero: directly connected
-	TTLSecurityHops                      uint8         // zero: packets from anywhere are taken
+	// Secret names the Secret that Password comes from, empty when there is none.
+	// Password is empty, too, while the Secret cannot be read.
+	Secret   string
+	Password Password
+
+	TTLSecurityHops uint8 // zero: packets from anywhere are taken
 
 	// GracefulRestart is whether the router is asked to keep our routes while
 	// the speaker restarts, for RestartTime at most (RFC 4724).

@@ -60,6 +60,13 @@ func trimNode(o *corev1.Node) {
 	}
 }
 
+// trimSecret also drops the annotation in which kubectl apply leaves a copy of all
+// that is secret.
+func trimSecret(o *corev1.Secret) {
+	o.Annotations, o.Labels = nil, nil
+	maps.DeleteFunc(o.Data, func(key string, _ []byte) bool { return key != corev1.BasicAuthPasswordKey })
+}
+
 // trimOurs is for our own objects, whose every field is read.
 func trimOurs[T metav1.Object](o T) {
 	o.SetAnnotations(nil)

@@ -37,6 +37,10 @@ type resource struct {
 	one string
 	// labels is a label selector, empty for all.
 	labels string
+	// namespace is the only one to watch, empty for all.
+	namespace string
+	// typ is the only type to watch of Secrets, empty for all.
+	typ corev1.SecretType
 }
 
 var (
@@ -45,6 +49,12 @@ var (
 	endpointSlices = resource{
 		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 		labels:               "!" + corev1.IsHeadlessService,
+	}
+	// Of the namespace's Secrets only those that can hold a password are sent to us.
+	secrets = resource{
+		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		namespace:            SecretNamespace,
+		typ:                  corev1.SecretTypeBasicAuth,
 	}
 	nodes  = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
 	pools  = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addresspools")}
@@ -80,6 +90,9 @@ func (r resource) narrow(o *metav1.ListOptions) {
 	if r.one != "" {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.one).String()
 	}
+	if r.typ != "" {
+		o.FieldSelector = fields.OneTermEqualSelector("type", string(r.typ)).String()
+	}
 	o.LabelSelector = r.labels
 }
 
@@ -109,7 +122,7 @@ func start[T object](ctx context.Context, a *API, r resource, trim func(T)) erro
 	w := &watch[T]{api: a, count: a.metrics.of(r), trim: trim, known: map[Key]struct{}{}}
 	w.synced = sync.OnceFunc(func() { close(synced) })
 	source := &listWatch{
-		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, metav1.NamespaceAll, r.narrow),
+		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, r.namespace, r.narrow),
 		api:       a,
 		resource:  r,
 	}

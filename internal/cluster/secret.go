@@ -1,0 +1,109 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// SecretNamespace is where Secrets are that objects of ours name. Those of other
+// namespaces are nobody's business here, and our role cannot read them.
+const SecretNamespace = "fanfare-system"
+
+// maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
+const maxPassword = 80
+
+// A Password is a secret that nothing shows: not a log, not a status, not the file
+// that a speaker remembers the cluster by.
+type Password string
+
+const hidden = "(hidden)"
+
+func (Password) String() string { return hidden }
+
+// GoString is for %#v.
+func (Password) GoString() string { return hidden }
+
+// MarshalText keeps it out of files, too: what is read back is a peer without its
+// password, which has no session until the Secret could be read again.
+func (Password) MarshalText() ([]byte, error) { return nil, nil }
+
+// UnmarshalText reads what MarshalText wrote: nothing.
+func (*Password) UnmarshalText([]byte) error { return nil }
+
+// parseSecret returns the password in a Secret, empty if it is none of ours.
+func parseSecret(o *corev1.Secret) (Password, problems) {
+	var p problems
+	if o.Namespace != SecretNamespace || o.Type != corev1.SecretTypeBasicAuth {
+		return "", nil
+	}
+	password, ok := o.StringData[corev1.BasicAuthPasswordKey]
+	if !ok { // stringData comes before data, as in an API server
+		password = string(o.Data[corev1.BasicAuthPasswordKey])
+	}
+	switch {
+	case password == "":
+		p.add("data.password", "", "missing; the password in base64, or as it is under stringData")
+	case len(password) > maxPassword:
+		p.add("data.password", "", fmt.Sprintf("has %d bytes; TCP MD5 takes %d at most", len(password), maxPassword))
+		password = ""
+	}
+	return Password(password), p
+}
+
+// setSecret keeps a password that is known when its Secret goes, or becomes
+// unusable: no slip ends a session.
+func (b *Builder) setSecret(name Name, password Password) {
+	if name.Namespace != SecretNamespace {
+		return
+	}
+	gone := password == ""
+	if gone == b.secretsGone[name.Name] && (gone || b.secrets[name.Name] == password) {
+		return
+	}
+	b.secretsGone[name.Name] = gone
+	if !gone {
+		b.secrets[name.Name] = password
+	}
+	b.peersChanged = true
+}
+
+// signedPeers are the peers with their passwords.
+func (b *Builder) signedPeers() []*Peer {
+	var p []Problem
+	peers := sortedValues(b.peers)
+	used := map[string]bool{}
+	for i, peer := range peers {
+		if peer.Secret == "" {
+			continue
+		}
+		signed := *peer
+		if b.blind {
+			signed.Secret = ""
+		} else {
+			used[peer.Secret] = true
+			signed.Password = b.secrets[peer.Secret]
+			p = append(p, b.secretProblems(peer)...)
+		}
+		peers[i] = &signed
+	}
+	// What no peer names any more has no reason to be kept in memory.
+	maps.DeleteFunc(b.secrets, func(name string, _ Password) bool { return !used[name] && b.secretsGone[name] })
+	b.Report("passwords", p)
+	return peers
+}
+
+func (b *Builder) secretProblems(peer *Peer) []Problem {
+	say := func(message string) []Problem {
+		return []Problem{{Object: "BGPPeer " + peer.Name, Field: "spec.passwordSecretRef.name", Value: peer.Secret, Message: message}}
+	}
+	known, there := b.secrets[peer.Secret]
+	switch {
+	case known == "":
+		return say("there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + SecretNamespace + "; there is no session until there is one")
+	case there && b.secretsGone[peer.Secret]:
+		return say("the Secret is gone from " + SecretNamespace + ", or has no password any more; the one before stays in use until the speaker restarts")
+	}
+	return nil
+}
