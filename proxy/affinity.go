@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -174,21 +175,42 @@ func goneBacks(c change) map[string]sides {
 	return gone
 }
 
+// A forgetting is which entries of affinity a change makes wrong.
+type forgetting struct {
+	gone    map[string]sides // backends that it takes away
+	clients []netip.Prefix   // that are internal whatever else says so
+	// kept returns all backends, if it changes who is an internal client; else it is nil.
+	kept func() map[string]sides
+}
+
+// planForget derives it from a change that leads to a State.
+func planForget(c change, want State) forgetting {
+	f := forgetting{gone: goneBacks(c), clients: want.Clients.CIDRs}
+	moves := func(e element) bool { return base(e.set) == setClients || e.set == setClientIf }
+	if slices.ContainsFunc(c.del, moves) || slices.ContainsFunc(c.add, moves) {
+		f.kept = sync.OnceValue(func() map[string]sides { return goneBacks(change{del: renderState(want)}) })
+	}
+	return f
+}
+
+func (f forgetting) empty() bool { return len(f.gone) == 0 && f.kept == nil }
+
 // forgetAttempts bounds how often entries are listed anew because one that was to
 // be deleted has ended by itself.
 const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
-// change takes away. All entries must be listed for that, 1 ms of CPU for 1,000 and
+// change takes away, or that it takes away from them by making them clients of
+// another kind. All entries must be listed for that, 1 ms of CPU for 1,000 and
 // 200 ms for a full map. What remains does no harm: the chain stale keeps flows from
 // following it, at the cost of the first packet, which this is to save.
-func (n *nftRenderer) forget(gone map[string]sides, clients []netip.Prefix) {
-	if len(gone) == 0 {
+func (n *nftRenderer) forget(f forgetting) {
+	if f.empty() {
 		return
 	}
 	var err error
 	for range forgetAttempts {
-		if err = n.forgetOnce(gone, clients); !errors.Is(err, unix.ENOENT) {
+		if err = n.forgetOnce(f); !errors.Is(err, unix.ENOENT) {
 			break
 		}
 	}
@@ -197,23 +219,28 @@ func (n *nftRenderer) forget(gone map[string]sides, clients []netip.Prefix) {
 	}
 }
 
-func (n *nftRenderer) forgetOnce(gone map[string]sides, clients []netip.Prefix) error {
+func (n *nftRenderer) forgetOnce(f forgetting) error {
 	b := newBatch(n.sock.seq)
 	for set := setAff; set < setAff+2; set++ {
 		all, err := readSet(n.sock, set)
 		if err != nil {
 			return fmt.Errorf("list %s: %w", specs[set].name, err)
 		}
-		b.delElements(slices.DeleteFunc(all, func(e element) bool { return !isGone(e, gone, clients) }))
+		b.delElements(slices.DeleteFunc(all, func(e element) bool { return !f.wrong(e) }))
 	}
 	return n.commit(b)
 }
 
-// isGone says whether an entry leads to a backend that its client has no more.
-// Which kind of client it is, the entry does not tell, but for known addresses.
-func isGone(e element, gone map[string]sides, clients []netip.Prefix) bool {
+// wrong says whether an entry leads to a backend that its client has no more.
+// Which kind of client it is, the entry does not tell, but for known addresses. One that
+// could be of either kind keeps what both have.
+func (f forgetting) wrong(e element) bool {
 	n := specs[e.set].key[0].size()
-	s := gone[e.key[n:]+e.data]
 	client, _ := netip.AddrFromSlice([]byte(e.key[:n]))
-	return s != 0 && (s != sideExternal || !containsAddr(clients, client))
+	could := sideExternal | sideInternal
+	if containsAddr(f.clients, client) {
+		could = sideInternal
+	}
+	back := e.key[n:] + e.data
+	return f.gone[back]&could != 0 || f.kept != nil && f.kept()[back]&could != could
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -171,6 +172,51 @@ func TestAffinityIsAdopted(t *testing.T) {
 		}
 		if got := l.who(l.client, "tcp", 0, to); got != first {
 			t.Errorf("after the repair: %s, then %s", first, got)
+		}
+	})
+}
+
+// A client that becomes one of another kind, as networks of pods change, loses no packet
+// by what it remembers: its next flow goes to a backend that its new kind has. Others
+// keep theirs.
+func TestAffinityOfWhoChangesKind(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := affinityState(podBackends("pod1", "pod3"), podBackends("pod3", "remote"))
+		for _, step := range []struct {
+			clients  LocalClients
+			internal bool // pod2 is
+		}{
+			{LocalClients{}, false},
+			{LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}, true},
+			{LocalClients{InterfacePrefix: "eth"}, false},
+			{LocalClients{InterfacePrefix: "cali"}, true},
+			{LocalClients{CIDRs: prefixes("10.9.0.0/16")}, false},
+		} {
+			s.Clients = step.clients
+			mustSet(t, p, s)
+			checkKernel(t, s)
+			for range 4 {
+				eachFlow(func(network string, to netip.AddrPort) {
+					got := l.probe(l.pod2, network, to, "silence")
+					who, _, _ := strings.Cut(got, " saw ")
+					want := map[bool][]string{false: {"pod1", "pod3"}, true: {"remote", "pod3"}}[step.internal]
+					if !slices.Contains(want, who) {
+						t.Errorf("clients %+v: pod2 to %s %s: %s; want one of %v", step.clients, network, to, got, want)
+					}
+				})
+			}
+		}
+		// Who stays what it was keeps its backend.
+		to, first := netip.AddrPortFrom(at("vip", 0), 80), ""
+		for _, cidr := range []string{"10.244.1.0/24", "10.244.0.0/16", "10.0.0.0/8"} {
+			s.Clients.CIDRs = prefixes(cidr)
+			mustSet(t, p, s)
+			got := l.who(l.pod2, "udp", 0, to)
+			if first = cmp.Or(first, got); got != first {
+				t.Errorf("%s, then %s, though pod2 was internal all along", first, got)
+			}
 		}
 	})
 }

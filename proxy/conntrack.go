@@ -87,6 +87,9 @@ type vipPurge struct {
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when nobody knows the backend any more.
 	gone map[goneBackend]sides
+	// orphaned are frontends that a table had which was found: who wrote it may have
+	// ended between a change and its sweep. Their flows to backends that nobody knows go.
+	orphaned map[port]bool
 }
 
 type goneBackend struct {
@@ -97,14 +100,14 @@ type goneBackend struct {
 func (p purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[port]bool), fenced: make(map[port]bool), filled: make(map[port]bool), gone: make(map[goneBackend]sides)}
+		v = &vipPurge{ports: make(map[port]bool), fenced: make(map[port]bool), filled: make(map[port]bool), gone: make(map[goneBackend]sides), orphaned: make(map[port]bool)}
 		p[vip] = v
 	}
 	return v
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0
+	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
@@ -134,6 +137,16 @@ func planPurge(c change) purge {
 		}
 	}
 	return p
+}
+
+// orphan notes the frontends of a table that was found.
+func (p purge) orphan(had []element) {
+	for _, e := range had {
+		if s := base(e.set); s == setExtSvc || s == setIntSvc {
+			vip, proto, n := frontendOf(e.set, e.key)
+			p.at(vip).orphaned[port{proto, n}] = true
+		}
+	}
 }
 
 // narrowed notes, if it is so, that fewer sources may use the frontend of e.
@@ -250,6 +263,7 @@ func (p purge) merge(o purge) {
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.fenced, from.fenced)
 		maps.Copy(to.filled, from.filled)
+		maps.Copy(to.orphaned, from.orphaned)
 		for k, s := range from.gone {
 			to.gone[k] |= s
 		}
@@ -282,6 +296,9 @@ func (p purge) wrong(f *flow, s *State) bool {
 		return true
 	}
 	if v.fenced[f.port] && s.forbids(f) || v.filled[f.port] && s.outlives(f) {
+		return true
+	}
+	if v.orphaned[f.port] && s.ended(f) {
 		return true
 	}
 	gone := v.gone[goneBackend{f.port, f.backend}]

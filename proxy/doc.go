@@ -154,8 +154,9 @@
 // rule of nft 1.0.6 can look up what a map says in another set before the flow is
 // translated, so it is done in two places. When a transaction has taken backends out
 // of the slots, another deletes the entries which lead to them, and one more those
-// that were learned meanwhile, when the backends are out of xback4 as well. And
-// each chain learn… first goes to back, which looks the chosen backend up in xback4
+// that were learned meanwhile, when the backends are out of xback4 as well. A change of
+// who is a client on this node deletes those that would lead somebody of the other kind
+// astray. And each chain learn… first goes to back, which looks the chosen backend up in xback4
 // or iback4.
 // What is not in there ends in stale, which deletes the entry and drops the packet:
 // the client sends another, and finds another backend. So a flow that takes as long as
@@ -264,6 +265,9 @@
 //   - A SYN that a backend has not answered half a second after it got no new flows
 //     any more, as when its node has died, is forgotten: the next one finds another.
 //   - A flow whose source became forbidden ends at once, without a word.
+//   - A process that finds a table of ours can not know whether the sweep of the last
+//     change was made. Flows of the frontends that it finds and keeps end if their
+//     backend is none that it knows.
 //   - A frontend that goes leaves its connections alone, as kube-proxy does. So does
 //     a VIP that goes, unless it is in State.Owned: then nobody forwards it, what
 //     comes is answered by RST, and the entries go, lest they lead astray the

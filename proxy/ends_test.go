@@ -367,3 +367,50 @@ func (l *lab) forget() {
 		}
 	}
 }
+
+// What a process that was killed between a change and its sweep has left is swept by
+// the next one: flows to a backend that is gone end, others go on.
+func TestEndOfWhatAKilledProcessLeft(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}, draining: []string{"pod2"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
+		mustSet(t, p, s)
+		var stay, end []session
+		for _, network := range []string{"tcp", "udp"} {
+			end = append(end, l.sessions(network, 80, "client", "pod3", "node")...)
+			stay = append(stay, l.sessions(network, 81, "client", "pod3", "node")...)
+		}
+		// Without what comes after it in Set, this is the moment in which it was killed.
+		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
+		vips, err := diffVIPs(s.VIPs, after.VIPs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.renderer.update(t.Context(), step{have: s, want: after, vips: vips, elements: diffStates(s, after, vips)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		checkKernel(t, after)
+
+		q := newProxy(t)
+		mustSet(t, q, after)
+		swept(t, q)
+		for _, s := range end {
+			want := "reset"
+			if s.network == "udp" {
+				want = "pod3"
+			}
+			if got, _, _ := strings.Cut(l.ask(s), " saw "); got != want {
+				t.Errorf("%s: %s; want %s", s, got, want)
+			}
+		}
+		for _, s := range stay {
+			if got := l.ask(s); got != s.first {
+				t.Errorf("%s: %s, then %s", s, s.first, got)
+			}
+		}
+	})
+}

@@ -17,8 +17,8 @@ const (
 	memberOwned
 	memberClients
 	memberNever
+	memberSources // before what sends packets to ask it
 	memberLimited
-	memberSources
 	memberExternalDrop
 	memberInternalDrop
 	memberExternalReject

@@ -28,7 +28,7 @@ type nftRenderer struct {
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
 func (n *nftRenderer) update(_ context.Context, u step) error {
-	return n.change(u.elements, "", u.want.Clients.CIDRs)
+	return n.change(u.elements, "", u.want)
 }
 
 // change makes a change, in its steps, and makes clients forget the backends that it
@@ -40,11 +40,14 @@ func (n *nftRenderer) update(_ context.Context, u step) error {
 // moment: it would find a chain of the same transaction empty, and pass. They are
 // deleted by a change later than the one that ended their last use: until then a
 // packet may be in them.
-func (n *nftRenderer) change(c change, schema string, clients []netip.Prefix) error {
+func (n *nftRenderer) change(c change, schema string, want State) error {
 	slices.SortFunc(c.del, element.compare)
 	slices.SortFunc(c.add, element.compare)
 	before, now, after := c.steps()
-	gained, gone := chainUses(c.add), goneBacks(c)
+	gained, f := chainUses(c.add), planForget(c, want)
+	if f.kept != nil {
+		n.forget(f) // those that change kind must not follow what they had
+	}
 	if err := n.apply(before, func(b *batch) { n.makeChains(b, gained) }); err != nil {
 		return err
 	}
@@ -58,11 +61,11 @@ func (n *nftRenderer) change(c change, schema string, clients []netip.Prefix) er
 	for _, name := range idle {
 		delete(n.uses, name)
 	}
-	n.forget(gone, clients)
+	n.forget(f)
 	if err := n.apply(after, nil); err != nil {
 		return err
 	}
-	n.forget(gone, clients)
+	n.forget(f)
 	return nil
 }
 
@@ -104,7 +107,7 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	if err := n.change(diffElements(t.elements, all), schema, want.Clients.CIDRs); err != nil {
+	if err := n.change(diffElements(t.elements, all), schema, want); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it

@@ -282,7 +282,11 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	all := renderState(want)
 	p.settle(want, len(all))
-	p.sweeper.add(planPurge(diffElements(out.had, all)), want, p.swept)
+	purge := planPurge(diffElements(out.had, all))
+	if !expected {
+		purge.orphan(out.had)
+	}
+	p.sweeper.add(purge, want, p.swept)
 	if expected && out.found != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(out.found)

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -33,13 +34,27 @@ import (
 //	FROM PROTOCOL NAME:PORT [one of] OUTCOME [or OUTCOME]…
 //
 // FROM node is a process of the host, a protocol may be ping or end in the one family
-// that is meant, such as udp4, and "any" stands for TCP, UDP and SCTP. Outcomes are those of lab.probe; all that are named must occur,
+// that is meant, such as udp4, and "any" stands for TCP, UDP and SCTP. A line of what
+// was learned,
+//
+//	FROM PROTOCOL NAME:PORT BACKEND
+//
+// is a client that has been there, and where it came to. Outcomes are those of lab.probe; all that are named must occur,
 // and no other; but of "one of" them a client finds the same again and again.
 type scene struct {
 	name  string
 	state State
 	bound []binding
 	rows  []sceneRow
+	knows []sceneMemory
+}
+
+// A sceneMemory is a client of a frontend with affinity, and the backend that it had.
+type sceneMemory struct {
+	client  netip.Addr
+	vip     netip.Addr
+	port    port
+	backend Backend
 }
 
 // A binding is an address of an interface of the node.
@@ -89,7 +104,7 @@ func mustParseScene(t *testing.T, path string, a *txtar.Archive) scene {
 
 func parseScene(a *txtar.Archive) (*scene, error) {
 	s := &scene{state: State{Node: "n1"}}
-	sections := map[string]func([]string) error{"state": s.addState, "packets": s.addRows}
+	sections := map[string]func([]string) error{"state": s.addState, "packets": s.addRows, "learned": s.learn}
 	for _, f := range a.Files {
 		for line := range strings.Lines(string(f.Data)) {
 			line, _, _ = strings.Cut(line, "#")
@@ -286,6 +301,99 @@ func sceneBackend(family setID, word string) (Backend, error) {
 	return b, nil
 }
 
+// learn reads "client any vip:80 pod2".
+func (s *scene) learn(words []string) error {
+	if len(words) != 4 {
+		return fmt.Errorf("want a client, a protocol, an address and a backend")
+	}
+	name, number, _ := strings.Cut(words[2], ":")
+	n, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || labAddr[name][0] == "" || labAddr[words[0]][0] == "" || sceneProtocols[words[1]] == nil {
+		return fmt.Errorf("want such as client any vip:80 pod2")
+	}
+	for family := range setID(2) {
+		b, err := sceneBackend(family, words[3])
+		if err != nil {
+			return err
+		}
+		for _, proto := range sceneProtocols[words[1]] {
+			s.knows = append(s.knows, sceneMemory{at(words[0], family), at(name, family), port{proto, uint16(n)}, b})
+		}
+	}
+	return nil
+}
+
+// element is the memory in the words of nftables.
+func (m sceneMemory) element() element {
+	key := encoding(nil).addr(m.client).addr(m.vip).proto(m.port.proto).port(m.port.port)
+	return element{set: setAff + family(m.vip), key: string(key), data: string(encoding(nil).addrPort(m.backend.Addr))}
+}
+
+// set is the set of iptables that has the client.
+func (m sceneMemory) set(s *State) string {
+	return affinityName(s.vip(m.vip), s.frontend(m.vip, m.port), m.backend)
+}
+
+// rules are those of a mode, and what it has learned.
+func (s *scene) rules(m Mode) (rules, error) {
+	if m == ModeIPTables {
+		text := xtText(s.state)
+		for _, k := range s.knows {
+			text += k.set(&s.state) + " " + k.client.String() + "\n"
+		}
+		return parseXT(text)
+	}
+	all := renderState(s.state)
+	for _, k := range s.knows {
+		all = append(all, k.element())
+	}
+	slices.SortFunc(all, element.compare)
+	return parseNft(replaceScript(all))
+}
+
+// remember lets the kernel have learned that, and nothing else.
+func (s *scene) remember(t *testing.T) {
+	t.Helper()
+	sock, err := dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sock.close()
+	forgetAll(t, sock)
+	b := newBatch(0)
+	for _, k := range s.knows {
+		if testMode == ModeNFTables {
+			b.addElements([]element{k.element()})
+			continue
+		}
+		client := entry{addr: netip.PrefixFrom(k.client, k.client.BitLen())}
+		if err := sock.changeSet(ipsetAdd, k.set(&s.state), []entry{client}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.commit(sock); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// forgetAll empties what remembers clients.
+func forgetAll(t *testing.T, s *socket) {
+	t.Helper()
+	if testMode == ModeNFTables {
+		nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
+		return
+	}
+	names, err := s.setNames()
+	for _, name := range names {
+		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
+			err = errors.Join(err, s.ipset(4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // addRows reads "client any vip:80 pod1 saw client or pod2 saw client".
 func (s *scene) addRows(words []string) error {
 	if len(words) < 4 {
@@ -346,7 +454,7 @@ func TestTrace(t *testing.T) {
 // trace leads the packets of a scene through the rules of a mode.
 func (s *scene) trace(t *testing.T, m Mode) {
 	t.Helper()
-	r, err := rulesOf(m, s.state)
+	r, err := s.rules(m)
 	if err != nil {
 		t.Fatalf("%s: %v", m, err)
 	}
@@ -371,8 +479,10 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 	if row.from == "node" && row.to.Addr() == at("other", 0) && !s.state.serves(row.to.Addr()) {
 		row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
 	}
-	if row.to.Addr().Is6() {
-		row.same = false // iptables has no hash of IPv6 addresses
+	if p, ok := sceneProtocols[row.network]; ok && row.to.Addr().Is6() {
+		// iptables has no hash of IPv6 addresses.
+		fe := s.state.frontend(row.to.Addr(), port{p[0], row.to.Port()})
+		row.same = row.same && (fe == nil || fe.Scheduler != SourceHash)
 	}
 	return row
 }
@@ -461,6 +571,7 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		}
 		mustSet(t, p, s.state)
 		checkKernel(t, s.state)
+		s.remember(t)
 		swept(t, p) // else a port used again may go on with a flow of the scene before
 		l.play(t, s)
 		for _, v := range s.state.VIPs {

@@ -64,7 +64,7 @@ func (s *soakStep) expect(r soakRequest, n *nodeView) ([]string, error) {
 	}
 	if s.rules == nil {
 		var err error
-		if s.rules, err = rulesOf(testMode, s.state); err != nil {
+		if s.rules, err = (&scene{state: s.state}).rules(testMode); err != nil {
 			return nil, err
 		}
 		s.known = make(map[soakRequest][]string)

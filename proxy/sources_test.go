@@ -5,8 +5,12 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // sourcesState is packetState with the same sources for all of its frontends.
@@ -84,6 +88,69 @@ node   80 pod1 saw node`, false},
 			}
 		}
 	})
+}
+
+// A frontend that gets its first list of sources, or loses its last, refuses nobody who
+// is on it, not for an instant, however much else the transaction changes.
+func TestFirstSourcesRefuseNobody(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		open, fenced := crowdedState(nil, 0), crowdedState(prefixes("10.0.0.0/8", "fd00::/16"), 1)
+		mustSet(t, p, open)
+		var stop atomic.Bool
+		var workers sync.WaitGroup
+		var asked atomic.Int64
+		for f := range setID(2) {
+			for _, network := range []string{"udp", "tcp"} {
+				workers.Go(func() {
+					for !stop.Load() {
+						if got := l.probe(l.client, network, netip.AddrPortFrom(at("vip", f), portLocal), ""); got != "pod1 saw client" {
+							t.Errorf("%s, IPv%c: %s", network, "46"[f], got)
+						}
+						asked.Add(1)
+					}
+				})
+			}
+		}
+		steps := 30
+		if testMode == ModeIPTables {
+			steps = 6
+		}
+		for i := range steps {
+			mustSet(t, p, []State{fenced, open}[i%2])
+			for n := asked.Load() + 4; asked.Load() < n; time.Sleep(time.Millisecond) {
+			}
+		}
+		stop.Store(true)
+		workers.Wait()
+		mustSet(t, p, fenced)
+		checkKernel(t, fenced)
+		if n := l.refusals(); n > 0 {
+			t.Errorf("%d packets of who is on the list were refused, of %d flows", n, asked.Load())
+		}
+	})
+}
+
+// crowdedState is a frontend with these sources, and others that are not the same in
+// the next State.
+func crowdedState(sources []netip.Prefix, turn int) State {
+	s := State{Node: "n1"}
+	for f := range setID(2) {
+		s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", f), Frontends: nil})
+		for _, proto := range []Protocol{TCP, UDP} {
+			fe := packetFrontends(proto, f)[0]
+			fe.Sources = sources
+			s.VIPs[f].Frontends = append(s.VIPs[f].Frontends, fe)
+		}
+	}
+	for i := range 200 {
+		a := netip.AddrFrom4([4]byte{192, 0, 3, byte(i)})
+		fe := Frontend{Protocol: TCP, Port: uint16(80 + turn), External: Target{Backends: backends(0, "pod1", "pod2", "remote")}}
+		s.VIPs = append(s.VIPs, &VIP{Addr: a, Frontends: []Frontend{fe}})
+	}
+	slices.SortFunc(s.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+	return s
 }
 
 // refusals is how many packets were dropped because of their source.

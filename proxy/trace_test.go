@@ -52,14 +52,6 @@ type rules interface {
 	hook(name string, p *packet, n *nodeView, c *chooser) fate
 }
 
-// rulesOf are the rules that a mode has for a State.
-func rulesOf(m Mode, s State) (rules, error) {
-	if m == ModeIPTables {
-		return parseXT(xtText(s))
-	}
-	return parseNft(replaceScript(renderState(s)))
-}
-
 // A nodeView is what rules ask the kernel about a node.
 type nodeView struct {
 	local  map[netip.Addr]bool
