@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -61,7 +62,8 @@ type Server struct {
 	mu          sync.Mutex
 	engine      *engine // nil until there are sessions
 	sessions    []*session
-	routes      []Route // in GoBGP's table, sorted
+	routes      []Route           // in GoBGP's table, sorted
+	targets     map[string]uint32 // that the table's routes are marked for
 	have        []netip.Prefix
 	problems    []error
 	syncing     *syncing   // nil before the first Set
@@ -178,7 +180,7 @@ func (s *Server) Close(ctx context.Context, how How) error {
 // finds them, and one that closes does not hold them up.
 func (s *Server) apply(ctx context.Context, want State) error {
 	err := s.identify(ctx, want)
-	err = errors.Join(err, s.setRoutes(ctx, want.Routes))
+	err = errors.Join(err, s.setRoutes(ctx, want))
 	if len(want.identityFaults()) > 0 {
 		return err // open sessions stay, with the identity that they have
 	}
@@ -211,7 +213,7 @@ func (s *Server) identify(ctx context.Context, want State) error {
 func (s *Server) stop(ctx context.Context, how How) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
-	s.engine, s.sessions, s.routes, s.have = nil, nil, nil, nil
+	s.engine, s.sessions, s.routes, s.targets, s.have = nil, nil, nil, nil, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil
@@ -222,35 +224,69 @@ func (s *Server) stop(ctx context.Context, how How) error {
 	return err
 }
 
-// setRoutes makes want the routes of GoBGP's table. After an error the table may
-// hold more than it should, and s.routes says so.
-func (s *Server) setRoutes(ctx context.Context, want []Route) error {
+// setRoutes makes want's routes those of GoBGP's table. After an error the table
+// may hold more than it should, and s.routes says so.
+func (s *Server) setRoutes(ctx context.Context, want State) error {
 	if s.engine == nil {
 		return nil
 	}
-	withdraw, announce := diffRoutes(s.routes, want)
-	if s.retry {
-		announce = want // announcing again does no harm
+	targets, err := s.engine.targets(ctx, want.Sessions)
+	if err != nil {
+		return err
 	}
-	if len(withdraw)+len(announce) == 0 {
-		return nil
+	withdraw, announce := diffRoutes(s.routes, want.Routes)
+	switch {
+	case s.retry:
+		announce = want.Routes // announcing again does no harm
+	case !maps.Equal(s.targets, targets):
+		announce = remarked(announce, want.Routes)
 	}
+	if len(withdraw)+len(announce) > 0 {
+		err = s.exchange(ctx, withdraw, announce, want.Routes, targets)
+	}
+	if err == nil {
+		s.targets = targets
+	}
+	return err
+}
+
+// remarked are the routes to announce when routers have got other numbers: those
+// that name routers as well.
+func remarked(announce, all []Route) []Route {
+	for _, r := range all {
+		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && r.Peers != "" {
+			announce = append(slices.Clip(announce), r)
+		}
+	}
+	slices.SortFunc(announce, compareRoutes)
+	return announce
+}
+
+// exchange announces before it withdraws, where the same prefix is not concerned.
+func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, targets map[string]uint32) error {
 	select {
 	case s.gate <- struct{}{}:
 		defer func() { <-s.gate }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := s.engine.withdraw(withdraw); err != nil {
-		return fmt.Errorf("withdrawing %d routes: %w", len(withdraw), err)
+	first, last := sections(withdraw, announce)
+	if err := s.engine.withdraw(first); err != nil {
+		return fmt.Errorf("withdrawing %d routes: %w", len(first), err)
 	}
-	err := s.engine.announce(announce)
+	err := s.engine.announce(announce, targets)
 	if err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}
+	table := want
+	if gone := s.engine.withdraw(last); gone != nil {
+		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(last), gone))
+		table = append(slices.Clone(want), last...)
+		slices.SortFunc(table, compareRoutes)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.routes = want
+	s.routes = table
 	return err
 }
 

@@ -76,6 +76,16 @@ func steps(ebgp, ibgp *router) []step {
 			ebgp: e1 + e2, have: "192.0.2.1/32 192.0.2.2/32"},
 		{name: "graceful", sessions: []Session{core, tor1Graceful}, routes: routes("192.0.2.2/32"),
 			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
+		{name: "routes for one router", sessions: both, routes: routes("192.0.2.1/32 to tor1", "192.0.2.2/32 to core", "192.0.2.3/32 via 127.0.0.9 to core+tor1"),
+			ebgp: e1 + e3, ibgp: i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
+		{name: "for the other one", sessions: both, routes: routes("192.0.2.1/32 to core", "192.0.2.2/32 to tor1", "192.0.2.3/32 via 127.0.0.9 to core"),
+			ebgp: e2, ibgp: i1 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
+		{name: "for nobody who is there", sessions: both, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to another name+core"),
+			ibgp: i2, have: "192.0.2.2/32"},
+		{name: "for a session by its name", sessions: []Session{tor1As}, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to tor1"),
+			ebgp: e1, have: "192.0.2.1/32"},
+		{name: "an aggregate", sessions: both, routes: routes("192.0.2.0/24 to core", "192.0.2.1/32"),
+			ebgp: e1, ibgp: "192.0.2.0/24 via 127.0.0.1 as [] localpref 100\n" + i1, have: "192.0.2.0/24 192.0.2.1/32"},
 		{name: "no routes", sessions: both},
 	}
 }
@@ -239,7 +249,7 @@ func TestImportsNothing(t *testing.T) {
 	two := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65002, id: "10.255.0.2"})
 	s := newServer(t, Options{})
 	theirs := []Route{{Prefix: netip.MustParsePrefix("198.51.100.0/24"), NextHop: one.addr}, {Prefix: netip.MustParsePrefix("192.0.2.1/32"), NextHop: one.addr}}
-	p, err := paths(theirs)
+	p, err := paths(theirs, nil)
 	must(t, err)
 	_, err = one.gobgp.AddPath(apiutil.AddPathRequest{Paths: p})
 	must(t, err)

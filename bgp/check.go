@@ -190,8 +190,8 @@ func checkRoutes(all []Route) (good []Route, bad []error) {
 	}
 	slices.SortStableFunc(good, compareRoutes)
 	same := func(a, b Route) bool {
-		if a.Prefix == b.Prefix && a.NextHop != b.NextHop {
-			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different next hops", a.Prefix))
+		if a.Prefix == b.Prefix && a != b {
+			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different next hops or for different routers", a.Prefix))
 		}
 		return a.Prefix == b.Prefix
 	}

@@ -63,6 +63,19 @@ func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
+// sections parts withdraw into what has to go before announce and what must not:
+// the more so as the address of a route that goes may be in one that comes.
+func sections(withdraw, announce []Route) (first, last []Route) {
+	for _, r := range withdraw {
+		if _, replaced := slices.BinarySearchFunc(announce, r, compareRoutes); replaced {
+			first = append(first, r)
+		} else {
+			last = append(last, r)
+		}
+	}
+	return first, last
+}
+
 // exportable tells whether a router can be told r over a session of the given
 // transport family. A route without a next hop of its own gets the session's
 // source address, which is of no use for the other family's prefixes.
@@ -73,11 +86,9 @@ func exportable(r Route, session4 bool) bool {
 // announced are the prefixes of routes that the router of at least one of
 // sessions is told, or will be told once its session is up.
 func announced(routes []Route, sessions []Session) []netip.Prefix {
-	any4 := slices.ContainsFunc(sessions, func(s Session) bool { return s.PeerAddress.Is4() })
-	any6 := slices.ContainsFunc(sessions, func(s Session) bool { return !s.PeerAddress.Is4() })
 	prefixes := make([]netip.Prefix, 0, len(routes))
 	for _, r := range routes {
-		if any4 && exportable(r, true) || any6 && exportable(r, false) {
+		if slices.ContainsFunc(sessions, func(s Session) bool { return r.Peers.Has(s.Name) && exportable(r, s.PeerAddress.Is4()) }) {
 			prefixes = append(prefixes, r.Prefix)
 		}
 	}

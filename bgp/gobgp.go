@@ -38,11 +38,13 @@ const (
 type engine struct {
 	gobgp *server.BgpServer
 	conns chan net.Conn
-	log   *gobgpLog
+	// numbers are the routers' in marks; see targets.
+	numbers map[netip.Addr]uint32
+	log     *gobgpLog
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), log: newGobgpLog(log)}
+	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
 	if err := takeConnsFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
@@ -83,22 +85,28 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
+	marked := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markedSet, List: []string{"^" + mark(markAny) + "$"}}
+	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: marked}); err != nil {
+		return err
+	}
 	for _, p := range []struct {
-		direction  api.PolicyDirection
-		action     api.RouteAction
-		statements []*api.Statement
+		direction api.PolicyDirection
+		action    api.RouteAction
+		policies  []*api.Policy
 	}{
-		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, importStatements()},
-		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exportStatements()},
+		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, []*api.Policy{{Name: "import", Statements: importStatements()}}},
+		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
+			append([]*api.Policy{{Name: "export", Statements: exportStatements()}}, selectionPolicies()...)},
 	} {
-		policy := &api.Policy{Name: p.direction.String(), Statements: p.statements}
-		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
-			return err
+		for _, policy := range p.policies {
+			if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+				return err
+			}
 		}
 		assignment := &api.PolicyAssignment{
 			Name:          "global",
 			Direction:     p.direction,
-			Policies:      []*api.Policy{policy},
+			Policies:      p.policies,
 			DefaultAction: p.action,
 		}
 		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
@@ -140,11 +148,11 @@ func apiFamily(f packet.Family) *api.Family {
 }
 
 // announce puts routes into GoBGP's table, in place of those of the same prefix.
-func (e *engine) announce(routes []Route) error {
+func (e *engine) announce(routes []Route, targets map[string]uint32) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	paths, err := paths(routes)
+	paths, err := paths(routes, targets)
 	if err != nil {
 		return err
 	}
@@ -156,14 +164,14 @@ func (e *engine) withdraw(routes []Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	paths, err := paths(routes)
+	paths, err := paths(routes, nil)
 	if err != nil {
 		return err
 	}
 	return e.gobgp.DeletePath(apiutil.DeletePathRequest{Paths: paths})
 }
 
-func paths(routes []Route) ([]*apiutil.Path, error) {
+func paths(routes []Route, targets map[string]uint32) ([]*apiutil.Path, error) {
 	paths := make([]*apiutil.Path, 0, len(routes))
 	now := time.Now().Unix()
 	for _, r := range routes {
@@ -172,6 +180,9 @@ func paths(routes []Route) ([]*apiutil.Path, error) {
 			return nil, fmt.Errorf("route %s: %w", r, err)
 		}
 		p.Age = now
+		if r.Peers != "" {
+			p.Attrs = append(p.Attrs, r.Peers.marks(targets))
+		}
 		paths = append(paths, p)
 	}
 	return paths, nil

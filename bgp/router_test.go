@@ -158,6 +158,8 @@ func attributes(p *apiutil.Path) string {
 			asPath = packet.AsPathString(a)
 		case *packet.PathAttributeLocalPref:
 			pref = fmt.Sprintf(" localpref %d", a.Value)
+		case *packet.PathAttributeLargeCommunities:
+			pref += " large " + a.String()
 		}
 	}
 	return fmt.Sprintf("via %s as [%s]%s", hop, asPath, pref)
@@ -238,7 +240,11 @@ func (s *Server) sessionStatus(name string) SessionStatus {
 func routes(prefixes ...string) []Route {
 	rs := make([]Route, len(prefixes))
 	for i, p := range prefixes {
+		p, peers, _ := strings.Cut(p, " to ")
 		prefix, hop, _ := strings.Cut(p, " via ")
+		if peers != "" {
+			rs[i].Peers = PeersOf(strings.Split(peers, "+")...)
+		}
 		rs[i].Prefix = netip.MustParsePrefix(prefix)
 		if hop != "" {
 			rs[i].NextHop = netip.MustParseAddr(hop)

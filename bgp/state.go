@@ -59,6 +59,8 @@ type Route struct {
 	// own source address. It matters for routes of the other address family
 	// than the session's.
 	NextHop netip.Addr
+	// Peers are the sessions whose routers are told.
+	Peers Peers
 }
 
 // String says what the state does, a line each, in an operator's words. Golden
@@ -92,8 +94,12 @@ func (s Session) resolved(st State) Session {
 }
 
 func (r Route) String() string {
+	text := r.Prefix.String()
 	if r.NextHop.IsValid() {
-		return fmt.Sprintf("%s next hop %s", r.Prefix, r.NextHop)
+		text += " next hop " + r.NextHop.String()
 	}
-	return r.Prefix.String()
+	if r.Peers != "" {
+		text += " to " + strings.ReplaceAll(string(r.Peers), ",", ", ")
+	}
+	return text
 }

@@ -148,6 +148,9 @@ func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 // addRoutes says what this router is told and what it is not.
 func (st *SessionStatus) addRoutes(routes []Route, session4 bool, router *open) {
 	for _, r := range routes {
+		if !r.Peers.Has(st.Name) {
+			continue
+		}
 		if reason := omission(r, session4, router); reason != "" {
 			st.LeftOut++
 			if len(st.Omissions) < maxListed {

@@ -13,29 +13,18 @@ import (
 // costs the comparison of a few slice headers.
 type overBGP struct {
 	server *bgp.Server
-
-	prefixes []netip.Prefix // as the server returned them last
-	allowed  []netip.Addr   // as it was called last
-	have     []netip.Addr   // what it answered
+	sent   []bgp.Route // last
 }
 
 // Set implements announcer.
-func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Addr) ([]netip.Addr, error) {
+func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	want := d.BGP
-	if !same(allowed, d.Announce) {
-		want.Routes = only(d.BGP.Routes, allowed)
+	if !same(allowed, d.prefixes) {
+		want.Routes = routesTo(allowed, d.BGP.Routes, b.sent)
 	}
-	prefixes, err := b.server.Set(ctx, want)
-	err = undone(err)
-	if same(prefixes, b.prefixes) && same(allowed, b.allowed) {
-		return b.have, err
-	}
-	b.prefixes, b.allowed, b.have = prefixes, allowed, hosts(prefixes)
-	if slices.Equal(b.have, allowed) {
-		// The same slice, so that whoever compares need not look into it.
-		b.have = allowed
-	}
-	return b.have, err
+	b.sent = want.Routes
+	told, err := b.server.Set(ctx, want)
+	return told, undone(err)
 }
 
 // undone is err without what is wrong with the objects that people wrote: that
@@ -55,23 +44,18 @@ func undone(err error) error {
 	return errors.Join(rest...)
 }
 
-// only returns the routes to the addresses in allowed; both are sorted.
-func only(routes []bgp.Route, allowed []netip.Addr) []bgp.Route {
+// routesTo returns the routes to prefixes, from the first of the lists that has
+// one. All are sorted.
+func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
 	var out []bgp.Route
-	for _, r := range routes {
-		if _, ok := slices.BinarySearchFunc(allowed, r.Prefix.Addr(), netip.Addr.Compare); ok {
-			out = append(out, r)
+	for _, p := range prefixes {
+		for _, list := range lists {
+			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return comparePrefixes(r.Prefix, p) })
+			if ok {
+				out = append(out, list[i])
+				break
+			}
 		}
 	}
-	return out
-}
-
-// hosts returns the addresses of host routes, sorted.
-func hosts(prefixes []netip.Prefix) []netip.Addr {
-	out := make([]netip.Addr, len(prefixes))
-	for i, p := range prefixes {
-		out[i] = p.Addr()
-	}
-	slices.SortFunc(out, netip.Addr.Compare)
 	return out
 }

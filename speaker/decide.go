@@ -89,12 +89,12 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	for _, i := range changed {
 		was := next.Addresses[i]
 		is := v.decide(was.Addr, was.Pool, d.services(snap, i))
-		routes = routes || is.Announce != was.Announce
+		routes = routes || !slices.Equal(is.routes, was.routes)
 		checks = checks || !slices.Equal(is.checks, was.checks)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
 	if routes {
-		next.announce(v)
+		next.announce(v, d.last)
 	}
 	if checks {
 		next.check()
@@ -106,7 +106,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	d.index(snap)
 	next := &Desired{
-		Proxy: proxy.State{Node: v.node, Owned: v.owned, Clients: v.clients, SNAT: d.config.SNAT},
+		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
 		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, Sessions: v.sessions},
 		snap:  snap,
 		view:  v,
@@ -122,7 +122,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
-	next.announce(v)
+	next.announce(v, d.last)
 	next.check()
 	return next
 }
@@ -189,36 +189,60 @@ func find(snap *cluster.Snapshot, name cluster.Name) int {
 	return i
 }
 
-// announce fills in what BGP announces from the addresses.
-func (d *Desired) announce(v *view) {
-	d.Announce, d.BGP.Routes = make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
+// announce fills in what BGP announces from the addresses. What is equal to was,
+// which may be nil, is was's.
+func (d *Desired) announce(v *view, was *Desired) {
+	addrs, routes := make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
+	var aggregates []bgp.Route
 	for _, a := range d.Addresses {
 		if a.Announce {
-			d.Announce = append(d.Announce, a.Addr)
-			d.BGP.Routes = append(d.BGP.Routes, v.route(a.Addr))
+			addrs = append(addrs, a.Addr)
+		}
+		for _, r := range a.routes {
+			if r.Prefix.IsSingleIP() {
+				routes = append(routes, r)
+			} else {
+				aggregates = mergeRoute(aggregates, r)
+			}
 		}
 	}
+	for i := range aggregates {
+		aggregates[i] = v.narrowed(aggregates[i])
+	}
+	if len(aggregates) > 0 {
+		routes = append(routes, aggregates...)
+		slices.SortFunc(routes, func(a, b bgp.Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	}
+	if was == nil {
+		was = &Desired{}
+	}
+	d.Announce, d.aggregates = keep(was.Announce, addrs), keep(was.aggregates, prefixesOf(aggregates))
+	d.BGP.Routes, d.prefixes = keep(was.BGP.Routes, routes), keep(was.prefixes, prefixesOf(routes))
+	d.Proxy.Owned = keep(was.Proxy.Owned, with(v.owned, d.aggregates))
 }
 
-// keeping is d with more addresses announced; more is sorted.
-func (d *Desired) keeping(more []netip.Addr) *Desired {
+// keep is now, or was if that is equal.
+func keep[T comparable](was, now []T) []T {
+	if was != nil && slices.Equal(was, now) {
+		return was
+	}
+	return now
+}
+
+func prefixesOf(routes []bgp.Route) []netip.Prefix {
+	prefixes := make([]netip.Prefix, len(routes))
+	for i, r := range routes {
+		prefixes[i] = r.Prefix
+	}
+	return prefixes
+}
+
+// with adds to a list as merge returns it.
+func with(list, more []netip.Prefix) []netip.Prefix {
 	if len(more) == 0 {
-		return d
+		return list
 	}
-	k := *d
-	k.Announce, k.BGP.Routes = slices.Clone(d.Announce), slices.Clone(d.BGP.Routes)
-	for _, addr := range more {
-		if i, found := slices.BinarySearchFunc(k.Announce, addr, netip.Addr.Compare); !found {
-			k.Announce = slices.Insert(k.Announce, i, addr)
-			k.BGP.Routes = slices.Insert(k.BGP.Routes, i, d.view.route(addr))
-		}
-	}
-	return &k
-}
-
-// route is the host route to an address.
-func (v *view) route(addr netip.Addr) bgp.Route {
-	return bgp.Route{Prefix: netip.PrefixFrom(addr, addr.BitLen()), NextHop: v.nextHop(addr)}
+	return merge(slices.Concat(list, more))
 }
 
 // decide decides about one address, which the given Services hold, in the order
@@ -242,11 +266,11 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
 	away := awayOf(verdicts)
+	p := v.plan(a, services, verdicts, away)
 	for i, s := range services {
-		reasons, announce := v.explain(addr, s, verdicts[i], away)
-		a.Reasons = append(a.Reasons, reasons...)
-		a.Announce = a.Announce || announce
+		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p)...)
 	}
+	a.routes, a.Announce = p.routes, len(p.routes) > 0
 	a.Handover = away != nil && v.refusal == ""
 	return a
 }
@@ -275,11 +299,10 @@ func awayOf(verdicts []verdict) *verdict {
 	return &verdicts[i]
 }
 
-// explain gives the reasons for one Service of an address, and says whether it
-// speaks for announcing the address.
-func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *verdict) (reasons []cluster.Reason, announce bool) {
+// explain gives the reasons for one Service of an address that p announces.
+func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict, p plan) (reasons []cluster.Reason) {
 	reason := func(protocol string, code cluster.Code, format string, args ...any) {
-		reasons = append(reasons, cluster.Reason{VIP: addr, Service: s.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
+		reasons = append(reasons, cluster.Reason{VIP: a.Addr, Service: s.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
 	}
 	switch is.code {
 	case cluster.NoEndpoints:
@@ -297,11 +320,16 @@ func (v *view) explain(addr netip.Addr, s cluster.Service, is verdict, away *ver
 		reason("bgp", v.refusal, "not announced: %s", v.refusalMessage)
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
+	case len(p.routes) == 0:
+		_, why := v.advertised(a.Pool, s.Spec)
+		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
 	default:
-		reason("bgp", cluster.Announced, "announced to %s", v.toldOf(addr))
-		announce = true
+		reason("bgp", cluster.Announced, "%s", p.says(v))
+		for _, refused := range p.refused {
+			reason("bgp", cluster.AggregateRefused, "%s", refused)
+		}
 	}
-	return reasons, announce
+	return reasons
 }
 
 // disjoint returns those of more whose port nobody holds yet, and a reason for

@@ -26,6 +26,9 @@ type Desired struct {
 	Addresses []*Address
 	// Announce are the addresses that BGP's routes are for, sorted.
 	Announce []netip.Addr
+	// prefixes are BGP's routes', sorted, and aggregates those of them that are no
+	// single addresses.
+	prefixes, aggregates []netip.Prefix
 	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family.
 	Checks []healthcheck.Check
 
@@ -40,6 +43,7 @@ type Address struct {
 	Services []cluster.Name // who holds it, in the order of precedence
 	VIP      *proxy.VIP
 	Announce bool
+	routes   []bgp.Route // that announce it, sorted by prefix
 	// Handover says that this node does not announce the address because only
 	// other nodes have endpoints for it, which are about to if they do not yet.
 	Handover bool

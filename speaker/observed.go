@@ -46,6 +46,7 @@ type AddressStatus struct {
 	Services   []string       `json:"services"`
 	Ports      []string       `json:"ports,omitempty"`
 	Announced  bool           `json:"announced"`
+	Prefixes   []netip.Prefix `json:"prefixes,omitempty"` // that it is to be announced by
 	Programmed bool           `json:"programmed"`
 	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
 	Reasons    []ReasonStatus `json:"reasons,omitempty"`
@@ -143,6 +144,7 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	if left, ok := p.departed[a.Addr]; ok && !st.Announced && !a.Announce {
 		st.Lingering = &left.until
 	}
+	st.Prefixes = prefixesOf(a.routes)
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())
 	}
@@ -184,7 +186,7 @@ func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) c
 func (p *published) obstacle(addr netip.Addr, b bgp.Status) string {
 	for _, s := range b.Sessions {
 		for _, o := range s.Omissions {
-			if o.Prefix.Addr() == addr {
+			if o.Prefix.Contains(addr) {
 				return fmt.Sprintf("router %s cannot be told: %s", s.Name, o.Reason)
 			}
 		}

@@ -9,16 +9,19 @@ import (
 	"slices"
 	"time"
 
+	"go4.org/netipx"
+
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
 // An announcer tells the network which addresses this node has.
 type announcer interface {
-	// Set announces those addresses of d that are in allowed, and no others.
-	// allowed is sorted. It does as much as it can and returns what the network
-	// is told now, sorted, also when it returns an error.
-	Set(ctx context.Context, d *Desired, allowed []netip.Addr) (have []netip.Addr, err error)
+	// Set announces those routes of d whose prefixes are allowed, and goes on with
+	// those that are allowed and no longer d's; and no others. allowed is sorted. It
+	// does as much as it can and returns what the network is told now, sorted, also
+	// when it returns an error.
+	Set(ctx context.Context, d *Desired, allowed []netip.Prefix) (told []netip.Prefix, err error)
 }
 
 // A forwarder makes the kernel forward what the state says, in one transaction:
@@ -41,12 +44,19 @@ type pass struct {
 	// linger is how long an address is forwarded after it left the network.
 	linger time.Duration
 
-	// have is what the network is told, as the announcer last said.
-	have []netip.Addr
+	// told is what the network is told, as the announcer last said, and have are
+	// the addresses that are announced by it: those of asked that it covers, and
+	// those that it could not be made to forget.
+	told  []netip.Prefix
+	have  []netip.Addr
+	asked []netip.Addr
 	// departed are the addresses that have left the network and may still be
 	// asked for. An entry goes when its time is over or the address is announced
 	// again, not when it is wanted again: announcing it may fail.
 	departed map[netip.Addr]departure
+	// released are the aggregates that have left the network, and until when what
+	// is in them and nobody's is refused: until then somebody may send to it.
+	released map[netip.Prefix]time.Time
 	// handing are the addresses that are announced until then although they are
 	// no longer wanted, so that others can take over.
 	handing map[netip.Addr]time.Time
@@ -66,7 +76,7 @@ type departure struct {
 }
 
 func newPass(a announcer, f forwarder, linger time.Duration, log *slog.Logger) *pass {
-	return &pass{announcer: a, forwarder: f, linger: linger, departed: map[netip.Addr]departure{}, handing: map[netip.Addr]time.Time{}, log: log}
+	return &pass{announcer: a, forwarder: f, linger: linger, departed: map[netip.Addr]departure{}, released: map[netip.Prefix]time.Time{}, handing: map[netip.Addr]time.Time{}, log: log}
 }
 
 // adopt takes over addresses that an earlier process forwarded and may have
@@ -88,39 +98,49 @@ func (p *pass) settle(until time.Time) {
 	}
 }
 
+// A wish is what shall be announced: these prefixes, for these addresses. Both
+// are sorted.
+type wish struct {
+	prefixes []netip.Prefix
+	addrs    []netip.Addr
+}
+
 // run makes kernel and network match d as far as it can. trusted says that
 // nobody else touched the kernel's table since the last run: when it is false and
 // the forwarder fails, nothing is known to be forwarded, so everything is
 // withdrawn.
 func (p *pass) run(ctx context.Context, d *Desired, trusted bool) error {
-	keep := d.keeping(p.hand(d, time.Now()))
-	shrunk := p.shrink(ctx, keep)
+	want := p.hand(d, time.Now())
+	shrunk := p.shrink(ctx, d, want)
 	forwarded := p.forward(ctx, d)
 	switch {
 	case forwarded == nil:
-		return errors.Join(shrunk, p.announce(ctx, keep, keep.Announce))
-	case trusted || len(p.have) == 0:
+		return errors.Join(shrunk, p.announce(ctx, d, want))
+	case trusted || len(p.told) == 0:
 		// What is in the kernel is what was there, perhaps for other endpoints:
 		// good enough to go on announcing, not to begin. Before the first
 		// success no session is even opened.
 		return errors.Join(shrunk, forwarded)
 	default:
-		return errors.Join(shrunk, forwarded, p.announce(ctx, keep, nil))
+		return errors.Join(shrunk, forwarded, p.announce(ctx, d, wish{}))
 	}
 }
 
-// hand returns the addresses that stay announced for now although d does not
-// want it, sorted.
-func (p *pass) hand(d *Desired, now time.Time) []netip.Addr {
+// hand returns what d wants announced and, for now, those addresses that others
+// are about to take over.
+func (p *pass) hand(d *Desired, now time.Time) wish {
 	leaving := minus(p.have, d.Announce)
 	for a := range p.handing {
 		if _, still := slices.BinarySearchFunc(leaving, a, netip.Addr.Compare); !still {
 			delete(p.handing, a)
 		}
 	}
-	var keep []netip.Addr
+	var addrs []netip.Addr
+	var prefixes []netip.Prefix
 	for _, addr := range leaving {
-		if a := d.Address(addr); a == nil || !a.Handover {
+		host := netip.PrefixFrom(addr, addr.BitLen())
+		_, alone := slices.BinarySearchFunc(p.told, host, comparePrefixes)
+		if a := d.Address(addr); a == nil || !a.Handover || !alone {
 			continue
 		}
 		until, noticed := p.handing[addr]
@@ -129,10 +149,10 @@ func (p *pass) hand(d *Desired, now time.Time) []netip.Addr {
 			p.handing[addr] = until
 		}
 		if now.Before(until) {
-			keep = append(keep, addr)
+			addrs, prefixes = append(addrs, addr), append(prefixes, host)
 		}
 	}
-	return keep
+	return wish{union(d.prefixes, prefixes, comparePrefixes), union(d.Announce, addrs, netip.Addr.Compare)}
 }
 
 // next is when an address will have lingered or been handed over long enough,
@@ -146,6 +166,9 @@ func (p *pass) next(now time.Time) (at time.Time) {
 	for _, d := range p.departed {
 		sooner(d.until)
 	}
+	for _, until := range p.released {
+		sooner(until)
+	}
 	for _, until := range p.handing {
 		sooner(until)
 	}
@@ -154,30 +177,44 @@ func (p *pass) next(now time.Time) (at time.Time) {
 
 // shrink withdraws what is no longer wanted. It does nothing when all is: an
 // announcer that opens sessions shall do so with everything it has to say, not
-// with what was said before.
-func (p *pass) shrink(ctx context.Context, d *Desired) error {
-	keep := intersect(p.have, d.Announce)
-	if len(keep) == len(p.have) {
+// with what was said before. A prefix that nobody wants stays until another one
+// that does the same for one of its addresses is there.
+func (p *pass) shrink(ctx context.Context, d *Desired, want wish) error {
+	addrs := intersect(p.have, want.addrs)
+	stay := intersectFunc(p.told, want.prefixes, comparePrefixes)
+	bridged := minus(addrs, covered(addrs, stay))
+	for _, prefix := range minusFunc(p.told, stay, comparePrefixes) {
+		if slices.ContainsFunc(bridged, prefix.Contains) {
+			stay = union(stay, []netip.Prefix{prefix}, comparePrefixes)
+		}
+	}
+	if len(addrs) == len(p.have) && len(stay) == len(p.told) {
 		return nil
 	}
-	return p.announce(ctx, d, keep)
+	return p.announce(ctx, d, wish{stay, addrs})
 }
 
 // announce sets the announcer and notes who came and who left.
-func (p *pass) announce(ctx context.Context, d *Desired, allowed []netip.Addr) error {
-	have, err := p.announcer.Set(ctx, d, allowed)
+func (p *pass) announce(ctx context.Context, d *Desired, want wish) error {
+	told, err := p.announcer.Set(ctx, d, want.prefixes)
 	if err != nil {
 		err = fmt.Errorf("announce: %w", err)
 	}
-	if same(have, p.have) {
+	if same(told, p.told) && same(want.addrs, p.asked) {
 		return err
 	}
-	until := time.Now().Add(p.linger)
+	have := covered(want.addrs, told)
+	if stuck := minusFunc(told, want.prefixes, comparePrefixes); len(stuck) > 0 {
+		have = union(have, covered(minus(p.have, want.addrs), stuck), netip.Addr.Compare)
+	}
+	now := time.Now()
+	gone := minusFunc(p.told, told, comparePrefixes)
 	left, came := minus(p.have, have), minus(have, p.have)
 	for _, a := range left {
-		p.departed[a] = departure{until: until, owners: p.owners(d, a)}
+		p.departed[a] = departure{until: now.Add(p.linger), owners: p.owners(d, a)}
 	}
-	p.have = have
+	p.told, p.have, p.asked = told, have, want.addrs
+	p.release(gone, now)
 	p.tell(d, left, came)
 	if len(p.departed) > 0 {
 		for _, a := range have {
@@ -185,6 +222,27 @@ func (p *pass) announce(ctx context.Context, d *Desired, allowed []netip.Addr) e
 		}
 	}
 	return err
+}
+
+// release notes that prefixes have left the network. An address that had left
+// before, while an aggregate that contained it stayed, leaves only now.
+func (p *pass) release(gone []netip.Prefix, now time.Time) {
+	until := now.Add(p.linger)
+	for _, prefix := range p.told {
+		delete(p.released, prefix)
+	}
+	for _, prefix := range gone {
+		if prefix.IsSingleIP() {
+			continue
+		}
+		p.released[prefix] = until
+		for a, left := range p.departed {
+			if prefix.Contains(a) && now.Before(left.until) && left.until.Before(until) {
+				left.until = until
+				p.departed[a] = left
+			}
+		}
+	}
 }
 
 // tell logs a line for each change, and one for all when they are many.
@@ -220,6 +278,7 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 	now := time.Now()
 	state := d.Proxy
 	state.VIPs = p.overlay(d, p.extra(d, now))
+	state.Owned = with(state.Owned, p.attracted(d, now))
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
@@ -228,8 +287,30 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 			delete(p.departed, a)
 		}
 	}
+	for prefix, until := range p.released {
+		if !now.Before(until) {
+			delete(p.released, prefix)
+		}
+	}
 	p.last = d
 	return nil
+}
+
+// attracted are the aggregates whose traffic may still come although d does not
+// announce them.
+func (p *pass) attracted(d *Desired, now time.Time) []netip.Prefix {
+	var more []netip.Prefix
+	for _, prefix := range minusFunc(p.told, d.prefixes, comparePrefixes) {
+		if !prefix.IsSingleIP() {
+			more = append(more, prefix)
+		}
+	}
+	for prefix, until := range p.released {
+		if now.Before(until) {
+			more = append(more, prefix)
+		}
+	}
+	return more
 }
 
 // extra are the addresses that have to be forwarded although d does not announce
@@ -268,36 +349,72 @@ func (p *pass) overlay(d *Desired, extra []netip.Addr) []*proxy.VIP {
 	return vips
 }
 
-// intersect returns what is in both of two sorted sets.
-func intersect(a, b []netip.Addr) []netip.Addr {
+// covered returns those of addrs that are in one of prefixes; both are sorted. It
+// returns addrs itself if all are.
+func covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
+	var in []netip.Addr
+	var reach netip.Addr // the last address of all prefixes that begin before
+	for _, a := range addrs {
+		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
+			if last := netipx.PrefixLastIP(prefixes[0]); reach.Less(last) {
+				reach = last
+			}
+			prefixes = prefixes[1:]
+		}
+		if a.Compare(reach) <= 0 {
+			in = append(in, a)
+		}
+	}
+	if len(in) == len(addrs) {
+		return addrs
+	}
+	return in
+}
+
+// intersect returns what is in both of two sorted sets of addresses.
+func intersect(a, b []netip.Addr) []netip.Addr { return intersectFunc(a, b, netip.Addr.Compare) }
+
+// minus returns what is in a and not in b, both sorted sets of addresses.
+func minus(a, b []netip.Addr) []netip.Addr { return minusFunc(a, b, netip.Addr.Compare) }
+
+func intersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	if same(a, b) {
 		return a
 	}
-	both := make([]netip.Addr, 0, min(len(a), len(b)))
-	merged(a, b, func(addr netip.Addr, inA, inB bool) {
+	both := make([]T, 0, min(len(a), len(b)))
+	merged(a, b, compare, func(t T, inA, inB bool) {
 		if inA && inB {
-			both = append(both, addr)
+			both = append(both, t)
 		}
 	})
 	return both
 }
 
-// minus returns what is in a and not in b, both sorted sets.
-func minus(a, b []netip.Addr) []netip.Addr {
+func minusFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	if same(a, b) {
 		return nil
 	}
-	var only []netip.Addr
-	merged(a, b, func(addr netip.Addr, inA, inB bool) {
+	var only []T
+	merged(a, b, compare, func(t T, inA, inB bool) {
 		if inA && !inB {
-			only = append(only, addr)
+			only = append(only, t)
 		}
 	})
 	return only
 }
 
+// union returns what is in either of two sorted sets; a itself if b is empty.
+func union[T any](a, b []T, compare func(a, b T) int) []T {
+	if len(b) == 0 {
+		return a
+	}
+	either := make([]T, 0, len(a)+len(b))
+	merged(a, b, compare, func(t T, _, _ bool) { either = append(either, t) })
+	return either
+}
+
 // merged walks two sorted sets at once.
-func merged(a, b []netip.Addr, visit func(addr netip.Addr, inA, inB bool)) {
+func merged[T any](a, b []T, compare func(a, b T) int, visit func(t T, inA, inB bool)) {
 	for len(a) > 0 || len(b) > 0 {
 		order := 0
 		switch {
@@ -306,7 +423,7 @@ func merged(a, b []netip.Addr, visit func(addr netip.Addr, inA, inB bool)) {
 		case len(b) == 0:
 			order = -1
 		default:
-			order = a[0].Compare(b[0])
+			order = compare(a[0], b[0])
 		}
 		switch {
 		case order < 0:

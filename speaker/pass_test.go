@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -26,21 +27,27 @@ type trial struct {
 	pass    *pass
 	decider *Decider
 	desired *Desired
+	applied *Desired // that was forwarded last
 
 	kernel    map[netip.Addr]*proxy.VIP
-	network   map[netip.Addr]bool
-	left      map[netip.Addr]time.Time // when an address left the network
-	kept      map[netip.Addr]time.Time // since when one is announced only to be handed over
-	forwarded bool                     // the forwarder has succeeded once
-	intact    bool                     // nobody but us has touched the kernel
-	failing   bool                     // calls may fail now
-	failed    bool                     // one has, in this pass
+	owned     []netip.Prefix
+	network   map[netip.Prefix]bool
+	used      map[netip.Addr]bool        // what clients have come to use
+	before    map[netip.Addr]bool        // what they used before this pass
+	left      map[netip.Addr]time.Time   // when an address left the network
+	emptied   map[netip.Prefix]time.Time // when an aggregate did
+	kept      map[netip.Addr]time.Time   // since when one is announced only to be handed over
+	forwarded bool                       // the forwarder has succeeded once
+	intact    bool                       // nobody but us has touched the kernel
+	failing   bool                       // calls may fail now
+	failed    bool                       // one has, in this pass
 
 	violations []string
 }
 
 func newTrial(seed uint64) *trial {
-	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
+	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
+		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = NewDecider(Config{Node: "n1"})
 	t.pass = newPass((*trialNetwork)(t), (*trialKernel)(t), testLinger, slog.New(slog.DiscardHandler))
 	return t
@@ -74,10 +81,53 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	if err := want.Validate(); err != nil {
 		t.violate("invalid state: %v", err)
 	}
-	t.kernel, t.forwarded, t.intact = kernel, true, true
+	t.kernel, t.owned, t.forwarded, t.intact, t.applied = kernel, want.Owned, true, true, t.desired
+	t.observe()
 	t.check("forward")
 	t.checkBackends()
 	return nil
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// worldAddrs are those that Services may have, and those around them.
+func worldAddrs() (all []netip.Addr) {
+	for i := range 16 {
+		all = append(all, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
+	}
+	return all
+}
+
+// attracts says whether the network sends an address here, and whether by a route
+// that is for it: an aggregate that is wanted for others is not.
+func (t *trial) attracts(a netip.Addr) (any, own bool) {
+	_, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare)
+	for p := range t.network {
+		if !p.Contains(a) {
+			continue
+		}
+		_, forOthers := slices.BinarySearchFunc(t.desired.aggregates, p, comparePrefixes)
+		any, own = true, own || wanted || !forOthers
+	}
+	return any, own
+}
+
+// observe notes who is used and who is not any more. Clients use what is wanted,
+// announced and forwarded for that; they may go on until its last route is gone, or, where an
+// aggregate stays for others, until it is taken away.
+func (t *trial) observe() {
+	for _, a := range worldAddrs() {
+		_, own := t.attracts(a)
+		_, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare)
+		switch {
+		case own && wanted && t.applied == t.desired && t.kernel[a] != nil:
+			t.used[a] = true
+			delete(t.left, a)
+		case t.used[a] && !own:
+			delete(t.used, a)
+			t.left[a] = time.Now()
+		}
+	}
 }
 
 // check holds the kernel against I1 and I2.
@@ -85,9 +135,17 @@ func (t *trial) check(when string) {
 	if !t.intact {
 		return
 	}
-	for addr := range t.network {
+	for p := range t.network {
+		if p.IsSingleIP() && t.kernel[p.Addr()] == nil {
+			t.violate("I1, %s: %s is announced and not forwarded", when, p)
+		}
+		if !p.IsSingleIP() && !t.refuses(p) {
+			t.violate("I1, %s: %s is announced, and what is nobody's in it is not refused", when, p)
+		}
+	}
+	for addr := range t.used {
 		if t.kernel[addr] == nil {
-			t.violate("I1, %s: %s is announced and not forwarded", when, addr)
+			t.violate("I1, %s: %s is used and not forwarded", when, addr)
 		}
 	}
 	for addr, left := range t.left {
@@ -95,6 +153,16 @@ func (t *trial) check(when string) {
 			t.violate("I2, %s: %s left the network %s ago and is not forwarded", when, addr, time.Since(left))
 		}
 	}
+	for p, left := range t.emptied {
+		if time.Since(left) < testLinger && !t.refuses(p) {
+			t.violate("I2, %s: %s left the network %s ago and what is nobody's in it is not refused", when, p, time.Since(left))
+		}
+	}
+}
+
+// refuses says whether the kernel refuses what is in p and no VIP.
+func (t *trial) refuses(p netip.Prefix) bool {
+	return slices.ContainsFunc(t.owned, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
 }
 
 // checkBackends: who is still sent here is answered if anybody can answer, and
@@ -110,7 +178,7 @@ func (t *trial) checkBackends() {
 		}
 	}
 	for addr, vip := range t.kernel {
-		sent := t.network[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger
+		sent := t.network[host(addr)] || t.used[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger
 		for _, f := range vip.Frontends {
 			if sent && len(f.External.Backends) == 0 && len(f.Internal.Backends) > 0 {
 				t.violate("forward: %s is asked for here and answers nobody, though %v could", addr, f.Internal.Backends)
@@ -128,48 +196,82 @@ func (t *trial) checkBackends() {
 // other, and may give up in between.
 type trialNetwork trial
 
-func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Addr) ([]netip.Addr, error) {
+func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	t := (*trial)(n)
 	if !t.forwarded {
 		t.violate("sessions are opened before anything is forwarded")
 	}
 	var err error
-	for i := range 256 {
-		addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})
-		_, want := slices.BinarySearchFunc(allowed, addr, netip.Addr.Compare)
-		if want == t.network[addr] {
+	for _, p := range allowed {
+		_, known := slices.BinarySearchFunc(d.prefixes, p, comparePrefixes)
+		switch {
+		case t.network[p]:
+		case !known:
+			t.violate("announce: %s is to stay and is not there", p)
+		case t.fails():
+			err = errors.New("no")
+		default:
+			t.arrive(p)
+		}
+	}
+	for _, p := range t.told() {
+		if _, stays := slices.BinarySearchFunc(allowed, p, comparePrefixes); stays {
 			continue
 		}
 		if t.fails() {
 			err = errors.New("no")
 			continue
 		}
-		if want {
-			t.arrive(addr)
-		} else {
-			delete(t.network, addr)
-			t.left[addr] = time.Now()
-		}
+		t.leave(p)
 	}
 	t.check("announce")
-	return t.announced(), err
+	return t.told(), err
 }
 
-func (t *trial) arrive(addr netip.Addr) {
-	t.network[addr] = true
-	delete(t.left, addr)
-	vip := t.kernel[addr]
-	if vip == nil || !slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 }) {
-		t.violate("announce: %s is announced and cannot answer", addr)
+func (t *trial) arrive(p netip.Prefix) {
+	t.network[p] = true
+	delete(t.emptied, p)
+	t.observe()
+	answers := func(a netip.Addr) bool {
+		vip := t.kernel[a]
+		return p.Contains(a) && vip != nil && slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
+	}
+	if !slices.ContainsFunc(t.desired.Announce, answers) {
+		t.violate("announce: %s is announced and cannot answer", p)
 	}
 }
 
-func (t *trial) announced() []netip.Addr {
-	var have []netip.Addr
-	for addr := range t.network {
-		have = append(have, addr)
+// leave also begins the time anew of those that a route of others had kept
+// reachable.
+func (t *trial) leave(p netip.Prefix) {
+	delete(t.network, p)
+	if !p.IsSingleIP() {
+		t.emptied[p] = time.Now()
 	}
-	slices.SortFunc(have, netip.Addr.Compare)
+	t.observe()
+	for a := range t.before {
+		if _, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare); wanted && !t.used[a] && !t.failed && t.intact {
+			t.violate("announce: %s is wanted and loses %s, its last route", a, p)
+		}
+	}
+	for a, left := range t.left {
+		if p.Contains(a) && time.Since(left) < testLinger {
+			t.left[a] = time.Now()
+		}
+	}
+}
+
+func (t *trial) told() []netip.Prefix {
+	return slices.SortedFunc(maps.Keys(t.network), comparePrefixes)
+}
+
+// announced are the addresses that are.
+func (t *trial) announced() (have []netip.Addr) {
+	for _, a := range worldAddrs() {
+		if _, own := t.attracts(a); own {
+			have = append(have, a)
+		}
+	}
 	return have
 }
 
@@ -188,7 +290,9 @@ func (t *trial) steps(n int, run runner) {
 		}
 		t.failing, t.failed = t.IntN(3) == 0, false
 		trusted := t.intact
+		t.before = maps.Clone(t.used)
 		t.desired = t.decider.Decide(t.snapshot())
+		t.observe()
 		err := run(t.pass, context.Background(), t.desired, trusted)
 		t.after(err)
 	}
@@ -199,20 +303,38 @@ func (t *trial) after(err error) {
 	if t.failed != (err != nil) {
 		t.violate("after: failed %v, error %v", t.failed, err)
 	}
-	if !slices.Equal(t.pass.have, t.announced()) {
-		t.violate("after: have %v, but the network is told %v", t.pass.have, t.announced())
+	if !slices.Equal(t.pass.told, t.told()) {
+		t.violate("after: told %v, but the network is told %v", t.pass.told, t.told())
 	}
-	t.checkHandover(minus(t.announced(), t.desired.Announce))
+	var alone []netip.Addr
+	for _, p := range minusFunc(t.told(), t.desired.prefixes, comparePrefixes) {
+		if p.IsSingleIP() {
+			alone = append(alone, p.Addr())
+		} else if !t.failed {
+			t.violate("after: %s is announced and not wanted", p)
+		}
+	}
+	t.checkHandover(alone)
 	if t.failed {
 		return
 	}
-	for _, addr := range minus(t.desired.Announce, t.announced()) {
-		t.violate("after: %s is not announced", addr)
+	if want := union(t.desired.Announce, alone, netip.Addr.Compare); !slices.Equal(t.pass.have, want) {
+		t.violate("after: announced %v, want %v", t.pass.have, want)
+	}
+	for _, p := range minusFunc(t.desired.prefixes, t.told(), comparePrefixes) {
+		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
 		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) {
 			t.violate("after: %s is forwarded for no reason", addr)
+		}
+	}
+	for _, a := range worldAddrs() {
+		lingers := func(p netip.Prefix) bool { return p.Contains(a) && time.Since(t.emptied[p]) < testLinger }
+		_, attracted := slices.BinarySearchFunc(covered([]netip.Addr{a}, t.told()), a, netip.Addr.Compare)
+		if t.refuses(host(a)) && !t.pools[0].Contains(a) && !attracted && !slices.ContainsFunc(slices.Collect(maps.Keys(t.emptied)), lingers) {
+			t.violate("after: %s is refused for no reason", a)
 		}
 	}
 }
@@ -273,14 +395,15 @@ func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
 func TestPassMutantsAreCaught(t *testing.T) {
 	mutants := map[string]runner{
 		"announces before it forwards": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			return errors.Join(p.shrink(ctx, d), p.announce(ctx, d, d.Announce), p.forward(ctx, d))
+			return errors.Join(p.shrink(ctx, d, p.hand(d, time.Now())), p.announce(ctx, d, p.hand(d, time.Now())), p.forward(ctx, d))
 		},
 		"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
 			p.forwarder.Set(ctx, d.Proxy)
 			return p.run(ctx, d, true)
 		},
 		"announces what it could not program": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			return errors.Join(p.shrink(ctx, d), p.forward(ctx, d), p.announce(ctx, d, d.Announce))
+			want := p.hand(d, time.Now())
+			return errors.Join(p.shrink(ctx, d, want), p.forward(ctx, d), p.announce(ctx, d, want))
 		},
 		"does not linger": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
 			p.linger = 0
@@ -297,18 +420,19 @@ func TestPassMutantsAreCaught(t *testing.T) {
 			return p.run(ctx, d, trusted)
 		},
 		"believes that a failed withdrawal succeeded": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			p.have = intersect(p.have, d.Announce)
+			p.have, p.told = intersect(p.have, d.Announce), intersectFunc(p.told, d.prefixes, comparePrefixes)
 			return p.run(ctx, d, trusted)
 		},
 		"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			shrunk := p.shrink(ctx, d)
+			want := p.hand(d, time.Now())
+			shrunk := p.shrink(ctx, d, want)
 			if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
 				return errors.Join(shrunk, err)
 			}
-			return errors.Join(shrunk, p.announce(ctx, d, d.Announce))
+			return errors.Join(shrunk, p.announce(ctx, d, want))
 		},
 		"opens sessions at once": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			return errors.Join(p.announce(ctx, d, nil), p.run(ctx, d, trusted))
+			return errors.Join(p.announce(ctx, d, wish{}), p.run(ctx, d, trusted))
 		},
 		"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
 			stale := *d
@@ -318,6 +442,26 @@ func TestPassMutantsAreCaught(t *testing.T) {
 			}
 			return p.run(ctx, &stale, trusted)
 		},
+	}
+	for name, run := range map[string]runner{
+		"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			careless := *d
+			careless.Proxy.Owned = d.view.owned
+			return p.run(ctx, &careless, trusted)
+		},
+		"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			clear(p.released)
+			return p.run(ctx, d, trusted)
+		},
+		"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			stay := intersectFunc(p.told, d.prefixes, comparePrefixes)
+			if len(stay) == len(p.told) {
+				return p.run(ctx, d, trusted)
+			}
+			return errors.Join(p.announce(ctx, d, wish{stay, intersect(p.have, d.Announce)}), p.run(ctx, d, trusted))
+		},
+	} {
+		mutants[name] = run
 	}
 	for name, run := range mutants {
 		t.Run(name, func(t *testing.T) {
@@ -340,6 +484,7 @@ func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
 			trial.steps(10, (*pass).run)
 			trial.failing = false
 			trial.desired = trial.decider.Decide(trial.snapshot())
+			trial.observe()
 			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
 				t.Fatal(err)
 			}
@@ -370,7 +515,8 @@ func TestPassAdopts(t *testing.T) {
 		trial.pass.adopt([]netip.Addr{old}, time.Now().Add(35*time.Second))
 		pass := func() bool {
 			t.Helper()
-			if err := trial.pass.run(t.Context(), trial.decider.Decide(trial.snapshot()), true); err != nil {
+			trial.desired = trial.decider.Decide(trial.snapshot())
+			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
 				t.Fatal(err)
 			}
 			return trial.kernel[old] != nil
@@ -435,13 +581,14 @@ func TestPassHandsOver(t *testing.T) {
 		}
 		observe := func() (announced bool, answers int) {
 			t.Helper()
-			if err := trial.pass.run(t.Context(), trial.decider.Decide(trial.snapshot()), true); err != nil {
+			trial.desired = trial.decider.Decide(trial.snapshot())
+			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
 				t.Fatal(err)
 			}
 			if kernel := trial.kernel[vip]; kernel != nil {
 				answers = len(kernel.Frontends[0].External.Backends)
 			}
-			return trial.network[vip], answers
+			return trial.network[host(vip)], answers
 		}
 		expect := func(when string, announced bool, answers int) {
 			t.Helper()

@@ -302,7 +302,7 @@ func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired) {
 // silent is d without any announcement.
 func (d *Desired) silent() *Desired {
 	q := *d
-	q.Announce, q.BGP.Routes = nil, nil
+	q.Announce, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil
 	return &q
 }
 

@@ -57,6 +57,8 @@ type view struct {
 	unsigned []string  // peers that wait for their password
 	told     [2]string // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
+	others []other // networks that no aggregate may contain
+
 	next4, next6 netip.Addr
 
 	// refusal is why this node announces nothing, empty when it may.
@@ -69,15 +71,18 @@ type view struct {
 
 	fromPeers []*cluster.Peer
 	fromPools []*cluster.Pool
+	// fromAdverts are the cluster's, also those that do not select this node.
+	fromAdverts []*cluster.Advertisement
 }
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == node(snap, c.Node) && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools)
+	return v.self == node(snap, c.Node) && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+		slices.Equal(v.fromAdverts, snap.Advertisements)
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {
-	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools}
+	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements}
 	v.owned = owned(snap.Pools)
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {
@@ -87,6 +92,7 @@ func look(c Config, snap *cluster.Snapshot) *view {
 		}
 	}
 	v.lookAtPeers(snap.Peers)
+	v.lookAtOthers(snap.Peers)
 	v.refusal, v.refusalMessage = v.refuse(len(snap.Peers))
 	return v
 }
@@ -107,7 +113,7 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 		}
 		v.sessions = append(v.sessions, session(p))
 	}
-	v.told = [2]string{v.tell(netip.Addr.Is4), v.tell(netip.Addr.Is6)}
+	v.told = [2]string{v.tell(netip.Addr.Is4, ""), v.tell(netip.Addr.Is6, "")}
 	v.routerID = routerID(v.node, v.next4)
 }
 
@@ -157,11 +163,11 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 	}
 }
 
-// nextHop is where routers shall send traffic for addr when no session is of its
-// own address family. Where there is one, its source address serves: on a node
+// nextHop is where routers shall send traffic for addr when no session of peers is
+// of its own address family. Where there is one, its source address serves: on a node
 // with several networks that is the one the router can reach.
-func (v *view) nextHop(addr netip.Addr) netip.Addr {
-	if slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return s.PeerAddress.Is4() == addr.Is4() }) {
+func (v *view) nextHop(addr netip.Addr, peers bgp.Peers) netip.Addr {
+	if slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return s.PeerAddress.Is4() == addr.Is4() && peers.Has(s.Name) }) {
 		return netip.Addr{}
 	}
 	if addr.Is4() {
@@ -170,11 +176,14 @@ func (v *view) nextHop(addr netip.Addr) netip.Addr {
 	return v.next6
 }
 
-// tell names the routers that are told addresses of a family: those with a
-// session of their own for it, else all.
-func (v *view) tell(is func(netip.Addr) bool) string {
+// tell names the routers of peers that are told addresses of a family: those with
+// a session of their own for it, else all.
+func (v *view) tell(is func(netip.Addr) bool, peers bgp.Peers) string {
 	var own, all []string
 	for _, s := range v.sessions {
+		if !peers.Has(s.Name) {
+			continue
+		}
 		all = append(all, s.Name)
 		if is(s.PeerAddress) {
 			own = append(own, s.Name)
@@ -186,12 +195,19 @@ func (v *view) tell(is func(netip.Addr) bool) string {
 	return enumerate(all)
 }
 
-// toldOf names the routers that are told addr.
-func (v *view) toldOf(addr netip.Addr) string {
-	if addr.Is4() {
+// toldOf names the routers that are told r.
+func (v *view) toldOf(r bgp.Route) string {
+	is4 := r.Prefix.Addr().Is4()
+	switch {
+	case r.Peers != "" && is4:
+		return v.tell(netip.Addr.Is4, r.Peers)
+	case r.Peers != "":
+		return v.tell(netip.Addr.Is6, r.Peers)
+	case is4:
 		return v.told[0]
+	default:
+		return v.told[1]
 	}
-	return v.told[1]
 }
 
 func node(snap *cluster.Snapshot, name string) *cluster.Node {

@@ -21,6 +21,7 @@ type world struct {
 	nodes       []*cluster.Node
 	peers       []*cluster.Peer
 	pools       []*cluster.Pool
+	adverts     []*cluster.Advertisement
 	assignments []cluster.Assignment
 }
 
@@ -36,7 +37,7 @@ func newWorld(seed uint64) *world {
 	for _, name := range worldNodes {
 		w.nodes = append(w.nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
-	w.pools = []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.255")}}}
+	w.pools = []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
 	w.peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
 	for range worldServices {
 		w.step()
@@ -48,7 +49,7 @@ func newWorld(seed uint64) *world {
 func (w *world) snapshot() *cluster.Snapshot {
 	return &cluster.Snapshot{
 		Services: slices.Clone(w.services), Nodes: slices.Clone(w.nodes), Pools: slices.Clone(w.pools),
-		Peers: slices.Clone(w.peers), Assignments: w.assignments,
+		Peers: slices.Clone(w.peers), Advertisements: slices.Clone(w.adverts), Assignments: w.assignments,
 	}
 }
 
@@ -69,8 +70,24 @@ func (w *world) step() {
 		if w.IntN(4) > 0 {
 			w.peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
 		}
+	case n < 8:
+		w.advertise()
 	case len(w.services) > 0:
 		w.endpoints(w.IntN(len(w.services)))
+	}
+}
+
+// advertise has addresses announced otherwise: by aggregates that reach beyond the
+// pool, that contain one another or come and go, in part or not at all.
+func (w *world) advertise() {
+	w.adverts = nil
+	for i := range w.IntN(3) {
+		a := &cluster.Advertisement{Name: fmt.Sprintf("a%d", i), Length4: 28 + w.IntN(5), Length6: 128,
+			ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+		if w.IntN(3) == 0 {
+			a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+		}
+		w.adverts = append(w.adverts, a)
 	}
 }
 
@@ -86,6 +103,9 @@ func (w *world) toggleService(n int) {
 	spec := &cluster.Spec{
 		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
 		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+	}
+	if w.IntN(2) == 0 {
+		spec.Labels = labels.Set{"tier": "gold"}
 	}
 	if w.IntN(2) == 0 {
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal

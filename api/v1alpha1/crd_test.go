@@ -237,6 +237,21 @@ func TestBGPPeerCRD(t *testing.T) {
 	})
 }
 
+func TestBGPAdvertisementCRD(t *testing.T) {
+	loadCRD(t, "bgpadvertisements").run(t, []specTest{
+		{`{}`, ""},
+		{`{pools: [lan, wan], peers: [tor1], aggregationLength: 0, aggregationLengthV6: 0}`, ""},
+		{`{serviceSelector: {matchLabels: {a: b}}, nodeSelector: {}, aggregationLength: 32, aggregationLengthV6: 128}`, ""},
+		{`{pools: []}`, "at least 1 items"},
+		{`{pools: ["192.0.2.0/24"]}`, "must be the name of an AddressPool"},
+		{`{peers: [Tor1]}`, "must be the name of a BGPPeer"},
+		{`{aggregationLength: 33}`, "less than or equal to 32"},
+		{`{aggregationLength: -1}`, "greater than or equal to 0"},
+		{`{aggregationLengthV6: 129}`, "less than or equal to 128"},
+		{`{aggregationLength: "24"}`, "must be of type integer"},
+	})
+}
+
 func TestDefaults(t *testing.T) {
 	pool, _ := loadCRD(t, "addresspools").check(t, `{addresses: [192.0.2.0/26]}`)
 	if got := pool["spec"].(map[string]any)["allocation"]; got != "Automatic" {
@@ -254,7 +269,7 @@ func TestDefaults(t *testing.T) {
 
 // The samples are what a newcomer applies first: the API server must take them.
 func TestSamplesPassTheCRDs(t *testing.T) {
-	for name, plural := range map[string]string{"pool.yaml": "addresspools", "peer.yaml": "bgppeers"} {
+	for name, plural := range map[string]string{"pool.yaml": "addresspools", "peer.yaml": "bgppeers", "advertisement.yaml": "bgpadvertisements"} {
 		b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "samples", name))
 		if err != nil {
 			t.Fatal(err)
@@ -278,7 +293,7 @@ func TestScheme(t *testing.T) {
 	if err := AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"AddressClaim", "AddressClaimList", "AddressPool", "AddressPoolList", "BGPPeer", "BGPPeerList"} {
+	for _, kind := range []string{"AddressClaim", "AddressClaimList", "AddressPool", "AddressPoolList", "BGPAdvertisement", "BGPAdvertisementList", "BGPPeer", "BGPPeerList"} {
 		if !s.Recognizes(GroupVersion.WithKind(kind)) {
 			t.Errorf("the scheme does not know %s", kind)
 		}

@@ -18,6 +18,7 @@ func addKnownTypes(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&AddressClaim{}, &AddressClaimList{},
 		&AddressPool{}, &AddressPoolList{},
+		&BGPAdvertisement{}, &BGPAdvertisementList{},
 		&BGPPeer{}, &BGPPeerList{},
 		&SpeakerStatus{}, &SpeakerStatusList{},
 	)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -92,11 +94,14 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 func announced(a speaker.AddressStatus) string {
 	var why []string
 	for _, r := range a.Reasons {
-		if r.Protocol == "bgp" && r.Code != cluster.Announced {
+		if r.Protocol == "bgp" && r.Code != cluster.Announced && r.Code != cluster.AggregateRefused {
 			why = append(why, strings.TrimPrefix(r.Message, "not announced: "))
 		}
 	}
-	if len(why) == 0 {
+	switch aggregates := slices.DeleteFunc(slices.Clone(a.Prefixes), netip.Prefix.IsSingleIP); {
+	case len(why) == 0 && a.Announced && len(aggregates) > 0:
+		return fmt.Sprintf("yes, in %s", strings.Trim(fmt.Sprint(aggregates), "[]"))
+	case len(why) == 0:
 		return yes(a.Announced)
 	}
 	return "no: " + strings.Join(why, "; ")

@@ -24,6 +24,12 @@ spec: {addresses: [192.0.2.0/24], allocation: Sometimes}`, "supported values"},
 		{head + `BGPPeer
 metadata: {name: r}
 spec: {peerAddress: 192.0.2.256, peerASN: 64512, myASN: 64513}`, "peerAddress"},
+		{head + `BGPAdvertisement
+metadata: {name: r}
+spec: {pools: [lan, lan]}`, "Duplicate value"},
+		{head + `BGPAdvertisement
+metadata: {name: r}
+spec: {aggregationLength: 33}`, "less than or equal to 32"},
 		{head + `AddressClaim
 metadata: {name: 192.0.2.1}
 spec: {address: 192.0.2.2}`, "metadata.name must be spec.address"},

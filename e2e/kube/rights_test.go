@@ -46,6 +46,7 @@ create events.events.k8s.io
 create speakerstatuses.fanfare.io
 list addressclaims.fanfare.io
 list addresspools.fanfare.io
+list bgpadvertisements.fanfare.io
 list bgppeers.fanfare.io
 list endpointslices.discovery.k8s.io
 list nodes
@@ -55,6 +56,7 @@ patch events.events.k8s.io
 patch speakerstatuses.fanfare.io
 watch addressclaims.fanfare.io
 watch addresspools.fanfare.io
+watch bgpadvertisements.fanfare.io
 watch bgppeers.fanfare.io
 watch endpointslices.discovery.k8s.io
 watch nodes

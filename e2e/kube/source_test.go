@@ -33,6 +33,7 @@ var kinds = []schema.GroupVersionKind{
 	v1alpha1.GroupVersion.WithKind("AddressPool"),
 	v1alpha1.GroupVersion.WithKind("BGPPeer"),
 	v1alpha1.GroupVersion.WithKind("AddressClaim"),
+	v1alpha1.GroupVersion.WithKind("BGPAdvertisement"),
 }
 
 // shop stays when the test ends: a namespace takes seconds to go, and cannot be
@@ -64,6 +65,11 @@ apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
 metadata: {name: tor1}
 spec: {peerAddress: 192.168.0.254, peerASN: 64512, myASN: 64513, holdTime: 9s, nodeSelector: {matchLabels: {rack: a}}}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: lan}
+spec: {pools: [lan], peers: [tor1], serviceSelector: {matchLabels: {a: b}}, aggregationLength: 26, aggregationLengthV6: 112}
 ---
 apiVersion: v1
 kind: Service

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
 	"golang.org/x/sys/unix"
 )
 
@@ -120,11 +121,16 @@ func (r *Router) stop(sig syscall.Signal) error {
 // NextHops returns the nodes that the router's kernel sends an address's packets
 // to, sorted; none if it has no route.
 func (r *Router) NextHops(vip netip.Addr) ([]string, error) {
+	return r.Via(netip.PrefixFrom(vip, vip.BitLen()))
+}
+
+// Via returns the nodes of the route to exactly this prefix; none if there is none.
+func (r *Router) Via(prefix netip.Prefix) ([]string, error) {
 	family := netlink.FAMILY_V4
-	if vip.Is6() {
+	if prefix.Addr().Is6() {
 		family = netlink.FAMILY_V6
 	}
-	filter := &netlink.Route{Dst: netlink.NewIPNet(vip.AsSlice()), Table: unix.RT_TABLE_MAIN}
+	filter := &netlink.Route{Dst: netipx.PrefixIPNet(prefix), Table: unix.RT_TABLE_MAIN}
 	routes, err := r.kernel.RouteListFiltered(family, filter, netlink.RT_FILTER_DST|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return nil, fmt.Errorf("routes of %s: %w", r.Name, err)
@@ -140,8 +146,14 @@ func (r *Router) NextHops(vip netip.Addr) ([]string, error) {
 // AwaitNextHops waits until the router's kernel sends an address's packets to
 // exactly these nodes.
 func (r *Router) AwaitNextHops(ctx context.Context, limit time.Duration, vip netip.Addr, want ...string) error {
-	return Await(ctx, limit, fmt.Sprintf("%s via %v in the router's kernel", vip, want), func() error {
-		got, err := r.NextHops(vip)
+	return r.AwaitVia(ctx, limit, netip.PrefixFrom(vip, vip.BitLen()), want...)
+}
+
+// AwaitVia waits until the router's kernel has a route to exactly this prefix by
+// exactly these nodes.
+func (r *Router) AwaitVia(ctx context.Context, limit time.Duration, prefix netip.Prefix, want ...string) error {
+	return Await(ctx, limit, fmt.Sprintf("%s via %v in the router's kernel", prefix, want), func() error {
+		got, err := r.Via(prefix)
 		if err == nil && !slices.Equal(got, want) {
 			err = fmt.Errorf("it is via %v", got)
 		}

@@ -26,7 +26,7 @@ type Options struct {
 	// what happens.
 	NodeName string
 	// What is not needed is not watched, and its part of snapshots stays empty.
-	SkipNodes, SkipEndpointSlices, SkipClaims bool
+	SkipNodes, SkipEndpointSlices, SkipClaims, SkipAdvertisements bool
 	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
 	SkipSecrets bool
 
@@ -78,7 +78,7 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 	}
 	s := a.Snapshot()
 	a.log.Info("API server read", "host", cfg.Host, "services", len(s.Services), "nodes", len(s.Nodes), "pools", len(s.Pools),
-		"peers", len(s.Peers), "claims", len(s.Claims), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
+		"peers", len(s.Peers), "advertisements", len(s.Advertisements), "claims", len(s.Claims), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
 	return a, nil
 }
 
@@ -125,6 +125,9 @@ func (a *API) start(ctx context.Context, o Options) error {
 	}
 	if !o.SkipSecrets {
 		errs = append(errs, start(ctx, a, secrets, trimSecret))
+	}
+	if !o.SkipAdvertisements {
+		errs = append(errs, start(ctx, a, advertisements, trimOurs[*v1alpha1.BGPAdvertisement]))
 	}
 	if !o.SkipClaims {
 		errs = append(errs, start(ctx, a, claims, trimOurs[*v1alpha1.AddressClaim]))

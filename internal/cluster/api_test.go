@@ -37,7 +37,7 @@ func newClaim(addr string, holders ...string) *v1alpha1.AddressClaim {
 
 // opaque says how to compare what cmp cannot look into.
 var opaque = []gocmp.Option{
-	gocmp.FilterPath(func(p gocmp.Path) bool { return p.Last().String() != ".NodeSelector" }, cmpopts.EquateEmpty()),
+	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), "Selector") }, cmpopts.EquateEmpty()),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
@@ -63,7 +63,7 @@ func differs(want *Snapshot) func(*Snapshot) string {
 func ordinary() []object {
 	return []object{
 		newService("a", "192.0.2.1"), newService("b"), newSlice("a1", "a", "10.0.0.1"), newSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
-		newNode("n1"), newNode("n2"), newPool("lan", "192.0.2.0/24"), newPeer("tor", "10.0.0.254"), newClaim("192.0.2.1", "a"),
+		newNode("n1"), newNode("n2"), newPool("lan", "192.0.2.0/24"), newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
 	}
 }
 
@@ -341,6 +341,27 @@ func TestAPIMissingCRD(t *testing.T) {
 	awaitAPI(t, a, differs(Parse(s.all()...)))
 }
 
+// A speaker that is newer than the CRDs and the roles announces as it did before
+// there were advertisements, says what is missing, and reads them as soon as it can.
+func TestAPIWithoutAdvertisements(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "bgpadvertisements"}, "", fmt.Errorf("no role"))
+	for want, refusal := range map[string]*apierrors.StatusError{
+		"apply manifests/crds/fanfare.io_bgpadvertisements.yaml": notFound("bgpadvertisements"),
+		"bgpadvertisements.fanfare.io cannot be read since":      forbidden,
+	} {
+		s := newAPIServer(t, ordinary()...)
+		s.refuse("bgpadvertisements", refusal)
+		a := s.open(Options{})
+		snap := a.Snapshot()
+		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].String(), want) {
+			t.Errorf("problems %v, want %q", snap.Problems, want)
+		}
+		s.refuse("bgpadvertisements", nil)
+		s.set(newAdvertisement("later", 16))
+		awaitAPI(t, a, differs(Parse(s.all()...)))
+	}
+}
+
 // The CRD may also go while we watch. All pools have gone with it.
 func TestAPILostCRD(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
@@ -363,13 +384,13 @@ func TestAPILostCRD(t *testing.T) {
 // What is not needed is not asked for.
 func TestAPIOptions(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
-	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipClaims: true})
+	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipClaims: true, SkipAdvertisements: true})
 	s.set(newNode("n1"), newSlice("b1", "b", "10.0.0.9"), newService("later"))
 	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
 	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil || len(snap.Claims) != 0 {
 		t.Errorf("watched too much:\n%s", render(snap))
 	}
-	if s.asked("stream endpointslices") != 0 || s.asked("stream addressclaims") != 0 {
+	if s.asked("stream endpointslices") != 0 || s.asked("stream addressclaims") != 0 || s.asked("stream bgpadvertisements") != 0 {
 		t.Error("asked for what is not needed")
 	}
 	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 1 {

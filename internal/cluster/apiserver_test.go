@@ -62,13 +62,14 @@ type apiEvent struct {
 
 // served are the kinds, by resource.
 var served = map[string]schema.GroupVersionKind{
-	"services":       {Version: "v1", Kind: "Service"},
-	"secrets":        {Version: "v1", Kind: "Secret"},
-	"nodes":          {Version: "v1", Kind: "Node"},
-	"endpointslices": {Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"},
-	"addresspools":   v1alpha1.GroupVersion.WithKind("AddressPool"),
-	"bgppeers":       v1alpha1.GroupVersion.WithKind("BGPPeer"),
-	"addressclaims":  v1alpha1.GroupVersion.WithKind("AddressClaim"),
+	"services":          {Version: "v1", Kind: "Service"},
+	"secrets":           {Version: "v1", Kind: "Secret"},
+	"nodes":             {Version: "v1", Kind: "Node"},
+	"endpointslices":    {Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"},
+	"addresspools":      v1alpha1.GroupVersion.WithKind("AddressPool"),
+	"bgppeers":          v1alpha1.GroupVersion.WithKind("BGPPeer"),
+	"addressclaims":     v1alpha1.GroupVersion.WithKind("AddressClaim"),
+	"bgpadvertisements": v1alpha1.GroupVersion.WithKind("BGPAdvertisement"),
 }
 
 func newAPIServer(t testing.TB, objects ...object) *apiServer {

@@ -42,6 +42,8 @@ func KeyOf(obj runtime.Object) (k Key, ok bool) {
 		return Key{"AddressPool", Name{Name: o.Name}}, true
 	case *v1alpha1.BGPPeer:
 		return Key{"BGPPeer", Name{Name: o.Name}}, true
+	case *v1alpha1.BGPAdvertisement:
+		return Key{"BGPAdvertisement", Name{Name: o.Name}}, true
 	case *v1alpha1.AddressClaim:
 		return Key{"AddressClaim", Name{Name: o.Name}}, true
 	}
@@ -68,6 +70,7 @@ type Builder struct {
 	nodes     map[string]*Node
 	pools     map[string]*Pool // also those that admit refuses
 	peers     map[string]*Peer
+	adverts   map[string]*Advertisement
 	claims    map[string]*Claim   // by the object's name
 	secrets   map[string]Password // by name; those that are gone stay while a peer needs them
 	// secretsGone are those whose Secret is not there, or has none.
@@ -85,6 +88,7 @@ type Builder struct {
 	nodesChanged  bool
 	poolsChanged  bool
 	peersChanged  bool
+	advertised    bool // the advertisements
 	problemsMoved bool
 	last          *Snapshot
 }
@@ -99,6 +103,7 @@ func NewBuilder() *Builder {
 		nodes:     map[string]*Node{},
 		pools:     map[string]*Pool{},
 		peers:     map[string]*Peer{},
+		adverts:   map[string]*Advertisement{},
 		claims:    map[string]*Claim{},
 		secrets:   map[string]Password{},
 
@@ -116,10 +121,10 @@ func NewBuilder() *Builder {
 const kept = "; the version before stays in use"
 
 // Set adds or replaces an object: a Service, EndpointSlice, Node, Secret, AddressPool,
-// BGPPeer or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
+// BGPPeer, BGPAdvertisement or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
 // written any more. File is where it came from, for Problems.
 //
-// An AddressPool or BGPPeer with a mistake in it does not replace a good one of
+// An AddressPool, BGPPeer or BGPAdvertisement with a mistake in it does not replace a good one of
 // its name, as an API server would not let it: no typo ends a session or takes
 // addresses away. If there was none, the pool's good part is used.
 func (b *Builder) Set(obj runtime.Object, file string) {
@@ -158,6 +163,12 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		if !keepOld(b.peers[o.Name], p) {
 			b.peersChanged = replace(b.peers, o.Name, peer) || b.peersChanged
 		}
+	case *v1alpha1.BGPAdvertisement:
+		var a *Advertisement
+		a, p = parseAdvertisement(o)
+		if !keepOld(b.adverts[o.Name], p) {
+			b.advertised = replace(b.adverts, o.Name, a) || b.advertised
+		}
 	case *v1alpha1.AddressClaim:
 		var c *Claim
 		c, p = parseClaim(o)
@@ -193,6 +204,8 @@ func (b *Builder) Delete(key Key) {
 		delete(b.poolFiles, name)
 	case "BGPPeer":
 		b.peersChanged = replace(b.peers, name, nil) || b.peersChanged
+	case "BGPAdvertisement":
+		b.advertised = replace(b.adverts, name, nil) || b.advertised
 	case "AddressClaim":
 		b.setClaim(name, nil)
 	}
@@ -292,7 +305,7 @@ func (b *Builder) rejoin(service Name) {
 
 // dirty says whether anything may differ from the snapshot that was built last.
 func (b *Builder) dirty() bool {
-	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged || len(b.claimed) != 0 || b.problemsMoved
+	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged || b.advertised || len(b.claimed) != 0 || b.problemsMoved
 }
 
 // Snapshot returns the snapshot of all objects that were set and not deleted.
@@ -316,6 +329,12 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	if b.peersChanged {
 		s.Peers = b.signedPeers()
+	}
+	if b.advertised {
+		s.Advertisements = sortedValues(b.adverts)
+	}
+	if b.advertised || b.poolsChanged || b.peersChanged {
+		b.Report("names in advertisements", b.unknownNames(s.Advertisements))
 	}
 	if len(b.claimed) != 0 {
 		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
@@ -434,7 +453,7 @@ func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	clear(b.changed)
 	clear(b.claimed)
-	b.nodesChanged, b.poolsChanged, b.peersChanged, b.problemsMoved = false, false, false, false
+	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
 }
 
 func sortedValues[V any](m map[string]*V) []*V {

@@ -45,6 +45,13 @@ func newNode(name string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"rack": "a"}}}
 }
 
+func newAdvertisement(name string, length int32) *v1alpha1.BGPAdvertisement {
+	return &v1alpha1.BGPAdvertisement{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       v1alpha1.BGPAdvertisementSpec{AggregationLength: &length},
+	}
+}
+
 func newPeer(name, addr string) *v1alpha1.BGPPeer {
 	return &v1alpha1.BGPPeer{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

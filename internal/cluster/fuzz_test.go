@@ -122,6 +122,34 @@ func FuzzParsePeer(f *testing.F) {
 	})
 }
 
+// An advertisement that is accepted announces an address by a prefix that holds
+// it and is no shorter than was asked for.
+func FuzzParseAdvertisement(f *testing.F) {
+	f.Add("lan", "tor1", int32(24), int32(64), "a", "In", "b")
+	f.Add("", "", int32(-1), int32(129), "/", "Near", "")
+	f.Fuzz(func(t *testing.T, pool, peer string, length4, length6 int32, key, operator, value string) {
+		selector := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []string{value}}}}
+		a, problems := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: v1alpha1.BGPAdvertisementSpec{
+			Pools: []string{pool}, Peers: []string{peer, peer}, ServiceSelector: selector, AggregationLength: &length4, AggregationLengthV6: &length6}})
+		if (a == nil) != (len(problems) != 0) {
+			t.Fatalf("advertisement %v, problems %v", a, problems)
+		}
+		if a == nil {
+			return
+		}
+		for addr, length := range map[string]int32{"192.0.2.5": length4, "2001:db8::5": length6} {
+			addr := netip.MustParseAddr(addr)
+			if p := a.Prefix(addr); !p.Contains(addr) || p.Bits() != int(length) || p != p.Masked() {
+				t.Errorf("%s is announced by %s, want length %d", addr, p, length)
+			}
+		}
+		if len(a.Peers) != 1 || !a.SelectsPool(pool) || a.SelectsPool(pool+"x") {
+			t.Errorf("advertisement %+v", a)
+		}
+	})
+}
+
 // Whatever stands in a file, decoding it ends, in objects or in words.
 func FuzzDecodeFile(f *testing.F) {
 	f.Add("a.yaml", service("a", 1)+"---\n"+service("b", 2))

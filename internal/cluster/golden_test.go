@@ -97,6 +97,10 @@ func render(s *Snapshot) string {
 	for _, p := range s.Peers {
 		renderPeer(&b, p)
 	}
+	for _, a := range s.Advertisements {
+		fmt.Fprintf(&b, "advertisement %s /%d /%d%s%s%s%s\n", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools), list(" peers ", a.Peers),
+			when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
+	}
 	for _, c := range s.Claims {
 		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved"))
 	}
@@ -113,6 +117,7 @@ func renderService(b *strings.Builder, s Service) {
 	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy, s.InternalTrafficPolicy)
 	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
 	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + when(s.RequestedPool != "", " wants pool "+s.RequestedPool))
+	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
 	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler))
@@ -171,7 +176,7 @@ func TestSamples(t *testing.T) {
 	if len(s.Problems) != 0 {
 		t.Errorf("problems: %v", s.Problems)
 	}
-	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 1 {
+	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Advertisements) != 1 {
 		t.Errorf("the samples do not make a whole:\n%s", render(s))
 	}
 }

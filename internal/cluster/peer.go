@@ -31,7 +31,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		UID:             o.UID,
 		Address:         parsePeerAddress(s.PeerAddress, &p),
 		Port:            bgpPort,
-		NodeSelector:    parseSelector(s.NodeSelector, &p),
+		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
 		KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
 		ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
@@ -150,14 +150,14 @@ func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *problems) t
 	return 0
 }
 
-// parseSelector takes no selector for all nodes. metav1 would take it for none.
-func parseSelector(s *metav1.LabelSelector, p *problems) labels.Selector {
+// parseSelector takes no selector for everything. metav1 would take it for nothing.
+func parseSelector(field string, s *metav1.LabelSelector, p *problems) labels.Selector {
 	if s == nil {
 		return labels.Everything()
 	}
 	sel, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
-		p.add("spec.nodeSelector", "", err.Error())
+		p.add(field, "", err.Error())
 		return labels.Nothing()
 	}
 	return sel

@@ -72,6 +72,10 @@ const (
 	NodeLeaving     Code = "NodeLeaving"     // a taint says that the node is going away
 	NodeUnavailable Code = "NodeUnavailable" // the node's network is not up
 
+	// Not, or not so, because of a BGPAdvertisement.
+	NotAdvertised    Code = "NotAdvertised"    // some are about the pool, and none selects the Service and the node
+	AggregateRefused Code = "AggregateRefused" // an aggregate would contain what is not ours; announced without it
+
 	// Not yet.
 	WaitingForProxy   Code = "WaitingForProxy"   // to be announced once the kernel forwards it
 	WaitingForSession Code = "WaitingForSession" // no router is listening

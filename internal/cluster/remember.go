@@ -126,6 +126,38 @@ func (p *Peer) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// plainAdvertisement is Advertisement without its methods.
+type plainAdvertisement Advertisement
+
+type advertisementJSON struct {
+	plainAdvertisement
+	ServiceSelector, NodeSelector string
+}
+
+// MarshalJSON is for Remember.
+func (a *Advertisement) MarshalJSON() ([]byte, error) {
+	return json.Marshal(advertisementJSON{plainAdvertisement(*a), a.ServiceSelector.String(), a.NodeSelector.String()})
+}
+
+// UnmarshalJSON is for Recall.
+func (a *Advertisement) UnmarshalJSON(data []byte) error {
+	var j advertisementJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	services, err := labels.Parse(j.ServiceSelector)
+	if err != nil {
+		return err
+	}
+	nodes, err := labels.Parse(j.NodeSelector)
+	if err != nil {
+		return err
+	}
+	*a = Advertisement(j.plainAdvertisement)
+	a.ServiceSelector, a.NodeSelector = services, nodes
+	return nil
+}
+
 // A Standby is a Source that says what was remembered until another one can
 // speak.
 type Standby struct {

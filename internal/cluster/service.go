@@ -57,6 +57,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		UID:                   o.UID,
 		Created:               o.CreationTimestamp.UTC(),
 		Class:                 class,
+		Labels:                o.Labels,
 		Ports:                 parsePorts(o.Spec.Ports, &p),
 		ExternalTrafficPolicy: parseExternalPolicy(o.Spec.ExternalTrafficPolicy, &p),
 		InternalTrafficPolicy: parseInternalPolicy(o.Spec.InternalTrafficPolicy, &p),

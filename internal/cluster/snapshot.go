@@ -25,6 +25,8 @@ type Snapshot struct {
 	Nodes    []*Node
 	Pools    []*Pool
 	Peers    []*Peer
+	// Advertisements refine how pools are announced.
+	Advertisements []*Advertisement
 	// Claims are sorted by address. There are none without an API server.
 	Claims []*Claim
 
@@ -73,7 +75,8 @@ type Spec struct {
 	UID     types.UID // empty when the object did not come from an API server
 	Created time.Time // zero when the object carries no creationTimestamp
 	Class   string    // spec.loadBalancerClass, empty when unset
-	Ports   []Port    // in the object's order
+	Labels  labels.Set
+	Ports   []Port // in the object's order
 
 	ExternalTrafficPolicy corev1.ServiceExternalTrafficPolicy
 	InternalTrafficPolicy corev1.ServiceInternalTrafficPolicy
@@ -271,6 +274,17 @@ type Peer struct {
 	// the speaker restarts, for RestartTime at most (RFC 4724).
 	GracefulRestart bool
 	RestartTime     time.Duration
+}
+
+// An Advertisement says how addresses are announced over BGP.
+type Advertisement struct {
+	Name string
+	// Pools and Peers are names, sorted; none: all.
+	Pools, Peers                  []string
+	ServiceSelector, NodeSelector labels.Selector
+	// Length4 and Length6 are the prefix lengths to announce addresses by; 32 and
+	// 128 for each on its own.
+	Length4, Length6 int
 }
 
 // A Claim says that an address is taken, and by whom. The API server lets no

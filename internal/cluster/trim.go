@@ -22,11 +22,6 @@ func trimMeta(o metav1.Object) {
 }
 
 func trimService(o *corev1.Service) {
-	if name, ok := o.Labels[serviceProxyLabel]; ok {
-		o.Labels = map[string]string{serviceProxyLabel: name}
-	} else {
-		o.Labels = nil
-	}
 	maps.DeleteFunc(o.Annotations, func(key, _ string) bool { return !serviceAnnotations[key] })
 	o.Spec.Selector = nil
 	o.Status.Conditions = slices.DeleteFunc(o.Status.Conditions, func(c metav1.Condition) bool { return c.Type != AddressAssigned })

@@ -32,6 +32,8 @@ func trimmed(t *testing.T, o object) object {
 		f = (&watch[*v1alpha1.AddressPool]{trim: trimOurs[*v1alpha1.AddressPool]}).Transformer()
 	case *v1alpha1.BGPPeer:
 		f = (&watch[*v1alpha1.BGPPeer]{trim: trimOurs[*v1alpha1.BGPPeer]}).Transformer()
+	case *v1alpha1.BGPAdvertisement:
+		f = (&watch[*v1alpha1.BGPAdvertisement]{trim: trimOurs[*v1alpha1.BGPAdvertisement]}).Transformer()
 	case *v1alpha1.AddressClaim:
 		f = (&watch[*v1alpha1.AddressClaim]{trim: trimOurs[*v1alpha1.AddressClaim]}).Transformer()
 	}
@@ -49,7 +51,7 @@ func TestTrimKeepsTheMeaning(t *testing.T) {
 	for i := range 100 {
 		for _, o := range []object{
 			new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node),
-			new(v1alpha1.AddressPool), new(v1alpha1.BGPPeer), new(v1alpha1.AddressClaim),
+			new(v1alpha1.AddressPool), new(v1alpha1.BGPPeer), new(v1alpha1.BGPAdvertisement), new(v1alpha1.AddressClaim),
 		} {
 			fill.Fill(o)
 			valid(o, i)
@@ -98,6 +100,8 @@ func valid(o object, i int) {
 		o.Spec.Addresses = []string{"192.0.2.0/24"}
 	case *v1alpha1.BGPPeer:
 		o.Spec = newPeer("a", ip).Spec
+	case *v1alpha1.BGPAdvertisement:
+		o.Spec = v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)), NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "c"}}}
 	case *v1alpha1.AddressClaim:
 		o.SetName(ip)
 		o.Spec.Address = ip
@@ -108,7 +112,7 @@ func valid(o object, i int) {
 func TestTrimDrops(t *testing.T) {
 	managed := []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
 	s := newService("a")
-	s.ManagedFields, s.Labels = managed, map[string]string{"a": "b"}
+	s.ManagedFields = managed
 	s.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": "{}", "fanfare.io/address-pool": "lan"}
 	s.Spec.Selector = map[string]string{"a": "b"}
 	want := newService("a")

@@ -41,6 +41,9 @@ type resource struct {
 	namespace string
 	// typ is the only type to watch of Secrets, empty for all.
 	typ corev1.SecretType
+	// optional: without it everything is as before there was any. A speaker of
+	// today starts where the CRD or the role is yesterday's.
+	optional bool
 }
 
 var (
@@ -56,9 +59,13 @@ var (
 		namespace:            SecretNamespace,
 		typ:                  corev1.SecretTypeBasicAuth,
 	}
-	nodes  = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
-	pools  = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addresspools")}
-	peers  = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgppeers")}
+	nodes          = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
+	pools          = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addresspools")}
+	peers          = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgppeers")}
+	advertisements = resource{
+		GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgpadvertisements"),
+		optional:             true,
+	}
 	claims = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addressclaims")}
 )
 
@@ -121,10 +128,15 @@ func start[T object](ctx context.Context, a *API, r resource, trim func(T)) erro
 	a.synced[r] = synced
 	w := &watch[T]{api: a, count: a.metrics.of(r), trim: trim, known: map[Key]struct{}{}}
 	w.synced = sync.OnceFunc(func() { close(synced) })
+	absent := func() {}
+	if r.optional {
+		absent = w.synced
+	}
 	source := &listWatch{
 		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, r.namespace, r.narrow),
 		api:       a,
 		resource:  r,
+		absent:    absent,
 	}
 	var zero T
 	pause := backoff
@@ -211,7 +223,8 @@ type listWatch struct {
 	*cache.ListWatch
 	api      *API
 	resource resource
-	asOf     int64 // the API's losses when everything was listed last
+	absent   func() // called when the resource does not exist for us
+	asOf     int64  // the API's losses when everything was listed last
 }
 
 // ListWithContext is called by the Reflector.
@@ -225,6 +238,9 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 		l.asOf = losses
 	}
 	l.api.heard(ctx, l.resource, err)
+	if f := faultOf(err); f == missing || f == forbidden {
+		l.absent()
+	}
 	return list, err
 }
 

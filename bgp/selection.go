@@ -1,0 +1,114 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/osrg/gobgp/v4/api"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// A route that is not for all routers carries, inside of GoBGP, a large community
+// for each router that it is for. The export policy lets it out to these, without
+// the communities, and to nobody else: not to a session that opens later either.
+// What a community stands for never changes, so that the policy never has to be
+// asked again about routes that were told. No router sees one, and none could be
+// mistaken for one: AS 4294967295 is reserved (RFC 7300).
+const (
+	markASN = 4294967295
+	// markAny is on each such route, also on one whose routers are all gone.
+	markAny = 0
+
+	selectedPolicy, restrictedPolicy = "selected", "restricted"
+	markedSet                        = "marked"
+)
+
+// Peers is a set of sessions, by name: sorted and joined by commas, which the
+// names of sessions do not have in them, so that Routes can be compared. Empty: all.
+type Peers string
+
+// PeersOf makes a set of names.
+func PeersOf(names ...string) Peers {
+	names = slices.Clone(names)
+	slices.Sort(names)
+	return Peers(strings.Join(slices.Compact(names), ","))
+}
+
+// Has says whether a session is in the set.
+func (p Peers) Has(name string) bool {
+	return p == "" || slices.Contains(p.Names(), name)
+}
+
+// Names are the sessions of a set that is not all.
+func (p Peers) Names() []string { return strings.Split(string(p), ",") }
+
+func mark(n uint32) string { return fmt.Sprintf("%d:0:%d", uint32(markASN), n) }
+
+// marks are what a route carries; targets are the routers' numbers by session.
+func (p Peers) marks(targets map[string]uint32) packet.PathAttributeInterface {
+	values := []*packet.LargeCommunity{{ASN: markASN, LocalData2: markAny}}
+	for _, name := range p.Names() {
+		if n, ok := targets[name]; ok {
+			values = append(values, &packet.LargeCommunity{ASN: markASN, LocalData2: n})
+		}
+	}
+	return packet.NewPathAttributeLargeCommunities(values)
+}
+
+// selectionPolicies are empty of routers at first: target fills in the first one.
+func selectionPolicies() []*api.Policy {
+	return []*api.Policy{
+		{Name: selectedPolicy},
+		{Name: restrictedPolicy, Statements: []*api.Statement{{
+			Name:       restrictedPolicy,
+			Conditions: &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: markedSet}},
+			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
+		}}},
+	}
+}
+
+// targets numbers the routers of sessions. A number is an address's, not a
+// session's: a session may get another address, and its old one be another's.
+func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]uint32, error) {
+	targets := make(map[string]uint32, len(sessions))
+	for _, s := range sessions {
+		n, ok := e.numbers[s.PeerAddress]
+		if !ok {
+			n = uint32(len(e.numbers)) + 1
+			if err := e.target(ctx, s.PeerAddress, n); err != nil {
+				return nil, fmt.Errorf("session %s: GoBGP's policy: %w", s.Name, err)
+			}
+			e.numbers[s.PeerAddress] = n
+		}
+		targets[s.Name] = n
+	}
+	return targets, nil
+}
+
+// target lets routes that are marked with n out to a router.
+func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error {
+	name := fmt.Sprintf("router %d", n)
+	host := router.WithZone("")
+	for _, set := range []*api.DefinedSet{
+		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: []string{netip.PrefixFrom(host, host.BitLen()).String()}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: []string{"^" + mark(n) + "$"}},
+	} {
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set, Replace: true}); err != nil {
+			return err
+		}
+	}
+	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: selectedPolicy, Statements: []*api.Statement{{
+		Name: name,
+		Conditions: &api.Conditions{
+			NeighborSet:       &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: name},
+			LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: name},
+		},
+		Actions: &api.Actions{
+			RouteAction:    api.RouteAction_ROUTE_ACTION_ACCEPT,
+			LargeCommunity: &api.CommunityAction{Type: api.CommunityAction_TYPE_REMOVE, Communities: []string{fmt.Sprintf("^%d:0:.*$", uint32(markASN))}},
+		},
+	}}}})
+}

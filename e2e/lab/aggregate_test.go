@@ -1,0 +1,66 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+)
+
+const advertisement = `apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: lan}
+spec: {pools: [lan], aggregationLength: 23}
+`
+
+// The router has an aggregate and no route to a single address, except to that of a
+// Service with the policy Local. What nobody has in the aggregate is refused, and
+// neither times out nor goes round. The aggregate comes and goes without a request
+// being lost.
+func TestBGPAggregate(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	aggregate := netip.MustParsePrefix("192.0.2.0/23")
+	vip := served(t, l, Service{Name: "many", Endpoints: At("p11", "p31")}, NodeNames...)
+	began := time.Now()
+	load := l.Client.StartLoad(ctx, port(vip, 80))
+
+	await(t, l.Cluster.PutText("advertisement", advertisement))
+	t.Cleanup(func() { _ = l.Cluster.Delete("advertisement") }) // if it is still there
+	await(t, l.Router.AwaitVia(ctx, Settle, aggregate, NodeNames...))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
+	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
+		t.Errorf("a client of %s, which is announced by %s: %v", vip, aggregate, err)
+	}
+	refused(t, l, "192.0.2.77", "192.0.3.77")
+
+	t.Run("Local", func(t *testing.T) {
+		local := served(t, l, Service{Name: "alone", Policy: localTraffic, Endpoints: At("p21")}, "n2")
+		await(t, l.Router.AwaitVia(ctx, Settle, aggregate, NodeNames...))
+		answer, err := l.Client.Get(ctx, netip.AddrPort{}, port(local, 80))
+		if err != nil || answer.Pod != "p21" {
+			t.Errorf("a client of %s: %v, %v", local, answer, err)
+		}
+	})
+
+	await(t, l.Cluster.Delete("advertisement"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
+	await(t, l.Router.AwaitVia(ctx, Settle, aggregate))
+	unharmed(t, l, load, began)
+}
+
+// refused expects that the addresses are nobody's, and that clients hear it.
+func refused(t *testing.T, l *Lab, addrs ...string) {
+	t.Helper()
+	for _, a := range addrs {
+		to := port(netip.MustParseAddr(a), 80)
+		for name, ask := range map[string]func(context.Context, netip.AddrPort, netip.AddrPort) (Answer, error){"TCP": l.Client.Get, "UDP": l.Client.AskUDP} {
+			// A packet that went round would be answered, too, but otherwise: by the
+			// router that took the last of its hops.
+			if _, err := ask(t.Context(), netip.AddrPort{}, to); !errors.Is(err, syscall.ECONNREFUSED) {
+				t.Errorf("%s to %s: %v: want it refused", name, to, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// parseAdvertisement returns nil if anything is wrong: half of a restriction
+// announces what it should not, and half of an aggregate attracts too much.
+func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem) {
+	var p problems
+	s := &o.Spec
+	a := &Advertisement{
+		Name:            o.Name,
+		Pools:           parseNames("spec.pools", "AddressPool", s.Pools, &p),
+		Peers:           parseNames("spec.peers", "BGPPeer", s.Peers, &p),
+		ServiceSelector: parseSelector("spec.serviceSelector", s.ServiceSelector, &p),
+		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
+		Length4:         parseLength("spec.aggregationLength", s.AggregationLength, 32, &p),
+		Length6:         parseLength("spec.aggregationLengthV6", s.AggregationLengthV6, 128, &p),
+	}
+	if len(p) != 0 {
+		return nil, p
+	}
+	return a, nil
+}
+
+// parseNames insists on a name where there is a list: an empty one reads like
+// "none", and absent means all.
+func parseNames(field, kind string, names []string, p *problems) []string {
+	if names != nil && len(names) == 0 {
+		p.add(field, "", fmt.Sprintf("is empty; name at least one %s, or leave the field out for all", kind))
+	}
+	for i, name := range names {
+		if name == "" {
+			p.add(fmt.Sprintf("%s[%d]", field, i), "", fmt.Sprintf("is empty; must be the name of some %s", kind))
+		}
+	}
+	sorted := slices.Clone(names)
+	slices.Sort(sorted)
+	return slices.Compact(sorted)
+}
+
+func parseLength(field string, length *int32, most int64, p *problems) int {
+	if length == nil {
+		return int(most)
+	}
+	return int(parseNumber(field, int64(*length), 0, most, p))
+}
+
+// unknownNames says of every name in an advertisement that nothing has it.
+func (b *Builder) unknownNames(list []*Advertisement) (unknown []Problem) {
+	check := func(a *Advertisement, field, kind string, names []string, known func(string) bool) {
+		for _, name := range names {
+			if !known(name) {
+				unknown = append(unknown, Problem{Object: "BGPAdvertisement " + a.Name, Field: field, Value: name,
+					Message: fmt.Sprintf("there is no %s of this name", kind)})
+			}
+		}
+	}
+	for _, a := range list {
+		check(a, "spec.pools", "AddressPool", a.Pools, func(name string) bool { return b.pools[name] != nil })
+		check(a, "spec.peers", "BGPPeer", a.Peers, func(name string) bool { return b.peers[name] != nil })
+	}
+	return unknown
+}
+
+// Prefix is the prefix that addr is announced by.
+func (a *Advertisement) Prefix(addr netip.Addr) netip.Prefix {
+	length := a.Length6
+	if addr.Is4() {
+		length = a.Length4
+	}
+	return netip.PrefixFrom(addr, length).Masked()
+}
+
+// SelectsPool says whether the advertisement is about a pool.
+func (a *Advertisement) SelectsPool(name string) bool {
+	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
+}

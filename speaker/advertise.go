@@ -1,0 +1,226 @@
+package speaker
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// plain is how an address is announced that no BGPAdvertisement is about: on its
+// own, to all routers.
+var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128}}
+
+// A plan is what announces one address.
+type plan struct {
+	routes []bgp.Route // sorted by prefix, each of which contains the address
+	// local are the aggregates that it would be part of if the policy of owner were
+	// not Local.
+	local []netip.Prefix
+	owner cluster.Name
+	// refused says which aggregates are not used, and why, a sentence each.
+	refused []string
+}
+
+// advertised are the advertisements by which a Service's address of a pool is
+// announced here, and why there are none.
+func (v *view) advertised(pool string, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
+	var about, elsewhere, peerless []string
+	for _, a := range v.fromAdverts {
+		if !a.SelectsPool(pool) {
+			continue
+		}
+		about = append(about, a.Name)
+		switch {
+		case !a.ServiceSelector.Matches(s.Labels):
+		case v.self != nil && !a.NodeSelector.Matches(v.self.Labels):
+			elsewhere = append(elsewhere, a.Name)
+		case !v.reaches(a):
+			peerless = append(peerless, a.Name)
+		default:
+			list = append(list, a)
+		}
+	}
+	switch {
+	case len(list) > 0:
+		return list, ""
+	case len(about) == 0:
+		return plain, ""
+	case len(peerless) > 0:
+		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless))
+	case len(elsewhere) > 0:
+		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", enumerate(elsewhere))
+	default:
+		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other is about its pool", enumerate(about))
+	}
+}
+
+// reaches says whether this node has a session with a router that a names.
+func (v *view) reaches(a *cluster.Advertisement) bool {
+	return len(a.Peers) == 0 || slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return slices.Contains(a.Peers, s.Name) })
+}
+
+// plan merges what all advertisements want of an address that services hold: a
+// prefix that two of them want goes to the routers of both. It is empty if the
+// address is not to be announced.
+func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, away *verdict) plan {
+	var p plan
+	if away != nil || v.refusal != "" {
+		return p
+	}
+	var adverts []*cluster.Advertisement
+	for i, s := range services {
+		if verdicts[i].code != "" {
+			continue
+		}
+		list, _ := v.advertised(a.Pool, s.Spec)
+		for _, ad := range list {
+			if !slices.Contains(adverts, ad) {
+				adverts = append(adverts, ad)
+			}
+		}
+	}
+	local := slices.IndexFunc(services, func(s cluster.Service) bool {
+		return s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	})
+	if local >= 0 {
+		p.owner = services[local].Name
+	}
+	for _, ad := range adverts {
+		p.routes = mergeRoute(p.routes, bgp.Route{Prefix: p.prefix(v, ad, a.Addr, local >= 0), Peers: v.peers(ad)})
+	}
+	for i := range p.routes {
+		p.routes[i] = v.narrowed(p.routes[i])
+	}
+	return p
+}
+
+// prefix is what an advertisement announces an address by. That is the address
+// alone if the policy of anybody who holds it is Local: an aggregate would attract
+// its traffic to nodes that cannot answer.
+func (p *plan) prefix(v *view, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
+	prefix, host := ad.Prefix(addr), netip.PrefixFrom(addr, addr.BitLen())
+	if prefix == host {
+		return host
+	}
+	if local {
+		p.local = append(p.local, prefix)
+		return host
+	}
+	if foreign := v.foreign(prefix); foreign != "" {
+		p.refused = append(p.refused, fmt.Sprintf("announced on its own, and not as part of %s as BGPAdvertisement %s wants, for that contains %s; "+
+			"choose a longer aggregation length", prefix, ad.Name, foreign))
+		return host
+	}
+	return prefix
+}
+
+// mergeRoute adds a route to a sorted list. One of its prefix gets its routers, too.
+func mergeRoute(routes []bgp.Route, r bgp.Route) []bgp.Route {
+	i, found := slices.BinarySearchFunc(routes, r, func(a, b bgp.Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
+	switch {
+	case !found:
+		return slices.Insert(routes, i, r)
+	case routes[i].Peers == "" || r.Peers == "":
+		routes[i].Peers = ""
+	default:
+		routes[i].Peers = bgp.PeersOf(append(routes[i].Peers.Names(), r.Peers.Names()...)...)
+	}
+	return routes
+}
+
+// peers are those of a that this node has a session with.
+func (v *view) peers(a *cluster.Advertisement) bgp.Peers {
+	if len(a.Peers) == 0 {
+		return ""
+	}
+	var names []string
+	for _, s := range v.sessions {
+		if slices.Contains(a.Peers, s.Name) {
+			names = append(names, s.Name)
+		}
+	}
+	return bgp.PeersOf(names...)
+}
+
+// narrowed fills in the next hop, which depends on whom the route is for; that
+// all routers are named is nothing special.
+func (v *view) narrowed(r bgp.Route) bgp.Route {
+	if !slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return !r.Peers.Has(s.Name) }) {
+		r.Peers = ""
+	}
+	r.NextHop = v.nextHop(r.Prefix.Addr(), r.Peers)
+	return r
+}
+
+// foreign says what a prefix contains that is not for Services; empty when
+// nothing is known. Whoever sends to it would be refused by this node, and where
+// it is a router the session would die of its own routes. Only what this node sees
+// of the cluster counts: it does not watch other Nodes.
+func (v *view) foreign(prefix netip.Prefix) string {
+	for _, f := range v.others {
+		if prefix.Overlaps(f.prefix) {
+			return f.what
+		}
+	}
+	return ""
+}
+
+// An other is a network that is in use by something else than Services.
+type other struct {
+	prefix netip.Prefix
+	what   string
+}
+
+func (v *view) lookAtOthers(peers []*cluster.Peer) {
+	host := func(a netip.Addr, format string) {
+		if a.IsValid() {
+			a = a.WithZone("")
+			v.others = append(v.others, other{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf(format, a)})
+		}
+	}
+	if v.self != nil {
+		for _, a := range v.self.InternalIPs {
+			host(a, "this node's address %s")
+		}
+		for _, p := range v.self.PodCIDRs {
+			v.others = append(v.others, other{p.Masked(), fmt.Sprintf("the pod network %s", p)})
+		}
+	}
+	for _, p := range v.clients.CIDRs {
+		v.others = append(v.others, other{p.Masked(), fmt.Sprintf("the pod network %s", p)})
+	}
+	for _, p := range peers {
+		host(p.Address, "the address %s of router "+p.Name)
+		host(p.SourceAddress, "the address %s, which has the session with router "+p.Name)
+	}
+}
+
+// says is what is said of an address that p announces.
+func (p plan) says(v *view) string {
+	var parts []string
+	for _, r := range p.routes {
+		part := "to " + v.toldOf(r)
+		if !r.Prefix.IsSingleIP() {
+			part += " as part of " + r.Prefix.String()
+		}
+		parts = append(parts, part)
+	}
+	text := "announced " + strings.Join(parts, ", and ")
+	if len(p.local) > 0 {
+		text += fmt.Sprintf(", not as part of %s: externalTrafficPolicy of %s is Local", p.local[0], p.owner)
+	}
+	return text
+}
+
+// comparePrefixes is netip.Prefix.Compare for prefixes without bits beyond their
+// length, as those of routes are.
+func comparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
