@@ -79,9 +79,10 @@ type result struct {
 	Services int
 	Fill     fill
 	Created  created
-	BIRD     created // the same with BIRD in FRR's place
-	Eager    moved   // kube-proxy with minSyncPeriod 0s
-	Default  moved   // and with its default
+	BIRD     created    // the same with BIRD in FRR's place
+	Part     aggregated // the same with FRR, which has an aggregate already
+	Eager    moved      // kube-proxy with minSyncPeriod 0s
+	Default  moved      // and with its default
 	Idle     []measure.Share
 	Usage    []measure.Usage
 }
@@ -108,6 +109,10 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 		return r, fmt.Errorf("a Service is created, with BIRD: %w", err)
 	}
 	b.log.Info("created with BIRD", "sample", fmt.Sprintf("%+v", r.BIRD))
+	if r.Part, err = b.createAggregated(ctx, repeats); err != nil {
+		return r, fmt.Errorf("a Service is created, in an aggregate: %w", err)
+	}
+	b.log.Info("created in an aggregate", "sample", fmt.Sprintf("%+v", r.Part))
 	if r.Eager, err = b.move(ctx, repeats); err != nil {
 		return r, fmt.Errorf("an endpoint changes: %w", err)
 	}

@@ -16,7 +16,7 @@ func TestReport(t *testing.T) {
 	cpu := []measure.Share{{Name: "fanfare speaker", Core: 0.015}}
 	news := created{s, s, s, s, s, s, s, s, s}
 	one := result{
-		Services: 10, Created: news, BIRD: news, Eager: moved{c, c, cpu}, Default: moved{c, c, cpu},
+		Services: 10, Created: news, BIRD: news, Part: aggregated{s, s}, Eager: moved{c, c, cpu}, Default: moved{c, c, cpu},
 		Fill: fill{10, time.Second, 2 * time.Second, time.Second, time.Second, s, cpu}, Idle: cpu, Usage: used,
 	}
 	many := one

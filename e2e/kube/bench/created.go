@@ -56,10 +56,16 @@ func (b *bench) replaceRouter(ctx context.Context, software string) error {
 	if err := b.AwaitSessions(ctx, ours); err != nil {
 		return err
 	}
-	return lab.Await(ctx, eventLimit, "the crowd's routes on the router", func() error {
+	return b.awaitRoutes(ctx, b.crowd)
+}
+
+// awaitRoutes waits until the router has so many routes to single addresses.
+func (b *bench) awaitRoutes(ctx context.Context, want int) error {
+	return lab.Await(ctx, eventLimit, "routes on the router", func() error {
 		out, err := b.Router.Run(ctx, "ip", "-4", "route", "show", "root", prefix)
-		if n := strings.Count(out, "\n"); err == nil && n < b.crowd {
-			err = fmt.Errorf("it has %d of %d", n, b.crowd)
+		aggregates := strings.Count("\n"+out, "\n"+prefix+" ")
+		if n := strings.Count(out, "\n") - aggregates; err == nil && n != want {
+			err = fmt.Errorf("there are %d to single addresses, not %d", n, want)
 		}
 		return err
 	})

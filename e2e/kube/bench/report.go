@@ -60,6 +60,9 @@ var rows = map[string]func(result) string{
 	"created/ours":    func(r result) string { return r.Created.Ours.String() },
 	"created/proxy":   func(r result) string { return r.Created.Proxy.String() },
 
+	"part/rules":  func(r result) string { return r.Part.Rules.String() },
+	"part/answer": func(r result) string { return r.Part.Answer.String() },
+
 	"bird/update": func(r result) string { return r.BIRD.Update.String() },
 	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
 	"bird/answer": func(r result) string { return r.BIRD.Answer.String() },
