@@ -98,18 +98,18 @@ func worldAddrs() (all []netip.Addr) {
 	return all
 }
 
-// attracts says whether the network sends an address here, and whether by a route
-// that is for it: an aggregate that is wanted for others is not.
-func (t *trial) attracts(a netip.Addr) (any, own bool) {
+// attracts says whether the network sends an address here by a route that is for
+// it: an aggregate that is wanted for others only is not.
+func (t *trial) attracts(a netip.Addr) (own bool) {
 	_, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare)
 	for p := range t.network {
 		if !p.Contains(a) {
 			continue
 		}
 		_, forOthers := slices.BinarySearchFunc(t.desired.aggregates, p, comparePrefixes)
-		any, own = true, own || wanted || !forOthers
+		own = own || wanted || !forOthers
 	}
-	return any, own
+	return own
 }
 
 // observe notes who is used and who is not any more. Clients use what is wanted,
@@ -117,7 +117,7 @@ func (t *trial) attracts(a netip.Addr) (any, own bool) {
 // aggregate stays for others, until it is taken away.
 func (t *trial) observe() {
 	for _, a := range worldAddrs() {
-		_, own := t.attracts(a)
+		own := t.attracts(a)
 		_, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare)
 		switch {
 		case own && wanted && t.applied == t.desired && t.kernel[a] != nil:
@@ -263,16 +263,6 @@ func (t *trial) leave(p netip.Prefix) {
 
 func (t *trial) told() []netip.Prefix {
 	return slices.SortedFunc(maps.Keys(t.network), comparePrefixes)
-}
-
-// announced are the addresses that are.
-func (t *trial) announced() (have []netip.Addr) {
-	for _, a := range worldAddrs() {
-		if _, own := t.attracts(a); own {
-			have = append(have, a)
-		}
-	}
-	return have
 }
 
 // A runner is pass.run, or a mutant of it.

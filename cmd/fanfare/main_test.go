@@ -125,6 +125,9 @@ func TestPrintStatus(t *testing.T) {
 			{Address: netip.MustParseAddr("192.0.2.2"), Services: []string{"shop/web"}, Ports: []string{"tcp/1", "tcp/2", "tcp/3", "tcp/4"}, Programmed: true,
 				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.NoEndpoints, "connections are refused: no endpoint is ready anywhere"),
 					reason("bgp", cluster.NoEndpoints, "not announced: no endpoint is ready anywhere")}},
+			{Address: netip.MustParseAddr("192.0.2.3"), Services: []string{"shop/web"}, Announced: true, Programmed: true,
+				Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.3/32")},
+				Reasons:  []speaker.ReasonStatus{reason("bgp", cluster.Announced, "announced"), reason("bgp", cluster.AggregateRefused, "announced on its own")}},
 		},
 		Proxy:    proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing"},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
@@ -143,6 +146,7 @@ tor2    10.0.0.2  65000  Active       60s    0
 ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 192.0.2.1  shop/web  tcp/80          yes        yes
 192.0.2.2  shop/web  tcp/1,tcp/2,+2  yes        no: no endpoint is ready anywhere
+192.0.2.3  shop/web  -               yes        yes, in 192.0.2.0/24
 
 Needs attention:
   forward: no; announce: no
@@ -152,6 +156,7 @@ Needs attention:
   AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
   Service shop/db: there is no AddressPool
   Service shop/web (192.0.2.2): connections are refused: no endpoint is ready anywhere
+  Service shop/web (192.0.2.3): announced on its own
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

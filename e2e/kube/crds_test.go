@@ -26,7 +26,7 @@ metadata: {name: r}
 spec: {peerAddress: 192.0.2.256, peerASN: 64512, myASN: 64513}`, "peerAddress"},
 		{head + `BGPAdvertisement
 metadata: {name: r}
-spec: {pools: [lan, lan]}`, "Duplicate value"},
+spec: {pools: [lan, lan]}`, "duplicate entries"},
 		{head + `BGPAdvertisement
 metadata: {name: r}
 spec: {aggregationLength: 33}`, "less than or equal to 32"},
