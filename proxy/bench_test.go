@@ -240,7 +240,7 @@ func BenchmarkLook(b *testing.B) {
 		if look := surveyNode(s, &tallies{}); len(look.unseen) > 0 {
 			b.Fatal(look.unseen)
 		} else {
-			look.judge()
+			look.judge(priorityOurNAT)
 		}
 	}
 }

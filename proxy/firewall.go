@@ -76,7 +76,7 @@ func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Ob
 		if !p.of(s) {
 			continue
 		}
-		packet := base.meets(s, p.reply)
+		packet := base.meets(s, p.reply, r.nat)
 		if packet == nil {
 			return o, false
 		}
@@ -90,9 +90,11 @@ func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Ob
 	return o, found
 }
 
-// meets is how a chain meets a packet of the sample, nil if it does not.
-func (c hookedChain) meets(s sample, reply bool) *knownPacket {
-	before := c.hook == hookPrerouting && c.priority < priorityOurNAT
+// meets is how a chain meets a packet of the sample, nil if it does not. Of two that
+// translate at one priority the kernel asks the younger first, which nobody can see: it
+// is taken for the later one.
+func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
+	before := c.hook == hookPrerouting && c.priority < nat
 	switch {
 	case c.kind == "nat" && (!before || reply): // asked after ours, or not at all
 		return nil
@@ -149,7 +151,7 @@ func (w *trail) obstacle(base hookedChain, out prospect, p passage) (Obstacle, b
 		about := chain(w.translated)
 		return Obstacle{TranslatedBefore, about, fmt.Sprintf(
 			"%s translates traffic %s, at priority %d, before Fanfare at %d: except it there, or give that chain a higher priority",
-			about, direction, base.priority, priorityOurNAT)}, true
+			about, direction, base.priority, w.rules.nat)}, true
 	}
 	return Obstacle{}, false
 }

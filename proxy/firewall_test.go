@@ -81,11 +81,11 @@ var firewalls = []struct {
 		rules: `table inet other { chain pre { type nat hook prerouting priority -150; tcp dport 80 dnat ip to 10.9.9.9; tcp dport 80 dnat ip6 to fd99::9; udp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip6 to fd99::9; }; }`,
 		want:  "chain inet other pre", code: TranslatedBefore},
 	{name: "somebody who translates later",
-		rules: `table inet other { chain pre { type nat hook prerouting priority -100; tcp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip to 10.9.9.9; }; }`},
+		rules: `table inet other { chain pre { type nat hook prerouting priority -99; tcp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip to 10.9.9.9; }; }`},
 }
 
 func TestFirewalls(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(packetState(LocalClients{}), portLocal)
 		mustSet(t, p, s)
@@ -148,7 +148,11 @@ func onlyPort(s State, port uint16) State {
 func obstaclesNow(t *testing.T, s State) []Obstacle {
 	t.Helper()
 	look := surveyNode(s, &tallies{})
-	all, _ := look.judge()
+	nat := int32(priorityOurNAT)
+	if testMode == ModeIPTables {
+		nat = priorityXTNAT
+	}
+	all, _ := look.judge(nat)
 	if len(look.unseen) > 0 {
 		t.Errorf("not seen: %q", look.unseen)
 	}
@@ -174,7 +178,7 @@ func checkObstacle(t *testing.T, s State, code ObstacleCode, about string) {
 
 // A process of the node that serves a VIP is reached past its input chains.
 func TestFirewallOfProcesses(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(packetState(LocalClients{}), portHost)
 		mustSet(t, p, s)
@@ -231,6 +235,60 @@ func TestFirewallOfIPTables(t *testing.T) {
 			p.Recheck()
 			mustSet(t, p, v4)
 			reach("pod1 saw client")
+		}
+	})
+}
+
+// legacyFirewalls are what others may have in the old tables. What is said of each is
+// what packets meet.
+var legacyFirewalls = []struct {
+	name  string
+	rules []string
+	want  string // the chain; empty: nothing is said
+	some  bool   // the lab's client does not get through all the same
+}{
+	{"DOCKER-USER that drops", []string{"-N DOCKER-USER", "-I FORWARD -j DOCKER-USER", "-A DOCKER-USER -m comment --comment everything -j DROP"}, "DOCKER-USER", false},
+	{"one that lets what is open go on", []string{"-N DOCKER-USER", "-I FORWARD -j DOCKER-USER", "-A DOCKER-USER -m conntrack --ctstate RELATED,ESTABLISHED -j RETURN", "-A DOCKER-USER -o cali+ -j REJECT"}, "DOCKER-USER", false},
+	{"one that asks for the pods' network", []string{"-N DOCKER-USER", "-I FORWARD -j DOCKER-USER", "-A DOCKER-USER -i lo -j RETURN", "-A DOCKER-USER -d 10.244.0.0/16 -j DROP"}, "DOCKER-USER", false},
+	{"one behind another", []string{"-N A", "-N B", "-I FORWARD -j A", "-A A ! -i docker0 -g B", "-A B -p tcp -j DROP", "-A B -p udp -m udp -j DROP"}, "B", false},
+	{"one that drops replies", []string{"-N A", "-I FORWARD -j A", "-A A -m conntrack --ctstate NEW -j ACCEPT", "-A A -i cali+ -j DROP"}, "A", false},
+	{"one of two protocols", []string{"-N A", "-I FORWARD -j A", "-A A -p tcp -j DROP"}, "", true},
+	{"a policy for some clients", []string{"-N A", "-I FORWARD -j A", "-A A -s 203.0.113.0/24 -j RETURN", "-A A -d 10.244.0.0/16 -j DROP"}, "", true},
+	{"one that nothing leads to", []string{"-N A", "-A A -j DROP"}, "", false},
+	{"one that accepts what was translated", []string{"-N A", "-I FORWARD -j A", "-A A -m conntrack --ctstate DNAT -j ACCEPT", "-A A -j DROP"}, "", false},
+	{"one for other interfaces", []string{"-N A", "-I FORWARD -j A", "-A A -o docker0 -j DROP", "-A A ! -o cali1 -i docker0 -j DROP", "-A A -j LOG"}, "", false},
+	{"one that asks a program", []string{"-N A", "-I FORWARD -j A", "-A A -p tcp -j NFQUEUE --queue-bypass", "-A A -p udp -j NFQUEUE --queue-bypass", "-A A -j DROP"}, "", false},
+	{"one that returns", []string{"-N A", "-I FORWARD -j A", "-A A -j RETURN", "-A A -j DROP"}, "", false},
+	{"a policy of DROP, which is ours to open", []string{"-P FORWARD DROP"}, "", false},
+}
+
+func TestFirewallsOfLegacy(t *testing.T) {
+	withIPTables(t, func(t *testing.T, _ string) {
+		legacyOrSkip(t)
+		l, p := newLab(t), newProxy(t)
+		s := onlyPort(packetState(LocalClients{}), portLocal)
+		v4 := State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
+		mustSet(t, p, v4)
+		for _, tt := range legacyFirewalls {
+			for _, rule := range tt.rules {
+				iptablesRun(t, "iptables-legacy "+rule)
+			}
+			p.Recheck()
+			mustSet(t, p, v4)
+			code, about := ObstacleCode(""), ""
+			if tt.want != "" {
+				code, about = Firewall, "chain "+tt.want+" of iptables-legacy"
+			}
+			t.Log(tt.name)
+			checkObstacle(t, v4, code, about)
+			to := netip.AddrPortFrom(at("vip", 0), portLocal)
+			want := map[bool]string{true: "silence", false: "pod1 saw client"}[tt.want != "" || tt.some]
+			if got := l.probe(l.client, "tcp", to, want); strings.Contains(got, "saw") != strings.Contains(want, "saw") {
+				t.Errorf("%s: client to %s: %s; want %s", tt.name, to, got, want)
+			}
+			for _, undo := range []string{"-P FORWARD ACCEPT", "-F", "-X"} {
+				iptablesRun(t, "iptables-legacy "+undo)
+			}
 		}
 	})
 }

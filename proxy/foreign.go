@@ -13,6 +13,7 @@ import (
 const (
 	priorityConntrack = -200
 	priorityOurNAT    = -101
+	priorityXTNAT     = -100 // that of iptables
 )
 
 // A tableID names a table of nftables in the kernel, iptables-nft's too.
@@ -53,13 +54,14 @@ type ruleset struct {
 	rules map[chainID][][]byte
 	sets  map[chainID]*valueSet
 	defs  map[tableID]map[string]*valueSet
+	nat   int32 // the priority at which our rules translate
 	err   error // of what could not be read; its rules count as able to do anything
 }
 
 // readRuleset lists the chains at hooks, but ours and kube-proxy's, which is known not to
 // be in the way and may be large.
-func readRuleset(s *socket) (*ruleset, error) {
-	r := &ruleset{sock: s, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
+func readRuleset(s *socket, nat int32) (*ruleset, error) {
+	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
 	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil }, func(family uint8, data []byte) {
 		hook := attribute(data, unix.NFTA_CHAIN_HOOK)
 		c := hookedChain{chainID: chainID{tableID{family, cstring(attribute(data, unix.NFTA_CHAIN_TABLE))}, cstring(attribute(data, unix.NFTA_CHAIN_NAME))}}

@@ -31,6 +31,7 @@ type lookout struct {
 	netns   *os.File
 
 	state   atomic.Pointer[State]
+	nat     atomic.Int32  // the priority at which our rules translate
 	heard   chan struct{} // capacity 1: look soon
 	changed chan struct{} // capacity 1: look, but there is time
 	quit    context.CancelFunc
@@ -56,6 +57,7 @@ func newLookout(log *slog.Logger, m *metrics, tell func()) (*lookout, error) {
 		log: log, metrics: m, tell: tell, netns: netns,
 		heard: make(chan struct{}, 1), changed: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
 	}
+	l.nat.Store(priorityOurNAT)
 	go l.run(ctx)
 	return l, nil
 }
@@ -140,14 +142,14 @@ func enter(netns *os.File) error {
 func (l *lookout) look(before *tallies) (obstacles []Obstacle, unseen []string) {
 	start := time.Now()
 	s := surveyNode(*l.state.Load(), before)
-	obstacles, met := s.judge()
+	obstacles, met := s.judge(l.nat.Load())
 	l.met.Store(&met)
 	l.metrics.looks.Observe(time.Since(start).Seconds())
 	return obstacles, s.unseen
 }
 
-// judge says what of all that was found is in the way, and which chains were read.
-func (s *survey) judge() (obstacles []Obstacle, met map[chainID]bool) {
+// judge says, by the priority at which we translate, what of all that was found is in the way, and which chains were read.
+func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.facts), make(map[chainID]bool)
 	sock, err := dial()
 	if err != nil {
@@ -155,13 +157,14 @@ func (s *survey) judge() (obstacles []Obstacle, met map[chainID]bool) {
 		return obstacles, met
 	}
 	defer sock.close()
-	rules, err := readRuleset(sock)
+	rules, err := readRuleset(sock, nat)
 	s.note("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
 	s.note("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
 	}
+	obstacles = append(obstacles, s.legacyRules()...)
 	slices.SortFunc(obstacles, Obstacle.compare)
 	return obstacles, met
 }

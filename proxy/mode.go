@@ -64,6 +64,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 		return fmt.Errorf("iptables: %w", err)
 	}
 	p.watch.iptables.Store(true)
+	p.lookout.nat.Store(priorityXTNAT)
 	p.record.mode(m, x.names(), why)
 	p.log.InfoContext(ctx, "using iptables", "programs", x.names())
 	return nil

@@ -116,7 +116,7 @@ func TestJudge(t *testing.T) {
 // A variable that is wrong swallows the traffic, is said to, and no longer when it
 // is right.
 func TestForwardingIsOff(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(packetState(LocalClients{}), portLocal)
 		mustSet(t, p, s)
@@ -165,7 +165,7 @@ func TestReversePath(t *testing.T) {
 		}
 		counted := &tallies{}
 		look := func() []Obstacle {
-			all, _ := surveyNode(s, counted).judge()
+			all, _ := surveyNode(s, counted).judge(priorityOurNAT)
 			return all
 		}
 		ask("pod1 saw client")
@@ -343,7 +343,7 @@ func TestUnseen(t *testing.T) {
 		if _, err := dial(); errors.Is(err, unix.EPERM) {
 			t.Fatal(err)
 		}
-		s.judge()
+		s.judge(priorityOurNAT)
 		if got := strings.Join(s.unseen, "\n"); !strings.Contains(got, "chains of nftables: ") || !strings.Contains(got, "packets dropped by conntrack: ") {
 			t.Errorf("not seen without rights: %q", got)
 		}
