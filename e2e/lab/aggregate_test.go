@@ -9,19 +9,12 @@ import (
 	"time"
 )
 
-const advertisement = `apiVersion: fanfare.io/v1alpha1
-kind: BGPAdvertisement
-metadata: {name: lan}
-spec: {pools: [lan], aggregationLength: 23}
-`
-
 // The router has an aggregate and no route to a single address, except to that of a
 // Service with the policy Local. What nobody has in the aggregate is refused, and
 // neither times out nor goes round. The aggregate comes and goes without a request
 // being lost.
 func TestBGPAggregate(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	aggregate := netip.MustParsePrefix("192.0.2.0/23")
 	vip := served(t, l, Service{Name: "many", Endpoints: At("p11", "p31")}, NodeNames...)
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))

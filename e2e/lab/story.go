@@ -24,6 +24,7 @@ func Steps() []Step {
 	return []Step{
 		{"FirstService", "A Service is put in place: address, rules, route, first answer", firstService},
 		{"FirstAnswer", "How long it takes from the Service to the first answer", firstAnswer},
+		{"FirstAnswerAggregate", "The same where the router has a route to the pool already", firstAnswerOfAggregate},
 		{"SourceAddress", "externalTrafficPolicy Local: the pod sees the client's own address", sourceAddress},
 		{"NextHops", "Who announces: under Local nodes with an endpoint, under Cluster all", nextHopsFollowPolicy},
 		{"Cluster", "externalTrafficPolicy Cluster: any pod from any node, masqueraded only where it is remote", clusterPolicy},

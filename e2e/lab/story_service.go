@@ -124,33 +124,41 @@ func (s *Scene) judgeFirstAnswer(all []latency) error {
 // idle is more than speakers leave between two passes.
 const idle = 50 * time.Millisecond
 
-// measureFirstAnswer asks for an address, so that the client knows it from the
-// beginning.
+// measureFirstAnswer measures a Service with the address vip.
 func (s *Scene) measureFirstAnswer(ctx context.Context, name string, vip netip.Addr) (l latency, err error) {
-	// Otherwise what is measured is when the speakers' next pass may begin, after
-	// the one for the Service before. A router that holds routes back gives them
-	// that time in any case.
-	if err := pause(ctx, idle); err != nil {
-		return l, err
-	}
-	answered := make(chan error, 1)
-	var at time.Time
-	go func() {
-		var err error
-		at, err = s.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, 80))
-		answered <- err
-	}()
-	began := time.Now()
 	defer s.Drop(ctx, &err, name, vip)
-	if err := s.Cluster.Put(Service{Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11")}); err != nil {
-		return l, err
-	}
-	if err := <-answered; err != nil {
+	began, at, err := s.putAndAsk(ctx, Service{Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11")})
+	if err != nil {
 		return l, err
 	}
 	l, err = s.latency(ctx, vip, began, "n1")
 	l.answer = at.Sub(began)
 	return l, err
+}
+
+// putAndAsk puts a Service in place, and returns when it was about to and when the
+// client had the first answer. The Service asks for its address, so that the client
+// knows it from the beginning.
+func (s *Scene) putAndAsk(ctx context.Context, svc Service) (began, answered time.Time, err error) {
+	// Otherwise what is measured is when the speakers' next pass may begin, after
+	// the one for the Service before. A router that holds routes back gives them
+	// that time in any case.
+	if err := pause(ctx, idle); err != nil {
+		return began, answered, err
+	}
+	done := make(chan error, 1)
+	var at time.Time
+	go func() {
+		var err error
+		at, err = s.Client.FirstAnswer(ctx, netip.AddrPortFrom(svc.Ask[0], 80))
+		done <- err
+	}()
+	began = time.Now()
+	if err := s.Cluster.Put(svc); err != nil {
+		return began, answered, err
+	}
+	err = <-done
+	return began, at, err
 }
 
 func sourceAddress(ctx context.Context, s *Scene) (err error) {
