@@ -39,11 +39,11 @@ func parseLearnChain(name string) (d time.Duration, ok bool) {
 
 // learnRules are those of a learning chain. A statement that finds the map full
 // ends its rule, so that what comes through is what could not be remembered.
-func learnRules(d time.Duration) [][]byte {
+func learnRules(d time.Duration, families setID) [][]byte {
 	var check, full expressions
 	check.verdict(unix.NFT_JUMP, chainBack)
 	full.verdict(unix.NFT_GOTO, chainFull)
-	rules := affinityRules(func(x *expressions, set string, key, value uint32) {
+	rules := affinityRules(families, func(x *expressions, set string, key, value uint32) {
 		x.dynset(set, unix.NFT_DYNSET_OP_UPDATE, key, value, uint64(d.Milliseconds()))
 		x.verdict(unix.NFT_RETURN, "")
 	})
@@ -52,8 +52,8 @@ func learnRules(d time.Duration) [][]byte {
 
 // staleRules are those of the chain for flows that went to what is no backend any
 // more. They are dropped: the client tries again, and finds another.
-func staleRules() [][]byte {
-	return affinityRules(func(x *expressions, set string, key, value uint32) {
+func staleRules(families setID) [][]byte {
+	return affinityRules(families, func(x *expressions, set string, key, value uint32) {
 		x.dynset(set, dynsetDelete, key, value, 0)
 		x.counter()
 		x.verdict(verdictDrop, "")
@@ -62,11 +62,36 @@ func staleRules() [][]byte {
 
 const verdictDrop = 0 // NF_DROP
 
+// Rules are written for IPv4 alone, or for both families. nft 1.0.6 aborts where it
+// shall load from its own listing what changes a map whose key is longer than 16 bytes,
+// and with it whatever else is in the file, such as a firewall that is loaded when the
+// system starts. So those of IPv6 are there only where somebody needs them.
+const (
+	onlyIPv4   = setID(1)
+	bothFamily = setID(2)
+)
+
+// affinityFamilies are those that the elements need rules for.
+func affinityFamilies(all []element) setID {
+	if slices.ContainsFunc(all, func(e element) bool { return e.set == setLearn+1 }) {
+		return bothFamily
+	}
+	return onlyIPv4
+}
+
+// affinityFamilies are those that the table has rules for.
+func (t *table) affinityFamilies() setID {
+	if len(t.chains[patternLearn].rules) < len(learnRules(time.Second, bothFamily)) {
+		return onlyIPv4
+	}
+	return bothFamily
+}
+
 // affinityRules are one rule for each family and protocol that does something with
 // the element of a translated flow in the map of its family.
-func affinityRules(do func(x *expressions, set string, key, value uint32)) [][]byte {
+func affinityRules(families setID, do func(x *expressions, set string, key, value uint32)) [][]byte {
 	var rules [][]byte
-	for f := range setID(2) {
+	for f := range families {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			var x expressions
 			key, value := loadAffinity(&x, f, p)
@@ -80,7 +105,7 @@ func affinityRules(do func(x *expressions, set string, key, value uint32)) [][]b
 // loadAffinity puts client and frontend into registers, and the backend behind
 // them. What nft writes as
 //
-//	meta l4proto tcp ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst : ip daddr . th dport
+//	tcp dport != 0 ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst : ip daddr . th dport
 func loadAffinity(x *expressions, family setID, p Protocol) (key, value uint32) {
 	nfproto, saddr, daddr, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
 	original := uint32(unix.NFT_CT_DST_IP)
@@ -94,6 +119,9 @@ func loadAffinity(x *expressions, family setID, p Protocol) (key, value uint32) 
 	value = proto + 2
 	x.meta(unix.NFT_META_L4PROTO, key)
 	x.is(key, byte(p))
+	// What gives the ports a type when nft reads its own listing.
+	x.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key)
+	x.isNot(key, []byte{0, 0})
 	x.meta(unix.NFT_META_NFPROTO, key)
 	x.is(key, nfproto)
 	x.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, key)
@@ -123,13 +151,13 @@ func withTimeout(rule []byte, d time.Duration) []byte {
 
 // addAffinityRules fills the chains of affinity of a table that was just loaded
 // with these elements.
-func (n *nftRenderer) addAffinityRules(all []element) error {
+func (n *nftRenderer) addAffinityRules(all []element, families setID) error {
 	b := newBatch(n.sock.seq)
-	b.addRules(chainStale, staleRules())
-	b.addRules(patternLearn, learnRules(time.Second))
+	b.addRules(chainStale, staleRules(families))
+	b.addRules(patternLearn, learnRules(time.Second, families))
 	for name := range chainUses(all) {
 		if d, ok := parseLearnChain(name); ok && name != patternLearn {
-			b.addRules(name, learnRules(d))
+			b.addRules(name, learnRules(d, families))
 		}
 	}
 	return b.commit(n.sock)

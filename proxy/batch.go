@@ -157,6 +157,10 @@ func (b *batch) value(spec *setSpec, data string) {
 		b.e.string(unix.NFTA_VERDICT_CHAIN, data)
 		b.e.shut(v)
 	} else {
+		if spec.numbers() {
+			n, _ := numberOf(data)
+			data = n.encode()
+		}
 		b.e.opaque(unix.NFTA_DATA_VALUE, data)
 	}
 	b.e.shut(at)

@@ -69,9 +69,8 @@ type vipPurge struct {
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
 	born bool
-	// left: the address is no VIP any more. Where it is ours all the same, its flows
-	// meet a refusal before conntrack, and what is left of them there could only
-	// lead astray the clients of whoever has the address next.
+	// left: the address is no VIP any more. Where it is ours all the same, whoever has
+	// it next would find its clients led astray by what is left in conntrack.
 	left bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
@@ -331,7 +330,7 @@ func (s *State) ended(f *flow) bool {
 	return fe != nil && !fe.has(f.backend)
 }
 
-// abandons says whether no packet to an address gets as far as conntrack.
+// abandons says whether the first packets to an address are refused.
 func (s *State) abandons(a netip.Addr) bool { return s.vip(a) == nil && containsAddr(s.Owned, a) }
 
 // spareOwn takes addresses of the node itself for what they are, whatever a careless

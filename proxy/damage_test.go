@@ -23,6 +23,9 @@ type damage struct {
 // rulesFound is what Status says of all that is not an element.
 const rulesFound = "chains, rules or sets changed"
 
+// numbersFound is what it says of the maps of numbers.
+const numbersFound = "what numbers stand for changed"
+
 // damages of a packetState with clients behind cali.
 var damages = []damage{
 	{"everything is flushed", "flush ruleset", "", "table missing"},
@@ -31,18 +34,18 @@ var damages = []damage{
 	{"the rules are flushed", "flush table inet fanfare", "", rulesFound},
 	{"the schema is deleted", "delete chain inet fanfare SCHEMA", "", "schema unknown"},
 
-	{"a chain is flushed", "flush chain inet fanfare filter-forward", "", rulesFound},
+	{"a chain is flushed", "flush chain inet fanfare filter-prerouting", "", rulesFound},
 	{"a made chain is flushed", "flush chain inet fanfare x1", "", rulesFound},
 	{"a rule is deleted", "delete rule inet fanfare nat-prerouting handle HANDLE", "nat-prerouting", rulesFound},
-	{"a rule is replaced", "replace rule inet fanfare raw-prerouting handle HANDLE ip daddr @owned4 accept", "raw-prerouting", rulesFound},
+	{"a rule is replaced", "replace rule inet fanfare filter-output handle HANDLE accept", "filter-output", rulesFound},
 	{"a rule is added", "add rule inet fanfare nat-prerouting accept", "", rulesFound},
-	{"a rule comes first", "insert rule inet fanfare arriving accept", "", rulesFound},
+	{"a rule comes first", "insert rule inet fanfare unasked accept", "", rulesFound},
 	{"a chain is added", "add chain inet fanfare mine", "", rulesFound},
 	{"a chain comes before ours", "add chain inet fanfare mine { type nat hook prerouting priority -102; }; add rule inet fanfare mine accept", "", rulesFound},
-	{"a policy is changed", "add chain inet fanfare filter-forward { policy drop; }", "", rulesFound},
+	{"a policy is changed", "add chain inet fanfare filter-prerouting { policy drop; }", "", rulesFound},
 
 	{"an element is deleted", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }", "",
-		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
+		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : 10:1 }"},
 	{"an element is added", "add element inet fanfare vips4 { 192.0.2.33 }", "",
 		"1 unknown or changed elements, such as vips4 { 192.0.2.33 }"},
 	{"an interval is deleted", "delete element inet fanfare owned6 { 2001:db8::/64 }", "",
@@ -50,13 +53,17 @@ var damages = []damage{
 	{"a backend is changed", "delete element inet fanfare xeps4 { 192.0.2.1 . tcp . 80 . 0 }; " +
 		"add element inet fanfare xeps4 { 192.0.2.1 . tcp . 80 . 0 : 10.244.1.12 . 8080 }", "",
 		"1 elements missing or changed, such as xeps4 { 192.0.2.1 . tcp . 80 . 0 : 10.244.1.11 . 8080 }"},
-	{"a verdict is changed", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
-		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : goto refuse }", "",
-		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
-	{"a verdict is none of ours", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
-		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : jump x1 }", "",
-		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : goto x1 }"},
-	{"a verdict for all", "add element inet fanfare xsvc4 { * : drop }", "", "an element for all keys in xsvc4"},
+	{"a number is changed", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
+		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 1:1 }", "",
+		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : 10:1 }"},
+	{"a verdict is changed", "delete element inet fanfare isvcto { 20:1 }; add element inet fanfare isvcto { 20:1 : goto refuse }", "", numbersFound},
+	{"a verdict is none of ours", "delete element inet fanfare xsvcto { 10:1 }; add element inet fanfare xsvcto { 10:1 : jump x1 }", "", numbersFound},
+	{"a number leads nowhere", "delete element inet fanfare xsvcto { 10:1 }", "", numbersFound},
+	{"a number is none of ours", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
+		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 77:1 }", "",
+		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : 10:1 }"},
+	{"a verdict for all", "add element inet fanfare xsvcto { * : drop }", "", "an element for all keys in xsvcto"},
+	{"a number for all", "add element inet fanfare xsvc4 { * : 1:1 }", "", "an element for all keys in xsvc4"},
 	{"a map is flushed", "flush map inet fanfare xeps4", "", "elements missing or changed"},
 
 	{"a set is added", "add set inet fanfare mine { type ipv4_addr; }", "", rulesFound},

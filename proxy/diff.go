@@ -68,8 +68,8 @@ func hasKey(all []element, e element) bool {
 // isAskedLate says whether packets ask a set because of what another one said.
 func isAskedLate(id setID) bool {
 	switch base(id) {
-	case setExtFenced, setIntFenced, setExtSched, setIntSched, setExtEps, setIntEps, setExtSlots, setIntSlots,
-		setExtBack, setIntBack, setExtMasq, setIntMasq, setHairpin:
+	case setExtFenced, setIntFenced, setExtSched, setIntSched, setExtTurn, setIntTurn, setExtEps, setIntEps, setExtSlots, setIntSlots,
+		setExtBack, setIntBack, setExtMasq, setIntMasq, setHairpin, setLate:
 		return true
 	default:
 		return false

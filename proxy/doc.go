@@ -10,9 +10,8 @@
 // there are, and packets meet either the old or the new state. A packet that is
 // between two lookups meets both: so what an element leads to, as chains and the
 // sources of a fence, is made in a transaction before, and what elements led to, as
-// slots that no frontend has any more, goes in one after. A frontend that gets another number of
-// backends gets another verdict, and the kernel then looks at all verdicts again,
-// some milliseconds for thousands of Services.
+// slots that no frontend has any more, goes in one after. The kernel looks at all verdicts of all maps whenever one is
+// added, some milliseconds for thousands: so no frontend has a verdict, but a number.
 //
 // The package knows no Kubernetes. It does not announce addresses, does not
 // check endpoints' health and sets no sysctl: the node must forward
@@ -24,24 +23,27 @@
 // This is what "nft list table inet fanfare" shows, in the order in which
 // packets meet it. Names that end in 4 have a twin in 6 for IPv6.
 //
-//	hook        priority  chain            what it does
-//	prerouting  -300 raw  raw-prerouting   refuses addresses that are ours and no VIP
-//	prerouting  -101 nat  nat-prerouting   chooses a backend for what arrives
-//	output      -101 nat  nat-output       chooses a backend for processes of the host
-//	forward     -1        filter-forward   refuses what is still for a VIP
-//	output      -1        filter-output    the same for processes of the host
-//	postrouting 98 nat    nat-learn        remembers which backend a client has
-//	input       98 nat    nat-learn-input  the same, for backends on the node itself
-//	postrouting 99 nat    nat-postrouting  chooses the source that the backend sees
+//	hook        priority  chain              what it does
+//	prerouting  -101 nat  nat-prerouting     chooses a backend for what arrives
+//	output      -101 nat  nat-output         chooses a backend for processes of the host
+//	prerouting  -99       filter-prerouting  refuses what is still for an address of ours
+//	output      -1        filter-output      refuses what processes of the host send to a VIP's other ports
+//	input       98 nat    nat-learn-input    remembers which backend on the node itself a client has
+//	postrouting 99 nat    nat-postrouting    remembers the others, and chooses the source that the backend sees
 //
-// In the listing nft writes "dstnat - 1" for -101 and "srcnat - 1" for 99.
+// In the listing nft writes "dstnat - 1" for -101 and "srcnat - 1" for 99. The kernel
+// asks the chains of type nat about the first packet of a flow alone. All others
+// of the flow meet the two filters, which let pass what was translated before they
+// search anything.
 //
 //	set vips4       the VIPs
 //	set owned4      prefixes that belong to us: State.Owned
 //	set clients4    addresses of clients on this node: LocalClients.CIDRs
 //	set clientifs   interfaces of clients on this node, as "cali*" or "cni0"
-//	map xsvc4       VIP . protocol . port : goto a chain, for external clients
+//	map xsvc4       VIP . protocol . port : number of a chain, for what arrives
 //	map isvc4       the same for internal clients
+//	map xsvcto      what the numbers in xsvc4 stand for: goto a chain. Likewise isvcto,
+//	                xfencedto, ifencedto, xschedto, ischedto
 //	map xfenced4    what xsvc4 would say of frontends that not all sources may use
 //	map ifenced4    the same for isvc4
 //	set allowed4    VIP . protocol . port . sources that may use such a frontend
@@ -51,9 +53,12 @@
 //	map islots4     the same for internal clients, where it is another
 //	map xsched4     what xsvc4 would say of frontends with affinity
 //	map isched4     the same for isvc4
+//	map xturn4      VIP . protocol . port : goto the chain of a frontend whose backends take turns
+//	map iturn4      the same for internal clients
 //	map aff4        client . VIP . protocol . port : backend . port that the client had
 //	map learn4      VIP . protocol . port : goto how long to remember
 //	set sticky4     VIPs that have frontends with affinity
+//	set late4       those, and VIPs that have elements in xmasq4 or imasq4
 //	set xback4      VIP . protocol . port . backend . port: where external clients may come back to
 //	set iback4      the same for internal clients
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
@@ -71,44 +76,54 @@
 //
 // A port of a VIP has two frontends. Processes of the host are internal
 // clients, and so are sources in clients4 and what comes in by an interface in
-// clientifs; all others are external. Prerouting decides by that which of the
-// maps, x or i, is asked, and postrouting asks the same again.
+// clientifs; all others are external. What the host sends asks isvc4, what arrives
+// xsvc4. Only where the two would not lead to the same backends does it matter
+// who has sent it: there xsvc4 leads to a chain whose name begins with s, which asks
+// the chain clients, and sends internal ones on to isvc4. nat-postrouting asks it of
+// packets alone whose source may have to be replaced.
 //
 // # A new flow
 //
 // The kernel asks nat chains about the first packet of a flow only, and does to
-// all others of the flow as to the first. A new flow to a VIP goes to arriving
-// (or leaving, from the host), which answers ping by redirecting it to the node
-// itself. Others go on to external or internal, where one lookup finds the
-// frontend and the chain to go to:
+// all others of the flow as to the first. One lookup, in xsvc4 or isvc4, finds the
+// frontend and its number, a second one, in xsvcto or isvcto, the chain to go to.
+// Rules have no variables: the number stands in the packet's priority, and is
+// written as one, MAJOR:MINOR in hexadecimal. 10:a is x10, and the minor number of such
+// a chain is always that of its slots. No other priority is lost but that of a
+// flow's first packet, which is none when a backend is chosen.
 //
-//   - x1, x2, … or i1, i2, …: as many backends as the number says. The chain
+// The chains are:
+//
+//   - x1, x2, …, s1, s2, … or i1, i2, …: as many backends as the number says. The chain
 //     takes a random slot below that number, looks up the backend there, and
 //     rewrites the destination. All frontends with two backends share x2: there
 //     is no chain for a Service. A lookup that misses ends in "counter drop":
 //     another proxy must not answer in our place. That counter should be zero.
 //   - xh2, xw251 and so on: the same by another schedule; see below.
-//   - xsticky, isticky: clients come back to the backend that they had; see below.
+//   - xsticky, ssticky, isticky: clients come back to the backend that they had; see below.
+//   - xturn, sturn, iturn: the frontend has a chain of its own, by xturn4 or iturn4.
 //   - xfence, ifence: only [Frontend.Sources] may use the frontend. Others end in
 //     forbidden, which drops and counts; the rest goes on by xfenced4 or ifenced4.
 //     Frontends without a fence do not pay for those that have one.
-//   - refuse: no backend anywhere: RST, or ICMP port unreachable.
-//   - ignore: no backend here, but there could be on other nodes: silence, so
+//   - refuse, srefuse: no backend anywhere: RST, or ICMP port unreachable.
+//   - ignore, signore: no backend here, but there could be on other nodes: silence, so
 //     that the client tries again. (RST would end its attempt.) A packet that
 //     begins no connection is refused all the same, by stray.
 //
 // What is refused or ignored leaves nothing in conntrack, where the entry of a flow
 // is kept only when its first packet leaves the node or reaches a process.
 //
-// What no frontend matches passes on unchanged. It reaches filter-forward with
+// What no frontend matches passes on unchanged, but for ping to a VIP, which unasked
+// answers by redirecting it to the node itself. It reaches filter-prerouting with
 // the VIP still in it, and is refused there: the route to a VIP leads here, so
 // that forwarding would send it round between node and router until its TTL
-// ends. If the VIP is an address of this node as well, an unserved port is the
+// ends. That is before routing, which drops what a process of the host has sent and
+// the router sends back. If the VIP is an address of this node as well, an unserved port is the
 // host's own and is left alone. Neighbour discovery for the VIP is let through.
 //
 // # Schedulers
 //
-// What follows the x or i in a chain's name says how it finds the slot:
+// What follows the x, s or i in a chain's name says how it finds the slot:
 //
 //	x2      a random number                           [Random]
 //	xw251   a random number, a slot of the table      [Random], where weights differ
@@ -118,7 +133,8 @@
 //	        a slot of the table                       [Maglev]
 //
 // The chains with a 1 are always there: they are the patterns that others are
-// copied from.
+// copied from. Some stay when nothing leads there any more: their number
+// will be wanted again.
 //
 // A counter belongs to a rule. Frontends that shared it would take one another's
 // turns, so that each of two which are used alternately would meet half of its
@@ -142,12 +158,12 @@
 //
 // aff4 is learned by the kernel. It holds backends, not slots, which are other
 // pods as soon as the number of backends changes. When the destination of a new
-// flow is settled, nat-learn (or nat-learn-input) finds that its VIP is in sticky4,
-// and learning finds the frontend in learn4. A chain such as learn10800, named by
+// flow is settled, nat-postrouting (or nat-learn-input) finds that its VIP is in late4
+// and sticky4, and learning finds the frontend in learn4. A chain such as learn10800, named by
 // seconds, notes the backend and lets the entry live for that long from now: each
 // new flow does, packets of open flows do not. There is a chain for each timeout,
-// since the statement takes no variable. VIPs without affinity pay for one lookup
-// in sticky4 a flow.
+// since the statement takes no variable. VIPs that neither have affinity nor backends
+// on other nodes pay for one lookup in late4 a flow.
 //
 // A client must not follow an entry to what is no backend any more, or never was
 // for its kind: it may be draining, or its address be another tenant's by now. No
@@ -169,13 +185,17 @@
 // To list a map takes the kernel a time that grows with the square of its size
 // (200 ms for a full one), which is why it is not larger.
 //
-// The rules of stale and learn… stand in no text: nft 1.0.6 lists them, but aborts
-// when it shall load those for IPv6, whose keys need ten registers.
+// The rules of stale and learn… stand in no text. nft 1.0.6 lists them, but aborts when
+// it shall load those for IPv6, whose keys need ten registers: a system that loads
+// its own listing when it starts, such as /etc/nftables.conf, would be without any rule.
+// Hence they are there for IPv4 alone, until an IPv6 frontend has affinity: then another
+// table takes the place of this one. What "nft list table inet fanfare" shows without
+// them can be loaded again.
 //
 // # Source addresses
 //
-// nat-postrouting leaves the client's address alone but in two cases, which go
-// to new-source. One is a backend on another node, for an external client, if the
+// nat-postrouting asks nothing about flows that are not translated. It leaves the
+// client's address alone but in two cases, which go to new-source. One is a backend on another node, for an external client, if the
 // target says [Masquerade]: the reply must come back through here to be translated
 // back. It goes by new-source-remote, where backends in never4 are let off: their
 // network brings the reply back. The other is a pod that the VIP led to itself
@@ -233,13 +253,16 @@
 //
 // # Addresses that are ours and no VIP
 //
-// A packet to one is refused before conntrack sees it. Else it would loop like
-// one to an unserved port, and worse: a SYN that comes before its VIP exists
-// would leave a conntrack entry without translation, which keeps that client's
-// port away from the rules for as long as it lives, 120 s after the last try.
+// The first packet to one is refused by nat-prerouting, before it is routed and
+// before anybody else translates it, so that nothing of it stays in conntrack. Else
+// it would loop like one to an unserved port, and worse: a SYN that comes before its
+// VIP exists would leave a conntrack entry without translation, which keeps that
+// client's port away from the rules for as long as it lives, 120 s after the last
+// try. What is no first packet, because conntrack finds it invalid or the host itself
+// has sent it, is refused by filter-prerouting.
 // Addresses that are local to the node are exempt, should a pool contain one,
-// and so are packets of the host itself, for which the VIP may be on another
-// node.
+// and so are packets of the host itself when they leave, for which the VIP may be on
+// another node.
 //
 // Where no such prefix covers the VIP, entries like that can exist. Set deletes
 // them when a VIP or a frontend becomes programmed.
@@ -269,9 +292,9 @@
 //     change was made. Flows of the frontends that it finds and keeps end if their
 //     backend is none that it knows.
 //   - A frontend that goes leaves its connections alone, as kube-proxy does. So does
-//     a VIP that goes, unless it is in State.Owned: then nobody forwards it, what
-//     comes is answered by RST, and the entries go, lest they lead astray the
-//     address's next clients.
+//     a VIP that goes, unless it is in State.Owned: then the entries go within a
+//     second, lest they lead astray the address's next clients, and what still comes
+//     is answered by RST.
 //
 // A client that only listens hears nothing of the end: to make an RST that it would
 // believe takes the sequence number that it expects, which conntrack does not tell.

@@ -41,6 +41,9 @@ const (
 	setIntBack                    // iback4, iback6
 	setLearn                      // learn4, learn6
 	setSticky                     // sticky4, sticky6
+	setLate                       // late4, late6
+	setExtTurn                    // xturn4, xturn6
+	setIntTurn                    // iturn4, iturn6
 	setNever                      // never4, never6
 	setFrom                       // from4, from6
 	setClientIf                   // clientifs
@@ -48,9 +51,17 @@ const (
 	setMarks     = setClientIf + 2
 	setCount     = setClientIf + 3
 
-	// What follows is learned by the kernel, and no part of what a State means.
-	setAff  = setCount // aff4, aff6
-	setsAll = setCount + 2
+	// What follows is no part of what a State means: the kernel learns it, or it
+	// follows from the chains that there are.
+	setAff = setCount // aff4, aff6
+
+	setExtSvcTo    = setAff + 2 // xsvcto
+	setIntSvcTo    = setAff + 3 // isvcto
+	setExtFencedTo = setAff + 4 // xfencedto
+	setIntFencedTo = setAff + 5 // ifencedto
+	setExtSchedTo  = setAff + 6 // xschedto
+	setIntSchedTo  = setAff + 7 // ischedto
+	setsAll        = setAff + 8
 )
 
 // A field is the type of one part of a key or a value.
@@ -64,6 +75,7 @@ const (
 	fieldSlot
 	fieldIfname
 	fieldFamily
+	fieldNumber
 	fieldVerdict
 )
 
@@ -75,7 +87,7 @@ func (f field) size() int {
 		return 16
 	case fieldFamily: // never part of a concatenation
 		return 1
-	case fieldAddr4, fieldProto, fieldPort, fieldSlot:
+	case fieldAddr4, fieldProto, fieldPort, fieldSlot, fieldNumber:
 		return 4
 	default: // a verdict is no plain data
 		return 0
@@ -102,6 +114,14 @@ type setSpec struct {
 
 func (s *setSpec) verdicts() bool { return len(s.data) == 1 && s.data[0] == fieldVerdict }
 
+func (s *setSpec) numbers() bool { return len(s.data) == 1 && s.data[0] == fieldNumber }
+
+// numberedSets are the maps of what numbers stand for, and the map that has them.
+var numberedSets = map[setID]setID{
+	setExtSvcTo: setExtSvc, setIntSvcTo: setIntSvc, setExtFencedTo: setExtFenced,
+	setIntFencedTo: setIntFenced, setExtSchedTo: setExtSched, setIntSchedTo: setIntSched,
+}
+
 // specs describe the sets and maps of ruleset.nft.
 var specs = buildSpecs()
 
@@ -116,10 +136,10 @@ func buildSpecs() [setsAll]setSpec {
 			setVIPs:      {name: "vips", key: []field{addr}},
 			setOwned:     {name: "owned", key: []field{addr}, interval: true},
 			setClients:   {name: "clients", key: []field{addr}, interval: true},
-			setExtSvc:    {name: "xsvc", key: frontend, data: []field{fieldVerdict}},
-			setIntSvc:    {name: "isvc", key: frontend, data: []field{fieldVerdict}},
-			setExtFenced: {name: "xfenced", key: frontend, data: []field{fieldVerdict}},
-			setIntFenced: {name: "ifenced", key: frontend, data: []field{fieldVerdict}},
+			setExtSvc:    {name: "xsvc", key: frontend, data: []field{fieldNumber}},
+			setIntSvc:    {name: "isvc", key: frontend, data: []field{fieldNumber}},
+			setExtFenced: {name: "xfenced", key: frontend, data: []field{fieldNumber}},
+			setIntFenced: {name: "ifenced", key: frontend, data: []field{fieldNumber}},
 			setAllowed:   {name: "allowed", key: append(slices.Clone(frontend), addr), ranges: true},
 			setExtEps:    {name: "xeps", key: slot, data: backend},
 			setIntEps:    {name: "ieps", key: slot, data: backend},
@@ -129,12 +149,15 @@ func buildSpecs() [setsAll]setSpec {
 			setIntMasq:   {name: "imasq", key: pair},
 			setDrain:     {name: "drain", key: pair},
 			setHairpin:   {name: "hair", key: []field{addr, addr, addr}},
-			setExtSched:  {name: "xsched", key: frontend, data: []field{fieldVerdict}},
-			setIntSched:  {name: "isched", key: frontend, data: []field{fieldVerdict}},
+			setExtSched:  {name: "xsched", key: frontend, data: []field{fieldNumber}},
+			setIntSched:  {name: "isched", key: frontend, data: []field{fieldNumber}},
+			setExtTurn:   {name: "xturn", key: frontend, data: []field{fieldVerdict}},
+			setIntTurn:   {name: "iturn", key: frontend, data: []field{fieldVerdict}},
 			setExtBack:   {name: "xback", key: pair},
 			setIntBack:   {name: "iback", key: pair},
 			setLearn:     {name: "learn", key: frontend, data: []field{fieldVerdict}},
 			setSticky:    {name: "sticky", key: []field{addr}},
+			setLate:      {name: "late", key: []field{addr}},
 			setAff:       {name: "aff", key: append([]field{addr}, frontend...), data: backend},
 			setNever:     {name: "never", key: []field{addr}, interval: true},
 			setFrom:      {name: "from", key: []field{fieldFamily}, data: []field{addr}},
@@ -145,6 +168,9 @@ func buildSpecs() [setsAll]setSpec {
 	}
 	all[setSources] = setSpec{name: "sources", key: []field{fieldFamily}, data: []field{fieldVerdict}}
 	all[setMarks] = setSpec{name: "marks", key: []field{fieldFamily}, data: []field{fieldVerdict}}
+	for id, of := range numberedSets {
+		all[id] = setSpec{name: strings.TrimSuffix(all[of].name, "4") + "to", key: []field{fieldNumber}, data: []field{fieldVerdict}}
+	}
 	all[setClientIf] = setSpec{name: "clientifs", key: []field{fieldIfname}, interval: true}
 	return all
 }
@@ -162,7 +188,7 @@ type element struct {
 	set setID
 	key string
 	// data is the value in a map, the name of the chain to go to in a map of
-	// verdicts, and in a set of intervals the first key behind the interval,
+	// verdicts or numbers, and in a set of intervals the first key behind the interval,
 	// which begins at key; empty there when the interval has no end. In a
 	// set of ranges it is the last key of the range that begins at key.
 	data string
@@ -206,7 +232,7 @@ func (b encoding) ifname(name string) encoding {
 	return append(b, v[:]...)
 }
 
-// String is the element as nft writes it: "xsvc4 { 192.0.2.1 . tcp . 80 : goto x2 }".
+// String is the element as nft writes it: "xsvc4 { 192.0.2.1 . tcp . 80 : 10:2 }".
 func (e element) String() string {
 	return specs[e.set].name + " { " + e.text() + " }"
 }
@@ -223,6 +249,9 @@ func (e element) text() string {
 		return fieldsText(s.key[:last], e.key[:n]) + " . " + intervalText(s.key[last], e.key[n:], successor(e.data[n:]))
 	case s.verdicts():
 		return fieldsText(s.key, e.key) + " : goto " + e.data
+	case s.numbers():
+		n, _ := numberOf(e.data)
+		return fieldsText(s.key, e.key) + " : " + n.String()
 	case len(s.data) > 0:
 		return fieldsText(s.key, e.key) + " : " + fieldsText(s.data, e.data)
 	default:
@@ -253,6 +282,8 @@ func fieldText(f field, b string) string {
 		return strconv.Itoa(int(binary.BigEndian.Uint16([]byte(b))))
 	case fieldFamily:
 		return map[byte]string{unix.NFPROTO_IPV4: "ipv4", unix.NFPROTO_IPV6: "ipv6"}[b[0]]
+	case fieldNumber:
+		return parseNumber(b).String()
 	case fieldSlot:
 		return strconv.Itoa(int(binary.NativeEndian.Uint32([]byte(b))))
 	default:

@@ -57,12 +57,19 @@ func (x *expressions) payload(base, offset, length, register uint32) {
 }
 
 // is ends the rule where a register is not that byte.
-func (x *expressions) is(register uint32, b byte) {
+func (x *expressions) is(register uint32, b byte) { x.compare(unix.NFT_CMP_EQ, register, []byte{b}) }
+
+// isNot ends the rule where a register has that value.
+func (x *expressions) isNot(register uint32, value []byte) {
+	x.compare(unix.NFT_CMP_NEQ, register, value)
+}
+
+func (x *expressions) compare(op, register uint32, value []byte) {
 	x.add("cmp", func(e *encoder) {
 		e.uint32(unix.NFTA_CMP_SREG, register)
-		e.uint32(unix.NFTA_CMP_OP, unix.NFT_CMP_EQ)
+		e.uint32(unix.NFTA_CMP_OP, op)
 		at := e.open(unix.NFTA_CMP_DATA)
-		e.bytes(unix.NFTA_DATA_VALUE, []byte{b})
+		e.bytes(unix.NFTA_DATA_VALUE, value)
 		e.shut(at)
 	})
 }

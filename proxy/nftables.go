@@ -27,7 +27,11 @@ type nftRenderer struct {
 
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
-func (n *nftRenderer) update(_ context.Context, u step) error {
+func (n *nftRenderer) update(ctx context.Context, u step) error {
+	if n.table.affinityFamilies() < affinityFamilies(u.elements.add) {
+		_, err := n.converge(ctx, nil, u.want)
+		return err
+	}
 	return n.change(u.elements, "", u.want)
 }
 
@@ -74,6 +78,7 @@ func (n *nftRenderer) makeChains(b *batch, gained map[string]int) {
 	for name := range gained {
 		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
 			b.addChain(name, n.table.madeLike(name))
+			b.addElements(leadElements([]string{name}))
 		}
 	}
 }
@@ -81,6 +86,7 @@ func (n *nftRenderer) makeChains(b *batch, gained map[string]int) {
 // replaceChains deletes idle chains and adds, where it is not empty, the schema's.
 func replaceChains(b *batch, idle []string, schema string) {
 	for _, name := range idle {
+		b.delElements(leadElements([]string{name}))
 		b.delChain(name)
 	}
 	if schema != "" {
@@ -98,10 +104,13 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 	if out.found == "" && have != nil {
 		out.found = differenceText(diffElements(t.elements, renderState(*have)))
 	}
-	schema := ""
-	if t.damage() != "" {
-		out.leaked = true // while the rules were away, anything could arise
-		if t, err = n.install(ctx, t, all); err != nil {
+	schema, reason := "", t.damage()
+	out.leaked = reason != "" // while the rules were away, anything could arise
+	if reason == "" && t.affinityFamilies() < affinityFamilies(all) {
+		reason = "no rules for affinity over IPv6"
+	}
+	if reason != "" {
+		if t, err = n.install(ctx, t, all, reason); err != nil {
 			return out, err
 		}
 		schema = schemaChain(t.rulesHash())
@@ -129,13 +138,14 @@ func (n *nftRenderer) read(fresh bool) (*table, error) {
 // install loads the rules anew. Where there is a table, another takes its
 // place in one transaction, with all elements; where there is none, the
 // elements come in the next, through netlink, which is many times faster.
-func (n *nftRenderer) install(ctx context.Context, t *table, all []element) (*table, error) {
+func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reason string) (*table, error) {
+	wanted := all
 	if !t.found {
 		all = nil
 	}
-	n.log.InfoContext(ctx, "loading the rules", "reason", t.damage())
+	n.log.InfoContext(ctx, "loading the rules", "reason", reason)
 	scripts := []string{replaceScript(all)}
-	if t.schema != "" && !t.ours() {
+	if t.schema != "" && (!t.ours() || t.damage() == "") {
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
@@ -144,7 +154,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element) (*ta
 		}
 		n.record.transaction()
 	}
-	if err := n.addAffinityRules(all); err != nil {
+	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
 		return nil, fmt.Errorf("load the rules of affinity: %w", err)
 	}
 	return n.read(true)
@@ -194,16 +204,29 @@ func (n *nftRenderer) commit(b *batch) (err error) {
 	return nil
 }
 
-// idle are the made chains that nothing goes to, nor will.
+// spareChains is how many chains that frontends share stay when nothing goes to them.
+// A chain that comes makes the kernel look at all rules, and the number of some
+// Service's backends soon has been there before.
+const spareChains = 32
+
+// idle are the made chains that nothing goes to, nor will, and that must go.
 func (n *nftRenderer) idle(gained map[string]int) []string {
-	var names []string
+	var own, shared []string
 	for name, uses := range n.uses {
-		if uses == 0 && gained[name] == 0 && !slices.Contains(patterns, name) {
-			names = append(names, name)
+		if uses != 0 || gained[name] != 0 || slices.Contains(patterns, name) {
+			continue
+		}
+		if _, numbered := numberOf(name); numbered {
+			shared = append(shared, name)
+		} else {
+			own = append(own, name)
 		}
 	}
-	slices.Sort(names)
-	return names
+	if len(shared) > spareChains {
+		own = append(own, shared...)
+	}
+	slices.Sort(own)
+	return own
 }
 
 // differenceText says what turns the kernel's elements into those that were

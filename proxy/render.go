@@ -20,11 +20,30 @@ type side struct {
 	sched                  setID  // and where it goes on
 	fence                  string // the chain that asks for the source first
 	fenced                 setID  // and where it goes on
+	turn                   string // the chain that asks for the frontend's own chain
+	turns                  setID  // which is here
 }
 
+// What the names of chains of either side end in.
+const (
+	sticky = "sticky"
+	fence  = "fence"
+	turn   = "turn"
+)
+
+// splitPrefix begins the name of a chain that sends internal clients elsewhere, and
+// does for the others what the chain of external clients does.
+const splitPrefix = "s"
+
 var (
-	external = side{prefix: "x", svc: setExtSvc, eps: setExtEps, slots: setExtSlots, masqs: setExtMasq, sticky: "xsticky", sched: setExtSched, fence: "xfence", fenced: setExtFenced}
-	internal = side{prefix: "i", svc: setIntSvc, eps: setIntEps, slots: setIntSlots, masqs: setIntMasq, sticky: "isticky", sched: setIntSched, fence: "ifence", fenced: setIntFenced}
+	external = side{
+		prefix: "x", svc: setExtSvc, eps: setExtEps, slots: setExtSlots, masqs: setExtMasq, turn: "x" + turn, turns: setExtTurn,
+		sticky: "x" + sticky, sched: setExtSched, fence: "x" + fence, fenced: setExtFenced,
+	}
+	internal = side{
+		prefix: "i", svc: setIntSvc, eps: setIntEps, slots: setIntSlots, masqs: setIntMasq, turn: "i" + turn, turns: setIntTurn,
+		sticky: "i" + sticky, sched: setIntSched, fence: "i" + fence, fenced: setIntFenced,
+	}
 )
 
 // renderState is all elements of the table for s, sorted.
@@ -80,6 +99,9 @@ func renderVIP(v *VIP, node string) []element {
 	if v.affinity() {
 		all = append(all, element{set: setSticky + f, key: string(encoding(nil).addr(v.Addr))})
 	}
+	if v.affinity() || v.masquerades(node) {
+		all = append(all, element{set: setLate + f, key: string(encoding(nil).addr(v.Addr))})
+	}
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
 		all = renderAffinity(all, v.Addr, fe)
@@ -93,6 +115,20 @@ func renderVIP(v *VIP, node string) []element {
 	return all
 }
 
+// masquerades says whether any backend does not see some of its clients.
+func (v *VIP) masquerades(node string) bool {
+	return slices.ContainsFunc(v.Frontends, func(f Frontend) bool {
+		return f.External.masquerades(node) || f.Internal.masquerades(node)
+	})
+}
+
+func (t *Target) masquerades(node string) bool {
+	return slices.ContainsFunc(t.Backends, func(b Backend) bool { return t.masked(b, node) })
+}
+
+// masked says whether a backend sees an address of the node in place of its client's.
+func (t *Target) masked(b Backend, node string) bool { return t.Remote == Masquerade && b.Node != node }
+
 // renderTarget appends what one kind of clients finds at one frontend.
 func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target, node string) []element {
 	f := family(vip)
@@ -102,19 +138,32 @@ func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target
 		all = append(all, element{set: svc + f, key: string(key), data: s.fence})
 		svc = s.fenced
 	}
+	split := s.prefix == external.prefix && !fe.alike()
+	to := func(chain string) {
+		if split {
+			chain = splitOf(chain)
+		}
+		all = append(all, element{set: svc + f, key: string(key), data: chain})
+	}
 	if len(t.Backends) == 0 {
-		return append(all, element{set: svc + f, key: string(key), data: t.Miss.chain()})
+		to(t.Miss.chain())
+		return all
+	}
+	if fe.Affinity != 0 {
+		to(s.sticky)
+		svc, split = s.sched, false
 	}
 	c := scheduling(vip, fe, s, t)
-	if fe.Affinity != 0 {
-		all = append(all, element{set: svc + f, key: string(key), data: s.sticky})
-		svc = s.sched
+	if c.owner != "" {
+		all = append(all, element{set: s.turns + f, key: string(key), data: c.name()})
+		to(s.turn)
+	} else {
+		to(c.name())
 	}
-	all = append(all, element{set: svc + f, key: string(key), data: c.name()})
 	for slot, b := range t.Backends {
 		data := string(make(encoding, 0, 20).addrPort(b.Addr))
 		all = append(all, element{set: s.eps + f, key: string(key.slot(slot)), data: data})
-		if t.Remote == Masquerade && b.Node != node {
+		if t.masked(b, node) {
 			all = append(all, element{set: s.masqs + f, key: string(key) + data})
 		}
 	}
@@ -123,6 +172,18 @@ func renderTarget(all []element, vip netip.Addr, fe *Frontend, s side, t *Target
 	}
 	return all
 }
+
+// alike says whether internal clients find what external ones do.
+func (f *Frontend) alike() bool {
+	x, i := &f.External, &f.Internal
+	if len(x.Backends) == 0 && len(i.Backends) == 0 {
+		return x.Miss == i.Miss
+	}
+	return sameBackends(f)
+}
+
+// splitOf is the chain that asks first whether the client is an internal one.
+func splitOf(chain string) string { return splitPrefix + strings.TrimPrefix(chain, external.prefix) }
 
 // renderSources appends the sources that may use a frontend, where not all may.
 func renderSources(all []element, vip netip.Addr, fe *Frontend) []element {
@@ -164,9 +225,9 @@ func renderTable(all []element, set setID, frontend encoding, backends []Backend
 	return all
 }
 
-// sharesTable says whether internal clients can use the table of the external
-// ones: it is large, and the same where the backends are.
-func sharesTable(fe *Frontend) bool {
+// sameBackends says whether internal clients find the same backends as external
+// ones, so that they can use their table, which is large.
+func sameBackends(fe *Frontend) bool {
 	return slices.EqualFunc(fe.External.Backends, fe.Internal.Backends, func(a, b Backend) bool {
 		return a.Addr == b.Addr && a.weight() == b.weight()
 	})
@@ -185,7 +246,7 @@ func scheduling(vip netip.Addr, fe *Frontend, s side, t *Target) countChain {
 	schedule := fe.Scheduler.schedule(t.Backends)
 	c := countChain{side: s.prefix, schedule: schedule, slots: schedule.slots(len(t.Backends))}
 	switch {
-	case schedule.table && sharesTable(fe):
+	case schedule.table && sameBackends(fe):
 		c.side = external.prefix
 	case schedule.stateful && c.slots > 1:
 		c.owner = ownerOf(vip, fe)
@@ -224,7 +285,7 @@ func chainUses(all []element) map[string]int {
 // countUses adds by for every element that goes to a made chain.
 func countUses(uses map[string]int, all []element, by int) {
 	for _, e := range all {
-		if specs[e.set].verdicts() && isMade(e.data) {
+		if s := &specs[e.set]; (s.verdicts() || s.numbers()) && isMade(e.data) {
 			uses[e.data] += by
 		}
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -154,7 +155,8 @@ func TestListedByNft(t *testing.T) {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		for _, want := range []string{
-			`192.0.2.1 . tcp . 80 : goto x3`,
+			`192.0.2.1 . tcp . 80 : 10:3`,
+			`10:3 : goto x3`,
 			`192.0.2.1 . tcp . 80 . 2 : 10.244.2.11 . 8080`,
 			`192.0.2.1 . tcp . 80 . 10.244.2.11 . 8080`,
 			`192.0.2.1 . 10.244.1.11 . 10.244.1.11`,
@@ -191,8 +193,8 @@ func TestTooLargeForSocket(t *testing.T) {
 	})
 }
 
-// Count chains come with their first use and go in the transaction after the
-// one that ended their last.
+// Count chains come with their first use, and go when there are too many that
+// nothing uses, in a transaction after the one that ended their last use.
 func TestCountChainsComeAndGo(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
@@ -222,16 +224,20 @@ func TestCountChainsComeAndGo(t *testing.T) {
 		set(3, 80)
 		chains("i3", "x3")
 		set(4, 80)
-		chains("i3", "i4", "x3", "x4")
-		set(4, 81)
-		chains("i4", "x4")
 		set(0, 81)
 		set(4, 81)
-		chains("i4", "x4")
-		mustSet(t, p, State{Node: "n1"})
+		chains("i3", "i4", "x3", "x4")
+		for n := range spareChains/2 + 1 {
+			set(5+n, 80)
+		}
+		// All before these had gone idle; the first of them has only now.
+		last := 5 + spareChains/2
+		left := []string{fmt.Sprint("i", last-1), fmt.Sprint("i", last), fmt.Sprint("x", last-1), fmt.Sprint("x", last)}
+		chains(left...)
+		set(0, 80)
 		p.Recheck()
-		mustSet(t, p, State{Node: "n1"})
-		chains()
+		set(1, 81)
+		chains(left...)
 	})
 }
 

@@ -499,7 +499,10 @@ func TestTraceKnowsItsWords(t *testing.T) {
 			t.Errorf("%q is understood", bad)
 		}
 	}
-	if _, err := parseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : goto x9 }\n"); err == nil {
+	if _, err := parseNft(good + "add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 10:9 }\n"); err == nil {
+		t.Error("a number that leads nowhere is understood")
+	}
+	if _, err := parseNft(good + "add element inet fanfare learn4 { 192.0.2.1 . tcp . 80 : goto learn9 }\n"); err == nil {
 		t.Error("a verdict that leads nowhere is understood")
 	}
 	good = xtText(State{Node: "n1"})

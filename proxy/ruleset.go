@@ -20,7 +20,7 @@ const spareTable = tableName + "-spare"
 
 // Schema is the version of the table's layout for people. What machines go by
 // is the hash of the text beside it: a change of the text can not be forgotten.
-const Schema = 1
+const Schema = 2
 
 //go:embed ruleset.nft
 var staticRules string
@@ -43,9 +43,9 @@ var patterns = append(countPatterns(), patternMark.chain(), patternLearn)
 func countPatterns() []string {
 	var names []string
 	for _, s := range schedules {
-		for _, side := range []side{external, internal} {
+		for _, side := range []string{external.prefix, internal.prefix, splitPrefix} {
 			for n := range s.patterns() {
-				names = append(names, countChain{side: side.prefix, schedule: s, slots: n + 1}.name())
+				names = append(names, countChain{side: side, schedule: s, slots: n + 1}.name())
 			}
 		}
 	}
@@ -56,7 +56,13 @@ func countPatterns() []string {
 // besides the patterns, as nft reads it.
 func rulesetText(made []string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table inet %s {\n%s", tableName, staticRules)
+	fmt.Fprintf(&b, "table inet %s {\n", tableName)
+	for run := range bySet(leadElements(slices.Concat(fixedNumbers, patterns, made))) {
+		id := run[0].set
+		fmt.Fprintf(&b, "\tmap %s { typeof meta priority : verdict; comment \"what the numbers in %s stand for\"; elements = {%s }; }\n",
+			specs[id].name, specs[numberedSets[id]].name, listText(run))
+	}
+	b.WriteString(staticRules)
 	for _, name := range slices.Concat(patterns, made) {
 		if m, ok := parseMarkChain(name); ok {
 			fmt.Fprintf(&b, markChain, name, ^m.Mask, m.Value)
@@ -69,6 +75,19 @@ func rulesetText(made []string) string {
 		fmt.Fprintf(&b, "\n\tchain %s {\n\t}\n", name) // addAffinityRules fills it
 	}
 	b.WriteString("}\n")
+	return b.String()
+}
+
+// listText is elements as they stand between braces.
+func listText(all []element) string {
+	var b strings.Builder
+	for i, e := range all {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte(' ')
+		b.WriteString(e.text())
+	}
 	return b.String()
 }
 
@@ -87,15 +106,7 @@ func replaceScript(all []element) string {
 	// Adding first makes the deletion right whether or not it exists.
 	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", tableName, rulesetText(made))
 	for chunk := range bySet(all) {
-		fmt.Fprintf(&b, "add element inet %s %s {", tableName, specs[chunk[0].set].name)
-		for i, e := range chunk {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			b.WriteByte(' ')
-			b.WriteString(e.text())
-		}
-		b.WriteString(" }\n")
+		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", tableName, specs[chunk[0].set].name, listText(chunk))
 	}
 	return b.String()
 }
@@ -128,7 +139,7 @@ func upgradeScripts(all []element) []string {
 // textHash names the text and the rules that a table was made from.
 func textHash() string {
 	parts := []string{rulesetText(nil)}
-	for _, r := range slices.Concat(learnRules(time.Second), staleRules()) {
+	for _, r := range slices.Concat(learnRules(time.Second, bothFamily), staleRules(bothFamily)) {
 		parts = append(parts, string(r))
 	}
 	return shortHash(parts...)

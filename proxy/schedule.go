@@ -103,7 +103,7 @@ func (s *schedule) patterns() int {
 // one is, for a client on this node; one outside has mostly been moved here by a
 // router, from a node with another backend.
 func (c countChain) strays() bool {
-	return !c.schedule.seeded && (c.slots > 1 || c.side == external.prefix)
+	return !c.schedule.seeded && (c.slots > 1 || c.side != internal.prefix)
 }
 
 // parseCountChain reads the name of a count chain.
@@ -116,7 +116,7 @@ func parseCountChain(name string) (c countChain, ok bool) {
 	}
 	for _, s := range schedules {
 		c = countChain{side: letters[:1], schedule: s, slots: n, owner: owner}
-		if (c.side == external.prefix || c.side == internal.prefix) && c.name() == name {
+		if sideMajors[c.side] != 0 && c.name() == name {
 			return c, true
 		}
 	}
@@ -134,17 +134,30 @@ func (c countChain) text() string {
 	if c.schedule.seeded {
 		seed = " seed 0xfa17"
 	}
-	rule := fmt.Sprintf("dnat ip to ip daddr . meta l4proto . th dport . %s mod %d%s map @%s%s",
-		c.schedule.value, c.slots, seed, c.side, backends)
-	stray := ""
-	if c.strays() {
-		stray = "\n\t\tmeta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn goto stray"
+	side, first := c.side, ""
+	if side == splitPrefix {
+		side, first = external.prefix, strings.ReplaceAll(askClients, "\n", "\n\t\t")
 	}
+	if c.strays() {
+		stray := "stray"
+		if c.slots == 1 && side == c.side { // not yet known which kind of client it is
+			stray = "xstray"
+		}
+		first += "\n\t\tmeta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn goto " + stray
+	}
+	rule := fmt.Sprintf("dnat ip to ip daddr . meta l4proto . th dport . %s mod %d%s map @%s%s",
+		c.schedule.value, c.slots, seed, side, backends)
 	return fmt.Sprintf(`
 	chain %s {%s
+		meta priority set none
 		%s4
 		%s6
 		counter drop
 	}
-`, c.name(), stray, rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
+`, c.name(), first, rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
 }
+
+// askClients are the rules that send internal clients elsewhere.
+const askClients = `
+jump clients
+meta priority none goto internal`

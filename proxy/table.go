@@ -29,8 +29,9 @@ type table struct {
 	// elements is sorted. From a table of another schema it holds the VIPs
 	// only, as far as they can be read.
 	elements []element
-	missing  []string // sets that are not there
-	catchAll []string // sets with an element for all keys, which none of ours has
+	leads    []element // of the maps of numbers, sorted
+	missing  []string  // sets that are not there
+	catchAll []string  // sets with an element for all keys, which none of ours has
 }
 
 // A chain is what one chain does.
@@ -235,7 +236,7 @@ func withMark(expressions []byte, m Mark) []byte {
 }
 
 func (t *table) readElements(s *socket) error {
-	t.elements, t.missing, t.catchAll = nil, nil, nil
+	t.elements, t.leads, t.missing, t.catchAll = nil, nil, nil, nil
 	for id := range setID(setCount) {
 		if !t.ours() && !t.fresh && id != setVIPs && id != setVIPs+1 {
 			continue
@@ -252,6 +253,22 @@ func (t *table) readElements(s *socket) error {
 			t.catchAll = append(t.catchAll, specs[id].name)
 		}
 		t.elements = append(t.elements, all...)
+	}
+	return t.readLeads(s)
+}
+
+// readLeads lists what numbers stand for. A table without such a map is an older one,
+// or has other rules than ours.
+func (t *table) readLeads(s *socket) error {
+	for id := setID(setExtSvcTo); id < setsAll; id++ {
+		all, catchAll, err := dumpSet(s, id)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("list %s: %w", specs[id].name, err)
+		}
+		if catchAll {
+			t.catchAll = append(t.catchAll, specs[id].name)
+		}
+		t.leads = append(t.leads, all...)
 	}
 	return nil
 }
@@ -306,8 +323,10 @@ func elementData(spec *setSpec, item []byte) string {
 	if spec.ranges {
 		return rangeEnd(spec, item)
 	}
-	if !spec.verdicts() {
-		return string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
+	if value := string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.numbers() && len(value) == fieldNumber.size() {
+		return parseNumber(value).chain()
+	} else if !spec.verdicts() {
+		return value
 	}
 	v := attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)
 	if string(attribute(v, unix.NFTA_VERDICT_CODE)) != string(verdictGoto) {
@@ -370,6 +389,9 @@ func (t *table) damage() string {
 	}
 	if stray := t.strayMade(); len(stray) > 0 {
 		return "chains changed: " + strings.Join(stray, ", ")
+	}
+	if !slices.Equal(t.leads, leadElements(slices.Concat(fixedNumbers, patterns, t.madeChains()))) {
+		return "what numbers stand for changed"
 	}
 	return ""
 }

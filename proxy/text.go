@@ -99,7 +99,7 @@ func (t *Target) text(node string) string {
 		if b.weight() != 1 {
 			word += "*" + strconv.Itoa(b.weight())
 		}
-		if t.Remote == Masquerade && b.Node != node {
+		if t.masked(b, node) {
 			masqueraded = append(masqueraded, word)
 		} else {
 			plain = append(plain, word)

@@ -29,6 +29,7 @@ type nftChain struct {
 // them.
 type nftSet struct {
 	interval bool
+	numbers  bool // a map whose values are keys of another one
 	items    map[string]string
 }
 
@@ -122,7 +123,10 @@ func parseNft(script string) (*nftRules, error) {
 		case len(words) == 0 || words[0] == "#" || words[0] == "table" || words[0] == "comment" || words[0] == "delete":
 		case words[0] == "add" && words[1] == "table":
 		case words[0] == "set" || words[0] == "map":
-			r.sets[words[1]] = &nftSet{interval: strings.Contains(line, "flags interval"), items: make(map[string]string)}
+			r.sets[words[1]] = &nftSet{interval: strings.Contains(line, "flags interval"), numbers: strings.Contains(line, ": meta priority;"), items: make(map[string]string)}
+			if _, elements, ok := strings.Cut(line, "elements = "); ok {
+				err = r.elements(words[1], strings.TrimSuffix(elements, "; }"))
+			}
 		case words[0] == "chain":
 			open = &nftChain{name: words[1], policy: "accept"}
 			r.chains[open.name] = open
@@ -156,6 +160,12 @@ func (r *nftRules) check() error {
 		for key, value := range s.items {
 			if to, ok := strings.CutPrefix(value, "goto "); ok && r.chains[to] == nil {
 				return fmt.Errorf("%s { %s : %s }: no such chain", name, key, value)
+			}
+			if !s.numbers {
+				continue
+			}
+			if _, ok := r.sets[strings.TrimRight(name, "46")+"to"].items[value]; !ok {
+				return fmt.Errorf("%s { %s : %s }: no chain has this number", name, key, value)
 			}
 		}
 	}
@@ -279,6 +289,10 @@ func (in *nftReader) statement() (nftStatement, error) {
 		return in.nat(dnat)
 	case in.take("snat"):
 		return in.nat(snat)
+	case in.take("meta priority set none"):
+		return func(x *nftRun) nftVerdict { x.p.priority = "none"; return nftVerdict{} }, nil
+	case in.take("meta priority set"):
+		return in.priority()
 	case in.take("meta mark set meta mark &"):
 		return in.mark()
 	default:
@@ -346,6 +360,19 @@ func (in *nftReader) mark() (nftStatement, error) {
 		x.p.mark = x.p.mark&uint32(keep) | uint32(set)
 		return nftVerdict{}
 	}, errors.Join(err1, err2)
+}
+
+// priority reads what a packet's priority is set to.
+func (in *nftReader) priority() (nftStatement, error) {
+	value, err := in.mapped()
+	return func(x *nftRun) nftVerdict {
+		v, ok := value(x)
+		if !ok {
+			return nftVerdict{kind: "miss"}
+		}
+		x.p.priority = v
+		return nftVerdict{}
+	}, err
 }
 
 // mapped reads "KEY map @MAP".
@@ -532,9 +559,13 @@ var nftExprs = map[string]nftExpr{
 	"ct original ip6 daddr": func(x *nftRun) (string, bool) { return nftAddr(x, x.p.ct.orig, false) },
 	"ct original proto-dst": func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.ct.orig.Port())), true },
 	"meta nfproto":          nftFamily,
+	"meta priority":         func(x *nftRun) (string, bool) { return x.p.priority, true },
 	"meta l4proto":          func(x *nftRun) (string, bool) { return Protocol(x.p.proto).String(), true },
 	"th sport":              func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.src.Port())), !isICMP(x.p) },
 	"th dport":              func(x *nftRun) (string, bool) { return strconv.Itoa(int(x.p.dst.Port())), !isICMP(x.p) },
+	"tcp dport":             func(x *nftRun) (string, bool) { return nftPort(x, TCP) },
+	"udp dport":             func(x *nftRun) (string, bool) { return nftPort(x, UDP) },
+	"sctp dport":            func(x *nftRun) (string, bool) { return nftPort(x, SCTP) },
 	// Every packet is the first of its flow.
 	"tcp flags & (fin|syn|rst|ack)": func(x *nftRun) (string, bool) { return "syn", x.p.proto == uint8(TCP) },
 
@@ -551,6 +582,10 @@ var nftExprs = map[string]nftExpr{
 // nftAddr is an address of the packet, for rules of its family.
 func nftAddr(x *nftRun, a netip.AddrPort, v4 bool) (string, bool) {
 	return a.Addr().String(), a.Addr().Is4() == v4
+}
+
+func nftPort(x *nftRun, proto Protocol) (string, bool) {
+	return strconv.Itoa(int(x.p.dst.Port())), x.p.proto == uint8(proto)
 }
 
 func nftFamily(x *nftRun) (string, bool) {

@@ -19,6 +19,7 @@ type packet struct {
 	src, dst netip.AddrPort
 	in, out  string // interfaces; in is empty for a process of the host
 	mark     uint32
+	priority string // of class MAJOR:MINOR; empty: none
 	ct       tracked
 }
 

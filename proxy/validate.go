@@ -152,4 +152,4 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 const maxAffinity = 24 * time.Hour
 
 // maxBackends is the number of slots that ruleset.nft declares.
-const maxBackends = 65536
+const maxBackends = 65535

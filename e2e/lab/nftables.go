@@ -1,12 +1,10 @@
 package lab
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"syscall"
 
 	"github.com/mdlayher/netlink"
@@ -166,22 +164,15 @@ func decodeKey(d *netlink.AttributeDecoder, addrSize int) (k frontendKey, err er
 	return k, nil
 }
 
-// leadsToBackends says whether a verdict goes to one of the chains x1, x2, …,
-// which choose among so many backends.
+// leadsToBackends says whether a frontend's number stands for one of the chains x1,
+// x2, … or s1, s2, …, which choose among so many backends at random: 10:1, 10:2, … and
+// 30:1, 30:2, … .
 func leadsToBackends(d *netlink.AttributeDecoder) (yes bool) {
 	for d.Next() {
-		if d.Type() != unix.NFTA_DATA_VERDICT {
-			continue
+		if b := d.Bytes(); d.Type() == unix.NFTA_DATA_VALUE && len(b) == 4 {
+			major := binary.NativeEndian.Uint32(b) >> 16
+			yes = major == 0x10 || major == 0x30
 		}
-		d.Nested(func(v *netlink.AttributeDecoder) error {
-			for v.Next() {
-				if v.Type() == unix.NFTA_VERDICT_CHAIN {
-					chain := string(bytes.TrimRight(v.Bytes(), "\x00"))
-					yes = strings.HasPrefix(chain, "x") && strings.Trim(chain[1:], "0123456789") == ""
-				}
-			}
-			return nil
-		})
 	}
 	return yes
 }

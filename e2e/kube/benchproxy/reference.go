@@ -39,9 +39,8 @@ type cut struct {
 // that are left out of an otherwise complete table.
 var cuts = []cut{
 	{"without nat-postrouting", []string{"nat-postrouting"}},
-	{"without filter-forward and filter-output", []string{"filter-forward", "filter-output"}},
-	{"without raw-prerouting", []string{"raw-prerouting"}},
-	{"without any of these", []string{"nat-postrouting", "filter-forward", "filter-output", "raw-prerouting"}},
+	{"without filter-prerouting and filter-output", []string{"filter-prerouting", "filter-output"}},
+	{"without any of these", []string{"nat-postrouting", "filter-prerouting", "filter-output"}},
 }
 
 func (n *node) cut(ctx context.Context, c cut) error {
