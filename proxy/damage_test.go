@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,7 +108,7 @@ func TestRepair(t *testing.T) {
 			start := time.Now()
 			nftables(t, script)
 			done := time.Now()
-			awaitDisturbed(t, p, d.name)
+			awaitDamage(t, p, d.name)
 			mustSet(t, p, s)
 			t.Logf("%s: repaired %v after nft began, %v after it ended", d.name,
 				time.Since(start).Round(time.Millisecond), time.Since(done).Round(time.Millisecond))
@@ -126,6 +127,15 @@ func awaitDisturbed(t *testing.T, p *Proxy, what string) {
 	case <-p.Disturbed():
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s: not noticed", what)
+	}
+}
+
+// awaitDamage waits until it is told that something of ours was changed. Other things
+// are told in the same way.
+func awaitDamage(t *testing.T, p *Proxy, what string) {
+	t.Helper()
+	for told := false; !told; told = p.watch.dirty.Load() {
+		awaitDisturbed(t, p, what)
 	}
 }
 
@@ -233,7 +243,7 @@ func TestRepairOfIPTables(t *testing.T) {
 			d.do(t, p.sock, program)
 			start := time.Now()
 			if program == "iptables-nft" && d.command != "" {
-				awaitDisturbed(t, p, d.name)
+				awaitDamage(t, p, d.name)
 			} else {
 				p.Recheck()
 			}
@@ -247,6 +257,41 @@ func TestRepairOfIPTables(t *testing.T) {
 		mustSet(t, p, s)
 		if got := p.Status(); got.Repairs != before.Repairs || got.Generation != before.Generation {
 			t.Errorf("a check repaired %q", got.Found)
+		}
+	})
+}
+
+// What the kernel tells nobody is noticed all the same, where it can be counted.
+func TestSilentDamageIsNoticed(t *testing.T) {
+	onIPTables(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		mustSet(t, p, s)
+		program := p.Status().Programs[0]
+		silent := []string{"a set is flushed", "an entry is deleted", "an entry is added"}
+		if program == "iptables-legacy" {
+			silent = append(silent, "a table is flushed")
+		}
+		for _, d := range xtDamages {
+			if !slices.Contains(silent, d.name) {
+				continue
+			}
+			before := p.Status().Repairs
+			d.do(t, p.sock, program)
+			start := time.Now()
+			awaitDamage(t, p, d.name)
+			t.Logf("%s: noticed after %v", d.name, time.Since(start).Round(time.Millisecond))
+			mustSet(t, p, s)
+			l.checkRepaired(t, p, s, before, d.name, d.found)
+		}
+		// Neither what we do nor clients that come back are news.
+		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1")))
+		l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", 0), 80))
+		p.watch.take()
+		p.pulse.beat()
+		if p.watch.take() {
+			t.Error("disturbed by nobody")
 		}
 	})
 }

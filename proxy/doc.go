@@ -456,8 +456,9 @@
 // family, which is one transaction for each table. Sets are filled before rules ask
 // them, and an address comes into fanfare-vips4 when all rules for it are there. A process
 // that starts reads chains and sets, changes what differs from its first State, and
-// goes on with what it finds. Changes by others are heard of with iptables-nft, and found
-// by the next full check with iptables-legacy and in sets. The cost of a change is that of
+// goes on with what it finds. Changes by others are heard of with iptables-nft. Of those of
+// the old tables and of sets the kernel tells nobody: how many rules and entries there are is
+// asked every second, and what leaves that as it was is found by [Proxy.Recheck]. The cost of a change is that of
 // the programs, which grows with the rules that there are: with ten thousand VIPs 50 ms
 // by iptables-nft and 170 ms by iptables-legacy, against microseconds with nftables.
 //

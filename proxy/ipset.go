@@ -225,13 +225,21 @@ func (s *socket) setEntries(m member, f setID) ([]entry, error) {
 
 // listSets lists one set with its entries, or the names of all.
 func (s *socket) listSets(name string, each func(data []byte)) error {
+	if name == "" {
+		return s.listAllSets(ipsetListNames, each)
+	}
+	return s.requestSets(each, func(e *encoder) { e.string(ipsetAttrName, name) })
+}
+
+// listAllSets lists all sets, but only what the flag says.
+func (s *socket) listAllSets(flag uint32, each func(data []byte)) error {
+	return s.requestSets(each, func(e *encoder) { e.uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
+}
+
+func (s *socket) requestSets(each func(data []byte), which func(e *encoder)) error {
 	var e encoder
 	e.bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
-	if name != "" {
-		e.string(ipsetAttrName, name)
-	} else {
-		e.uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, ipsetListNames)
-	}
+	which(&e)
 	if err := s.dump(unix.NFNL_SUBSYS_IPSET, ipsetList, unix.NFPROTO_IPV4, e.b, each); err != nil {
 		return fmt.Errorf("list sets: %w", err)
 	}

@@ -37,6 +37,7 @@ type Proxy struct {
 	recheck atomic.Bool
 	sweeper *sweeper
 	lookout *lookout
+	pulse   *pulse // of iptables; nil in another mode
 	// overflow is of affinity's maps.
 	overflow *overflow
 
@@ -144,7 +145,7 @@ func (p *Proxy) Close() error {
 	}
 	p.closed = true
 	p.gate.stop()
-	return errors.Join(p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.pulse.close(), p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -174,12 +175,14 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
 	recheck := p.recheck.Load()
+	p.pulse.pause()
 	err := p.set(ctx, want)
 	if err == nil {
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
 		p.lookout.note(want, recheck)
 		p.leave(ctx)
+		p.pulse.settle()
 	}
 	p.record.set(p.have, err)
 	if err != nil {
