@@ -253,13 +253,15 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 // remarked are the routes to announce when routers have got other numbers: those
 // that name routers as well.
 func remarked(announce, all []Route) []Route {
+	var more []Route
 	for _, r := range all {
 		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && r.Peers != "" {
-			announce = append(slices.Clip(announce), r)
+			more = append(more, r)
 		}
 	}
-	slices.SortFunc(announce, compareRoutes)
-	return announce
+	more = append(more, announce...)
+	slices.SortFunc(more, compareRoutes)
+	return more
 }
 
 // exchange announces before it withdraws, where the same prefix is not concerned.

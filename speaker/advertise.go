@@ -164,7 +164,7 @@ func (v *view) narrowed(r bgp.Route) bgp.Route {
 // it is a router the session would die of its own routes. Only what this node sees
 // of the cluster counts: it does not watch other Nodes.
 func (v *view) foreign(prefix netip.Prefix) string {
-	for _, f := range v.others {
+	for _, f := range slices.Concat(v.others, nobodys) {
 		if prefix.Overlaps(f.prefix) {
 			return f.what
 		}
@@ -176,6 +176,17 @@ func (v *view) foreign(prefix netip.Prefix) string {
 type other struct {
 	prefix netip.Prefix
 	what   string
+}
+
+// nobodys are in use on every link of every node. To refuse them would cut off the
+// node itself: router advertisements, for one, go to a multicast address.
+var nobodys = []other{
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback addresses (127.0.0.0/8)"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local addresses (169.254.0.0/16)"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "multicast addresses (224.0.0.0/4)"},
+	{netip.MustParsePrefix("::1/128"), "the loopback address (::1)"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local addresses (fe80::/10)"},
+	{netip.MustParsePrefix("ff00::/8"), "multicast addresses (ff00::/8)"},
 }
 
 func (v *view) lookAtOthers(peers []*cluster.Peer) {

@@ -30,11 +30,14 @@ func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 }
 
 func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalTrafficPolicy, port uint16) {
-	n := cluster.Name{Namespace: "shop", Name: name}
+	n, pod := cluster.Name{Namespace: "shop", Name: name}, "10.244.1.5:80"
+	if netip.MustParseAddr(addr).Is6() {
+		pod = "[fd00::5]:80"
+	}
 	s.Services = append(s.Services, cluster.Service{
 		Spec: &cluster.Spec{Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}}},
 		Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{Protocol: corev1.ProtocolTCP, Node: "n1",
-			Addr: netip.MustParseAddrPort("10.244.1.5:80"), Ready: true, Serving: true}}},
+			Addr: netip.MustParseAddrPort(pod), Ready: true, Serving: true}}},
 	})
 	s.Assignments = append(s.Assignments, cluster.Assignment{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"})
 }
@@ -117,17 +120,18 @@ func netipPrefixesContain(list []netip.Prefix, p netip.Prefix) bool {
 // refused.
 func TestAggregatesContainNothingElse(t *testing.T) {
 	for addr, what := range map[string]string{
-		"10.0.0.9":   "this node's address 10.0.0.11",
-		"10.244.1.9": "the pod network 10.244.1.0/24",
-		"10.0.1.9":   "the address 10.0.1.1 of router tor1",
-		"172.16.0.9": "the pod network 172.16.0.0/16",
+		"2001:db8::9": "the loopback address (::1)",
+		"10.0.0.9":    "this node's address 10.0.0.11",
+		"10.244.1.9":  "the pod network 10.244.1.0/24",
+		"10.0.1.9":    "the address 10.0.1.1 of router tor1",
+		"172.16.0.9":  "the pod network 172.16.0.0/16",
 	} {
-		snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 25, Length6: 128})
+		snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 25, Length6: 1})
 		give(snap, "a", addr, corev1.ServiceExternalTrafficPolicyCluster, 80)
 		c := Config{Node: "n1"}
 		c.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}
 		d := Decide(c, snap)
-		if got := routesText(d.BGP.Routes); got != addr+"/32" {
+		if got := d.BGP.Routes[0].Prefix; got != host(netip.MustParseAddr(addr)) {
 			t.Errorf("announces %s", got)
 		}
 		if r := d.Addresses[0].Reasons; r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {

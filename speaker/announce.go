@@ -14,6 +14,10 @@ import (
 type overBGP struct {
 	server *bgp.Server
 	sent   []bgp.Route // last
+
+	prefixes []netip.Prefix // as the server returned them last
+	allowed  []netip.Prefix // as it was called last
+	told     []netip.Prefix // what it answered
 }
 
 // Set implements announcer.
@@ -23,8 +27,17 @@ func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) (
 		want.Routes = routesTo(allowed, d.BGP.Routes, b.sent)
 	}
 	b.sent = want.Routes
-	told, err := b.server.Set(ctx, want)
-	return told, undone(err)
+	prefixes, err := b.server.Set(ctx, want)
+	err = undone(err)
+	if same(prefixes, b.prefixes) && same(allowed, b.allowed) {
+		return b.told, err
+	}
+	b.prefixes, b.allowed, b.told = prefixes, allowed, prefixes
+	if slices.Equal(prefixes, allowed) {
+		// The same slice, so that whoever compares need not look into it.
+		b.told = allowed
+	}
+	return b.told, err
 }
 
 // undone is err without what is wrong with the objects that people wrote: that

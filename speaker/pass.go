@@ -182,12 +182,11 @@ func (p *pass) next(now time.Time) (at time.Time) {
 func (p *pass) shrink(ctx context.Context, d *Desired, want wish) error {
 	addrs := intersect(p.have, want.addrs)
 	stay := intersectFunc(p.told, want.prefixes, comparePrefixes)
-	bridged := minus(addrs, covered(addrs, stay))
-	for _, prefix := range minusFunc(p.told, stay, comparePrefixes) {
-		if slices.ContainsFunc(bridged, prefix.Contains) {
-			stay = union(stay, []netip.Prefix{prefix}, comparePrefixes)
-		}
+	if len(addrs) == len(p.have) && len(stay) == len(p.told) {
+		return nil
 	}
+	bridges := holding(minusFunc(p.told, stay, comparePrefixes), minus(addrs, covered(addrs, stay)))
+	stay = union(stay, bridges, comparePrefixes)
 	if len(addrs) == len(p.have) && len(stay) == len(p.told) {
 		return nil
 	}
@@ -369,6 +368,18 @@ func covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
 		return addrs
 	}
 	return in
+}
+
+// holding returns those of prefixes that have one of addrs in them; both are sorted.
+func holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
+	var some []netip.Prefix
+	for _, p := range prefixes {
+		i, _ := slices.BinarySearchFunc(addrs, p.Addr(), netip.Addr.Compare)
+		if i < len(addrs) && p.Contains(addrs[i]) {
+			some = append(some, p)
+		}
+	}
+	return some
 }
 
 // intersect returns what is in both of two sorted sets of addresses.
