@@ -43,6 +43,7 @@ type Server struct {
 	log        *slog.Logger
 	restarting bool
 	changed    chan struct{}
+	hub        *bfdHub
 
 	// gate is held (by a value in it) while routes change, and by each session
 	// from the router's first KEEPALIVE until GoBGP takes it for established.
@@ -79,6 +80,7 @@ func New(o Options) *Server {
 		restarting: o.Restarting,
 		changed:    make(chan struct{}, 1),
 		gate:       make(chan struct{}, 1),
+		hub:        newBFDHub(),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -332,6 +334,7 @@ func (s *Server) open(conf Session, first bool) {
 		conf:    conf,
 		engine:  s.engine,
 		gate:    s.gate,
+		hub:     s.hub,
 		log:     s.log.With("peer", conf.Name),
 		changed: s.poke,
 		synced:  func(at time.Time) { s.markSynced(conf.Name, at) },

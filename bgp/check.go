@@ -114,6 +114,7 @@ func (s Session) faults() []error {
 	}
 	s.addressFaults(add)
 	s.hopFaults(add)
+	s.bfdFaults(add)
 	s.timerFaults(add)
 	return bad
 }
@@ -148,6 +149,26 @@ func (s Session) hopFaults(add func(field string, value any, right string)) {
 		add("TTLSecurityHops", s.TTLSecurityHops, "must be 1 to 254")
 	case s.TTLSecurityHops != 0 && s.EBGPMultihopTTL != 0:
 		add("TTLSecurityHops", s.TTLSecurityHops, "excludes EBGPMultihopTTL: it says itself how far away the router may be")
+	}
+}
+
+func (s Session) bfdFaults(add func(field string, value any, right string)) {
+	b := s.BFD
+	if !b.enabled() {
+		return
+	}
+	const least, most = 10 * time.Millisecond, time.Minute
+	if b.Transmit < least || b.Transmit > most {
+		add("BFD.Transmit", b.Transmit, "must be 10 ms to 60 s")
+	}
+	if b.Receive < least || b.Receive > most {
+		add("BFD.Receive", b.Receive, "must be 10 ms to 60 s")
+	}
+	if b.Multiplier < 2 {
+		add("BFD.Multiplier", b.Multiplier, "must be 2 to 255")
+	}
+	if s.EBGPMultihopTTL > 1 || s.TTLSecurityHops > 1 {
+		add("BFD", "with hops", "is for a router that is directly connected (RFC 5881)")
 	}
 }
 

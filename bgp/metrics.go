@@ -8,7 +8,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	server *Server
 
-	up, flaps, announced, leftOut, updates, routes *prometheus.Desc
+	up, bfdUp, flaps, announced, leftOut, updates, routes *prometheus.Desc
 }
 
 func newMetrics(s *Server) *metrics {
@@ -19,6 +19,8 @@ func newMetrics(s *Server) *metrics {
 		server: s,
 		up: desc("session_up",
 			"Whether the BGP session is established (1) or not (0). Observed.", "peer"),
+		bfdUp: desc("bfd_up",
+			"Whether BFD hears the router (1) or not (0); absent without BFD. Observed.", "peer"),
 		flaps: desc("session_flaps_total",
 			"How often the BGP session went down without being told to. Observed.", "peer"),
 		announced: desc("announced_prefixes",
@@ -34,7 +36,7 @@ func newMetrics(s *Server) *metrics {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.up, m.flaps, m.announced, m.leftOut, m.updates, m.routes} {
+	for _, d := range []*prometheus.Desc{m.up, m.bfdUp, m.flaps, m.announced, m.leftOut, m.updates, m.routes} {
 		ch <- d
 	}
 }
@@ -55,6 +57,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			up = 1
 		}
 		gauge(m.up, up, s.Name)
+		if s.BFD != nil {
+			hears := 0.0
+			if s.BFD.Up() {
+				hears = 1
+			}
+			gauge(m.bfdUp, hears, s.Name)
+		}
 		counter(m.flaps, s.Flaps, s.Name)
 		gauge(m.announced, float64(s.Advertised), s.Name)
 		gauge(m.leftOut, float64(s.LeftOut), s.Name)

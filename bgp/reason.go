@@ -29,6 +29,7 @@ const (
 	openBadIdentifier = 3
 	ceaseShutdown     = 2
 	ceaseReset        = 4
+	ceaseBFDDown      = 10 // RFC 9384
 )
 
 // notificationNames are IANA's names of the codes and, by index, subcodes.

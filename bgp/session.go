@@ -44,6 +44,7 @@ type session struct {
 	conf   Session // resolved
 	engine *engine
 	gate   chan struct{}
+	hub    *bfdHub
 	log    *slog.Logger
 
 	// restartUntil is until when the router may hold routes from before our
@@ -57,8 +58,9 @@ type session struct {
 	done   chan struct{}
 	said   map[string]bool // reasons logged since the session was up
 
-	mu    sync.Mutex
-	facts sessionFacts
+	mu       sync.Mutex
+	facts    sessionFacts
+	detector *detector // nil before the first connection, and without BFD
 }
 
 // sessionFacts are what is known of a session now.
@@ -83,6 +85,7 @@ func (s *session) start() {
 // run makes attempts until ctx ends.
 func (s *session) run(ctx context.Context) {
 	defer close(s.done)
+	defer s.stopDetector()
 	pace := pacing{limit: s.conf.connectTime()}
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -250,8 +253,46 @@ func (s *session) up(w *wire) {
 	s.facts.state, s.facts.since = Established, now
 	s.mu.Unlock()
 	s.restartUntil = time.Time{}
+	s.detect(w)
 	s.log.Info("session up", "address", s.conf.PeerAddress, "asn", w.seen().open.asn)
 	s.heard(w)
+}
+
+// detect starts BFD with the router that has just become established, from the
+// address that it knows us by. It goes on when the connection ends: so it is there
+// for the next one, and nothing of the former one can end that.
+func (s *session) detect(w *wire) {
+	local := addrOf(w.LocalAddr())
+	if !s.conf.BFD.enabled() || s.detector != nil && s.detector.local == local {
+		return
+	}
+	s.stopDetector()
+	d := &detector{peer: addrOf(w.RemoteAddr()), local: local, hub: s.hub, log: s.log, lost: s.lost, changed: s.changed}
+	startDetector(d, s.conf.BFD)
+	s.mu.Lock()
+	s.detector = d
+	s.mu.Unlock()
+}
+
+func (s *session) stopDetector() {
+	if s.detector != nil {
+		s.detector.stop()
+	}
+}
+
+// lost ends the connection that there is, if it is established: while one is being
+// made, that is a better proof of whether the router is there.
+func (s *session) lost(reason string) {
+	s.mu.Lock()
+	w, up := s.facts.wire, s.facts.state == Established
+	s.mu.Unlock()
+	if !up || w == nil {
+		return
+	}
+	go func() { // Close waits for a moment for the router to read
+		w.refuse(reason, codeCease, ceaseBFDDown)
+		_ = w.Close()
+	}()
 }
 
 // ended records why an attempt ended. Ends that this node asked for are no

@@ -46,6 +46,8 @@ type Session struct {
 	// bytes; empty: none.
 	Password Password
 
+	BFD BFD // zero: the hold timer alone notices that the router is silent
+
 	// GracefulRestart asks the router to keep our routes for RestartTime
 	// (whole seconds, 2 to 4095; 0: 30 s) when this process goes away (RFC 4724).
 	GracefulRestart bool

@@ -87,6 +87,11 @@ func TestValidate(t *testing.T) {
 			"session tor1: TTLSecurityHops 1: excludes EBGPMultihopTTL: it says itself how far away the router may be"},
 		{"long password", change(func(s *Session) { s.Password = Password(strings.Repeat("s", 81)) }),
 			"session tor1: Password (hidden): must have at most 80 bytes"},
+		{"wild BFD", change(func(s *Session) {
+			s.BFD, s.EBGPMultihopTTL = BFD{Transmit: time.Second, Receive: time.Millisecond, Multiplier: 1}, 2
+		}),
+			"session tor1: BFD.Receive 1ms: must be 10 ms to 60 s\nsession tor1: BFD.Multiplier 1: must be 2 to 255\n" +
+				"session tor1: BFD with hops: is for a router that is directly connected (RFC 5881)"},
 		{"short hold time", change(func(s *Session) { s.HoldTime = 2 * time.Second }),
 			"session tor1: HoldTime 2s: must be whole seconds, 3 s to 65535 s (RFC 4271 §4.2)"},
 		{"long hold time", change(func(s *Session) { s.HoldTime = 20 * time.Hour }),

@@ -58,6 +58,9 @@ type SessionStatus struct {
 	LastError     string    `json:"lastError,omitempty"`
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
 
+	// BFD is nil without BFD, and before the first connection.
+	BFD *BFDStatus `json:"bfd,omitempty"`
+
 	// GracefulRestart tells whether both ends have it on this connection.
 	GracefulRestart bool `json:"gracefulRestart"`
 	// EndOfRIB is when the router had been told everything, zero until then.
@@ -103,7 +106,7 @@ func (s *Server) Status() Status {
 
 func (s *session) status(routes []Route) SessionStatus {
 	s.mu.Lock()
-	f := s.facts
+	f, d := s.facts, s.detector
 	s.mu.Unlock()
 	st := SessionStatus{
 		Name:          s.conf.Name,
@@ -118,6 +121,10 @@ func (s *session) status(routes []Route) SessionStatus {
 		LastError:     f.lastError,
 		LastErrorTime: f.lastErrorAt,
 		Updates:       f.updates,
+	}
+	if d != nil {
+		is := d.seen()
+		st.BFD = &is
 	}
 	var router *open
 	if f.wire != nil {

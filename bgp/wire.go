@@ -120,7 +120,7 @@ func (w *wire) hear(kind byte, body []byte) {
 		o, err := parseOpen(body)
 		w.note(func(f *wireFacts) { f.open, f.badMessage = &o, err })
 		if reason, subcode := w.unwanted(o); err == nil && reason != "" {
-			w.refuse(reason, subcode)
+			w.refuse(reason, codeOpen, subcode)
 		}
 	case msgNotification:
 		n := parseNotification(body)
@@ -143,10 +143,10 @@ func (w *wire) unwanted(o open) (reason string, subcode byte) {
 	return "", 0
 }
 
-// refuse ends the session with an error in the OPEN, in GoBGP's place.
-func (w *wire) refuse(reason string, subcode byte) {
+// refuse tells the router why the session ends, in GoBGP's place.
+func (w *wire) refuse(reason string, code, subcode byte) {
 	w.note(func(f *wireFacts) { f.refusal = reason })
-	if b, err := packet.NewBGPNotificationMessage(codeOpen, subcode, nil).Serialize(); err == nil {
+	if b, err := packet.NewBGPNotificationMessage(code, subcode, nil).Serialize(); err == nil {
 		_, _ = w.Write(b)
 	}
 }

@@ -46,6 +46,9 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 		if s.State != bgp.Established {
 			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
 		}
+		if s.BFD != nil && s.BFD.Error != "" {
+			say("router %s: %s", s.Name, s.BFD.Error)
+		}
 	}
 	for _, p := range st.BGP.Problems {
 		say("%s", p)

@@ -44,6 +44,9 @@ func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 		Name: s.Name, Address: s.PeerAddress.String(), ASN: int64(s.PeerASN), State: string(s.State),
 		Since: metav1.NewTime(s.Since.Truncate(time.Second)), Routes: int32(s.Advertised),
 	}
+	if s.BFD != nil {
+		out.BFD = s.BFD.Summary()
+	}
 	if s.State != bgp.Established {
 		// On the way up a session passes through several states in milliseconds, and
 		// back. To people and to the API server it is down all the while.

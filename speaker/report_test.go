@@ -27,7 +27,7 @@ func reportedStatus() Status {
 			{Code: proxy.Firewall, About: "chain inet filter forward", Message: "chain inet filter forward drops it"},
 		}},
 		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
-			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1},
+			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: since, Advertised: 1, BFD: &bgp.BFDStatus{State: "Init"}},
 			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.OpenSent, Since: since, LastError: "connection refused"},
 		}},
 		Addresses: []AddressStatus{
@@ -57,7 +57,8 @@ func TestReport(t *testing.T) {
       "asn": 65000,
       "state": "Established",
       "since": "2026-01-01T12:00:00Z",
-      "routes": 1
+      "routes": 1,
+      "bfd": "Down"
     },
     {
       "name": "tor2",

@@ -129,6 +129,14 @@ func routerID(name string, addr netip.Addr) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
+// bfdOf translates.
+func bfdOf(b *cluster.BFD) bgp.BFD {
+	if b == nil {
+		return bgp.BFD{}
+	}
+	return bgp.BFD{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive}
+}
+
 // session has all of the peer in it, and nothing of other peers: a change of one
 // concerns its own session only.
 func session(p *cluster.Peer) bgp.Session {
@@ -136,7 +144,7 @@ func session(p *cluster.Peer) bgp.Session {
 		Name: p.Name, PeerAddress: p.Address, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
 		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
-		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password),
+		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password), BFD: bfdOf(p.BFD),
 		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime,
 	}
 }

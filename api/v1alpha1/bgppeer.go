@@ -8,6 +8,7 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="self.peerASN != (has(self.localASN) ? self.localASN : self.myASN) || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer has our own AS number: remove it",fieldPath=".ebgpMultihopTTL"
 // +kubebuilder:validation:XValidation:rule="self.peerASN != 'internal' || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultihopTTL)",message="ttlSecurityHops says itself how far away the router may be: remove it or ebgpMultihopTTL",fieldPath=".ttlSecurityHops"
+// +kubebuilder:validation:XValidation:rule="!has(self.bfd) || (!has(self.ebgpMultihopTTL) || self.ebgpMultihopTTL == 1) && (!has(self.ttlSecurityHops) || self.ttlSecurityHops == 1)",message="bfd is for a router that is directly connected (RFC 5881): remove it, or the number of hops",fieldPath=".bfd"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || duration(self.keepaliveTime) < (has(self.holdTime) ? duration(self.holdTime) : duration('90s'))",message="keepaliveTime must be less than holdTime (90s when unset); a third of it is usual",fieldPath=".keepaliveTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
 type BGPPeerSpec struct {
@@ -129,6 +130,12 @@ type BGPPeerSpec struct {
 	// +optional
 	PasswordSecretRef *PasswordSecretRef `json:"passwordSecretRef,omitempty"`
 
+	// BFD notices within milliseconds that the router is silent, and lets it notice
+	// that a node is (RFC 5880). Off when unset; the router must have it, too.
+	//
+	// +optional
+	BFD *BFD `json:"bfd,omitempty"`
+
 	// NodeSelector says which nodes have a session with this router. All nodes
 	// when it is unset.
 	//
@@ -152,6 +159,46 @@ type PasswordSecretRef struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+}
+
+// BFD is how fast silence is noticed on a session to a router that is directly
+// connected (RFC 5881). A change of it opens the session anew.
+type BFD struct {
+	// TransmitInterval is how often we send, at most. The router's own receive
+	// interval counts where it is longer. 300ms when unset.
+	//
+	// +optional
+	// +kubebuilder:default="300ms"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+s)?([0-9]+ms)?$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('60s')",message="must be from 10ms to 60s"
+	TransmitInterval *metav1.Duration `json:"transmitInterval,omitempty"`
+
+	// ReceiveInterval is how often the router may send. 300ms when unset.
+	//
+	// +optional
+	// +kubebuilder:default="300ms"
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+s)?([0-9]+ms)?$`
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('10ms') && duration(self) <= duration('60s')",message="must be from 10ms to 60s"
+	ReceiveInterval *metav1.Duration `json:"receiveInterval,omitempty"`
+
+	// DetectMultiplier is how many of our packets in a row must be missing for the
+	// router to take this node for dead. When we take the router for dead is said by
+	// the router's own. 3 when unset.
+	//
+	// +optional
+	// +kubebuilder:default=3
+	// +kubebuilder:validation:Minimum=2
+	// +kubebuilder:validation:Maximum=255
+	DetectMultiplier int32 `json:"detectMultiplier,omitempty"`
+
+	// Passive waits for the router's first packet before any is sent.
+	//
+	// +optional
+	Passive bool `json:"passive,omitempty"`
 }
 
 // GracefulRestart is what is asked of a router for the time that the speaker is

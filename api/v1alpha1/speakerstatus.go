@@ -88,6 +88,10 @@ type SpeakerSession struct {
 	//
 	// +optional
 	Routes int32 `json:"routes"`
+	// BFD is Up while BFD hears the router, else Down; empty without BFD.
+	//
+	// +optional
+	BFD string `json:"bfd,omitempty"`
 	// Error is why the session is not up, for an operator.
 	//
 	// +optional

@@ -116,7 +116,7 @@ func TestPrintStatus(t *testing.T) {
 	st := &speaker.Status{
 		Node: "n1", Version: "v1", Started: now.Add(-time.Hour), Error: "forward: no\nannounce: no", Behind: &behind,
 		BGP: bgp.Status{Sessions: []bgp.SessionStatus{
-			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: now.Add(-time.Minute), Advertised: 1},
+			{Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65000, State: bgp.Established, Since: now.Add(-time.Minute), Advertised: 1, BFD: &bgp.BFDStatus{State: "Up"}},
 			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.Active, Since: now.Add(-time.Minute), LastError: "connection refused"},
 		}},
 		Addresses: []speaker.AddressStatus{
@@ -139,9 +139,9 @@ func TestPrintStatus(t *testing.T) {
 	}
 	want := `node n1, fanfare v1, up 60m
 
-ROUTER  ADDRESS   AS     SESSION      SINCE  ROUTES
-tor1    10.0.0.1  65000  Established  60s    1
-tor2    10.0.0.2  65000  Active       60s    0
+ROUTER  ADDRESS   AS     SESSION      SINCE  ROUTES  BFD
+tor1    10.0.0.1  65000  Established  60s    1       Up
+tor2    10.0.0.2  65000  Active       60s    0       -
 
 ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 192.0.2.1  shop/web  tcp/80          yes        yes

@@ -73,10 +73,27 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	if len(b.Sessions) == 0 {
 		return
 	}
-	fmt.Fprint(w, "\nROUTER\tADDRESS\tAS\tSESSION\tSINCE\tROUTES\n")
-	for _, s := range b.Sessions {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d\n", s.Name, s.PeerAddress, s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
+	// Who has no BFD need not hear of it.
+	bfd := slices.ContainsFunc(b.Sessions, func(s bgp.SessionStatus) bool { return s.BFD != nil })
+	header := "\nROUTER\tADDRESS\tAS\tSESSION\tSINCE\tROUTES"
+	if bfd {
+		header += "\tBFD"
 	}
+	fmt.Fprintln(w, header)
+	for _, s := range b.Sessions {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d", s.Name, s.PeerAddress, s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
+		if bfd {
+			fmt.Fprintf(w, "\t%s", bfdState(s.BFD))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func bfdState(b *bgp.BFDStatus) string {
+	if b == nil {
+		return "-"
+	}
+	return b.State
 }
 
 func printAddresses(w io.Writer, list []speaker.AddressStatus) {

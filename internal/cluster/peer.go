@@ -42,6 +42,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
 	}
 	parseASNs(s, peer, &p)
+	peer.BFD = parseBFD(s, &p)
 	if ref := s.PasswordSecretRef; ref != nil {
 		if peer.Secret = ref.Name; ref.Name == "" {
 			p.add("spec.passwordSecretRef.name", "", "missing; name a Secret in "+SecretNamespace)
@@ -193,6 +194,31 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 		}
 		peer.RouterID = a
 	}
+}
+
+// parseBFD has the defaults of the CRD.
+func parseBFD(s *v1alpha1.BGPPeerSpec, p *problems) *BFD {
+	o := s.BFD
+	if o == nil {
+		return nil
+	}
+	interval := func(field string, d *metav1.Duration) time.Duration {
+		switch {
+		case d == nil:
+			return 300 * time.Millisecond
+		case d.Duration < 10*time.Millisecond || d.Duration > time.Minute:
+			p.add("spec.bfd."+field, d.Duration.String(), "must be from 10ms to 60s")
+		}
+		return d.Duration
+	}
+	b := &BFD{Transmit: interval("transmitInterval", o.TransmitInterval), Receive: interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive}
+	if o.DetectMultiplier != 0 {
+		b.Multiplier = uint8(parseNumber("spec.bfd.detectMultiplier", int64(o.DetectMultiplier), 2, 255, p))
+	}
+	if s.EBGPMultihopTTL > 1 || s.TTLSecurityHops > 1 {
+		p.add("spec.bfd", "", "is for a router that is directly connected (RFC 5881); remove it, or the number of hops")
+	}
+	return b
 }
 
 func parseMultihop(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {

@@ -267,6 +267,8 @@ type Peer struct {
 	// Password is empty, too, while the Secret cannot be read.
 	Secret   string
 	Password Password
+	// BFD is nil when there is none.
+	BFD *BFD
 
 	TTLSecurityHops uint8 // zero: packets from anywhere are taken
 
@@ -285,6 +287,13 @@ type Advertisement struct {
 	// Length4 and Length6 are the prefix lengths to announce addresses by; 32 and
 	// 128 for each on its own.
 	Length4, Length6 int
+}
+
+// BFD is how a silent router is noticed.
+type BFD struct {
+	Transmit, Receive time.Duration
+	Multiplier        uint8
+	Passive           bool
 }
 
 // A Claim says that an address is taken, and by whom. The API server lets no

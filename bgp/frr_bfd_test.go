@@ -1,0 +1,140 @@
+package bgp
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+const frrBFDConfig = `
+hostname tor1
+router bgp 65001
+ bgp router-id 10.255.0.1
+ no bgp ebgp-requires-policy
+ neighbor 10.0.0.2 remote-as 65010
+ neighbor 10.0.0.2 timers connect 1
+ neighbor 10.0.0.2 bfd 3 50 50
+ neighbor fd00::2 remote-as 65010
+ neighbor fd00::2 bfd 3 50 50
+ neighbor fd00::2 timers connect 1
+`
+
+// bfdSession has a hold time that plays no part.
+func bfdSession(peer, source string) Session {
+	return Session{
+		Name: "tor1", PeerAddress: netip.MustParseAddr(peer), PeerASN: 65001, SourceAddress: netip.MustParseAddr(source),
+		HoldTime: 10 * time.Minute, ConnectTime: time.Second, BFD: fastBFD,
+	}
+}
+
+func bfdUp(s *Server) bool {
+	st := s.sessionStatus("tor1")
+	return st.State == Established && st.BFD != nil && st.BFD.State == "Up"
+}
+
+// signal sends a signal to a daemon of the router.
+func (r *frr) signal(daemon string, sig syscall.Signal) {
+	r.t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.dir, daemon+".pid"))
+	must(r.t, err)
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	must(r.t, err)
+	must(r.t, syscall.Kill(pid, sig))
+}
+
+// A router that falls silent is noticed, over IPv4 and IPv6, and comes back.
+func TestFRRBFD(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, frrBFDConfig, "bfdd")
+		for _, c := range []struct{ peer, source string }{{"10.0.0.1", "10.0.0.2"}, {"fd00::1", "fd00::2"}} {
+			t.Run(c.peer, func(t *testing.T) {
+				s := newServer(t, Options{})
+				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32 via 10.0.0.2")))
+				must(t, err)
+				eventually(t, "BFD up", func() bool { return bfdUp(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
+				if st := s.sessionStatus("tor1"); st.Flaps != 0 {
+					t.Errorf("flapped on the way: %s", st.LastError)
+				}
+
+				r.signal("bfdd", syscall.SIGSTOP)
+				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps == 1 })
+				r.signal("bfdd", syscall.SIGCONT)
+				t.Logf("a silent router is noticed after %s at 3x50 ms", took.Round(time.Millisecond))
+				if st := s.sessionStatus("tor1"); st.LastError != "BFD: nothing heard from the router for 150ms" {
+					t.Errorf("reason: %s", st.LastError)
+				}
+				eventually(t, "BFD up again", func() bool { return bfdUp(s) })
+
+				must(t, s.Close(t.Context(), Withdraw))
+				eventually(t, "withdrawal", func() bool { return r.kernel() == "" })
+			})
+		}
+	})
+}
+
+// A node that is stopped in its tracks loses its routes in far less than any hold
+// time; when it goes on, its session comes back once and stays: nothing from before
+// the stop ends it again.
+func TestFRRBFDFreeze(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, frrBFDConfig, "bfdd")
+		node := exec.Command(os.Args[0], "-test.run=^TestFrozenNode$", "-test.v")
+		node.Env = append(os.Environ(), frozenNode+"=1")
+		node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		must(t, node.Start())
+		t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait() })
+		bfd := func() string { return r.vtysh("-c", "show bfd peers brief") }
+		// Connections are counted by the router, which has seen all of them.
+		drops := func() string {
+			_, text, _ := strings.Cut(r.vtysh("-c", "show bgp neighbors 10.0.0.2"), "Connections established ")
+			line, _, _ := strings.Cut(text, "\n")
+			return line
+		}
+		up := func() bool {
+			return r.kernel() == "192.0.2.1/32 via 10.0.0.2" && strings.Contains(bfd(), "up")
+		}
+		eventually(t, "route and BFD", up)
+		for i := 1; i <= 3; i++ {
+			must(t, node.Process.Signal(syscall.SIGSTOP))
+			took := within(t, time.Minute, "route gone", func() bool { return r.kernel() == "" })
+			t.Logf("the route of a silent node is gone after %s at 3x50 ms", took.Round(time.Millisecond))
+			must(t, node.Process.Signal(syscall.SIGCONT))
+			eventually(t, "route and BFD again", up)
+			r.happened()
+			// BFD up is later than anything that the stop could have left behind.
+			want := fmt.Sprintf("%d; dropped %d", i+1, i)
+			begin := time.Now()
+			eventually(t, "a second in peace", func() bool {
+				if got := drops(); got != want {
+					t.Fatalf("connections established %s, want %s", got, want)
+				}
+				return time.Since(begin) > time.Second
+			})
+			if events := r.happened(); len(events) != 0 {
+				t.Errorf("after it came back: %v", events)
+			}
+		}
+	})
+}
+
+const frozenNode = "FANFARE_TEST_FROZEN_NODE"
+
+// TestFrozenNode is the node of TestFRRBFDFreeze, in a process that can be stopped.
+func TestFrozenNode(t *testing.T) {
+	if os.Getenv(frozenNode) == "" {
+		return
+	}
+	s := New(Options{})
+	_, err := s.Set(t.Context(), state([]Session{bfdSession("10.0.0.1", "10.0.0.2")}, routes("192.0.2.1/32")))
+	must(t, err)
+	select {}
+}
