@@ -69,6 +69,7 @@ type Server struct {
 	problems    []error
 	syncing     *syncing   // nil before the first Set
 	hadSessions bool       // syncing is about the first State with sessions
+	shutdown    bool       // what the engine has been told
 	asn         uint32     // the last State's
 	routerID    netip.Addr // the last State's
 }
@@ -137,7 +138,7 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 
 func (s *Server) unchanged(want State) bool {
 	a := s.asked
-	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID &&
+	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
 		sameSlice(a.Sessions, want.Sessions) && sameSlice(a.Routes, want.Routes)
 }
 
@@ -182,6 +183,7 @@ func (s *Server) Close(ctx context.Context, how How) error {
 // finds them, and one that closes does not hold them up.
 func (s *Server) apply(ctx context.Context, want State) error {
 	err := s.identify(ctx, want)
+	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown))
 	err = errors.Join(err, s.setRoutes(ctx, want))
 	if len(want.identityFaults()) > 0 {
 		return err // open sessions stay, with the identity that they have
@@ -215,6 +217,7 @@ func (s *Server) identify(ctx context.Context, want State) error {
 func (s *Server) stop(ctx context.Context, how How) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
+	s.shutdown = false
 	s.engine, s.sessions, s.routes, s.targets, s.have = nil, nil, nil, nil, nil
 	s.mu.Unlock()
 	if e == nil {
@@ -224,6 +227,25 @@ func (s *Server) stop(ctx context.Context, how How) error {
 	err = errors.Join(err, e.stop(ctx, how == Restart))
 	s.poke()
 	return err
+}
+
+// setShutdown says of all routes, those that routers have been told included,
+// whether they are about to go. No session comes up meanwhile: it could miss it.
+func (s *Server) setShutdown(ctx context.Context, want bool) error {
+	if s.engine == nil || s.shutdown == want {
+		return nil
+	}
+	select {
+	case s.gate <- struct{}{}:
+		defer func() { <-s.gate }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := s.engine.setShutdown(ctx, want); err != nil {
+		return fmt.Errorf("graceful shutdown: %w", err)
+	}
+	s.shutdown = want
+	return nil
 }
 
 // setRoutes makes want's routes those of GoBGP's table. After an error the table

@@ -85,6 +85,10 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
+	shutdown := &api.Policy{Name: shutdownPolicy, Statements: []*api.Statement{shutdownStatement()}}
+	if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: shutdown}); err != nil {
+		return err
+	}
 	marked := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markedSet, List: []string{"^" + mark(markAny) + "$"}}
 	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: marked}); err != nil {
 		return err
@@ -96,7 +100,7 @@ func (e *engine) configure(ctx context.Context) error {
 	}{
 		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, []*api.Policy{{Name: "import", Statements: importStatements()}}},
 		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
-			append([]*api.Policy{{Name: "export", Statements: exportStatements()}}, selectionPolicies()...)},
+			append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}}, selectionPolicies()...)},
 	} {
 		for _, policy := range p.policies {
 			if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
@@ -125,6 +129,42 @@ func importStatements() []*api.Statement {
 		Conditions: &api.Conditions{RouteType: api.Conditions_ROUTE_TYPE_LOCAL},
 		Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_ACCEPT},
 	}}
+}
+
+// shutdownPolicy is the export policy that comes first in a graceful shutdown. It
+// changes routes and lets the others judge. GoBGP takes a preference of 0, which
+// RFC 8326 §4.2 recommends, for none.
+const (
+	exportPolicy       = "export"
+	shutdownPolicy     = "graceful shutdown"
+	shutdownCommunity  = "65535:0"
+	shutdownPreference = 1
+)
+
+func shutdownStatement() *api.Statement {
+	return &api.Statement{
+		Name: shutdownPolicy,
+		Actions: &api.Actions{
+			Community: &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD, Communities: []string{shutdownCommunity}},
+			LocalPref: &api.LocalPrefAction{Value: shutdownPreference},
+		},
+	}
+}
+
+// setShutdown also tells all routers their routes anew: GoBGP does not do that by
+// itself when a policy changes.
+func (e *engine) setShutdown(ctx context.Context, on bool) error {
+	policies := []*api.Policy{{Name: exportPolicy}, {Name: selectedPolicy}, {Name: restrictedPolicy}}
+	if on {
+		policies = append([]*api.Policy{{Name: shutdownPolicy}}, policies...)
+	}
+	assignment := &api.PolicyAssignment{
+		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, Policies: policies, DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
+	}
+	if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
+		return err
+	}
+	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
 // exportStatements hold back what exportable says no to: GoBGP has put the

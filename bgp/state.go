@@ -15,6 +15,11 @@ type State struct {
 	RouterID netip.Addr // an IPv4 address (RFC 4271 §4.2); sessions may have others
 	Sessions []Session  // sorted by Name
 	Routes   []Route    // sorted by Prefix
+
+	// Shutdown says that the routes are about to go (RFC 8326): they carry the
+	// community GRACEFUL_SHUTDOWN, and to iBGP routers the least preference, so that
+	// routers take other paths while these still work.
+	Shutdown bool
 }
 
 // A Session is a session to one router.
@@ -71,6 +76,9 @@ func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
 		fmt.Fprintf(&b, "session %s: AS%d to %s at %s\n", p.Name, p.localASN(s), p.peerAS(), p.PeerAddress)
+	}
+	if s.Shutdown {
+		fmt.Fprintln(&b, "graceful shutdown")
 	}
 	for _, r := range s.Routes {
 		fmt.Fprintf(&b, "announce %s\n", r)

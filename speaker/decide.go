@@ -107,7 +107,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	d.index(snap)
 	next := &Desired{
 		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
-		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, Sessions: v.sessions},
+		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, Sessions: v.sessions, Shutdown: v.planned},
 		snap:  snap,
 		view:  v,
 	}
@@ -271,7 +271,7 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p)...)
 	}
 	a.routes, a.Announce = p.routes, len(p.routes) > 0
-	a.Handover = away != nil && v.refusal == ""
+	a.Handover = away != nil && v.refusal == "" || v.planned && away == nil && slices.ContainsFunc(verdicts, verdict.good)
 	return a
 }
 
@@ -282,6 +282,8 @@ type verdict struct {
 	code    cluster.Code
 	message string
 }
+
+func (v verdict) good() bool { return v.code == "" }
 
 // displaced is the verdict on a Service whose every port is served for others.
 func displaced(service cluster.Name, clashes []cluster.Reason) verdict {

@@ -44,7 +44,8 @@ type Address struct {
 	VIP      *proxy.VIP
 	Announce bool
 	routes   []bgp.Route // that announce it, sorted by prefix
-	// Handover says that this node does not announce the address because only
+	// Handover says that this node does not announce the address because it is
+	// about to go, or is not to attract traffic any more, or because only
 	// other nodes have endpoints for it, which are about to if they do not yet.
 	Handover bool
 	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".

@@ -64,6 +64,8 @@ type view struct {
 	// refusal is why this node announces nothing, empty when it may.
 	refusal        cluster.Code
 	refusalMessage string
+	// planned: somebody wants it so, and there is time to say it to routers before.
+	planned bool
 
 	owned        []netip.Prefix
 	clients      proxy.LocalClients
@@ -94,6 +96,7 @@ func look(c Config, snap *cluster.Snapshot) *view {
 	v.lookAtPeers(snap.Peers)
 	v.lookAtOthers(snap.Peers)
 	v.refusal, v.refusalMessage = v.refuse(len(snap.Peers))
+	v.planned = v.refusal == cluster.NodeLeaving || v.refusal == cluster.NodeExcluded
 	return v
 }
 
@@ -160,6 +163,8 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 		return cluster.NodeExcluded, fmt.Sprintf("node %s has the label node.kubernetes.io/exclude-from-external-load-balancers", n.Name)
 	case n.NetworkUnavailable:
 		return cluster.NodeUnavailable, fmt.Sprintf("node %s has the condition NetworkUnavailable", n.Name)
+	case n.NotReady:
+		return cluster.NodeUnavailable, fmt.Sprintf("node %s is not Ready", n.Name)
 	case peers == 0:
 		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
 	case len(v.sessions) == 0 && len(v.unsigned) > 0:

@@ -89,7 +89,7 @@ func render(s *Snapshot) string {
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %s%s%s%s%s\n", n.Name, list(" ip ", n.InternalIPs), list(" pods ", n.PodCIDRs),
-			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable"))
+			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready"))
 	}
 	for _, p := range s.Pools {
 		fmt.Fprintf(&b, "pool %s %s%s%s\n", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))

@@ -11,7 +11,7 @@ import (
 
 // leavingTaints say that a node is about to go away. Those that only may be set
 // in error or for long are not here: cordon (a node reserved for ingress is
-// cordoned on purpose), not-ready and unreachable (others decide who is alive),
+// cordoned on purpose), not-ready and unreachable (the condition Ready says it),
 // and the cluster autoscaler's DeletionCandidate (most candidates stay).
 var leavingTaints = []string{
 	"fanfare.io/leaving",
@@ -39,8 +39,12 @@ func parseNode(o *corev1.Node) (*Node, []Problem) {
 	}
 	n.PodCIDRs = parsePodCIDRs(o, &p)
 	for _, c := range o.Status.Conditions {
-		if c.Type == corev1.NodeNetworkUnavailable {
+		switch c.Type {
+		case corev1.NodeNetworkUnavailable:
 			n.NetworkUnavailable = c.Status == corev1.ConditionTrue
+		case corev1.NodeReady:
+			n.NotReady = c.Status == corev1.ConditionFalse
+		default: // pressure of some kind: the kubelet acts on it
 		}
 	}
 	return n, p

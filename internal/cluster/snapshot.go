@@ -205,6 +205,10 @@ type Node struct {
 	Leaving string
 	// NetworkUnavailable is the condition of that name.
 	NetworkUnavailable bool
+	// NotReady: the kubelet says that the node is not Ready. Silence of the kubelet
+	// (Unknown) does not count: when the API server is cut off it befalls all nodes
+	// at once, and a speaker that reads it is there.
+	NotReady bool
 }
 
 // A Pool is a set of addresses to give to Services.

@@ -50,7 +50,7 @@ func trimNode(o *corev1.Node) {
 	o.Status = corev1.NodeStatus{
 		Addresses: o.Status.Addresses,
 		Conditions: slices.DeleteFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type != corev1.NodeNetworkUnavailable
+			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		}),
 	}
 }

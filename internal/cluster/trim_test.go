@@ -95,7 +95,8 @@ func valid(o object, i int) {
 		o.Spec.Taints = append(o.Spec.Taints, corev1.Taint{Key: leavingTaints[i%len(leavingTaints)]})
 		o.Spec.PodCIDRs = []string{"10.244.0.0/24"}
 		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-		o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
+		o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue},
+			corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse})
 	case *v1alpha1.AddressPool:
 		o.Spec.Addresses = []string{"192.0.2.0/24"}
 	case *v1alpha1.BGPPeer:
@@ -128,7 +129,7 @@ func TestTrimDrops(t *testing.T) {
 	n := newNode("n1")
 	n.ManagedFields, n.Annotations = managed, map[string]string{"a": "b"}
 	n.Status.Images = []corev1.ContainerImage{{Names: []string{"i"}}}
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}, {Type: corev1.NodeNetworkUnavailable}}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeDiskPressure}, {Type: corev1.NodeReady}, {Type: corev1.NodeNetworkUnavailable}}
 	wantNode := newNode("n1")
 	wantNode.Status.Conditions = n.Status.Conditions[1:]
 	drops(t, n, wantNode)

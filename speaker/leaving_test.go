@@ -1,0 +1,79 @@
+package speaker
+
+import (
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// A node that is to go says so with its routes before it withdraws them, and goes on
+// forwarding after; one that is in trouble withdraws at once; cordon changes nothing.
+func TestPassLeaves(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(n *cluster.Node)
+		says   bool // that the routes are about to go
+		stays  bool
+	}{
+		{"a taint", func(n *cluster.Node) { n.Leaving = "fanfare.io/leaving" }, true, false},
+		{"the label", func(n *cluster.Node) { n.Excluded = true }, true, false},
+		{"not ready", func(n *cluster.Node) { n.NotReady = true }, false, false},
+		{"no network", func(n *cluster.Node) { n.NetworkUnavailable = true }, false, false},
+		{"another label", func(n *cluster.Node) { n.Labels = map[string]string{"cordoned": "yes"} }, false, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { leaves(t, c.change, c.says, c.stays) })
+		})
+	}
+}
+
+func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
+	trial := newTrial(1)
+	trial.services, trial.assignments, trial.adverts = nil, nil, nil
+	trial.toggleService(0)
+	spec := *trial.services[0].Spec
+	spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+	vip := netip.MustParseAddr("192.0.2.1")
+	trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name}}
+	trial.services[0] = cluster.Service{Spec: &spec, Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP,
+		Node: "n2", Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}}
+	var nodes []*cluster.Node
+	for _, n := range trial.nodes {
+		whole := *n
+		whole.Excluded = false
+		nodes = append(nodes, &whole)
+	}
+	trial.nodes = nodes
+	trial.peers = newWorld(1).peers
+	if len(trial.peers) == 0 {
+		t.Fatal("the world has no peer")
+	}
+	expect := func(when string, announced, shutdown, forwarded bool) {
+		t.Helper()
+		d := trial.decider.Decide(trial.snapshot())
+		trial.desired = d
+		if err := trial.pass.run(t.Context(), d, true); err != nil {
+			t.Fatal(err)
+		}
+		if got := trial.network[host(vip)]; got != announced || d.BGP.Shutdown != shutdown || (trial.kernel[vip] != nil) != forwarded {
+			t.Errorf("%s: announced %v, shutdown %v, forwarded %v", when, got, d.BGP.Shutdown, trial.kernel[vip] != nil)
+		}
+	}
+	expect("before", true, false, true)
+	there := trial.nodes[0]
+	gone := *there
+	change(&gone)
+	trial.nodes[0] = &gone
+	expect("at once", says || stays, says, true)
+	time.Sleep(handover)
+	expect("after the handover", stays, says, true)
+	time.Sleep(testLinger)
+	expect("after the linger time", stays, says, true) // its pods and its clients still use it
+	trial.nodes[0] = there
+	expect("back", true, false, true)
+}
