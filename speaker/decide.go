@@ -55,8 +55,8 @@ func (d *Decider) look(snap *cluster.Snapshot) *view {
 	return look(d.config, snap)
 }
 
-// changed returns the indexes of the addresses whose Services differ from the
-// last snapshot's, sorted, and false when who holds what has changed as well.
+// changed returns the indexes of the Services that differ from the last
+// snapshot's, sorted, and false when who holds what has changed as well.
 func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	have := d.last.snap
 	if !same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
@@ -70,34 +70,41 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 		if snap.Services[i].Name != have.Services[i].Name {
 			return nil, false
 		}
-		changed = append(changed, d.held[i]...)
+		changed = append(changed, i)
 	}
-	slices.Sort(changed)
-	return slices.Compact(changed), true
+	return changed, true
 }
 
-// again decides about the changed addresses and takes the rest from last.
+// holding returns the indexes of the addresses that any of the Services hold,
+// sorted.
+func (d *Decider) holding(services []int) (addresses []int) {
+	for _, i := range services {
+		addresses = append(addresses, d.held[i]...)
+	}
+	slices.Sort(addresses)
+	return slices.Compact(addresses)
+}
+
+// again decides about the changed Services and takes the rest from last.
 func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired {
 	next := *d.last
 	next.snap = snap
-	if len(changed) == 0 {
+	next.checkAgain(v, changed)
+	addresses := d.holding(changed)
+	if len(addresses) == 0 {
 		return &next
 	}
 	next.Addresses = slices.Clone(next.Addresses)
 	next.Proxy.VIPs = slices.Clone(next.Proxy.VIPs)
-	routes, checks := false, false
-	for _, i := range changed {
+	routes := false
+	for _, i := range addresses {
 		was := next.Addresses[i]
 		is := v.decide(was.Addr, was.Pool, d.services(snap, i))
 		routes = routes || !slices.Equal(is.routes, was.routes)
-		checks = checks || !slices.Equal(is.checks, was.checks)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
 	if routes {
 		next.announce(v, d.last)
-	}
-	if checks {
-		next.check()
 	}
 	return &next
 }
@@ -123,7 +130,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
 	next.announce(v, d.last)
-	next.check()
+	next.check(v)
 	return next
 }
 
@@ -255,7 +262,6 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 		fronts, verdict := v.serve(addr, s)
 		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
-		a.checks = append(a.checks, v.check(addr, s)...)
 		a.Reasons = append(a.Reasons, clashes...)
 		if len(clashes) > 0 && len(fronts) == 0 {
 			verdict = displaced(s.Name, clashes)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -17,11 +18,14 @@ func TestDeciderEqualsDecide(t *testing.T) {
 		Proxy     proxy.State
 		BGP       bgp.State
 		Addresses []*Address
+		Checks    []healthcheck.Check
 		Announce  any
 		Reasons   []cluster.Reason
 	}
-	see := func(d *Desired) visible { return visible{d.Proxy, d.BGP, d.Addresses, d.Announce, d.Reasons()} }
-	c := Config{Node: "n1"}
+	see := func(d *Desired) visible {
+		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, d.Announce, d.Reasons()}
+	}
+	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
 	for seed := range seeds(t) / 4 {
 		w, decider := newWorld(seed), NewDecider(c)
 		for range 40 {

@@ -29,7 +29,8 @@ type Desired struct {
 	// prefixes are BGP's routes', sorted, and aggregates those of them that are no
 	// single addresses.
 	prefixes, aggregates []netip.Prefix
-	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family.
+	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family:
+	// like kube-proxy's, those of Services that have no address yet as well.
 	Checks []healthcheck.Check
 
 	snap *cluster.Snapshot
@@ -51,8 +52,7 @@ type Address struct {
 	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".
 	Reasons []cluster.Reason
 
-	checks []healthcheck.Check
-	from   []cluster.Service // what was decided about
+	from []cluster.Service // what was decided about
 }
 
 // Address finds the decision for addr, nil if there is none.

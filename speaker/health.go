@@ -1,11 +1,12 @@
 package speaker
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
 	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
@@ -19,27 +20,32 @@ func (v *view) answersFor(s *cluster.Spec) bool {
 	return v.healthChecks == HealthChecksAll || s.ServiceProxy != ""
 }
 
-// check is what to answer for the health of a Service to those who ask over the
-// family of its address; nil for nothing.
-func (v *view) check(addr netip.Addr, s cluster.Service) []healthcheck.Check {
+// checks are what to answer for the health of a Service, sorted by family. That it
+// has no address here, or none at all yet, is no reason to be silent: whoever asks
+// wants to know of the node's pods, and may be what brings the address.
+func (v *view) checks(s cluster.Service) (checks []healthcheck.Check) {
 	if !v.answersFor(s.Spec) {
 		return nil
 	}
-	c := healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Port: s.HealthCheckPort, Family: family(addr), Endpoints: v.readyHere(addr, s)}
-	return []healthcheck.Check{c}
+	for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
+		if slices.ContainsFunc(s.IPFamilies, func(of corev1.IPFamily) bool { return (of == corev1.IPv4Protocol) == (f == healthcheck.IPv4) }) {
+			checks = append(checks, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Port: s.HealthCheckPort, Family: f, Endpoints: v.readyHere(f, s)})
+		}
+	}
+	return checks
 }
 
 // readyHere counts pods, not their ports, and only the ready ones: kube-proxy says 0
 // as soon as the last one terminates, so that a load balancer turns away while
 // that one still serves (KEP-1669).
-func (v *view) readyHere(addr netip.Addr, s cluster.Service) int {
+func (v *view) readyHere(f healthcheck.Family, s cluster.Service) int {
 	if s.Endpoints == nil {
 		return 0
 	}
 	var pods []netip.Addr
 	for i := range s.Endpoints.List {
 		e := &s.Endpoints.List[i]
-		if a := e.Addr.Addr(); v.has(e) && ready(e, s.PublishNotReady) && a.Is4() == addr.Is4() {
+		if a := e.Addr.Addr(); v.has(e) && ready(e, s.PublishNotReady) && family(a) == f {
 			pods = append(pods, a)
 		}
 	}
@@ -47,17 +53,45 @@ func (v *view) readyHere(addr netip.Addr, s cluster.Service) int {
 	return len(slices.Compact(pods))
 }
 
-// check collects what the addresses ask for. A Service with two of one family is
-// answered for once.
-func (d *Desired) check() {
+// check collects what to answer for all Services, whose order is that of Checks.
+func (d *Desired) check(v *view) {
 	d.Checks = nil
-	for _, a := range d.Addresses {
-		d.Checks = append(d.Checks, a.checks...)
+	for _, s := range d.snap.Services {
+		d.Checks = append(d.Checks, v.checks(s)...)
 	}
-	slices.SortFunc(d.Checks, func(a, b healthcheck.Check) int {
-		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Family, b.Family))
-	})
-	d.Checks = slices.Compact(d.Checks)
+}
+
+// checkAgain is check where only some Services have changed, of which it gets the
+// indexes, sorted.
+func (d *Desired) checkAgain(v *view, changed []int) {
+	same := func(i int) bool {
+		from, to := d.checksOf(d.snap.Services[i].Name)
+		return slices.Equal(d.Checks[from:to], v.checks(d.snap.Services[i]))
+	}
+	if !slices.ContainsFunc(changed, func(i int) bool { return !same(i) }) {
+		return
+	}
+	var now []healthcheck.Check
+	kept := 0
+	for _, i := range changed {
+		from, to := d.checksOf(d.snap.Services[i].Name)
+		now = append(append(now, d.Checks[kept:from]...), v.checks(d.snap.Services[i])...)
+		kept = to
+	}
+	d.Checks = append(now, d.Checks[kept:]...)
+}
+
+// checksOf finds the Checks of a Service: those from one index to before another.
+func (d *Desired) checksOf(name cluster.Name) (from, to int) {
+	from, _ = slices.BinarySearchFunc(d.Checks, name, func(c healthcheck.Check, n cluster.Name) int { return nameOf(c).Compare(n) })
+	for to = from; to < len(d.Checks) && nameOf(d.Checks[to]) == name; {
+		to++
+	}
+	return from, to
+}
+
+func nameOf(c healthcheck.Check) cluster.Name {
+	return cluster.Name{Namespace: c.Namespace, Name: c.Name}
 }
 
 func checkText(c healthcheck.Check) string {
@@ -84,14 +118,30 @@ func (s *speaker) answer(ctx context.Context, d *Desired) {
 	s.unanswered = failed
 }
 
-// unanswered are reasons for the healthCheckNodePorts of a Service that could not
-// be taken for the family of an address.
-func unanswered(failed []healthcheck.Failure, addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
-	for _, f := range failed {
-		if f.Namespace == name.Namespace && f.Name == name.Name && f.Family == family(addr) {
-			reasons = append(reasons, ReasonStatus{Service: name.String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
-				"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)})
+// unansweredAt are the reasons for the healthCheckNodePorts of a Service that could
+// not be taken for the family of an address.
+func (p *published) unansweredAt(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
+	for _, f := range p.unanswered {
+		if nameOf(f.Check) == name && f.Family == family(addr) {
+			reasons = append(reasons, unanswered(f))
 		}
 	}
 	return reasons
+}
+
+// unansweredNowhere are those of Services that have no address of the family.
+func (p *published) unansweredNowhere() (reasons []ReasonStatus) {
+	for _, f := range p.unanswered {
+		if !slices.ContainsFunc(p.desired.Addresses, func(a *Address) bool {
+			return family(a.Addr) == f.Family && slices.Contains(a.Services, nameOf(f.Check))
+		}) {
+			reasons = append(reasons, unanswered(f))
+		}
+	}
+	return reasons
+}
+
+func unanswered(f healthcheck.Failure) ReasonStatus {
+	return ReasonStatus{Service: nameOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
+		"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)}
 }

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,17 +67,36 @@ kind: Service
 metadata: {namespace: shop, name: c-cluster, labels: {service.kubernetes.io/service-proxy-name: fanfare}}
 spec: {type: LoadBalancer, externalTrafficPolicy: Cluster, healthCheckNodePort: 32003, ports: [{port: 80}]}
 status: {loadBalancer: {ingress: [{ip: 192.0.2.3}]}}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  namespace: shop
+  name: d-waits # for an address of a pool that is to come
+  labels: {service.kubernetes.io/service-proxy-name: fanfare}
+  annotations: {fanfare.io/load-balancer-ips: 198.18.0.1}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32004, clusterIPs: [10.96.0.4], ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: d-4, labels: {kubernetes.io/service-name: d-waits}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.1], nodeName: n1, conditions: {ready: true}}]
 `
 
 // The count is of ready pods on this node, not of their ports; who serves as the last
-// one while it terminates does not count, as with kube-proxy.
+// one while it terminates does not count, as with kube-proxy. As with kube-proxy, a
+// Service without an address counts like any other.
 func TestChecks(t *testing.T) {
 	snap := snapshotOf(t, []byte(healthYAML))
 	ours := []healthcheck.Check{
 		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv4, Endpoints: 2},
 		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv6, Endpoints: 0},
+		{Namespace: "shop", Name: "d-waits", Port: 32004, Family: healthcheck.IPv4, Endpoints: 1},
 	}
-	all := append(ours[:2:2], healthcheck.Check{Namespace: "shop", Name: "b-kube-proxys", Port: 32002, Family: healthcheck.IPv4})
+	all := slices.Insert(slices.Clone(ours), 2,
+		healthcheck.Check{Namespace: "shop", Name: "b-kube-proxys", Port: 32002, Family: healthcheck.IPv4})
 	for _, row := range []struct {
 		which HealthChecks
 		want  []healthcheck.Check
@@ -86,25 +107,36 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// A port that somebody else has is said of its Service and its family, and needs attention.
+// A port that somebody else has is said of its Service, with the address of its
+// family if there is one, and needs attention.
 func TestUnansweredIsSaid(t *testing.T) {
-	name := cluster.Name{Namespace: "shop", Name: "a-ours"}
 	d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(healthYAML)))
-	p := &published{desired: d, programmed: true, unanswered: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}}}
-	said := 0
+	p := &published{desired: d, programmed: true, unanswered: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
+	st := Status{Waiting: p.unansweredNowhere()}
+	var said []string
 	for _, a := range d.Addresses {
-		for _, r := range p.address(a, bgp.Status{}).Reasons {
-			if r.Code != cluster.HealthPortTaken {
-				continue
-			}
-			said++
-			if want := "healthCheckNodePort 32001 over IPv4 is not answered, and tried again: taken"; r.Message != want || r.Service != name.String() || !a.Addr.Is4() {
-				t.Errorf("%s: %+v, want %q", a.Addr, r, want)
+		st.Addresses = append(st.Addresses, p.address(a, bgp.Status{}))
+		for _, r := range st.Addresses[len(st.Addresses)-1].Reasons {
+			if r.Code == cluster.HealthPortTaken {
+				said = append(said, r.Service+" "+a.Addr.String()+": "+r.Message)
 			}
 		}
 	}
-	if said != 1 {
-		t.Errorf("said %d times", said)
+	for _, r := range st.Waiting {
+		said = append(said, r.Service+": "+r.Message)
+	}
+	want := []string{
+		"shop/a-ours 192.0.2.1: healthCheckNodePort 32001 over IPv4 is not answered, and tried again: taken",
+		"shop/d-waits: healthCheckNodePort 32004 over IPv4 is not answered, and tried again: taken",
+	}
+	if !slices.Equal(said, want) {
+		t.Errorf("said %q, want %q", said, want)
+	}
+	attention := strings.Join(st.Attention(time.Now()), "\n")
+	for _, port := range []string{"32001", "32004"} {
+		if strings.Count(attention, port) != 1 {
+			t.Errorf("%s is not once in\n%s", port, attention)
+		}
 	}
 }
 

@@ -127,6 +127,7 @@ func (s *speaker) status() Status {
 	for _, r := range p.desired.snap.Refusals {
 		st.Waiting = append(st.Waiting, reasonStatus(r))
 	}
+	st.Waiting = append(st.Waiting, p.unansweredNowhere()...)
 	for _, a := range p.desired.Addresses {
 		st.Addresses = append(st.Addresses, p.address(a, st.BGP))
 	}
@@ -155,7 +156,7 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
 	for _, name := range a.Services {
-		st.Reasons = append(st.Reasons, unanswered(p.unanswered, a.Addr, name)...)
+		st.Reasons = append(st.Reasons, p.unansweredAt(a.Addr, name)...)
 	}
 	return st
 }

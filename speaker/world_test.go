@@ -101,14 +101,14 @@ func (w *world) toggleService(n int) {
 		return
 	}
 	spec := &cluster.Spec{
-		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster,
+		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
 		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 	}
 	if w.IntN(2) == 0 {
 		spec.Labels = labels.Set{"tier": "gold"}
 	}
 	if w.IntN(2) == 0 {
-		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		spec.ExternalTrafficPolicy, spec.HealthCheckPort = corev1.ServiceExternalTrafficPolicyLocal, uint16(32000+n)
 	}
 	w.services = slices.Insert(slices.Clone(w.services), i, cluster.Service{Spec: spec})
 	w.endpoints(i)
