@@ -156,6 +156,21 @@ func (w *trail) obstacle(base hookedChain, out prospect, p passage) (Obstacle, b
 	return Obstacle{}, false
 }
 
+// judgeOrder finds kube-proxy's chains of nftables where they may come before ours,
+// which in iptables have the same priority.
+func judgeOrder(r *ruleset, families [2]bool) (all []Obstacle) {
+	for _, c := range r.kubeProxy {
+		if c.priority > r.nat || !(families[0] && c.sees(0) || families[1] && c.sees(1)) {
+			continue
+		}
+		about := fmt.Sprintf("chain %s %s", c.table, c.name)
+		all = append(all, Obstacle{TranslatedBefore, about, fmt.Sprintf(
+			"%s has the priority that iptables has (%d), and whichever of kube-proxy's rules and Fanfare's came last translates first: start Fanfare with --proxy-mode=nftables, or kube-proxy in its iptables mode",
+			about, c.priority)})
+	}
+	return all
+}
+
 // cure is what to change in a chain that drops.
 func cure(base hookedChain, reply bool) string {
 	switch {

@@ -182,6 +182,40 @@ func checkObstacle(t *testing.T, s State, code ObstacleCode, about string) {
 	}
 }
 
+// Where our rules are in iptables, kube-proxy's in nftables may come first, and that is
+// said, of the families that have VIPs; where ours are in nftables, they may not.
+func TestKubeProxyOfTheSamePriority(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l, p := newLab(t), newProxy(t)
+		s := onlyPort(packetState(LocalClients{}), portLocal)
+		s.VIPs, s.Owned = s.VIPs[:1], prefixes("192.0.2.0/24")
+		mustSet(t, p, s)
+		nftables(t, `table ip kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; tcp dport 80 dnat to 10.9.9.9; }; }`)
+		nftables(t, `table ip6 kube-proxy { chain nat-prerouting { type nat hook prerouting priority dstnat; }; }`)
+		nftables(t, `table ip kube-proxy { chain filter-input { type filter hook input priority -110; }; }`)
+		if testMode == ModeNFTables {
+			l.probe4(t, "pod1 saw client")
+			awaitObstacles(t, p, "")
+			return
+		}
+		if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), "silence"); strings.Contains(got, "saw") {
+			t.Errorf("%s: want what came last to be first", got)
+		}
+		awaitObstacles(t, p, "chain ip kube-proxy nat-prerouting")
+		nftables(t, "delete table ip kube-proxy")
+		awaitObstacles(t, p, "")
+		l.probe4(t, "pod1 saw client")
+	})
+}
+
+// probe4 is a client's connection over IPv4.
+func (l *lab) probe4(t *testing.T, want string) {
+	t.Helper()
+	if got := l.probe(l.client, "tcp", netip.AddrPortFrom(at("vip", 0), portLocal), want); got != want {
+		t.Errorf("client to the VIP: %s; want %s", got, want)
+	}
+}
+
 // A process of the node that serves a VIP is reached past its input chains.
 func TestFirewallOfProcesses(t *testing.T) {
 	onEach(t, func(t *testing.T) {

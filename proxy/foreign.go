@@ -51,28 +51,35 @@ func (c hookedChain) sees(f setID) bool {
 type ruleset struct {
 	sock  *socket
 	bases []hookedChain
-	rules map[chainID][][]byte
-	sets  map[chainID]*valueSet
-	defs  map[tableID]map[string]*valueSet
-	nat   int32 // the priority at which our rules translate
-	err   error // of what could not be read; its rules count as able to do anything
+	// kubeProxy are kube-proxy's that translate what comes in.
+	kubeProxy []hookedChain
+	rules     map[chainID][][]byte
+	sets      map[chainID]*valueSet
+	defs      map[tableID]map[string]*valueSet
+	nat       int32 // the priority at which our rules translate
+	err       error // of what could not be read; its rules count as able to do anything
 }
 
-// readRuleset lists the chains at hooks, but ours and kube-proxy's, which is known not to
-// be in the way and may be large.
+// readRuleset lists the chains at hooks, but not ours. Of kube-proxy's, which is large
+// and known, only where it translates counts.
 func readRuleset(s *socket, nat int32) (*ruleset, error) {
 	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
-	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases = nil }, func(family uint8, data []byte) {
+	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases, r.kubeProxy = nil, nil }, func(family uint8, data []byte) {
 		hook := attribute(data, unix.NFTA_CHAIN_HOOK)
 		c := hookedChain{chainID: chainID{tableID{family, cstring(attribute(data, unix.NFTA_CHAIN_TABLE))}, cstring(attribute(data, unix.NFTA_CHAIN_NAME))}}
-		if hook == nil || !c.table.foreign() {
+		if hook == nil || !c.table.foreign() && !c.table.kubeProxy() {
 			return
 		}
 		c.kind = cstring(attribute(data, unix.NFTA_CHAIN_TYPE))
 		c.hook = number(attribute(hook, unix.NFTA_HOOK_HOOKNUM))
 		c.priority = int32(number(attribute(hook, unix.NFTA_HOOK_PRIORITY)))
 		c.drops = number(attribute(data, unix.NFTA_CHAIN_POLICY)) == 0 && attribute(data, unix.NFTA_CHAIN_POLICY) != nil
-		r.bases = append(r.bases, c)
+		switch {
+		case !c.table.kubeProxy():
+			r.bases = append(r.bases, c)
+		case c.kind == "nat" && c.hook == hookPrerouting:
+			r.kubeProxy = append(r.kubeProxy, c)
+		}
 	})
 	return r, err
 }
@@ -81,9 +88,14 @@ func readRuleset(s *socket, nat int32) (*ruleset, error) {
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
-		return t.name != tableName && t.name != spareTable && t.name != "kube-proxy"
+		return t.name != tableName && t.name != spareTable && !t.kubeProxy()
 	}
 	return false
+}
+
+// kubeProxy says whether a table is kube-proxy's in its nftables mode.
+func (t tableID) kubeProxy() bool {
+	return t.name == "kube-proxy" && (t.family == unix.NFPROTO_IPV4 || t.family == unix.NFPROTO_IPV6)
 }
 
 // list dumps again and again until what it lists holds still.

@@ -160,6 +160,7 @@ func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	rules, err := readRuleset(sock, nat)
 	s.note("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
+	obstacles = append(obstacles, judgeOrder(rules, s.facts.families)...)
 	s.note("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
@@ -214,7 +215,7 @@ func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	}
 	family, all := data[0], data[sizeofNfGenMsg:]
 	table := tableID{family, cstring(attribute(all, unix.NFTA_TABLE_NAME))}
-	if !table.foreign() {
+	if !table.foreign() && !table.kubeProxy() {
 		return false
 	}
 	switch kind {
