@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
 	"time"
 )
@@ -32,15 +33,29 @@ func (c *Cluster) start(name string, args ...string) (*Process, error) {
 	// A session of its own, so that an interrupt is for us, who then end it in
 	// order; and an end with ours, should we die without.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if err := c.inPlace(cmd.Start); err != nil {
+	p := &Process{name: name, log: path, cmd: cmd}
+	if p.done, err = begin(cmd, c.inPlace); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	p := &Process{name: name, log: path, cmd: cmd, done: make(chan struct{})}
-	go func() {
-		_ = cmd.Wait() // Whoever cares reads the log.
-		close(p.done)
-	}()
 	return p, nil
+}
+
+// begin starts a program by a function that calls another. The channel is closed
+// when the program has ended. Pdeathsig is for the death of the thread that started
+// it, which therefore stays: those that were in other namespaces end at any time.
+func begin(cmd *exec.Cmd, in func(func() error) error) (chan struct{}, error) {
+	done, started := make(chan struct{}), make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := in(cmd.Start)
+		if started <- err; err != nil {
+			return
+		}
+		_ = cmd.Wait() // Whoever cares reads the log, or asks how it ended.
+		close(done)
+	}()
+	return done, <-started
 }
 
 // Kill ends the process as a crash would, and waits for the end. Kubernetes'

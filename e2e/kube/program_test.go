@@ -32,7 +32,7 @@ type program struct {
 func (f *fanfare) run(command string, args ...string) *program {
 	f.Helper()
 	f.programs++
-	p := &program{t: f.T, name: fmt.Sprintf("%s-%d", command, f.programs), done: make(chan struct{})}
+	p := &program{t: f.T, name: fmt.Sprintf("%s-%d", command, f.programs)}
 	p.log = filepath.Join(f.dir, p.name+".log")
 	for _, arg := range args {
 		if addr, ok := strings.CutPrefix(arg, "--metrics-address="); ok {
@@ -45,11 +45,8 @@ func (f *fanfare) run(command string, args ...string) *program {
 	p.cmd = exec.Command(f.binary, append([]string{command, "--kubeconfig", f.kubeconfig(command)}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // should we die without
-	must(f.T, p.cmd.Start())
-	go func() {
-		_ = p.cmd.Wait() // How it ended is for whoever asks.
-		close(p.done)
-	}()
+	p.done, err = begin(p.cmd, func(start func() error) error { return start() })
+	must(f.T, err)
 	f.Cleanup(func() {
 		p.kill()
 		if f.Failed() {

@@ -1,0 +1,298 @@
+package kube
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A stage is a fanfare on node n1, which is this namespace, with what is around it:
+//
+//	client --- n1 --- here (all pods of n1, on a network of theirs)
+//	            '---- there (those of n2)
+//
+// A connection to a pod is told which one it is and what it sees as the client, and
+// then its lines are sent back.
+type stage struct {
+	*fanfare
+	client, node, here, there *nstest.NS
+}
+
+const (
+	nodeAddr   = "198.51.100.1"
+	clientNet  = "198.51.100" // whose last numbers are clients'
+	clients    = 17           // the last of them; the first is 2
+	spareAddr  = "10.99.0.1"  // of the node, for whoever asks for it
+	hereGate   = "10.244.1.1" // the node, as its pods know it
+	thereGate  = "10.244.2.1" // and as those of n2 do
+	podsHere   = "10.244.1.11 10.244.1.12 10.244.1.13"
+	podsThere  = "10.244.2.21"
+	stagePorts = "8080 9090"
+)
+
+// stageObjects are two nodes in two zones, and no pool.
+const stageObjects = `
+apiVersion: v1
+kind: Node
+metadata: {name: n1, labels: {topology.kubernetes.io/zone: a}}
+spec: {podCIDR: 10.244.1.0/24, podCIDRs: [10.244.1.0/24, "fd00:244:0:1::/64"]}
+status: {addresses: [{type: InternalIP, address: 198.51.100.1}], conditions: [{type: Ready, status: "True"}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n2, labels: {topology.kubernetes.io/zone: b}}
+spec: {podCIDR: 10.244.2.0/24, podCIDRs: [10.244.2.0/24, "fd00:244:0:2::/64"]}
+status: {addresses: [{type: InternalIP, address: 198.51.100.200}], conditions: [{type: Ready, status: "True"}]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPPeer
+metadata: {name: nobody}
+spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
+`
+
+const stagePool = `
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.0/24]}
+`
+
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	s := &stage{client: nstest.New(t, "client"), node: nstest.Node(t), here: nstest.New(t, "here"), there: nstest.New(t, "there")}
+	nstest.Link(t, s.node, "eth0", s.client, "eth0")
+	nstest.Link(t, s.node, "here", s.here, "eth0")
+	nstest.Link(t, s.node, "there", s.there, "eth0")
+	s.node.Addr("eth0", nodeAddr+"/24")
+	s.node.Addr("here", hereGate+"/24")
+	s.node.Addr("there", thereGate+"/24")
+	s.node.Addr("lo", spareAddr+"/32")
+	s.node.Route("0.0.0.0/0", clientAddr(2), "") // what is not forwarded ends there
+	s.node.Forward()
+	for i := 2; i <= clients; i++ {
+		s.client.Addr("eth0", clientAddr(i)+"/24")
+	}
+	s.client.Route("0.0.0.0/0", nodeAddr, "")
+	s.pods(t, s.here, podsHere, hereGate)
+	s.pods(t, s.there, podsThere, thereGate)
+	s.fanfare = newFanfare(t)
+	must(t, s.Admin().Apply(t.Context(), stageObjects))
+	return s
+}
+
+func clientAddr(i int) string { return fmt.Sprintf("%s.%d", clientNet, i) }
+
+// pods makes a namespace that of pods.
+func (s *stage) pods(t *testing.T, ns *nstest.NS, addrs, gate string) {
+	for addr := range strings.FieldsSeq(addrs) {
+		ns.Addr("eth0", addr+"/24")
+		for port := range strings.FieldsSeq(stagePorts) {
+			serve(t, ns, net.JoinHostPort(addr, port))
+		}
+	}
+	ns.Route("0.0.0.0/0", gate, "")
+}
+
+// serve answers over TCP and UDP.
+func serve(t *testing.T, ns *nstest.NS, on string) {
+	t.Helper()
+	var l net.Listener
+	var p net.PacketConn
+	var err error
+	ns.Do(func() {
+		if l, err = net.Listen("tcp4", on); err == nil {
+			p, err = net.ListenPacket("udp4", on)
+		}
+	})
+	must(t, err)
+	t.Cleanup(func() { l.Close(); p.Close() })
+	// Connections that break are for the other end to notice.
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return // The test is over.
+			}
+			go func() {
+				defer c.Close()
+				fmt.Fprintf(c, "%s %s\n", on, c.RemoteAddr())
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	go func() {
+		var buf [64]byte
+		for {
+			_, from, err := p.ReadFrom(buf[:])
+			if err != nil {
+				return
+			}
+			_, _ = p.WriteTo(fmt.Appendf(nil, "%s %s\n", on, from), from)
+		}
+	}()
+}
+
+// An answer is who answered, and whom it saw as the client.
+type answer struct{ pod, saw netip.AddrPort }
+
+// A flow is a connection to a pod.
+type flow struct {
+	net.Conn
+	answer
+	lines *bufio.Reader
+}
+
+// Who is slower than this with one answer is taken for silent. Where silence is
+// wanted, the machine's slowness must not fail the test, and seldom hides a fault.
+const (
+	patience = 10 * time.Second
+	silence  = 500 * time.Millisecond
+	again    = 2 * time.Second // where it is tried again
+)
+
+// dial connects, from an address of the namespace or any.
+func dial(ctx context.Context, ns *nstest.NS, network, from, to string) (f *flow, err error) {
+	return dialFor(ctx, patience, ns, network, from, to)
+}
+
+func dialFor(ctx context.Context, limit time.Duration, ns *nstest.NS, network, from, to string) (f *flow, err error) {
+	d := net.Dialer{Timeout: limit}
+	if from != "" {
+		addr := netip.AddrPortFrom(netip.MustParseAddr(from), 0)
+		d.LocalAddr = net.TCPAddrFromAddrPort(addr)
+		if network == "udp" {
+			d.LocalAddr = net.UDPAddrFromAddrPort(addr)
+		}
+	}
+	f = &flow{}
+	ns.Do(func() { f.Conn, err = d.DialContext(ctx, network, to) })
+	if err != nil {
+		return nil, err
+	}
+	if network == "udp" {
+		if _, err = io.WriteString(f, "who?"); err != nil {
+			f.Close()
+			return nil, err
+		}
+	}
+	f.lines = bufio.NewReader(f)
+	line, err := f.line(limit)
+	if err == nil {
+		pod, saw, _ := strings.Cut(line, " ")
+		f.pod, err = netip.ParseAddrPort(pod)
+		if err == nil {
+			f.saw, err = netip.ParseAddrPort(saw)
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", to, err)
+	}
+	return f, nil
+}
+
+func (f *flow) line(limit time.Duration) (string, error) {
+	if err := f.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return "", err
+	}
+	line, err := f.lines.ReadString('\n')
+	return strings.TrimSuffix(line, "\n"), err
+}
+
+// alive returns an error unless the pod sends a line back.
+func (f *flow) alive(limit time.Duration) error {
+	if _, err := io.WriteString(f, "alive\n"); err != nil {
+		return err
+	}
+	line, err := f.line(limit)
+	if err == nil && line != "alive" {
+		err = fmt.Errorf("%q", line)
+	}
+	return err
+}
+
+// ask connects and hangs up.
+func (s *stage) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer, error) {
+	f, err := dialFor(s.Context(), limit, ns, "tcp", from, to)
+	if err != nil {
+		return answer{}, err
+	}
+	f.Close()
+	return f.answer, nil
+}
+
+// answered waits until a client is answered.
+func (s *stage) answered(to string) {
+	s.Helper()
+	await(s.T, time.Minute, "an answer of "+to, func() error { _, err := s.ask(again, s.client, clientAddr(2), to); return err })
+}
+
+// answerers waits until all these pods and no others answer, within a hundred
+// connections of many clients: who is wanted by chance is missed by less than a
+// chance of 1 in 10^12.
+func (s *stage) answerers(to string, want ...string) {
+	s.Helper()
+	await(s.T, time.Minute, fmt.Sprintf("answers at %s by %s", to, want), func() error {
+		got := map[string]int{}
+		for i := range 100 {
+			a, err := s.ask(again, s.client, clientAddr(2+i%(clients-1)), to)
+			if err != nil {
+				return err
+			}
+			got[a.pod.String()]++
+		}
+		for _, pod := range want {
+			if got[pod] == 0 {
+				return fmt.Errorf("answers of %v", got)
+			}
+		}
+		if len(got) != len(want) {
+			return fmt.Errorf("answers of %v", got)
+		}
+		return nil
+	})
+}
+
+// stagePod is a pod as its kubelet has made it known. Its port "web" is what it says.
+func stagePod(name, addr, node, port, ready, labels string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %s, namespace: default, labels: {%s}}
+spec: {nodeName: %s, containers: [{name: web, image: web, ports: [{name: web, containerPort: %s}]}]}
+status: {phase: Running, podIP: %[5]s, podIPs: [{ip: %[5]s}], conditions: [{type: Ready, status: %[6]q}]}
+---
+`, name, labels, node, port, addr, ready)
+}
+
+// stageService is a LoadBalancer Service for the pods with a label.
+func stageService(name, label, spec string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: default}
+spec: {type: LoadBalancer, selector: {%s: "yes"}, %s}
+---
+`, name, label, spec)
+}
+
+// address waits until a Service has one.
+func (s *stage) address(service string) (vip string) {
+	s.Helper()
+	await(s.T, time.Minute, "an address of "+service, func() (err error) { vip, err = s.assigned(service); return err })
+	return vip
+}
+
+// at is port 80 of the address that a Service waits for.
+func (s *stage) at(service string) string { return net.JoinHostPort(s.address(service), "80") }
+
+var errAnswered = errors.New("answered")
