@@ -272,6 +272,7 @@ func (p purge) merge(o purge) {
 // A flow is a conntrack entry, as far as it matters here.
 type flow struct {
 	client  netip.Addr     // original source
+	from    uint16         // its port; 0 where there is none
 	vip     netip.Addr     // original destination
 	port    port           // original protocol and destination port; port 0 where there is none
 	backend netip.AddrPort // source of replies
@@ -437,10 +438,10 @@ func containsAddr(all []netip.Prefix, a netip.Addr) bool {
 }
 
 // deleteFlows deletes the entries that p says are wrong by all that wanted returns,
-// and counts them. It is asked about each entry anew: the walk takes a while, in which
+// and returns them. It is asked about each entry anew: the walk takes a while, in which
 // a State may come that makes right what it meets. Entries that are gone by themselves
 // meanwhile are no error.
-func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted int, err error) {
+func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted []flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
@@ -463,17 +464,18 @@ func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted int, err e
 	return deleted, errors.Join(err, unknown)
 }
 
-// deleteFlowsIf deletes those of the requested entries that are wrong.
-func deleteFlowsIf(s *socket, r flowRequest, is func(*flow) bool) (deleted int, err error) {
+// deleteFlowsIf deletes those of the requested entries that are wrong, and returns
+// them.
+func deleteFlowsIf(s *socket, r flowRequest, is func(*flow) bool) (deleted []flow, err error) {
 	wrong, err := listFlows(s, r, is)
 	if err != nil {
-		return 0, fmt.Errorf("list conntrack entries: %w", err)
+		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
 	var errs []error
 	for _, f := range wrong {
 		switch err := deleteFlow(s, &f); {
 		case err == nil:
-			deleted++
+			deleted = append(deleted, f)
 		case !errors.Is(err, unix.ENOENT):
 			errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.client, f.vip, err))
 		}
@@ -593,7 +595,7 @@ func parseFlow(data []byte) (f flow, ok bool) {
 	}
 	var src, dst, from netip.Addr
 	var toPort, fromPort uint16
-	src, dst, f.port.proto, _, toPort = parseTuple(orig)
+	src, dst, f.port.proto, f.from, toPort = parseTuple(orig)
 	from, _, _, fromPort, _ = parseTuple(reply)
 	f.client, f.vip, f.port.port = src, dst, toPort
 	f.backend = netip.AddrPortFrom(from, fromPort)

@@ -296,10 +296,12 @@
 //     second, lest they lead astray the address's next clients, and what still comes
 //     is answered by RST.
 //
-// A client that only listens hears nothing of the end: to make an RST that it would
-// believe takes the sequence number that it expects, which conntrack does not tell.
-// Its own keepalive, or its next word, does. A FIN as the next packet is invalid to
-// conntrack and vanishes, as does every such packet where
+// A client that only listens would hear nothing of the end: an RST that it believes
+// has the sequence number that it expects, which conntrack does not tell. So it is
+// asked: a segment with SYN and ACK, from the VIP, in the midst of its connection
+// makes it send an ACK (RFC 5961 §4.2), which is a next packet. That takes
+// CAP_NET_RAW; without it, its own keepalive or its next word does. A FIN as the next
+// packet is invalid to conntrack and vanishes, as does every such packet where
 // net.netfilter.nf_conntrack_tcp_loose is 0.
 //
 // stray is asked where a choice is by chance, among several backends: a packet in

@@ -1,11 +1,15 @@
 package proxy
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // An endsFrontend is what stands behind one port in the tests of how flows end, by
@@ -124,6 +128,71 @@ func TestConnectionsEndWithTheirBackend(t *testing.T) {
 		if s := p.Status(); s.LastError != "" || s.ConntrackError != "" {
 			t.Error(s)
 		}
+	})
+}
+
+// A client that only listens hears that its backend is gone, too, wherever it is and
+// whoever is left; one that may not use the frontend any more hears nothing, and one
+// whose backend is there still is not disturbed.
+func TestListenersHear(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		after := []endsFrontend{
+			{port: 80, backends: []string{"pod2", "pod3"}},
+			{port: 81, backends: []string{"pod2"}},
+			{port: 83, miss: Reject},
+			{port: 84, backends: []string{"remote"}},
+			{port: 85, backends: []string{"pod3"}}, // as before
+			{port: 86, backends: []string{"pod2"}},
+		}
+		if testMode == ModeNFTables { // iptables has no answer for whom it ignores
+			after = slices.Insert(after, 2, endsFrontend{port: 82, miss: Drop})
+		}
+		before := slices.Clone(after)
+		for i := range before {
+			if before[i].port != 85 {
+				before[i].backends = []string{"pod1"}
+			}
+		}
+		mustSet(t, p, endsState(before...))
+		var open []session
+		for _, f := range before[:len(before)-2] {
+			open = append(open, l.sessions("tcp", f.port, "client", "pod2", "node")...)
+		}
+		stay, fenced := l.sessions("tcp", 85, "client", "node"), l.sessions("tcp", 86, "client")
+		for _, o := range slices.Concat(open, stay, fenced) {
+			if err := o.Conn.(*net.TCPConn).SetKeepAlive(false); err != nil { // which is no listening only
+				t.Fatal(err)
+			}
+		}
+		s := endsState(after...)
+		for _, v := range s.VIPs {
+			for i := range v.Frontends {
+				if f := &v.Frontends[i]; f.Port == 86 {
+					f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48")[family(v.Addr) : family(v.Addr)+1]
+				}
+			}
+		}
+		mustSet(t, p, s)
+		swept(t, p)
+		for _, o := range open {
+			if err := o.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := o.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("%s: %v; want a reset", o, err)
+			}
+		}
+		// By now whoever was to hear has heard.
+		for _, o := range slices.Concat(stay, fenced) {
+			_ = o.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // It is open.
+			if _, err := o.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: %v; want silence", o, err)
+			}
+			_ = o.SetReadDeadline(time.Time{})
+		}
+		l.check("with its backend", "", stay...)
 	})
 }
 

@@ -45,18 +45,6 @@ func (r *rawTCP) send(t *testing.T, to netip.Addr, fromPort, toPort uint16, flag
 	}
 }
 
-// checksum is that of the Internet (RFC 1071).
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for ; len(b) >= 2; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
-}
-
 // reset says whether an RST arrives.
 func (r *rawTCP) reset(want string) bool {
 	_ = r.conn.SetReadDeadline(time.Now().Add(patience(want)))

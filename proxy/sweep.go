@@ -33,13 +33,14 @@ const (
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
 type sweeper struct {
-	sock    *socket
-	log     *slog.Logger
-	metrics *metrics
-	wake    chan struct{} // capacity 1
-	quit    chan struct{}
-	done    chan struct{}
-	once    sync.Once
+	sock      *socket
+	inquirers inquirers
+	log       *slog.Logger
+	metrics   *metrics
+	wake      chan struct{} // capacity 1
+	quit      chan struct{}
+	done      chan struct{}
+	once      sync.Once
 
 	mu      sync.Mutex
 	pending purge
@@ -60,8 +61,12 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
+	inquirers, err := openInquirers()
+	if err != nil {
+		log.Warn("clients that only listen will not hear when their connections end", "err", err)
+	}
 	s := &sweeper{
-		sock: sock, log: log, metrics: m, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
+		sock: sock, inquirers: inquirers, log: log, metrics: m, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -162,11 +167,13 @@ func (s *sweeper) sweep() error {
 	if len(p) == 0 {
 		return nil
 	}
-	deleted, err := 0, p.spareOwn()
+	var deleted []flow
+	err := p.spareOwn()
 	if err == nil {
 		deleted, err = deleteFlows(s.sock, p, s.wanted)
 	}
-	s.metrics.flows.Add(float64(deleted))
+	s.inquire(deleted)
+	s.metrics.flows.Add(float64(len(deleted)))
 	if err != nil {
 		s.metrics.flowErrors.Inc()
 		s.log.Warn("conntrack entries remain", "err", err)
@@ -211,6 +218,7 @@ func (s *sweeper) close() (err error) {
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done
+		s.inquirers.close()
 		err = s.sock.close()
 	})
 	return err
@@ -244,7 +252,7 @@ func (p *Proxy) deleteUntranslated(owned []netip.Prefix, own []netip.Addr) error
 	deleted, err := deleteFlowsIf(p.sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
 		return !f.dnat && containsAddr(owned, f.vip) && !slices.Contains(own, f.vip)
 	})
-	p.metrics.flows.Add(float64(deleted))
+	p.metrics.flows.Add(float64(len(deleted)))
 	return err
 }
 

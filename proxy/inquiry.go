@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// A client that only listens would not hear that its connection has ended, for as
+// long as it says nothing: an RST that it believes has the sequence number that it
+// expects (RFC 5961 §3.2), which conntrack does not tell. But it tells us, if it
+// gets a SYN in the midst of its connection: by an ACK (§4.2), which is its next
+// packet, and answered by RST as any other would be.
+//
+// SYN and ACK together, as only a server sends them: of such a packet the conntrack
+// of no node makes an entry, ours neither (tcp_new), and those on the way that
+// know the connection let it pass (TCP_CONNTRACK_IGNORE).
+
+// inquirers are raw sockets, by family; -1 where there is none.
+type inquirers [2]int
+
+// openInquirers opens them in the calling thread's namespace.
+func openInquirers() (q inquirers, err error) {
+	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		fd, e := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		if e != nil {
+			fd = -1
+			if !errors.Is(e, unix.EAFNOSUPPORT) { // IPv6 may be off
+				err = errors.Join(err, fmt.Errorf("raw socket: %w", e))
+			}
+		} else {
+			// Thousands at once wait for the interface, but not for one that hangs.
+			_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &unix.Timeval{Usec: 100_000}) // It takes any.
+		}
+		q[i] = fd
+	}
+	return q, err
+}
+
+func (q inquirers) close() {
+	for _, fd := range q {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// ask sends the inquiry for a flow.
+func (q inquirers) ask(f *flow) error {
+	fd := q[family(f.vip)]
+	if fd < 0 {
+		return nil
+	}
+	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: f.client.As16()}
+	if f.client.Is4() {
+		to = &unix.SockaddrInet4{Addr: f.client.As4()}
+	}
+	return unix.Sendto(fd, inquiry(f), 0, to)
+}
+
+// inquiry is the packet, with its IP header.
+func inquiry(f *flow) []byte {
+	const ackSYN, ttl = 0x12, 64
+	tcp := binary.BigEndian.AppendUint16(nil, f.port.port)
+	tcp = binary.BigEndian.AppendUint16(tcp, f.from)
+	tcp = append(tcp, 0, 0, 0, 0, 0, 0, 0, 0, 5<<4, ackSYN, 0, 0, 0, 0, 0, 0)
+	addrs := slices.Concat(f.vip.AsSlice(), f.client.AsSlice())
+	pseudo := append(slices.Clone(addrs), 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
+	binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
+	head := []byte{6 << 4, 0, 0, 0, 0, byte(len(tcp)), unix.IPPROTO_TCP, ttl}
+	if f.vip.Is4() {
+		// The kernel fills in length, identification and checksum.
+		head = []byte{4<<4 | 5, 0, 0, 0, 0, 0, 0, 0, ttl, unix.IPPROTO_TCP, 0, 0}
+	}
+	return slices.Concat(head, addrs, tcp)
+}
+
+// checksum is that of the Internet (RFC 1071) of an even number of bytes.
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for ; len(b) >= 2; b = b[2:] {
+		sum += uint32(binary.BigEndian.Uint16(b))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+// inquire has the clients of connections whose entries were deleted hear of it. Who
+// may not use a frontend any more hears nothing.
+func (s *sweeper) inquire(deleted []flow) {
+	want := s.wanted()[0]
+	var failed error
+	for i := range deleted {
+		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !want.forbids(f) {
+			if err := s.inquirers.ask(f); failed == nil {
+				failed = err
+			}
+		}
+	}
+	if failed != nil {
+		// They hear by their own keepalive, or when they speak.
+		s.log.Debug("clients that only listen may not hear of the end", "err", failed)
+	}
+}
