@@ -61,16 +61,13 @@ func TestFRRBFD(t *testing.T) {
 				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32 via 10.0.0.2")))
 				must(t, err)
 				eventually(t, "BFD up", func() bool { return bfdUp(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
-				if st := s.sessionStatus("tor1"); st.Flaps != 0 {
-					t.Errorf("flapped on the way: %s", st.LastError)
-				}
-
+				before := s.sessionStatus("tor1")
 				r.signal("bfdd", syscall.SIGSTOP)
-				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps == 1 })
+				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
 				r.signal("bfdd", syscall.SIGCONT)
 				t.Logf("a silent router is noticed after %s at 3x50 ms", took.Round(time.Millisecond))
-				if st := s.sessionStatus("tor1"); st.LastError != "BFD: nothing heard from the router for 150ms" {
-					t.Errorf("reason: %s", st.LastError)
+				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps {
+					t.Errorf("it was not BFD: %s", st.LastError)
 				}
 				eventually(t, "BFD up again", func() bool { return bfdUp(s) })
 
@@ -86,7 +83,8 @@ func TestFRRBFD(t *testing.T) {
 // the stop ends it again.
 func TestFRRBFDFreeze(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
-		r := startFRRWith(t, frrBFDConfig, "bfdd")
+		// Slow enough that a busy machine is not taken for a second stop.
+		r := startFRRWith(t, strings.ReplaceAll(frrBFDConfig, "3 50 50", "3 300 300"), "bfdd")
 		node := exec.Command(os.Args[0], "-test.run=^TestFrozenNode$", "-test.v")
 		node.Env = append(os.Environ(), frozenNode+"=1")
 		node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -106,7 +104,7 @@ func TestFRRBFDFreeze(t *testing.T) {
 		for i := 1; i <= 3; i++ {
 			must(t, node.Process.Signal(syscall.SIGSTOP))
 			took := within(t, time.Minute, "route gone", func() bool { return r.kernel() == "" })
-			t.Logf("the route of a silent node is gone after %s at 3x50 ms", took.Round(time.Millisecond))
+			t.Logf("the route of a silent node is gone after %s at 3x300 ms", took.Round(time.Millisecond))
 			must(t, node.Process.Signal(syscall.SIGCONT))
 			eventually(t, "route and BFD again", up)
 			r.happened()
@@ -134,7 +132,9 @@ func TestFrozenNode(t *testing.T) {
 		return
 	}
 	s := New(Options{})
-	_, err := s.Set(t.Context(), state([]Session{bfdSession("10.0.0.1", "10.0.0.2")}, routes("192.0.2.1/32")))
+	conf := bfdSession("10.0.0.1", "10.0.0.2")
+	conf.BFD.Transmit, conf.BFD.Receive = 300*time.Millisecond, 300*time.Millisecond
+	_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 	must(t, err)
 	select {}
 }
