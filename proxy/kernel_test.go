@@ -3,6 +3,7 @@ package proxy
 import (
 	"flag"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
@@ -106,6 +107,22 @@ func TestStatesInRandomOrder(t *testing.T) {
 		}
 		if s := p.Status(); s.Repairs != 0 {
 			t.Errorf("%d repairs, %s; nobody interfered", s.Repairs, s.Found)
+		}
+	})
+}
+
+// The policy may change where nothing else does: with all backends on the node no
+// element tells one from the other, but chains of iptables have other names.
+func TestPolicyAlone(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		p := newProxy(t)
+		for _, remote := range []Remote{Masquerade, Preserve, Masquerade} {
+			f := Frontend{Protocol: TCP, Port: 80, External: Target{Remote: remote}, Internal: Target{Remote: Preserve}}
+			b := Backend{Addr: netip.MustParseAddrPort("10.244.1.11:8080"), Node: "n1"}
+			f.External.Backends, f.Internal.Backends = []Backend{b}, []Backend{b}
+			s := State{Node: "n1", VIPs: []*VIP{{Addr: netip.MustParseAddr("192.0.2.1"), Frontends: []Frontend{f}}}}
+			mustSet(t, p, s)
+			checkKernel(t, s)
 		}
 	})
 }

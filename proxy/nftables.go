@@ -28,6 +28,9 @@ type nftRenderer struct {
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
 func (n *nftRenderer) update(ctx context.Context, u step) error {
+	if u.elements.empty() {
+		return nil
+	}
 	if n.table.affinityFamilies() < affinityFamilies(u.elements.add) {
 		_, err := n.converge(ctx, nil, u.want)
 		return err

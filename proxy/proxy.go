@@ -207,10 +207,11 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return p.reconcile(ctx, want)
 	}
 	c := diffStates(p.have, want, vips)
-	if c.empty() {
+	if c.empty() && len(vips) == 0 {
 		p.have = want
 		return nil
 	}
+	// What changes no element may change a chain's name: the renderer has the say.
 	switch err := p.renderer.update(ctx, step{have: p.have, want: want, vips: vips, elements: c}); {
 	case isStale(err):
 		p.metrics.retries.Inc()
@@ -218,6 +219,9 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	case err != nil:
 		p.known = false
 		return err
+	case c.empty():
+		p.have = want
+		return nil
 	}
 	p.settle(want, p.elements+len(c.add)-len(c.del))
 	p.sweeper.add(planPurge(c), want, p.swept)
