@@ -76,15 +76,7 @@ func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err err
 	if _, err := b.api.createService(ctx, newService(name)); err != nil {
 		return err
 	}
-	is, err := b.seen.of(ctx, name)
-	if err != nil {
-		return err
-	}
-	vip, err := netip.ParseAddr(is.addr)
-	if err != nil {
-		return err
-	}
-	answered, err := b.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, port))
+	_, vip, answered, err := b.firstAnswer(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -89,15 +89,7 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 		return err
 	}
 	taken := time.Now()
-	is, err := b.seen.of(ctx, name)
-	if err != nil {
-		return err
-	}
-	vip, err := netip.ParseAddr(is.addr)
-	if err != nil {
-		return err
-	}
-	answered, err := b.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, port))
+	is, vip, answered, err := b.firstAnswer(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -124,6 +116,19 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 	c.FRR = append(c.FRR, route.Sub(update))
 	c.Ours = append(c.Ours, answered.Sub(began)-route.Sub(update))
 	return err
+}
+
+// firstAnswer waits until a Service has an address and a client an answer by it, and
+// returns the address and when that was.
+func (b *bench) firstAnswer(ctx context.Context, name string) (is assigned, vip netip.Addr, answered time.Time, err error) {
+	if is, err = b.seen.of(ctx, name); err != nil {
+		return is, vip, answered, err
+	}
+	if vip, err = netip.ParseAddr(is.addr); err != nil {
+		return is, vip, answered, err
+	}
+	answered, err = b.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, port))
+	return is, vip, answered, err
 }
 
 // forget deletes a Service and waits until its route has gone.
