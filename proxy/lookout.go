@@ -41,6 +41,8 @@ type lookout struct {
 	// met are the chains that packets of ours were led through: changes of
 	// others are not worth a look.
 	met atomic.Pointer[map[chainID]bool]
+	// looking says that met is about to be another.
+	looking atomic.Bool
 
 	mu        sync.Mutex
 	obstacles []Obstacle
@@ -140,6 +142,8 @@ func enter(netns *os.File) error {
 
 // look returns what is in the way now, and what could not be looked at.
 func (l *lookout) look(before *tallies) (obstacles []Obstacle, unseen []string) {
+	l.looking.Store(true)
+	defer l.looking.Store(false)
 	start := time.Now()
 	s := surveyNode(*l.state.Load(), before)
 	obstacles, met := s.judge(l.nat.Load())
@@ -199,25 +203,39 @@ func (l *lookout) found() ([]Obstacle, []string) {
 	return l.obstacles, l.unseen
 }
 
-// hear takes a notification of nftables.
+// hear takes a notification of nftables. While a look is on its way, it is of
+// something that the look may have passed by already, in a chain of which nobody knows
+// yet whether packets of ours meet it.
 func (l *lookout) hear(kind uint8, data []byte) {
-	if met := l.met.Load(); met != nil && concerns(*met, kind, data) {
+	if l.state.Load() == nil {
+		return // nobody has asked for a look yet
+	}
+	var met map[chainID]bool
+	if known := l.met.Load(); known != nil {
+		met = *known
+	}
+	if concerns(met, kind, data) || l.looking.Load() && tableOf(data).foreign() {
 		poke(l.heard)
 	}
+}
+
+// tableOf is the table that a notification is of; that of one without is of no family.
+func tableOf(data []byte) tableID {
+	if len(data) < sizeofNfGenMsg {
+		return tableID{}
+	}
+	return tableID{data[0], cstring(attribute(data[sizeofNfGenMsg:], unix.NFTA_TABLE_NAME))}
 }
 
 // concerns says whether a notification may be of what the last look saw: a rule in a
 // chain that packets of ours meet, or a chain at a hook that comes or goes. Sets are
 // looked at with the next rule.
 func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
-	if len(data) < sizeofNfGenMsg {
-		return false
-	}
-	family, all := data[0], data[sizeofNfGenMsg:]
-	table := tableID{family, cstring(attribute(all, unix.NFTA_TABLE_NAME))}
+	table := tableOf(data)
 	if !table.foreign() && !table.kubeProxy() {
 		return false
 	}
+	all := data[sizeofNfGenMsg:]
 	switch kind {
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
 		return attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, cstring(attribute(all, unix.NFTA_CHAIN_NAME))}]

@@ -122,3 +122,32 @@ func TestConcerns(t *testing.T) {
 		}
 	}
 }
+
+// A look reads one chain after the other. What changes meanwhile is looked at again, in
+// whatever chain it is: it may be one of which only this look learns that it matters.
+func TestHearsWhileLooking(t *testing.T) {
+	e := encoder{b: []byte{unix.NFPROTO_IPV4, 0, 0, 0}}
+	e.string(unix.NFTA_TABLE_NAME, "mine")
+	e.string(unix.NFTA_RULE_CHAIN, "unknown")
+	l := &lookout{heard: make(chan struct{}, 1)}
+	for _, tt := range []struct {
+		what string
+		set  func()
+		want int
+	}{
+		{"before there is a State", func() { l.looking.Store(true) }, 0},
+		{"during the first look", func() { l.state.Store(&State{}) }, 1},
+		{"after it", func() { l.looking.Store(false); l.met.Store(&map[chainID]bool{}) }, 0},
+		{"during another", func() { l.looking.Store(true) }, 1},
+	} {
+		tt.set()
+		l.hear(unix.NFT_MSG_NEWRULE, e.b)
+		if got := len(l.heard); got != tt.want {
+			t.Errorf("%s: %d looks, want %d", tt.what, got, tt.want)
+		}
+		select {
+		case <-l.heard:
+		default:
+		}
+	}
+}
