@@ -270,6 +270,7 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 	}
 	if err == nil {
 		s.targets = targets
+		err = s.engine.forget(ctx, want.Routes, targets)
 	}
 	return err
 }
@@ -279,7 +280,7 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 func remarked(announce, all []Route) []Route {
 	var more []Route
 	for _, r := range all {
-		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && r.Peers != "" {
+		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && (r.Peers != "" || r.Attributes.differ()) {
 			more = append(more, r)
 		}
 	}
@@ -300,7 +301,7 @@ func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route,
 	if err := s.engine.withdraw(first); err != nil {
 		return fmt.Errorf("withdrawing %d routes: %w", len(first), err)
 	}
-	err := s.engine.announce(announce, targets)
+	err := s.engine.announce(ctx, announce, targets)
 	if err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}

@@ -86,6 +86,33 @@ func steps(ebgp, ibgp *router) []step {
 			ebgp: e1, have: "192.0.2.1/32"},
 		{name: "an aggregate", sessions: both, routes: routes("192.0.2.0/24 to core", "192.0.2.1/32"),
 			ebgp: e1, ibgp: "192.0.2.0/24 via 127.0.0.1 as [] localpref 100\n" + i1, have: "192.0.2.0/24 192.0.2.1/32"},
+		{name: "attributes", sessions: both, routes: told(ForAll(gold), routes("192.0.2.1/32", "192.0.2.2/32")...),
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
+			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n",
+			have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "attributes of the session", sessions: both, routes: slices.Concat(told(ForAll(blue), routes("192.0.2.1/32")...), routes("192.0.2.2/32")),
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" + e2,
+			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n" + i2, have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "attributes by router", sessions: both, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32",
+			routes: told(ForEach(map[string]Attributes{"core": gold, "tor1": blue}), routes("192.0.2.1/32", "192.0.2.2/32 to core", "192.0.2.3/32 via 127.0.0.9 to core+tor1")...),
+			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" +
+				"192.0.2.3/32 via 127.0.0.9 as [65010 65010 65010] community 64500:1 large 64500:1:2\n",
+			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n" +
+				"192.0.2.3/32 via 127.0.0.9 as [] localpref 200 med 10 community 64500:1 no-export\n"},
+		{name: "attributes the other way round", sessions: both, have: "192.0.2.1/32 192.0.2.2/32",
+			routes: told(ForEach(map[string]Attributes{"core": blue, "tor1": gold}), routes("192.0.2.1/32 to tor1+core", "192.0.2.2/32 to core")...),
+			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
+			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n" +
+				"192.0.2.2/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n"},
+		{name: "attributes for one of two", sessions: both, have: "192.0.2.1/32",
+			routes: told(ForEach(map[string]Attributes{"core": {LocalPref: MetricOf(0)}, "tor1": {}}), routes("192.0.2.1/32")...),
+			ebgp:   e1, ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0\n"},
+		{name: "attributes for the other of two", sessions: both, have: "192.0.2.1/32",
+			routes: told(ForEach(map[string]Attributes{"core": {}, "tor1": {LocalPref: MetricOf(0), MED: MetricOf(0)}}), routes("192.0.2.1/32")...),
+			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 0\n", ibgp: i1},
+		{name: "attributes of a session by its name", sessions: []Session{tor1As}, have: "192.0.2.1/32",
+			routes: told(ForEach(map[string]Attributes{"another name": {MED: MetricOf(7)}, "tor1": {MED: MetricOf(8)}}), routes("192.0.2.1/32")...),
+			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 7\n"},
 		{name: "no routes", sessions: both},
 	}
 }
@@ -249,7 +276,7 @@ func TestImportsNothing(t *testing.T) {
 	two := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65002, id: "10.255.0.2"})
 	s := newServer(t, Options{})
 	theirs := []Route{{Prefix: netip.MustParsePrefix("198.51.100.0/24"), NextHop: one.addr}, {Prefix: netip.MustParsePrefix("192.0.2.1/32"), NextHop: one.addr}}
-	p, err := paths(theirs, nil)
+	p, err := paths(theirs)
 	must(t, err)
 	_, err = one.gobgp.AddPath(apiutil.AddPathRequest{Paths: p})
 	must(t, err)

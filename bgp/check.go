@@ -212,7 +212,7 @@ func checkRoutes(all []Route) (good []Route, bad []error) {
 	slices.SortStableFunc(good, compareRoutes)
 	same := func(a, b Route) bool {
 		if a.Prefix == b.Prefix && a != b {
-			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different next hops or for different routers", a.Prefix))
+			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different next hops, routers or attributes", a.Prefix))
 		}
 		return a.Prefix == b.Prefix
 	}
@@ -235,6 +235,11 @@ func (r Route) fault() error {
 		return fmt.Errorf("route %s: must be an IPv4 or IPv6 prefix", r.Prefix)
 	case r.Prefix != r.Prefix.Masked():
 		return fmt.Errorf("route %s: has bits beyond its length, %s would be right", r.Prefix, r.Prefix.Masked())
+	}
+	if err := r.Attributes.fault(); err != nil {
+		return fmt.Errorf("route %s: %w", r.Prefix, err)
+	}
+	switch {
 	case !r.NextHop.IsValid():
 		return nil
 	case !usable(r.NextHop):

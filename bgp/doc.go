@@ -21,6 +21,16 @@
 // the router's OPEN, the NOTIFICATIONs of both sides and the End-of-RIB that we
 // send, and so what [Status] reports is what was on the wire.
 //
+// # Attributes
+//
+// A [Route] has [PeerAttributes]: what each router is told besides the prefix. What
+// all are told alike stands in GoBGP's table; what differs, and what depends on the
+// session, are marks on the route that GoBGP's export policy reads and takes away
+// (selection.go, sets.go). No router sees a mark. A route whose attributes change is
+// announced again, and not withdrawn before: the UPDATE replaces the old one
+// (RFC 4271 §3.1). What each kind of router is told follows RFC 4271 §5.1:
+// preferences go to iBGP routers only, our own AS number to eBGP routers only.
+//
 // # What others may rely on
 //
 // Routes and sessions are independent: a change of routes never touches a

@@ -40,11 +40,16 @@ type engine struct {
 	conns chan net.Conn
 	// numbers are the routers' in marks; see targets.
 	numbers map[netip.Addr]uint32
-	log     *gobgpLog
+	// sets are those of attributes that GoBGP has a statement for, by number: one
+	// that is never used again. See forget for manySets.
+	sets     map[tellKey]uint32
+	lastSet  uint32
+	manySets int
+	log      *gobgpLog
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, log: newGobgpLog(log)}
+	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, sets: map[tellKey]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
 	if err := takeConnsFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
@@ -89,9 +94,11 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: shutdown}); err != nil {
 		return err
 	}
-	marked := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markedSet, List: []string{"^" + mark(markAny) + "$"}}
-	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: marked}); err != nil {
-		return err
+	for name, marks := range map[string]string{markedSet: "^" + mark(markAny) + "$", everyMarkSet: everyMark} {
+		set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: []string{marks}}
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
+			return err
+		}
 	}
 	for _, p := range []struct {
 		direction api.PolicyDirection
@@ -100,7 +107,7 @@ func (e *engine) configure(ctx context.Context) error {
 	}{
 		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, []*api.Policy{{Name: "import", Statements: importStatements()}}},
 		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
-			append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}}, selectionPolicies()...)},
+			append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}, {Name: attributesPolicy}}, selectionPolicies()...)},
 	} {
 		for _, policy := range p.policies {
 			if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
@@ -131,9 +138,9 @@ func importStatements() []*api.Statement {
 	}}
 }
 
-// shutdownPolicy is the export policy that comes first in a graceful shutdown. It
-// changes routes and lets the others judge. GoBGP takes a preference of 0, which
-// RFC 8326 §4.2 recommends, for none.
+// shutdownPolicy is the export policy of a graceful shutdown. It comes after the
+// routes' own attributes, since its preference is to win, and before those who judge
+// them. GoBGP takes a preference of 0, which RFC 8326 §4.2 recommends, for none.
 const (
 	exportPolicy       = "export"
 	shutdownPolicy     = "graceful shutdown"
@@ -154,10 +161,11 @@ func shutdownStatement() *api.Statement {
 // setShutdown also tells all routers their routes anew: GoBGP does not do that by
 // itself when a policy changes.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
-	policies := []*api.Policy{{Name: exportPolicy}, {Name: selectedPolicy}, {Name: restrictedPolicy}}
+	policies := []*api.Policy{{Name: exportPolicy}, {Name: attributesPolicy}}
 	if on {
-		policies = append([]*api.Policy{{Name: shutdownPolicy}}, policies...)
+		policies = append(policies, &api.Policy{Name: shutdownPolicy})
 	}
+	policies = append(policies, &api.Policy{Name: selectedPolicy}, &api.Policy{Name: restrictedPolicy}, &api.Policy{Name: stripPolicy})
 	assignment := &api.PolicyAssignment{
 		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, Policies: policies, DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
 	}
@@ -188,12 +196,15 @@ func apiFamily(f packet.Family) *api.Family {
 }
 
 // announce puts routes into GoBGP's table, in place of those of the same prefix.
-func (e *engine) announce(routes []Route, targets map[string]uint32) error {
+func (e *engine) announce(ctx context.Context, routes []Route, targets map[string]uint32) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	paths, err := paths(routes, targets)
+	paths, err := paths(routes)
 	if err != nil {
+		return err
+	}
+	if err := e.attribute(ctx, paths, routes, targets); err != nil {
 		return err
 	}
 	_, err = e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths})
@@ -204,14 +215,14 @@ func (e *engine) withdraw(routes []Route) error {
 	if len(routes) == 0 {
 		return nil
 	}
-	paths, err := paths(routes, nil)
+	paths, err := paths(routes)
 	if err != nil {
 		return err
 	}
 	return e.gobgp.DeletePath(apiutil.DeletePathRequest{Paths: paths})
 }
 
-func paths(routes []Route, targets map[string]uint32) ([]*apiutil.Path, error) {
+func paths(routes []Route) ([]*apiutil.Path, error) {
 	paths := make([]*apiutil.Path, 0, len(routes))
 	now := time.Now().Unix()
 	for _, r := range routes {
@@ -220,12 +231,34 @@ func paths(routes []Route, targets map[string]uint32) ([]*apiutil.Path, error) {
 			return nil, fmt.Errorf("route %s: %w", r, err)
 		}
 		p.Age = now
-		if r.Peers != "" {
-			p.Attrs = append(p.Attrs, r.Peers.marks(targets))
-		}
 		paths = append(paths, p)
 	}
 	return paths, nil
+}
+
+// attribute gives the paths of routes their attributes and marks. Routes that are
+// told alike share them.
+func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, targets map[string]uint32) error {
+	type kind struct {
+		peers      Peers
+		attributes PeerAttributes
+	}
+	made := map[kind][]packet.PathAttributeInterface{}
+	for i, r := range routes {
+		k := kind{r.Peers, r.Attributes}
+		attrs, ok := made[k]
+		if !ok {
+			shared, rest := r.Attributes.split()
+			marks, err := e.setsOf(ctx, r.Attributes.keys(rest, targets))
+			if err != nil {
+				return fmt.Errorf("route %s: %w", r, err)
+			}
+			attrs = shared.pathAttributes(append(r.Peers.marks(targets), marks...))
+			made[k] = attrs
+		}
+		paths[i].Attrs = append(paths[i].Attrs, attrs...)
+	}
+	return nil
 }
 
 // path translates one route. An unspecified next hop tells GoBGP to put in the

@@ -147,7 +147,7 @@ func listPath(g *server.BgpServer, req apiutil.ListPathRequest, fn func(packet.N
 }
 
 func attributes(p *apiutil.Path) string {
-	var hop, asPath, pref string
+	var hop, asPath, pref, rest string
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
 		case *packet.PathAttributeNextHop:
@@ -158,11 +158,22 @@ func attributes(p *apiutil.Path) string {
 			asPath = packet.AsPathString(a)
 		case *packet.PathAttributeLocalPref:
 			pref = fmt.Sprintf(" localpref %d", a.Value)
+		case *packet.PathAttributeMultiExitDisc:
+			rest += fmt.Sprintf(" med %d", a.Value)
+		case *packet.PathAttributeCommunities:
+			var list []Community
+			for _, c := range a.Value {
+				list = append(list, Community(c))
+			}
+			rest += " community " + CommunitiesOf(list...).String()
 		case *packet.PathAttributeLargeCommunities:
-			pref += " large " + a.String()
+			rest += " large"
+			for _, c := range a.Values {
+				rest += " " + c.String()
+			}
 		}
 	}
-	return fmt.Sprintf("via %s as [%s]%s", hop, asPath, pref)
+	return fmt.Sprintf("via %s as [%s]%s%s", hop, asPath, pref, rest)
 }
 
 // session is ours to this router.

@@ -23,7 +23,8 @@ const (
 	markAny = 0
 
 	selectedPolicy, restrictedPolicy = "selected", "restricted"
-	markedSet                        = "marked"
+	// markedSet has the mark markAny, everyMarkSet all that there are.
+	markedSet, everyMarkSet = "marked", "every mark"
 )
 
 // Peers is a set of sessions, by name: sorted and joined by commas, which the
@@ -45,20 +46,33 @@ func (p Peers) Has(name string) bool {
 // Names are the sessions of a set that is not all.
 func (p Peers) Names() []string { return strings.Split(string(p), ",") }
 
+func (p Peers) String() string { return strings.ReplaceAll(string(p), ",", ", ") }
+
 func mark(n uint32) string { return fmt.Sprintf("%d:0:%d", uint32(markASN), n) }
 
+// everyMark is what all marks, and nothing else, match.
+var everyMark = fmt.Sprintf("^%d:.*$", uint32(markASN))
+
+func stripMarks() *api.CommunityAction {
+	return &api.CommunityAction{Type: api.CommunityAction_TYPE_REMOVE, Communities: []string{everyMark}}
+}
+
 // marks are what a route carries; targets are the routers' numbers by session.
-func (p Peers) marks(targets map[string]uint32) packet.PathAttributeInterface {
+func (p Peers) marks(targets map[string]uint32) []*packet.LargeCommunity {
+	if p == "" {
+		return nil
+	}
 	values := []*packet.LargeCommunity{{ASN: markASN, LocalData2: markAny}}
 	for _, name := range p.Names() {
 		if n, ok := targets[name]; ok {
 			values = append(values, &packet.LargeCommunity{ASN: markASN, LocalData2: n})
 		}
 	}
-	return packet.NewPathAttributeLargeCommunities(values)
+	return values
 }
 
-// selectionPolicies are empty of routers at first: target fills in the first one.
+// selectionPolicies say who gets a route and end the export policies. They are empty
+// of routers at first: target fills in the first one.
 func selectionPolicies() []*api.Policy {
 	return []*api.Policy{
 		{Name: selectedPolicy},
@@ -67,6 +81,7 @@ func selectionPolicies() []*api.Policy {
 			Conditions: &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: markedSet}},
 			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
 		}}},
+		{Name: stripPolicy, Statements: []*api.Statement{stripStatement()}},
 	}
 }
 
@@ -88,9 +103,11 @@ func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]ui
 	return targets, nil
 }
 
+func routerName(n uint32) string { return fmt.Sprintf("router %d", n) }
+
 // target lets routes that are marked with n out to a router.
 func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error {
-	name := fmt.Sprintf("router %d", n)
+	name := routerName(n)
 	host := router.WithZone("")
 	for _, set := range []*api.DefinedSet{
 		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: []string{netip.PrefixFrom(host, host.BitLen()).String()}},
@@ -108,7 +125,7 @@ func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error 
 		},
 		Actions: &api.Actions{
 			RouteAction:    api.RouteAction_ROUTE_ACTION_ACCEPT,
-			LargeCommunity: &api.CommunityAction{Type: api.CommunityAction_TYPE_REMOVE, Communities: []string{fmt.Sprintf("^%d:0:.*$", uint32(markASN))}},
+			LargeCommunity: stripMarks(),
 		},
 	}}}})
 }

@@ -68,6 +68,8 @@ type Route struct {
 	NextHop netip.Addr
 	// Peers are the sessions whose routers are told.
 	Peers Peers
+	// Attributes are what each of them is told besides.
+	Attributes PeerAttributes
 }
 
 // String says what the state does, a line each, in an operator's words. Golden
@@ -108,8 +110,14 @@ func (r Route) String() string {
 	if r.NextHop.IsValid() {
 		text += " next hop " + r.NextHop.String()
 	}
+	if r.Attributes.differ() {
+		return text + " " + r.Attributes.String()
+	}
 	if r.Peers != "" {
-		text += " to " + strings.ReplaceAll(string(r.Peers), ",", ", ")
+		text += " to " + r.Peers.String()
+	}
+	if r.Attributes != (PeerAttributes{}) {
+		text += " " + r.Attributes.String()
 	}
 	return text
 }

@@ -115,7 +115,7 @@ func TestValidate(t *testing.T) {
 				"route 192.0.2.2/32 next hop 0.0.0.0: the next hop must be an address of this node\n" +
 				"route ::ffff:192.0.2.1/128: must be an IPv4 or IPv6 prefix"},
 		{"route twice", state(nil, routes("192.0.2.1/32", "192.0.2.1/32 via 192.0.2.9")),
-			"route 192.0.2.1/32: wanted twice, with different next hops or for different routers"},
+			"route 192.0.2.1/32: wanted twice, with different next hops, routers or attributes"},
 	} {
 		got := ""
 		if err := c.state.Validate(); err != nil {

@@ -1,0 +1,347 @@
+package bgp
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"unique"
+)
+
+// Attributes are what one router is told of a route apart from its prefix and its
+// next hop. They can be compared. Zero: nothing but what every route has.
+type Attributes struct {
+	Communities      Communities
+	LargeCommunities LargeCommunities
+	// LocalPref is the preference inside of an AS. Only iBGP routers are told
+	// (RFC 4271 §5.1.5); 100 where it is not set.
+	LocalPref Metric
+	// MED says which of several links to this AS shall be used, the least first
+	// (RFC 4271 §5.1.4).
+	MED Metric
+	// Prepend is how often the session's own AS number stands in the AS path of eBGP
+	// routers beyond the first time, at most 16; others have none of ours in it.
+	Prepend uint8
+}
+
+// maxPrepend is more than anybody needs, and less than routers refuse: many have a
+// limit on the length of an AS path.
+const maxPrepend = 16
+
+// A Metric is a number that may be missing, which is not the same as 0.
+type Metric struct {
+	Set   bool
+	Value uint32
+}
+
+// MetricOf is a Metric that is set.
+func MetricOf(n uint32) Metric { return Metric{true, n} }
+
+// A Community is an AS number and a number of that AS's own (RFC 1997), 16 bits each.
+type Community uint32
+
+// communityNames are the well-known ones, as FRR and most routers call them.
+var communityNames = map[Community]string{
+	0xffff0000: "graceful-shutdown", // RFC 8326
+	0xffff0001: "accept-own",        // RFC 7611
+	0xffff0006: "llgr-stale",        // RFC 9494
+	0xffff0007: "no-llgr",           // RFC 9494
+	0xffff029a: "blackhole",         // RFC 7999
+	0xffffff01: "no-export",         // RFC 1997
+	0xffffff02: "no-advertise",      // RFC 1997
+	0xffffff03: "local-as",          // RFC 1997: NO_EXPORT_SUBCONFED
+	0xffffff04: "no-peer",           // RFC 3765
+}
+
+func (c Community) String() string {
+	if name, ok := communityNames[c]; ok {
+		return name
+	}
+	return c.number()
+}
+
+func (c Community) number() string { return fmt.Sprintf("%d:%d", c>>16, c&0xffff) }
+
+// A LargeCommunity is an AS number and two numbers of that AS's own (RFC 8092). AS
+// 4294967295 is not for use.
+type LargeCommunity struct{ ASN, Local1, Local2 uint32 }
+
+func (c LargeCommunity) String() string { return fmt.Sprintf("%d:%d:%d", c.ASN, c.Local1, c.Local2) }
+
+func (c LargeCommunity) compare(d LargeCommunity) int {
+	return cmp.Or(cmp.Compare(c.ASN, d.ASN), cmp.Compare(c.Local1, d.Local1), cmp.Compare(c.Local2, d.Local2))
+}
+
+// Communities are a set of them that can be compared: their 4 bytes each, sorted.
+type Communities string
+
+// CommunitiesOf makes a set.
+func CommunitiesOf(list ...Community) Communities {
+	list = slices.Clone(list)
+	slices.Sort(list)
+	var b []byte
+	for _, c := range slices.Compact(list) {
+		b = binary.BigEndian.AppendUint32(b, uint32(c))
+	}
+	return Communities(b)
+}
+
+// All are those of the set, sorted.
+func (s Communities) All() iter.Seq[Community] {
+	return func(yield func(Community) bool) {
+		for ; len(s) >= 4; s = s[4:] {
+			if !yield(Community(binary.BigEndian.Uint32([]byte(s[:4])))) {
+				return
+			}
+		}
+	}
+}
+
+func (s Communities) String() string { return words(s.All()) }
+
+// LargeCommunities are a set of them that can be compared: their 12 bytes each, sorted.
+type LargeCommunities string
+
+// LargeCommunitiesOf makes a set.
+func LargeCommunitiesOf(list ...LargeCommunity) LargeCommunities {
+	list = slices.Clone(list)
+	slices.SortFunc(list, LargeCommunity.compare)
+	var b []byte
+	for _, c := range slices.Compact(list) {
+		for _, n := range []uint32{c.ASN, c.Local1, c.Local2} {
+			b = binary.BigEndian.AppendUint32(b, n)
+		}
+	}
+	return LargeCommunities(b)
+}
+
+// All are those of the set, sorted.
+func (s LargeCommunities) All() iter.Seq[LargeCommunity] {
+	return func(yield func(LargeCommunity) bool) {
+		for ; len(s) >= 12; s = s[12:] {
+			number := func(at int) uint32 { return binary.BigEndian.Uint32([]byte(s[at : at+4])) }
+			if !yield(LargeCommunity{number(0), number(4), number(8)}) {
+				return
+			}
+		}
+	}
+}
+
+func (s LargeCommunities) String() string { return words(s.All()) }
+
+func words[T fmt.Stringer](list iter.Seq[T]) string {
+	var out []string
+	for x := range list {
+		out = append(out, x.String())
+	}
+	return strings.Join(out, " ")
+}
+
+// String is empty when there are none, else what a router's configuration would
+// say, such as "med 10 community 64500:1 no-export".
+func (a Attributes) String() string {
+	var parts []string
+	add := func(is bool, word string, value any) {
+		if is {
+			parts = append(parts, fmt.Sprintf("%s %v", word, value))
+		}
+	}
+	add(a.LocalPref.Set, "local-preference", a.LocalPref.Value)
+	add(a.MED.Set, "med", a.MED.Value)
+	add(a.Prepend > 0, "prepend", a.Prepend)
+	add(a.Communities != "", "community", a.Communities)
+	add(a.LargeCommunities != "", "large-community", a.LargeCommunities)
+	return strings.Join(parts, " ")
+}
+
+// fault says why no router can be told a, nil if one can.
+func (a Attributes) fault() error {
+	if a.Prepend > maxPrepend {
+		return fmt.Errorf("prepend %d: must be at most %d", a.Prepend, maxPrepend)
+	}
+	for c := range a.LargeCommunities.All() {
+		if c.ASN == markASN {
+			return fmt.Errorf("large community %s: AS %d is reserved (RFC 7300)", c, c.ASN)
+		}
+	}
+	return nil
+}
+
+// PeerAttributes say what each router is told of a route. They can be compared,
+// and equal ones are one in memory, however many routes have them. Zero: the same to
+// all, without Attributes.
+type PeerAttributes struct{ first unique.Handle[group] }
+
+// A group are routers that are told the same. Groups are chained, so that equal
+// chains can be one value.
+type group struct {
+	peers Peers
+	told  Attributes
+	next  PeerAttributes
+}
+
+// ForAll has all routers told the same.
+func ForAll(a Attributes) PeerAttributes {
+	if a == (Attributes{}) {
+		return PeerAttributes{}
+	}
+	return PeerAttributes{unique.Make(group{told: a})}
+}
+
+// ForEach has each session's router told what tell says, by the session's name. It
+// must name all whose routers are told the route.
+func ForEach(tell map[string]Attributes) PeerAttributes {
+	peers := map[Attributes][]string{}
+	for name, a := range tell {
+		peers[a] = append(peers[a], name)
+	}
+	var groups []group
+	for a, names := range peers {
+		if len(peers) == 1 {
+			return ForAll(a)
+		}
+		groups = append(groups, group{peers: PeersOf(names...), told: a})
+	}
+	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(b.peers, a.peers) })
+	var chain PeerAttributes
+	for _, g := range groups {
+		g.next = chain
+		chain.first = unique.Make(g)
+	}
+	return chain
+}
+
+// differ says whether not all routers are told the same.
+func (p PeerAttributes) differ() bool { return p != PeerAttributes{} && p.first.Value().peers != "" }
+
+// String is what all routers are told, or, where they are told different things,
+// "to tor1 med 10, to tor2 med 20".
+func (p PeerAttributes) String() string {
+	var parts []string
+	for g := range p.groups() {
+		text := g.told.String()
+		if g.peers != "" {
+			text = strings.TrimSpace("to " + g.peers.String() + " " + text)
+		}
+		parts = append(parts, text)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// groups are those of p, sorted by their routers. None: zero.
+func (p PeerAttributes) groups() iter.Seq[group] {
+	return func(yield func(group) bool) {
+		for p != (PeerAttributes{}) {
+			g := p.first.Value()
+			if !yield(g) {
+				return
+			}
+			p = g.next
+		}
+	}
+}
+
+func (p PeerAttributes) fault() error {
+	for g := range p.groups() {
+		if err := g.told.fault(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Of is what the router of a session is told.
+func (p PeerAttributes) Of(session string) Attributes {
+	for g := range p.groups() {
+		if g.peers.Has(session) {
+			return g.told
+		}
+	}
+	return Attributes{}
+}
+
+// split parts what routers are told into what can stand in GoBGP's table, for all of
+// them, and the rest, which its export policy adds for each group. The AS path is
+// the session's to begin.
+func (p PeerAttributes) split() (shared Attributes, rest []group) {
+	first := true
+	for g := range p.groups() {
+		if first {
+			shared, first = g.told, false
+		} else {
+			shared = shared.and(g.told)
+		}
+	}
+	shared.Prepend = 0
+	for g := range p.groups() {
+		if told := g.told.without(shared); told != (Attributes{}) {
+			rest = append(rest, group{peers: g.peers, told: told})
+		}
+	}
+	return shared, rest
+}
+
+// and is what a and b have in common. A preference of 0 is always shared: no policy
+// of GoBGP's can set it.
+func (a Attributes) and(b Attributes) Attributes {
+	return Attributes{
+		Communities:      CommunitiesOf(common(a.Communities.All(), b.Communities.All())...),
+		LargeCommunities: LargeCommunitiesOf(common(a.LargeCommunities.All(), b.LargeCommunities.All())...),
+		LocalPref:        sharedPreference(a.LocalPref, b.LocalPref),
+		MED:              sameMetric(a.MED, b.MED),
+	}
+}
+
+// without is what a says beyond shared, of which it has all but the preference.
+func (a Attributes) without(shared Attributes) Attributes {
+	if a.LocalPref == shared.LocalPref {
+		a.LocalPref = Metric{}
+	} else if !a.LocalPref.Set {
+		a.LocalPref = MetricOf(defaultLocalPref)
+	}
+	if a.MED == shared.MED {
+		a.MED = Metric{}
+	}
+	a.Communities = CommunitiesOf(except(a.Communities.All(), shared.Communities.All())...)
+	a.LargeCommunities = LargeCommunitiesOf(except(a.LargeCommunities.All(), shared.LargeCommunities.All())...)
+	return a
+}
+
+// defaultLocalPref is GoBGP's, which nobody can be told from without.
+const defaultLocalPref = 100
+
+func sameMetric(a, b Metric) Metric {
+	if a == b {
+		return a
+	}
+	return Metric{}
+}
+
+func sharedPreference(a, b Metric) Metric {
+	if zero := MetricOf(0); a == zero || b == zero {
+		return zero
+	}
+	return sameMetric(a, b)
+}
+
+func common[T comparable](a, b iter.Seq[T]) (both []T) {
+	other := slices.Collect(b)
+	for x := range a {
+		if slices.Contains(other, x) {
+			both = append(both, x)
+		}
+	}
+	return both
+}
+
+func except[T comparable](a, b iter.Seq[T]) (rest []T) {
+	other := slices.Collect(b)
+	for x := range a {
+		if !slices.Contains(other, x) {
+			rest = append(rest, x)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,135 @@
+package bgp
+
+import (
+	"slices"
+	"testing"
+)
+
+// told gives routes attributes.
+func told(a PeerAttributes, routes ...Route) []Route {
+	for i := range routes {
+		routes[i].Attributes = a
+	}
+	return routes
+}
+
+var (
+	gold = Attributes{Communities: CommunitiesOf(64500<<16|1, 0xffffff01), MED: MetricOf(10), LocalPref: MetricOf(200)}
+	blue = Attributes{Communities: CommunitiesOf(64500<<16 | 1), LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2}), Prepend: 2, LocalPref: MetricOf(0)}
+)
+
+func TestAttributesString(t *testing.T) {
+	for _, c := range []struct {
+		route Route
+		want  string
+	}{
+		{told(ForAll(gold), routes("192.0.2.1/32")...)[0], "192.0.2.1/32 local-preference 200 med 10 community 64500:1 no-export"},
+		{told(ForAll(blue), routes("192.0.2.1/32 to tor1+tor2")...)[0],
+			"192.0.2.1/32 to tor1, tor2 local-preference 0 prepend 2 community 64500:1 large-community 64500:1:2"},
+		{told(ForEach(map[string]Attributes{"tor1": {MED: MetricOf(0)}, "tor3": {}, "tor2": {}}), routes("192.0.2.1/32 via 10.0.0.1")...)[0],
+			"192.0.2.1/32 next hop 10.0.0.1 to tor1 med 0, to tor2, tor3"},
+	} {
+		if got := c.route.String(); got != c.want {
+			t.Errorf("got  %s\nwant %s", got, c.want)
+		}
+	}
+}
+
+// Equal attributes are equal however they came about, and each router finds its own.
+func TestPeerAttributes(t *testing.T) {
+	if ForAll(Attributes{}) != (PeerAttributes{}) || ForEach(map[string]Attributes{"tor1": {}, "tor2": {}}) != (PeerAttributes{}) {
+		t.Error("no attributes are not zero")
+	}
+	same := ForEach(map[string]Attributes{"tor1": gold, "tor2": gold})
+	if same != ForAll(gold) || same.differ() {
+		t.Errorf("the same to two: %s", same)
+	}
+	p := ForEach(map[string]Attributes{"tor1": gold, "tor2": blue, "tor3": gold})
+	if q := ForEach(map[string]Attributes{"tor3": gold, "tor2": blue, "tor1": gold}); p != q || !p.differ() {
+		t.Errorf("%s and %s", p, q)
+	}
+	if p.Of("tor1") != gold || p.Of("tor2") != blue || p.Of("tor3") != gold || p.Of("tor4") != (Attributes{}) || ForAll(gold).Of("tor9") != gold {
+		t.Errorf("wrong ones: %s", p)
+	}
+	if a, b := CommunitiesOf(3, 1, 2, 1), CommunitiesOf(1, 2, 3); a != b || !slices.Equal(slices.Collect(a.All()), []Community{1, 2, 3}) {
+		t.Errorf("%s and %s", a, b)
+	}
+}
+
+// What routers have in common is in the table; together with the rest, each is told
+// what it should be, and the session's default preference at worst.
+func TestSplit(t *testing.T) {
+	for _, p := range []PeerAttributes{
+		{}, ForAll(gold), ForAll(blue),
+		ForEach(map[string]Attributes{"a": gold, "b": blue}),
+		ForEach(map[string]Attributes{"a": gold, "b": {}}),
+		ForEach(map[string]Attributes{"a": blue, "b": {}}),
+		ForEach(map[string]Attributes{"a": gold, "b": blue, "c": {MED: MetricOf(10), Communities: CommunitiesOf(64500<<16 | 1)}}),
+		ForEach(map[string]Attributes{"a": {LocalPref: MetricOf(5)}, "b": {LocalPref: MetricOf(6)}, "c": {LocalPref: MetricOf(5), MED: MetricOf(1)}}),
+	} {
+		shared, rest := p.split()
+		for _, name := range []string{"a", "b", "c"} {
+			want := p.Of(name)
+			got := shared
+			for _, g := range rest {
+				if !g.peers.Has(name) {
+					continue
+				}
+				if g.told.LocalPref == MetricOf(0) {
+					t.Errorf("%s: a policy is to set preference 0", p)
+				}
+				got = plus(got, g.told)
+			}
+			if want.LocalPref == (Metric{}) && got.LocalPref == MetricOf(100) {
+				got.LocalPref = Metric{}
+			}
+			if p.Of(name) == (Attributes{}) && name == "c" {
+				continue // is told nothing, and in no group
+			}
+			if got != want {
+				t.Errorf("%s: %s is told %s, want %s", p, name, got, want)
+			}
+		}
+	}
+}
+
+// plus is what GoBGP's policy makes of a.
+func plus(a, more Attributes) Attributes {
+	a.Communities = CommunitiesOf(append(slices.Collect(a.Communities.All()), slices.Collect(more.Communities.All())...)...)
+	a.LargeCommunities = LargeCommunitiesOf(append(slices.Collect(a.LargeCommunities.All()), slices.Collect(more.LargeCommunities.All())...)...)
+	if more.LocalPref.Set {
+		a.LocalPref = more.LocalPref
+	}
+	if more.MED.Set {
+		a.MED = more.MED
+	}
+	a.Prepend += more.Prepend
+	return a
+}
+
+// However many sets of attributes come and go, GoBGP keeps few statements, and the
+// routers have the newest.
+func TestForgetsSets(t *testing.T) {
+	r := startRouter(t, routerConf{})
+	s := newServer(t, Options{})
+	conf := r.session("tor1")
+	set := func(prepend uint8, med uint32) {
+		t.Helper()
+		// That another router is told something else keeps them out of the table.
+		a := ForEach(map[string]Attributes{"tor1": {Prepend: prepend, MED: MetricOf(med)}, "tor2": {}})
+		_, err := s.Set(t.Context(), state([]Session{conf}, told(a, routes("192.0.2.1/32")...)))
+		must(t, err)
+	}
+	for i := range uint32(3 * leastSets) {
+		set(1, i)
+		if n := len(s.engine.sets); n > leastSets {
+			t.Fatalf("%d sets", n)
+		}
+	}
+	eventually(t, "the last one", func() bool { return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010 65010] med 191\n" })
+	set(0, 5)
+	eventually(t, "one that was forgotten", func() bool { return r.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010] med 5\n" })
+	if st := s.sessionStatus("tor1"); st.Flaps != 0 {
+		t.Errorf("session flapped: %s", st.LastError)
+	}
+}

@@ -1,0 +1,193 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/osrg/gobgp/v4/api"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// What all routers are told alike stands in GoBGP's table as it is. What only some
+// are told, and what depends on the session, as the AS path does, a route has marks
+// for (see selection.go): a set of attributes and the router that is told them, or
+// all. The export policy has a statement for each, for as long as any route has the
+// mark. Statements are few: what differs between routers comes from
+// BGPAdvertisements, not from Services.
+const (
+	attributesPolicy = "attributes"
+	stripPolicy      = "strip"
+
+	// allRouters is in marks in the place of a router's number.
+	allRouters = 0
+	// leastSets is how many there are before any is thought to be unused.
+	leastSets = 64
+)
+
+// A tellKey is a set of attributes that one router is told, or all.
+type tellKey struct {
+	told   Attributes
+	router uint32
+}
+
+func (k tellKey) mark(set uint32) *packet.LargeCommunity {
+	return &packet.LargeCommunity{ASN: markASN, LocalData1: set, LocalData2: k.router}
+}
+
+// keys are the sets that routes of p are marked with.
+func (p PeerAttributes) keys(rest []group, targets map[string]uint32) (keys []tellKey) {
+	for _, g := range rest {
+		if g.peers == "" {
+			keys = append(keys, tellKey{g.told, allRouters})
+			continue
+		}
+		for _, name := range g.peers.Names() {
+			if n, ok := targets[name]; ok {
+				keys = append(keys, tellKey{g.told, n})
+			}
+		}
+	}
+	return keys
+}
+
+// setsOf returns the marks of keys, and has GoBGP know them.
+func (e *engine) setsOf(ctx context.Context, keys []tellKey) (marks []*packet.LargeCommunity, err error) {
+	for _, k := range keys {
+		n, ok := e.sets[k]
+		if !ok {
+			n = e.lastSet + 1
+			if err := e.tell(ctx, k, n); err != nil {
+				return nil, fmt.Errorf("GoBGP's policy: %s: %w", k.told, err)
+			}
+			e.sets[k], e.lastSet = n, n
+		}
+		marks = append(marks, k.mark(n))
+	}
+	return marks, nil
+}
+
+func setName(n uint32) string { return fmt.Sprintf("set %d", n) }
+
+// tell adds the statement for set n.
+func (e *engine) tell(ctx context.Context, k tellKey, n uint32) error {
+	marked := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: setName(n), List: []string{"^" + k.mark(n).String() + "$"}}
+	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: marked, Replace: true}); err != nil {
+		return err
+	}
+	conditions := &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: setName(n)}}
+	if k.router != allRouters {
+		conditions.NeighborSet = &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: routerName(k.router)}
+	}
+	return e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: &api.Policy{Name: attributesPolicy,
+		Statements: []*api.Statement{{Name: setName(n), Conditions: conditions, Actions: k.told.actions()}}}})
+}
+
+// actions add a to a route. UseLeftMost is the session's own AS number, which GoBGP
+// has put there; to iBGP routers there is none, and so nothing to repeat.
+func (a Attributes) actions() *api.Actions {
+	actions := &api.Actions{}
+	if a.Communities != "" {
+		actions.Community = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD}
+		for c := range a.Communities.All() {
+			actions.Community.Communities = append(actions.Community.Communities, c.number())
+		}
+	}
+	if a.LargeCommunities != "" {
+		actions.LargeCommunity = &api.CommunityAction{Type: api.CommunityAction_TYPE_ADD}
+		for c := range a.LargeCommunities.All() {
+			actions.LargeCommunity.Communities = append(actions.LargeCommunity.Communities, c.String())
+		}
+	}
+	if a.LocalPref.Set {
+		actions.LocalPref = &api.LocalPrefAction{Value: a.LocalPref.Value}
+	}
+	if a.MED.Set {
+		actions.Med = &api.MedAction{Type: api.MedAction_TYPE_REPLACE, Value: int64(a.MED.Value)}
+	}
+	if a.Prepend > 0 {
+		actions.AsPrepend = &api.AsPrependAction{UseLeftMost: true, Repeat: uint32(a.Prepend)}
+	}
+	return actions
+}
+
+// forget lets GoBGP forget the sets that no route in its table has. To look for them
+// takes a walk, so it waits until there are twice as many as there were in use.
+func (e *engine) forget(ctx context.Context, table []Route, targets map[string]uint32) error {
+	if len(e.sets) < e.manySets {
+		return nil
+	}
+	used := map[tellKey]bool{}
+	seen := map[PeerAttributes]bool{}
+	for _, r := range table {
+		if seen[r.Attributes] {
+			continue
+		}
+		seen[r.Attributes] = true
+		_, rest := r.Attributes.split()
+		for _, k := range r.Attributes.keys(rest, targets) {
+			used[k] = true
+		}
+	}
+	e.manySets = max(leastSets, 2*len(used))
+	for _, k := range slices.Collect(maps.Keys(e.sets)) {
+		if used[k] {
+			continue
+		}
+		if err := e.untell(ctx, e.sets[k]); err != nil {
+			return fmt.Errorf("GoBGP's policy: %s: %w", k.told, err)
+		}
+		delete(e.sets, k)
+	}
+	return nil
+}
+
+func (e *engine) untell(ctx context.Context, n uint32) error {
+	statement := &api.Statement{Name: setName(n)}
+	if err := e.gobgp.DeletePolicy(ctx, &api.DeletePolicyRequest{Policy: &api.Policy{Name: attributesPolicy, Statements: []*api.Statement{statement}}}); err != nil {
+		return err
+	}
+	// GoBGP removes the statement from the policy, and keeps it.
+	if err := e.gobgp.DeleteStatement(ctx, &api.DeleteStatementRequest{Statement: statement, All: true}); err != nil {
+		return err
+	}
+	return e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{All: true,
+		DefinedSet: &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: setName(n)}})
+}
+
+// stripStatement takes the marks off routes that go to all routers: those to some
+// have lost them already.
+func stripStatement() *api.Statement {
+	return &api.Statement{
+		Name:       stripPolicy,
+		Conditions: &api.Conditions{LargeCommunitySet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: everyMarkSet}},
+		Actions:    &api.Actions{LargeCommunity: stripMarks()},
+	}
+}
+
+// pathAttributes are what stands in GoBGP's table for a: routes share it.
+func (a Attributes) pathAttributes(marks []*packet.LargeCommunity) (attrs []packet.PathAttributeInterface) {
+	if a.MED.Set {
+		attrs = append(attrs, packet.NewPathAttributeMultiExitDisc(a.MED.Value))
+	}
+	if a.LocalPref.Set {
+		attrs = append(attrs, packet.NewPathAttributeLocalPref(a.LocalPref.Value))
+	}
+	var communities []uint32
+	for c := range a.Communities.All() {
+		communities = append(communities, uint32(c))
+	}
+	if len(communities) > 0 {
+		attrs = append(attrs, packet.NewPathAttributeCommunities(communities))
+	}
+	var large []*packet.LargeCommunity
+	for c := range a.LargeCommunities.All() {
+		large = append(large, &packet.LargeCommunity{ASN: c.ASN, LocalData1: c.Local1, LocalData2: c.Local2})
+	}
+	if large = append(large, marks...); len(large) > 0 {
+		// GoBGP appends to the slice when its policy adds more.
+		attrs = append(attrs, packet.NewPathAttributeLargeCommunities(slices.Clip(large)))
+	}
+	return attrs
+}
