@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
+)
+
+// A machine is what the numbers depend on besides the programs measured, and the
+// versions of those.
+type machine struct {
+	measure.Machine
+	Fanfare, FRR string
+}
+
+func describe(ctx context.Context, o options) (m machine, err error) {
+	m.Machine, err = measure.ThisMachine()
+	return m, errors.Join(err, measure.Versions(ctx,
+		measure.Version{To: &m.Fanfare, Cut: "fanfare version ", Command: []string{o.binary, "--version"}},
+		measure.Version{To: &m.FRR, Cut: "bgpd version ", Command: []string{bgpd, "--version"}},
+	))
+}
+
+// A report is everything that the section says.
+type report struct {
+	options
+	Began   time.Time
+	Took    time.Duration
+	Machine machine
+	Results []result // in the order of makers
+}
+
+//go:embed report.md.tmpl
+var document string
+
+func (r report) render() (string, error) {
+	t, err := template.New("report").Funcs(template.FuncMap{
+		"date":      func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
+		"minutes":   func(d time.Duration) string { return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes())) },
+		"megabytes": func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) },
+		"kilobytes": func(n int) string { return fmt.Sprintf("%.0f kB", float64(n)/1e3) },
+	}).Parse(document)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	err = t.Execute(&b, r)
+	return b.String(), err
+}
+
+// What the template asks for.
+
+func (r report) Routes() int     { return r.routes }
+func (r report) Routers() int    { return r.routers }
+func (r report) Starts() int     { return r.starts }
+func (r report) Fanfare() result { return r.Results[0] }
+func (r report) FRR() result     { return r.Results[1] }
+func (r report) Silent() result  { return r.Results[2] }
+
+// Share is what the memory of announcing is, of one router.
+func (r report) Share() string {
+	each := float64(r.Fanfare().RSS-r.Silent().RSS) / float64(r.routes*r.routers)
+	return fmt.Sprintf("%.0f bytes", each)
+}
