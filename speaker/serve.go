@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // unhealthyAfter is how long a change may wait before the speaker counts as
@@ -33,8 +35,8 @@ type server struct {
 	local, public *http.Server
 }
 
-// serve begins to answer. The socket serves /status, /metrics, /healthz and
-// /readyz; TCP all but /status, which names every Service.
+// serve begins to answer. The socket serves /status, /routes, /metrics, /healthz and
+// /readyz; TCP all but the first two, which name every Service and address.
 func serve(o Options) (*server, error) {
 	srv := &server{Options: o, began: time.Now()}
 	public := http.NewServeMux()
@@ -43,12 +45,8 @@ func serve(o Options) (*server, error) {
 	public.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { answer(w, srv.unready()) })
 	local := http.NewServeMux()
 	local.Handle("/", public)
-	local.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(srv.status()); err != nil {
-			o.Log.Debug("status", "err", err)
-		}
-	})
+	local.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { srv.write(w, srv.status()) })
+	local.HandleFunc("GET /routes", func(w http.ResponseWriter, r *http.Request) { srv.write(w, srv.routes(r.Context())) })
 	l, err := listenUnix(SocketPath(o.RunDir))
 	if err != nil {
 		return nil, err
@@ -122,6 +120,32 @@ func (s *server) status() Status {
 	return Status{Node: s.Node, Version: s.Version, Started: s.began, Error: s.unready()}
 }
 
+// routes are what each router is told, none before the speaker has started.
+func (s *server) routes(ctx context.Context) []SessionRoutes {
+	sp := s.speaker.Load()
+	if sp == nil {
+		return nil
+	}
+	var all []SessionRoutes
+	for _, x := range sp.bgp.Status().Sessions {
+		r := SessionRoutes{Session: x.Name, State: x.State}
+		var err error
+		if r.Routes, err = sp.bgp.Advertised(ctx, x.Name); err != nil {
+			r.Error = err.Error()
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// write answers in JSON.
+func (s *server) write(w http.ResponseWriter, value any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(value); err != nil {
+		s.Log.Debug("answering", "err", err)
+	}
+}
+
 // listenUnix opens a socket for root alone. What a killed speaker left is
 // removed; the lock has made sure that none is alive.
 func listenUnix(path string) (net.Listener, error) {
@@ -139,27 +163,49 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// SessionRoutes are what one router is told.
+type SessionRoutes struct {
+	Session string                `json:"session"`
+	State   bgp.SessionState      `json:"state"`
+	Error   string                `json:"error,omitempty"` // why Routes are not known
+	Routes  []bgp.AdvertisedRoute `json:"routes,omitempty"`
+}
+
 // Ask asks the speaker with a run directory for its status.
 func Ask(ctx context.Context, runDir string) (*Status, error) {
-	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	var st Status
+	if err := ask(ctx, runDir, "/status", &st); err != nil {
+		return nil, err
+	}
+	return &st, nil
+}
+
+// AskRoutes asks the speaker with a run directory what its routers are told, sorted
+// by session.
+func AskRoutes(ctx context.Context, runDir string) (all []SessionRoutes, err error) {
+	return all, ask(ctx, runDir, "/routes", &all)
+}
+
+// ask reads what a speaker's socket answers into a value.
+func ask(ctx context.Context, runDir, path string, into any) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", SocketPath(runDir))
 	}}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://speaker/status", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://speaker"+path, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("no speaker answers at %s; is it running, with this --run-dir? %w", SocketPath(runDir), err)
+		return fmt.Errorf("no speaker answers at %s; is it running, with this --run-dir? %w", SocketPath(runDir), err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", SocketPath(runDir), resp.Status)
+		return fmt.Errorf("%s answers %s", SocketPath(runDir), resp.Status)
 	}
-	var st Status
-	if err := json.NewDecoder(resp.Body).Decode(&st); err != nil {
-		return nil, fmt.Errorf("%s: %w", SocketPath(runDir), err)
+	if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
+		return fmt.Errorf("%s: %w", SocketPath(runDir), err)
 	}
-	return &st, nil
+	return nil
 }

@@ -3,7 +3,7 @@
 //
 // `fanfare speaker` runs on every node, `fanfare controller` once, or twice for
 // safety, where there is an API server. The other commands are for people:
-// status, plan and cleanup.
+// status, routes, plan and cleanup.
 package main
 
 import (
@@ -29,7 +29,7 @@ func root() *cobra.Command {
 		SilenceErrors: true,
 		Version:       version(),
 	}
-	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), planCommand(), cleanupCommand())
+	cmd.AddCommand(controllerCommand(), speakerCommand(), statusCommand(), routesCommand(), planCommand(), cleanupCommand())
 	return cmd
 }
 

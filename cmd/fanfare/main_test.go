@@ -50,6 +50,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"speaker --node-name n1 --files " + dir + " --log-level loud", `--log-level "loud": want debug`},
 		{"speaker --node-name n1 --files " + dir + " --linger-bgp -1s", "--linger-bgp -1s: want zero or more"},
 		{"status --run-dir " + dir, "no speaker answers at " + dir},
+		{"routes --run-dir " + dir, "no speaker answers at " + dir},
 		{"stauts", `unknown command "stauts"`},
 	} {
 		_, err := run(strings.Fields(row.args)...)
@@ -160,5 +161,37 @@ Needs attention:
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestPrintRoutes(t *testing.T) {
+	number := func(n uint32) *uint32 { return &n }
+	all := []speaker.SessionRoutes{
+		{Session: "tor1", State: bgp.Established, Routes: []bgp.AdvertisedRoute{
+			{Prefix: netip.MustParsePrefix("192.0.2.1/32"), NextHop: netip.MustParseAddr("10.0.0.11"), ASPath: "64513 64513", MED: number(10),
+				Communities: []string{"no-export"}, LargeCommunities: []string{"64500:1:2"}},
+			{Prefix: netip.MustParsePrefix("2001:db8::1/128"), NextHop: netip.MustParseAddr("2001:db8::b"), LocalPref: number(100)},
+		}},
+		{Session: "tor2", State: bgp.Active},
+		{Session: "tor3", State: bgp.Established, Error: "GoBGP is gone"},
+	}
+	const want = `ROUTER  PREFIX           NEXT HOP     AS PATH      LOCAL PREF  MED  COMMUNITIES
+tor1    192.0.2.1/32     10.0.0.11    64513 64513  -           10   no-export 64500:1:2
+tor1    2001:db8::1/128  2001:db8::b  -            100         -    -
+tor2    none: the session is Active
+tor3    none: GoBGP is gone
+`
+	var out bytes.Buffer
+	if err := printRoutes(&out, all); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got, err := named(all, []string{"tor2"}); err != nil || len(got) != 1 || got[0].Session != "tor2" {
+		t.Errorf("%v, %v", got, err)
+	}
+	if _, err := named(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no session of that name, but ["tor1" "tor2" "tor3"]`) {
+		t.Errorf("%v", err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ func TestBGPAggregate(t *testing.T) {
 		t.Errorf("a client of %s, which is announced by %s: %v", vip, aggregate, err)
 	}
 	refused(t, l, "192.0.2.77", "192.0.3.77")
+	toldOnly(t, l, aggregate)
 
 	t.Run("Local", func(t *testing.T) {
 		local := served(t, l, Service{Name: "alone", Policy: localTraffic, Endpoints: At("p21")}, "n2")
@@ -41,6 +44,19 @@ func TestBGPAggregate(t *testing.T) {
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	await(t, l.Router.AwaitVia(ctx, Settle, aggregate))
 	unharmed(t, l, load, began)
+}
+
+// toldOnly expects that each node says it has told the router of one prefix, as it
+// stands in the router's table: from that node.
+func toldOnly(t *testing.T, l *Lab, prefix netip.Prefix) {
+	t.Helper()
+	for _, n := range NodeNames {
+		text, err := l.Speaker(n).command(t.Context(), "routes", "tor1", "--run-dir", l.Speaker(n).RunDir)
+		hop := NodeAddr(n, prefix.Addr()).String()
+		if words := strings.Fields(text); err != nil || !slices.Contains(words, prefix.String()) || !slices.Contains(words, hop) || strings.Count(text, "tor1") != 1 {
+			t.Errorf("%s, %v: want %s via %s, and nothing else, in\n%s", n, err, prefix, hop, text)
+		}
+	}
 }
 
 // refused expects that the addresses are nobody's, and that clients hear it.
