@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"context"
 	"errors"
 	"net/netip"
+	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -117,6 +119,58 @@ func TestRepair(t *testing.T) {
 		extra := netip.MustParseAddr("192.0.2.33")
 		if flows := l.flows(extra); len(flows) > 0 {
 			t.Errorf("flows %v", flows)
+		}
+	})
+}
+
+// A stumbler is a renderer whose first attempts mend what they find, and fail after that.
+type stumbler struct {
+	renderer
+	errs []error
+}
+
+func (r *stumbler) converge(ctx context.Context, have *State, want State) (finding, error) {
+	out, err := r.renderer.converge(ctx, have, want)
+	if err == nil && len(r.errs) > 0 {
+		err, r.errs = r.errs[0], r.errs[1:]
+	}
+	return out, err
+}
+
+// A repair counts once, with what was found first, however many attempts it takes, and
+// if it takes another Set.
+func TestRepairInSeveralAttempts(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		p := newProxy(t)
+		s := packetState(LocalClients{InterfacePrefix: "cali"})
+		mustSet(t, p, s)
+		for _, errs := range [][]error{{errUnanswered}, {errUnanswered, errRefused}, {os.ErrDeadlineExceeded}, {errUnanswered, os.ErrDeadlineExceeded}} {
+			before := p.Status().Repairs
+			var found string
+			if testMode == ModeNFTables {
+				d := damages[slices.IndexFunc(damages, func(d damage) bool { return d.name == "an element is added" })]
+				nftables(t, d.script)
+				found = d.found
+			} else {
+				d := xtDamages[slices.IndexFunc(xtDamages, func(d xtDamage) bool { return d.name == "an entry is added" })]
+				d.do(t, p.sock, p.Status().Programs[0])
+				found = d.found
+			}
+			real := p.renderer
+			p.renderer = &stumbler{real, errs}
+			p.Recheck()
+			err := p.Set(t.Context(), s)
+			if fails := errors.Is(errs[len(errs)-1], os.ErrDeadlineExceeded); fails != (err != nil) {
+				t.Errorf("%v: Set says %v", errs, err)
+			} else if got := p.Status().Repairs; fails && got != before {
+				t.Errorf("%v: %d repairs by a Set that failed", errs, got-before)
+			}
+			p.renderer = real
+			mustSet(t, p, s)
+			checkKernel(t, s)
+			if got := p.Status(); got.Repairs != before+1 || !strings.HasSuffix(got.Found, found) {
+				t.Errorf("%v: %d repairs, found %q; want one and %q", errs, got.Repairs-before, got.Found, found)
+			}
 		}
 	})
 }

@@ -54,6 +54,9 @@ type Proxy struct {
 	have     State // what was set last
 	known    bool  // the kernel holds have, as far as we heard
 	elements int   // of have, when known
+	// damage is what was found that nobody of ours did, until all of it is mended: an
+	// attempt that fails may have mended some.
+	damage string
 	// swept are prefixes that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
 	swept []netip.Prefix
@@ -284,6 +287,9 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	if out.leaked {
 		p.swept = nil
 	}
+	if expected && p.damage == "" {
+		p.damage = out.found
+	}
 	if err != nil {
 		return err
 	}
@@ -294,10 +300,11 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 		purge.orphan(out.had)
 	}
 	p.sweeper.add(purge, want, p.swept)
-	if expected && out.found != "" {
+	if p.damage != "" {
 		p.metrics.repairs.Inc()
-		p.record.repaired(out.found)
-		p.log.WarnContext(ctx, "repaired the rules", "reason", out.found)
+		p.record.repaired(p.damage)
+		p.log.WarnContext(ctx, "repaired the rules", "reason", p.damage)
+		p.damage = ""
 	}
 	return nil
 }
