@@ -5,9 +5,11 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go4.org/netipx"
+	"golang.org/x/net/bpf"
 )
 
 // Chains of iptables that are always there. doc.go explains them.
@@ -105,7 +107,10 @@ func xtFilter(s State, f setID) chainSet {
 	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	invalid := "-m conntrack --ctstate INVALID -j DROP"
 	miss := func(drop, reject member) []string {
-		return []string{in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse}
+		return []string{
+			midstream + in(drop, "dst,dst") + " -g " + xtRefuse,
+			in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse,
+		}
 	}
 	return chainSet{
 		xtForward: {
@@ -126,6 +131,10 @@ func xtFilter(s State, f setID) chainSet {
 		}),
 	}
 }
+
+// midstream matches a packet that begins no connection. What nat is asked about is
+// then the middle of one that conntrack does not know.
+const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
 // xtClients leads the clients on this node to a chain.
 func xtClients(s State, f setID, chain string) []string {
@@ -318,10 +327,23 @@ func (f *Frontend) target(s side) *Target {
 func (f *Frontend) chainSide(s side) side {
 	x, i := &f.External, &f.Internal
 	// Each kind has its own turn.
-	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) {
+	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.strays(external) == f.strays(internal) {
 		return external
 	}
 	return s
+}
+
+// strays is what countChain's is. Where iptables falls back to chance, it is by luck
+// as well that one of several backends would be the right one.
+func (f *Frontend) strays(s side) bool {
+	t := f.target(s)
+	switch {
+	case f.Protocol != TCP || len(t.Backends) == 0:
+		return false
+	case len(t.Backends) > 1:
+		return f.xtScheduler() != SourceHash
+	}
+	return !f.Scheduler.schedule(t.Backends).seeded && s.prefix != internal.prefix
 }
 
 // An xtRender renders VIPs.
@@ -358,6 +380,10 @@ func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
 			to.add(name, "-m set --match-set "+affinityName(v, fe, b)+" src -g "+backendName(s, v, fe, b))
 			r.backend(to, v, fe, s, b)
 		}
+	}
+	if fe.strays(s) {
+		// The filter refuses it.
+		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}
 	marked := false
 	left := r.ordered(t)
@@ -419,7 +445,7 @@ func affinityName(v *VIP, fe *Frontend, b Backend) string {
 
 // hashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
 // nft_hash does: a node with iptables chooses as those with nftables.
-const hashSeed = "0x0000fa17"
+const hashSeed = 0xfa17
 
 // maxHashed is the number of backends that the match cluster can tell apart.
 const maxHashed = 32
@@ -429,13 +455,12 @@ func (f *Frontend) choice(t *Target, left []Backend) string {
 	if len(left) == 1 {
 		return ""
 	}
-	switch f.xtScheduler(t) {
+	switch f.xtScheduler() {
 	case RoundRobin:
 		return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
 	case SourceHash:
 		// By the backend's place among all, which is the same on all nodes.
-		n := slices.Index(t.Backends, left[0])
-		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed %s ", 1<<n, len(t.Backends), hashSeed)
+		return hashMatch(family(left[0].Addr.Addr()), len(t.Backends), slices.Index(t.Backends, left[0]))
 	default:
 		sum := 0
 		for _, b := range left {
@@ -445,15 +470,55 @@ func (f *Frontend) choice(t *Target, left []Backend) string {
 	}
 }
 
+// hashMatch matches the clients of one slot of so many. xt_cluster hashes the first 32
+// bits of an IPv6 address only (NF_CT_TUPLE_L3SIZE counts words, and it takes them for
+// bytes): all clients of a network would have one backend.
+func hashMatch(f setID, slots, slot int) string {
+	if f == 0 && slots <= maxHashed {
+		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
+	}
+	return `-m bpf --bytecode "` + hashProgram(f, slots, slot) + `" `
+}
+
+// hashProgram is a program of the packet filter that hashes the client's address. The 64
+// instructions that a rule may have (XT_BPF_MAX_NUM_INSTR) are too few for the hash of
+// nftables. Multipliers and shifts are those of MurmurHash3's end, which lets each bit
+// of a word move all.
+func hashProgram(f setID, slots, slot int) string {
+	source, words := uint32(12), uint32(1)
+	if f == 1 {
+		source, words = 8, 4
+	}
+	// One round takes the hash so far from X, and leaves it in the accumulator.
+	mix := func(by, shift uint32) []bpf.Instruction {
+		return []bpf.Instruction{
+			bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: by}, bpf.TAX{},
+			bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: shift}, bpf.ALUOpX{Op: bpf.ALUOpXor},
+		}
+	}
+	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
+	for word := range words {
+		program = append(program, bpf.LoadAbsolute{Off: source + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
+		program = append(append(program, mix(0x85ebca6b, 13)...), bpf.TAX{})
+	}
+	program = append(append(program, mix(0xc2b2ae35, 16)...),
+		bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(slots)},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1},
+		bpf.RetConstant{Val: math.MaxUint16}, bpf.RetConstant{})
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		panic("BUG: " + err.Error()) // numbers alone change
+	}
+	ops := []string{strconv.Itoa(len(raw))}
+	for _, i := range raw {
+		ops = append(ops, fmt.Sprintf("%d %d %d %d", i.Op, i.Jt, i.Jf, i.K))
+	}
+	return strings.Join(ops, ",")
+}
+
 // xtScheduler is the scheduler that iptables has for the frontend.
-func (f *Frontend) xtScheduler(t *Target) Scheduler {
-	switch {
-	case f.Scheduler == Maglev, f.Scheduler == SourceHash && len(t.Backends) > maxHashed:
-		return Random
-	// xt_cluster hashes the first 32 bits of an IPv6 address only
-	// (NF_CT_TUPLE_L3SIZE counts words, and it takes them for bytes): all clients of a
-	// network would have one backend.
-	case f.Scheduler == SourceHash && len(t.Backends) > 1 && t.Backends[0].Addr.Addr().Is6():
+func (f *Frontend) xtScheduler() Scheduler {
+	if f.Scheduler == Maglev {
 		return Random
 	}
 	return f.Scheduler

@@ -423,15 +423,19 @@
 // find the same, both use the chain with x.
 //
 // A frontend's chain has one rule for each backend: "statistic --mode random" gives
-// each the share of its weight, "--mode nth" each its turn ([RoundRobin]), and "cluster", a hash
-// of the client's address, each its clients ([SourceHash]), the same as nftables would. Backends that shall not see
+// each the share of its weight, "--mode nth" each its turn ([RoundRobin]), and a hash
+// of the client's address each its clients ([SourceHash]). That is "cluster" over IPv4 for up to 32 backends, as many as
+// it can tell apart, and chooses the same as nftables would. Of an IPv6 address it sees the first 32
+// bits alone; there, and for more backends, it is a program of the packet filter with another hash: nodes in iptables mode agree
+// with one another, and not with those in nftables mode. Backends that shall not see
 // the client come last, after a rule that marks the packet. With Affinity a
 // backend has a chain of its own, FAN-x-b-HASH, which notes the client in the backend's
 // set; those sets are asked first. A set belongs to the backend, so that no other one
 // inherits its clients, and goes with it.
 //
-// A nat chain of iptables can not drop. Where there is no backend, or the source may not
-// use the frontend, the flow is translated to what it is already, so that no other
+// A nat chain of iptables can not drop. Where there is no backend, the source may not
+// use the frontend, or a packet begins no connection and its backend would be chosen by chance (stray, above), the flow is
+// translated to what it is already, so that no other
 // proxy translates it, and the filter refuses or drops what is still for the VIP. raw
 // can not refuse either: what is for an address that is ours and no VIP passes it
 // untracked and meets FANFARE-FILTER. A process of the host that sends to such an
@@ -450,9 +454,8 @@
 // and turns begin anew.
 //
 // What iptables cannot do is in [Status].Unsupported, frontend by frontend: no
-// [Maglev], no SourceHash over more than 32 backends, and none for IPv6, where the match
-// cluster sees the first 32 bits of an address. Backends are chosen at random there, by
-// their weights.
+// [Maglev], where backends are chosen at random, by their weights. All nodes shall give a flow to the same backend, and a
+// program of 64 instructions, which a rule can have, is too short for the hash that nftables computes of address and port.
 //
 // Set changes the sets by netlink, and chains by one call of iptables-restore for a
 // family, which is one transaction for each table. Sets are filled before rules ask

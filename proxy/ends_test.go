@@ -89,7 +89,7 @@ func (l *lab) check(when, want string, all ...session) {
 // client's next packet meets a reset: whoever is left, whoever the client is, and
 // wherever the backend was.
 func TestConnectionsEndWithTheirBackend(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		// By port, who remains.
@@ -141,13 +141,11 @@ func TestListenersHear(t *testing.T) {
 		after := []endsFrontend{
 			{port: 80, backends: []string{"pod2", "pod3"}},
 			{port: 81, backends: []string{"pod2"}},
+			{port: 82, miss: Drop},
 			{port: 83, miss: Reject},
 			{port: 84, backends: []string{"remote"}},
 			{port: 85, backends: []string{"pod3"}}, // as before
 			{port: 86, backends: []string{"pod2"}},
-		}
-		if testMode == ModeNFTables { // iptables has no answer for whom it ignores
-			after = slices.Insert(after, 2, endsFrontend{port: 82, miss: Drop})
 		}
 		before := slices.Clone(after)
 		for i := range before {
@@ -398,7 +396,7 @@ func TestConnectionsEndAfterRestart(t *testing.T) {
 // backend by chance is mostly the wrong one, and so is the only one that is here if a
 // router has sent the client's packets to this node in the middle.
 func TestForgottenConnections(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := endsState(

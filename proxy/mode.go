@@ -320,16 +320,10 @@ func unsupported(s State) (all []string) {
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
-			if fe.xtScheduler(&fe.External) == fe.Scheduler && fe.xtScheduler(&fe.Internal) == fe.Scheduler {
+			if fe.xtScheduler() == fe.Scheduler {
 				continue
 			}
-			why := "iptables has no Maglev: backends are chosen at random"
-			switch {
-			case fe.Scheduler == SourceHash && v.Addr.Is6():
-				why = "iptables hashes no IPv6 addresses as a whole: backends are chosen at random"
-			case fe.Scheduler == SourceHash:
-				why = fmt.Sprintf("iptables hashes to %d backends at most: more are chosen at random", maxHashed)
-			}
+			const why = "iptables has no Maglev: backends are chosen at random"
 			all = append(all, strings.TrimSpace(fe.label(v)+" "+fe.Name)+": "+why)
 		}
 	}

@@ -121,23 +121,49 @@ func TestSourceHash(t *testing.T) {
 		p := newProxy(t)
 		pods := []string{"pod1", "pod2", "pod3"}
 		mustSet(t, p, scheduleState(SourceHash, podBackends(pods...), 80))
-		families := setID(2)
-		if testMode == ModeIPTables {
-			families = 1
-			if got := len(p.Status().Unsupported); got != 3 {
-				t.Errorf("%d frontends of IPv6 are said to be chosen at random; want 3", got)
-			}
-		}
-		for family := range families {
+		for family := range setID(2) {
 			to := netip.AddrPortFrom(at("vip", family), 80)
 			for _, from := range []*nstest.NS{l.client, l.pod1, l.pod2} {
 				for network := range networks {
 					source := at(from.Name, family)
-					want := pods[kernelSlot(encoding(nil).addr(source), len(pods))]
+					want := pods[sourceSlot(source, len(pods))]
 					for range 4 {
 						if got := l.who(from, network, 0, to); got != want {
 							t.Errorf("%s to %s %s: %s; want %s", from.Name, network, to, got, want)
 						}
+					}
+				}
+			}
+		}
+	})
+}
+
+// sourceSlot is the slot of a client.
+func sourceSlot(client netip.Addr, slots int) int {
+	if testMode == ModeIPTables && (client.Is6() || slots > maxHashed) {
+		return programSlot(client, slots)
+	}
+	return kernelSlot(encoding(nil).addr(client), slots)
+}
+
+// The same among more backends than the match cluster of iptables knows: but for the
+// client's, none is there.
+func TestSourceHashOfMany(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		for _, from := range []*nstest.NS{l.client, l.pod2, l.node} {
+			var crowds [2][]Backend
+			for family := range setID(2) {
+				slot := sourceSlot(at(from.Name, family), maxHashed+8)
+				crowds[family] = crowd(slot, at("pod1", family), maxHashed+7).Backends
+			}
+			mustSet(t, p, scheduleState(SourceHash, crowds, 80))
+			checkKernel(t, scheduleState(SourceHash, crowds, 80))
+			for family := range setID(2) {
+				for _, network := range []string{"tcp", "udp"} {
+					if got := l.who(from, network, 0, netip.AddrPortFrom(at("vip", family), 80)); got != "pod1" {
+						t.Errorf("%s to %s: %s; want pod1", from.Name, at("vip", family), got)
 					}
 				}
 			}

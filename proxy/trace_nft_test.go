@@ -566,8 +566,9 @@ var nftExprs = map[string]nftExpr{
 	"tcp dport":             func(x *nftRun) (string, bool) { return nftPort(x, TCP) },
 	"udp dport":             func(x *nftRun) (string, bool) { return nftPort(x, UDP) },
 	"sctp dport":            func(x *nftRun) (string, bool) { return nftPort(x, SCTP) },
-	// Every packet is the first of its flow.
-	"tcp flags & (fin|syn|rst|ack)": func(x *nftRun) (string, bool) { return "syn", x.p.proto == uint8(TCP) },
+	"tcp flags & (fin|syn|rst|ack)": func(x *nftRun) (string, bool) {
+		return map[bool]string{false: "syn", true: "ack"}[x.p.midstream], x.p.proto == uint8(TCP)
+	},
 
 	"iifname":        func(x *nftRun) (string, bool) { return strconv.Quote(x.p.in), x.p.in != "" },
 	"oifname":        func(x *nftRun) (string, bool) { return strconv.Quote(x.p.out), true },

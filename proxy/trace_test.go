@@ -20,7 +20,9 @@ type packet struct {
 	in, out  string // interfaces; in is empty for a process of the host
 	mark     uint32
 	priority string // of class MAJOR:MINOR; empty: none
-	ct       tracked
+	// midstream: it is of TCP and begins no connection. To conntrack it is new all the same.
+	midstream bool
+	ct        tracked
 }
 
 // tracked is what conntrack knows of the packet's flow.

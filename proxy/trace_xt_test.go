@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 )
 
 // xtRules are the rules of iptables and ip6tables, in the words of iptables-save or of
@@ -280,6 +281,9 @@ func (in *xtReader) match(name string) (nftStatement, error) {
 	case "set":
 		return in.matchSet(not)
 	case "tcp", "udp", "sctp":
+		if len(in.words) > 0 && in.words[0] == "--tcp-flags" {
+			return in.tcpFlags(not)
+		}
 		return in.number(not, "--dport", func(x *nftRun) int { return int(x.p.dst.Port()) })
 	case "icmp":
 		return in.number(not, "--icmp-type", func(x *nftRun) int { return x.p.icmp })
@@ -301,7 +305,7 @@ func (in *xtReader) match(name string) (nftStatement, error) {
 		if err != nil {
 			return nil, err
 		}
-		return sameByProgram(not, args[0])
+		return program(not, args[0])
 	case "statistic", "cluster":
 		return in.chance(name)
 	default:
@@ -316,6 +320,16 @@ func (in *xtReader) number(not bool, option string, of func(*nftRun) int) (nftSt
 	}
 	n, err := strconv.Atoi(args[0])
 	return test(not, func(x *nftRun) bool { return of(x) == n }), err
+}
+
+// tcpFlags reads "--tcp-flags MASK SYN" with all flags that a first packet may not have
+// but one.
+func (in *xtReader) tcpFlags(not bool) (nftStatement, error) {
+	args, err := in.options("--tcp-flags")
+	if is := in.next(); err == nil && (args[0] != "FIN,SYN,RST,ACK" || is != "SYN") {
+		err = fmt.Errorf("flags %s of %s are not known", is, args[0])
+	}
+	return test(not, func(x *nftRun) bool { return x.p.proto == uint8(TCP) && !x.p.midstream }), err
 }
 
 // matchSet reads "--match-set NAME dst,dst,src".
@@ -408,8 +422,8 @@ func (in *xtReader) chance(name string) (nftStatement, error) {
 	return test(false, func(x *nftRun) bool { return x.c.choose(2) == 0 }), err
 }
 
-// sameByProgram runs a program of the packet filter over the packet's header.
-func sameByProgram(not bool, text string) (nftStatement, error) {
+// filterProgram is a program of the packet filter over the packet's header.
+func filterProgram(text string) (is func(*packet) bool, err error) {
 	var raw []bpf.RawInstruction
 	for _, op := range strings.Split(text, ",")[1:] {
 		var i bpf.RawInstruction
@@ -426,10 +440,10 @@ func sameByProgram(not bool, text string) (nftStatement, error) {
 	if err != nil {
 		return nil, err
 	}
-	return test(not, func(x *nftRun) bool {
+	return func(p *packet) bool {
 		// The part of a header before its addresses is of no interest.
-		header := slices.Concat(make([]byte, 12), x.p.src.Addr().AsSlice(), x.p.dst.Addr().AsSlice())
-		if x.p.dst.Addr().Is6() {
+		header := slices.Concat(make([]byte, 12), p.src.Addr().AsSlice(), p.dst.Addr().AsSlice())
+		if p.dst.Addr().Is6() {
 			header = header[4:]
 		}
 		n, err := vm.Run(header)
@@ -437,7 +451,17 @@ func sameByProgram(not bool, text string) (nftStatement, error) {
 			panic(fmt.Sprintf("program %s: %v", text, err))
 		}
 		return n != 0
-	}), nil
+	}, nil
+}
+
+// program reads a program that compares addresses, or hashes them. Of a hash anything may
+// come out.
+func program(not bool, text string) (nftStatement, error) {
+	is, err := filterProgram(text)
+	if strings.Contains(text, fmt.Sprintf(",%d 0 0 ", unix.BPF_ALU|unix.BPF_MOD)) {
+		return test(not, func(x *nftRun) bool { return x.c.choose(2) == 0 }), err
+	}
+	return test(not, func(x *nftRun) bool { return is(x.p) }), err
 }
 
 // parseXTMark reads "0x4000/0x4000" or "0x4000".
