@@ -13,6 +13,14 @@
 // slots that no frontend has any more, goes in one after. The kernel looks at all verdicts of all maps whenever one is
 // added, some milliseconds for thousands: so no frontend has a verdict, but a number.
 //
+// A first packet is lost all the same, and sent again by its client, if it is between two
+// lookups from before the second of these transactions until after the third, a millisecond
+// or so: if a hypervisor, or an interrupt, takes the CPU away in those hundred nanoseconds. The kernel waits for such packets
+// before it frees what a transaction removed (nf_tables_trans_destroy_work), but not before a
+// transaction is in force. To wait between the two, as membarrier(2) does for all CPUs, takes a grace
+// period of RCU: 10 ms on two idle cores, 170 ms on busy ones, for every change
+// of a number of backends, which takes 2 ms. That would be worse for more clients.
+//
 // The package knows no Kubernetes. It does not announce addresses, does not
 // check endpoints' health and sets no sysctl: the node must forward
 // (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), as it must for its pods.

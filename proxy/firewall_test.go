@@ -150,15 +150,19 @@ func onlyPort(s State, port uint16) State {
 	return s
 }
 
+// ourPriority is the one at which our rules translate.
+func ourPriority() int32 {
+	if testMode == ModeIPTables {
+		return priorityXTNAT
+	}
+	return priorityOurNAT
+}
+
 // obstaclesNow is what a look finds.
 func obstaclesNow(t *testing.T, s State) []Obstacle {
 	t.Helper()
 	look := surveyNode(s, &tallies{})
-	nat := int32(priorityOurNAT)
-	if testMode == ModeIPTables {
-		nat = priorityXTNAT
-	}
-	all, _ := look.judge(nat)
+	all, _ := look.judge(ourPriority())
 	if len(look.unseen) > 0 {
 		t.Errorf("not seen: %q", look.unseen)
 	}

@@ -33,10 +33,10 @@ func awaitObstacles(t *testing.T, p *Proxy, want string) {
 
 // What comes in the way is found without being asked for, and so is that it went.
 func TestLookout(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		l := newLab(t)
-		p, err := New(t.Context(), Options{Registerer: registry})
+		p, err := New(t.Context(), Options{Registerer: registry, Mode: testMode})
 		if err != nil {
 			t.Fatal(err)
 		}

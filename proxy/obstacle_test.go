@@ -144,7 +144,7 @@ func TestForwardingIsOff(t *testing.T) {
 // The router sends what is for VIPs by a second link, while the node's way back is
 // the first.
 func TestReversePath(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(packetState(LocalClients{}), portLocal)
 		s = State{Node: s.Node, VIPs: s.VIPs[:1], Owned: s.Owned[:1]}
@@ -165,7 +165,7 @@ func TestReversePath(t *testing.T) {
 		}
 		counted := &tallies{}
 		look := func() []Obstacle {
-			all, _ := surveyNode(s, counted).judge(priorityOurNAT)
+			all, _ := surveyNode(s, counted).judge(ourPriority())
 			return all
 		}
 		ask("pod1 saw client")
@@ -188,7 +188,7 @@ func TestReversePath(t *testing.T) {
 // Two pods that are neighbours on a bridge: the one's reply to the other does not
 // pass the rules, unless bridges call netfilter.
 func TestBridgeBypass(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		if _, err := os.Stat("/proc/sys/net/bridge"); err != nil {
 			nstest.Missing(t, err.Error())
@@ -244,7 +244,7 @@ func TestCalico(t *testing.T) {
 // Cilium shows by an interface, and its mode by the names of its programs. What such a
 // program takes, no rule sees.
 func TestCilium(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l, p := newLab(t), newProxy(t)
 		s := onlyPort(packetState(LocalClients{}), portLocal)
 		mustSet(t, p, s)

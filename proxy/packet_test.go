@@ -144,6 +144,55 @@ func TestUnassignedAddresses(t *testing.T) {
 	})
 }
 
+// An aggregate that is announced attracts what is for addresses of no pool. While it is
+// owned they are refused, after that they go round as before, and a connection to an
+// address in the midst of it notices nothing.
+func TestAggregateWiderThanThePool(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		pool := packetState(LocalClients{})
+		pool.Owned = prefixes("192.0.2.0/28", "2001:db8::/124")
+		aggregate := pool
+		aggregate.Owned = prefixes("192.0.2.0/24", "2001:db8::/64")
+		mustSet(t, p, pool)
+		open := l.sessions("tcp", portRemote, "client", "pod2")
+		// asked is how many packets the router forwards when somebody asks.
+		asked := func(to netip.AddrPort, want string) (packets int) {
+			t.Helper()
+			before := l.forwarded(l.router)
+			for _, network := range []string{"tcp", "udp"} {
+				if got := l.probe(l.client, network, to, want); (got == "refused") != (want == "refused") {
+					t.Errorf("owning %s, %s to %s: %s; want %s", p.have.Owned, network, to, got, want)
+				}
+			}
+			return l.forwarded(l.router) - before
+		}
+		for _, s := range []State{pool, aggregate, pool, aggregate} {
+			mustSet(t, p, s)
+			checkKernel(t, s)
+			want := "silence"
+			if s.Owned[0].Contains(at("other", 0)) {
+				want = "refused"
+			}
+			for family := range setID(2) {
+				n := asked(netip.AddrPortFrom(at("other", family), 80), want)
+				// Only IPv4 is counted; what goes round is forwarded some 30 times.
+				if family == 0 && (n > 20) != (want == "silence") {
+					t.Errorf("owning %s: the router forwarded %d packets; want %s", s.Owned, n, want)
+				}
+				if got := l.ping(l.client, at("other", family), want); want == "refused" && got != want {
+					t.Errorf("owning %s: ping: %s", s.Owned, got)
+				}
+				if flows := l.flows(at("other", family)); want == "refused" && len(flows) > 0 {
+					t.Errorf("owning %s: %v are tracked", s.Owned, flows)
+				}
+			}
+			l.check("through the changes", "", open...)
+		}
+	})
+}
+
 // Refusing an unserved port takes one packet each way.
 func TestUnservedPortsDoNotLoop(t *testing.T) {
 	onEach(t, func(t *testing.T) {
