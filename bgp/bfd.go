@@ -36,6 +36,7 @@ type bfdMachine struct {
 	diagnostic   packet.DiagnosticType
 	mine, theirs uint32 // discriminators; theirs is 0 while unknown
 	polling      bool   // we have asked for a confirmation of a faster interval
+	reason       string // why it is down, for an operator; empty before it was up
 
 	// What the router said in its last packet.
 	multiplier        uint8
@@ -59,10 +60,10 @@ func (m *bfdMachine) hear(h *packet.BFDHeader) (answer bool, lost string) {
 	}
 	switch {
 	case switchedOff(h) && m.state != packet.StateDown:
-		m.fall(packet.DiagnosticNeighborSignaledSessionDown)
+		m.fall(packet.DiagnosticNeighborSignaledSessionDown, "the router has switched it off")
 	case h.State == packet.StateDown && m.state == packet.StateUp:
-		m.fall(packet.DiagnosticNeighborSignaledSessionDown)
-		lost = "BFD: the router says that it does not hear this node"
+		m.fall(packet.DiagnosticNeighborSignaledSessionDown, "the router says that it does not hear this node")
+		lost = "BFD: " + m.reason
 	case h.State == packet.StateDown && m.state == packet.StateDown && !switchedOff(h):
 		m.state = packet.StateInit
 	case h.State == packet.StateInit && m.state != packet.StateUp,
@@ -91,8 +92,8 @@ func (m *bfdMachine) meant(h *packet.BFDHeader) bool {
 
 func microseconds(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 
-func (m *bfdMachine) fall(why packet.DiagnosticType) {
-	m.state, m.diagnostic, m.polling = packet.StateDown, why, false
+func (m *bfdMachine) fall(why packet.DiagnosticType, reason string) {
+	m.state, m.diagnostic, m.polling, m.reason = packet.StateDown, why, false, reason
 }
 
 // silence is after how long without a packet the router is lost, 0 while there is
@@ -107,10 +108,11 @@ func (m *bfdMachine) silence() time.Duration {
 // expire is called when the router was silent for so long. It says why the router
 // is lost, if it was there before.
 func (m *bfdMachine) expire() (lost string) {
+	reason := fmt.Sprintf("nothing heard from the router for %s", m.silence())
 	if m.state == packet.StateUp {
-		lost = fmt.Sprintf("BFD: nothing heard from the router for %s", m.silence())
+		lost = "BFD: " + reason
 	}
-	m.fall(packet.DiagnosticControlDetectionTimeExpired)
+	m.fall(packet.DiagnosticControlDetectionTimeExpired, reason)
 	m.theirs = 0
 	return lost
 }

@@ -52,6 +52,8 @@ type BFDStatus struct {
 	// Detection is after how long a silence the router counts as lost, 0 until that
 	// is agreed on.
 	Detection time.Duration `json:"detectionNanoseconds,omitempty"`
+	// Reason is why it is not up any more, empty while it is, and before it was.
+	Reason string `json:"reason,omitempty"`
 	// Error is why there is no BFD, for an operator.
 	Error string `json:"error,omitempty"`
 }
@@ -146,7 +148,10 @@ func (d *detector) note(m *bfdMachine, lost string) {
 	if moved {
 		s.State, s.Since = stateNames[m.state], time.Now()
 	}
-	s.Detection = m.silence()
+	s.Detection, s.Reason = m.silence(), ""
+	if m.state != packet.StateUp {
+		s.Reason = m.reason
+	}
 	if lost != "" {
 		s.Flaps++
 	}

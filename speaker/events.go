@@ -69,6 +69,7 @@ func (s *speaker) scene() (now scene, ok bool) {
 // from it. It is immutable.
 type told struct {
 	sessions  map[string]toldSession
+	bfd       map[string]toldSession
 	obstacles []proxy.Obstacle
 	announced []netip.Addr
 	desired   *Desired // that announced was of; nil at first
@@ -80,6 +81,7 @@ type told struct {
 	presumed time.Time
 }
 
+// A toldSession is a session, or the BFD of one.
 type toldSession struct {
 	up    bool
 	since time.Time
@@ -100,6 +102,7 @@ func news(was told, is scene, limit int) (told, []event) {
 	now := told{desired: is.desired, presumed: was.presumed}
 	var all []event
 	all = append(all, now.tellSessions(was, is)...)
+	all = append(all, now.tellBFD(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
 	all = append(all, now.tellObstacles(was, is)...)
 	return now, append(all, now.tellAddresses(was, is, limit)...)
@@ -108,27 +111,78 @@ func news(was told, is scene, limit int) (told, []event) {
 func (t *told) tellSessions(was told, is scene) (all []event) {
 	t.sessions = make(map[string]toldSession, len(is.sessions))
 	for _, s := range is.sessions {
-		knew, known := was.sessions[s.Name]
-		up := s.State == bgp.Established
-		if !known && !up && is.at.Sub(s.Since) < sessionPatience {
-			continue // It has not had its time yet.
-		}
-		t.sessions[s.Name] = toldSession{up, s.Since}
-		silent := known && knew.up == up || !known && up && is.at.Before(t.presumed)
 		why := ": " + cmp.Or(s.LastError, "no reason is known")
-		switch {
-		case known && knew.up && up && !s.Since.Equal(knew.since):
-			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again"+why))
-		case silent:
-		case up:
+		switch is.turn(t.sessions, was.sessions, s.Name, toldSession{s.State == bgp.Established, s.Since}, t.presumed) {
+		case stays:
+		case comes:
 			all = append(all, is.session(s, false, "SessionEstablished", "has a session with", ""))
-		case known:
+		case goes:
 			all = append(all, is.session(s, true, "SessionLost", "lost its session with", why))
-		default:
+		case returns:
+			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again"+why))
+		case fails:
 			all = append(all, is.session(s, true, "SessionDown", "gets no session with", why))
 		}
 	}
 	return all
+}
+
+// tellBFD tells which routers BFD hears. Without it, silence takes long to be
+// noticed, though the session is up.
+func (t *told) tellBFD(was told, is scene) (all []event) {
+	t.bfd = map[string]toldSession{}
+	for _, s := range is.sessions {
+		if s.BFD == nil {
+			continue
+		}
+		why := ": " + cmp.Or(s.BFD.Error, s.BFD.Reason, "it says nothing; does it have BFD for this node?")
+		switch is.turn(t.bfd, was.bfd, s.Name, toldSession{s.BFD.Up(), s.BFD.Since}, t.presumed) {
+		case stays:
+		case comes:
+			all = append(all, is.session(s, false, "BFDUp", "hears, by BFD,", ""))
+		case goes:
+			all = append(all, is.session(s, true, "BFDDown", "no longer hears, by BFD,", why))
+		case returns:
+			all = append(all, is.session(s, true, "BFDDown", "for a moment did not hear, by BFD,", why))
+		case fails:
+			all = append(all, is.session(s, true, "BFDDown", "does not hear, by BFD,", why))
+		}
+	}
+	return all
+}
+
+// A turn is what became of something that is up or down, for those who know what
+// it was.
+type turn int
+
+const (
+	stays turn = iota
+	comes
+	goes
+	returns // it was away between two looks
+	fails   // it was never up, and has had its time
+)
+
+// turn compares what people know of name with what is so, and puts down in now
+// what they know then.
+func (is scene) turn(now, was map[string]toldSession, name string, s toldSession, presumed time.Time) turn {
+	knew, known := was[name]
+	if !known && !s.up && is.at.Sub(s.since) < sessionPatience {
+		return stays
+	}
+	now[name] = s
+	switch {
+	case known && knew.up && s.up && !s.since.Equal(knew.since):
+		return returns
+	case known && knew.up == s.up, !known && s.up && is.at.Before(presumed):
+		return stays
+	case s.up:
+		return comes
+	case known:
+		return goes
+	default:
+		return fails
+	}
 }
 
 // session is an event on the BGPPeer: whoever has written one looks there for

@@ -124,6 +124,30 @@ func TestNewsOfSessions(t *testing.T) {
 	p.tells("no peer selects the node: its owner did that")
 }
 
+func TestNewsOfBFD(t *testing.T) {
+	p := newPlay(t, told{})
+	const who = "router tor1 (10.0.0.1, AS65000)"
+	bfd := func(state, reason string) {
+		p.sessions[0].BFD = &bgp.BFDStatus{State: state, Since: p.at, Reason: reason}
+	}
+	p.session("tor1", bgp.Established, "")
+	bfd("Down", "")
+	p.tells("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
+	p.at = p.at.Add(sessionPatience)
+	p.sessions[1].Since = p.at
+	p.tells("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 does not hear, by BFD, "+who+": it says nothing; does it have BFD for this node?")
+	bfd("Up", "")
+	p.tells("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
+	bfd("Down", "nothing heard from the router for 150ms")
+	p.tells("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 no longer hears, by BFD, "+who+": nothing heard from the router for 150ms")
+	bfd("Init", "nothing heard from the router for 150ms")
+	p.tells("on the way up")
+	bfd("Up", "")
+	p.tells("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
+	p.sessions[0].BFD = nil
+	p.tells("switched off: who did that knows")
+}
+
 func TestNewsOfAddresses(t *testing.T) {
 	p := newPlay(t, told{})
 	web, db := eventService("web", "uid-web", "192.0.2.1", "n1"), eventService("db", "uid-db", "192.0.2.2", "n1")
