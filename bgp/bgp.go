@@ -44,6 +44,7 @@ type Server struct {
 	restarting bool
 	changed    chan struct{}
 	hub        *bfdHub
+	listen     *listenHub
 
 	// gate is held (by a value in it) while routes change, and by each session
 	// from the router's first KEEPALIVE until GoBGP takes it for established.
@@ -82,6 +83,7 @@ func New(o Options) *Server {
 		changed:    make(chan struct{}, 1),
 		gate:       make(chan struct{}, 1),
 		hub:        newBFDHub(),
+		listen:     newListenHub(),
 	}
 	if s.log == nil {
 		s.log = slog.Default()
@@ -358,6 +360,7 @@ func (s *Server) open(conf Session, first bool) {
 		engine:  s.engine,
 		gate:    s.gate,
 		hub:     s.hub,
+		listen:  s.listen,
 		log:     s.log.With("peer", conf.Name),
 		changed: s.poke,
 		synced:  func(at time.Time) { s.markSynced(conf.Name, at) },

@@ -130,6 +130,9 @@ func (s Session) addressFaults(add func(field string, value any, right string)) 
 	case peer.Zone() != "" && !peer.IsLinkLocalUnicast():
 		add("PeerAddress", peer, "only a link-local address can name an interface")
 	}
+	if len(s.Device) >= unix.IFNAMSIZ {
+		add("Device", s.Device, "must be the name of an interface or a VRF, which has at most 15 characters")
+	}
 	switch {
 	case !source.IsValid():
 	case !usable(source):

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -31,6 +32,7 @@ const listenRetry = 5 * time.Second
 // session is closed, whatever becomes of connections in between.
 type detector struct {
 	peer, local netip.Addr
+	device      string // that packets go out by; empty: as routes say
 	hub         *bfdHub
 	log         *slog.Logger
 	lost        func(reason string) // the router was there, and is not any more
@@ -207,16 +209,16 @@ func (d *detector) dial(ctx context.Context) (net.Conn, error) {
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var opterr error
 		err := c.Control(func(fd uintptr) {
+			if opterr = bindDevice(int(fd), d.device); opterr != nil {
+				return
+			}
 			if d.peer.Is4() {
 				opterr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, maxTTL)
 			} else {
 				opterr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, maxTTL)
 			}
 		})
-		if err == nil {
-			err = opterr
-		}
-		return err
+		return errors.Join(err, opterr)
 	}}
 	var conn net.Conn
 	var err error

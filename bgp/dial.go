@@ -18,6 +18,9 @@ import (
 // one is due: a router that comes back in the middle of the kernel's lengthening
 // SYN retransmissions is then reached by a fresh SYN.
 func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
+	if err := deviceFault(s.Device); err != nil {
+		return nil, err
+	}
 	local, err := source(s)
 	if err != nil {
 		return nil, err
@@ -60,13 +63,24 @@ func source(s Session) (net.Addr, error) {
 // sourceOn is the address of an interface to speak to peer from. It is looked up
 // for each connection: addresses change.
 func sourceOn(name string, peer netip.Addr) (netip.Addr, error) {
+	prefixes, err := addressesOf(name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if best := bestSource(prefixes, peer); best.IsValid() {
+		return best, nil
+	}
+	return netip.Addr{}, fmt.Errorf("source interface %s has no address to reach %s from", name, peer)
+}
+
+func addressesOf(name string) ([]netip.Prefix, error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("source interface %s is not on this node", name)
+		return nil, fmt.Errorf("source interface %s is not on this node", name)
 	}
 	addrs, err := link.Addrs()
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("source interface %s: %w", name, err)
+		return nil, fmt.Errorf("source interface %s: %w", name, err)
 	}
 	prefixes := make([]netip.Prefix, 0, len(addrs))
 	for _, a := range addrs {
@@ -74,10 +88,7 @@ func sourceOn(name string, peer netip.Addr) (netip.Addr, error) {
 			prefixes = append(prefixes, p)
 		}
 	}
-	if best := bestSource(prefixes, peer); best.IsValid() {
-		return best, nil
-	}
-	return netip.Addr{}, fmt.Errorf("source interface %s has no address to reach %s from", name, peer)
+	return prefixes, nil
 }
 
 // bestSource prefers an address in the peer's own network. A link-local address
@@ -123,7 +134,9 @@ func (s Session) leastTTL() int { return maxTTL + 1 - int(s.TTLSecurityHops) }
 func prepare(s Session) func(network, address string, c syscall.RawConn) error {
 	return func(_, _ string, c syscall.RawConn) error {
 		var opterr error
-		err := c.Control(func(fd uintptr) { opterr = errors.Join(setHops(int(fd), s), setPassword(int(fd), s)) })
+		err := c.Control(func(fd uintptr) {
+			opterr = errors.Join(bindDevice(int(fd), s.Device), setHops(int(fd), s), setPassword(int(fd), s))
+		})
 		return errors.Join(err, opterr)
 	}
 }
@@ -156,19 +169,56 @@ func setPassword(fd int, s Session) error {
 	if s.Password == "" {
 		return nil
 	}
+	if err := setSignature(fd, s.PeerAddress, s.Password); err != nil {
+		return fmt.Errorf("password (TCP MD5): %w", err)
+	}
+	return nil
+}
+
+// removePassword undoes setPassword, on a socket that listens for several routers.
+func removePassword(fd int, s Session) error {
+	if s.Password == "" {
+		return nil
+	}
+	if err := setSignature(fd, s.PeerAddress, ""); err != nil {
+		return fmt.Errorf("removing a password (TCP MD5): %w", err)
+	}
+	return nil
+}
+
+func setSignature(fd int, peer netip.Addr, password Password) error {
 	var sig unix.TCPMD5Sig
-	sig.Keylen = uint16(copy(sig.Key[:], s.Password))
-	if s.PeerAddress.Is4() {
-		a := s.PeerAddress.As4()
+	sig.Keylen = uint16(copy(sig.Key[:], password))
+	if peer.Is4() {
+		a := peer.As4()
 		sig.Addr.Family = unix.AF_INET
 		copy((*unix.RawSockaddrInet4)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
 	} else {
-		a := s.PeerAddress.As16()
+		a := peer.As16()
 		sig.Addr.Family = unix.AF_INET6
 		copy((*unix.RawSockaddrInet6)(unsafe.Pointer(&sig.Addr)).Addr[:], a[:])
 	}
-	if err := unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig); err != nil {
-		return fmt.Errorf("password (TCP MD5): %w", err)
+	return unix.SetsockoptTCPMD5Sig(fd, unix.IPPROTO_TCP, unix.TCP_MD5SIG, &sig)
+}
+
+// bindDevice has a socket speak by one device only, or inside a VRF.
+func bindDevice(fd int, device string) error {
+	if device == "" {
+		return nil
+	}
+	if err := unix.BindToDevice(fd, device); err != nil {
+		return fmt.Errorf("device %s: %w", device, err)
+	}
+	return nil
+}
+
+// deviceFault says that a device is missing, which may change.
+func deviceFault(device string) error {
+	if device == "" {
+		return nil
+	}
+	if _, err := net.InterfaceByName(device); err != nil {
+		return fmt.Errorf("device %s is not on this node", device)
 	}
 	return nil
 }

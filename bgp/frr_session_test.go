@@ -67,6 +67,10 @@ func TestFRRSessionOptions(t *testing.T) {
 				reason: "no answer from 10.0.0.1 port 179; so does a router that has no password for this node, or another one"},
 			{name: "multihop", source: "10.0.0.15", change: func(s *Session) { s.EBGPMultihopTTL = 2 },
 				router: []string{`"remoteAs":65010`}},
+			{name: "device, though routes say another", source: "10.0.0.2", change: func(s *Session) { s.Device = "uplink" },
+				router: []string{`"remoteAs":65010`}},
+			{name: "device that is not there", source: "10.0.0.2", change: func(s *Session) { s.Device = "red" },
+				reason: "device red is not on this node"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				s := newServer(t, Options{})
@@ -76,6 +80,10 @@ func TestFRRSessionOptions(t *testing.T) {
 				}
 				if conf.SourceInterface != "" {
 					conf.SourceAddress = netip.Addr{}
+				}
+				if conf.Device == "uplink" {
+					nstest.Link(t, node, "detour", nstest.New(t, "nowhere"), "eth0")
+					node.Route("10.0.0.1/32", "", "detour")
 				}
 				_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 				must(t, err)

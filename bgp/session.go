@@ -45,6 +45,7 @@ type session struct {
 	engine *engine
 	gate   chan struct{}
 	hub    *bfdHub
+	listen *listenHub
 	log    *slog.Logger
 
 	// restartUntil is until when the router may hold routes from before our
@@ -54,13 +55,15 @@ type session struct {
 	changed func()
 	synced  func(at time.Time)
 
-	cancel context.CancelCauseFunc
-	done   chan struct{}
-	said   map[string]bool // reasons logged since the session was up
+	cancel   context.CancelCauseFunc
+	done     chan struct{}
+	incoming chan *net.TCPConn // that the router opened; for passive sessions
+	said     map[string]bool   // reasons logged since the session was up
 
-	mu       sync.Mutex
-	facts    sessionFacts
-	detector *detector // nil before the first connection, and without BFD
+	mu         sync.Mutex
+	facts      sessionFacts
+	detector   *detector // nil before the first connection, and without BFD
+	turnedAway error     // why the router's last connection was; nil if it was not
 }
 
 // sessionFacts are what is known of a session now.
@@ -78,6 +81,7 @@ type sessionFacts struct {
 func (s *session) start() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.cancel, s.done, s.said = cancel, make(chan struct{}), map[string]bool{}
+	s.incoming = make(chan *net.TCPConn, 1)
 	s.facts = sessionFacts{state: Idle, since: time.Now()}
 	go s.run(ctx)
 }
@@ -86,6 +90,7 @@ func (s *session) start() {
 func (s *session) run(ctx context.Context) {
 	defer close(s.done)
 	defer s.stopDetector()
+	defer s.listen.leave(s)
 	pace := pacing{limit: s.conf.connectTime()}
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -131,8 +136,7 @@ func jitter(d time.Duration) time.Duration {
 
 // attempt is one connection from beginning to end. It says why it ended.
 func (s *session) attempt(ctx context.Context) string {
-	s.enter(Connect, nil)
-	conn, err := dial(ctx, s.conf)
+	conn, err := s.connect(ctx)
 	if err != nil {
 		return dialError(s.conf, err)
 	}
@@ -150,6 +154,16 @@ func (s *session) attempt(ctx context.Context) string {
 		return reason
 	}
 	return endReason(s.conf, w.seen())
+}
+
+// connect dials, or waits for the router to do so.
+func (s *session) connect(ctx context.Context) (*net.TCPConn, error) {
+	if s.conf.Passive {
+		s.enter(Active, nil)
+		return s.receive(ctx)
+	}
+	s.enter(Connect, nil)
+	return dial(ctx, s.conf)
 }
 
 func (s *session) neighbor(conn net.Conn) neighbor {
@@ -267,7 +281,7 @@ func (s *session) detect(w *wire) {
 		return
 	}
 	s.stopDetector()
-	d := &detector{peer: addrOf(w.RemoteAddr()), local: local, hub: s.hub, log: s.log, lost: s.lost, changed: s.changed}
+	d := &detector{peer: addrOf(w.RemoteAddr()), local: local, device: s.conf.Device, hub: s.hub, log: s.log, lost: s.lost, changed: s.changed}
 	startDetector(d, s.conf.BFD)
 	s.mu.Lock()
 	s.detector = d

@@ -36,6 +36,12 @@ type Session struct {
 	// the router's network if there is one, else the interface's first.
 	SourceInterface string
 
+	// Device is the interface or the VRF that the session is in; empty: as the node's
+	// routes say.
+	Device string
+	// Passive waits for the router to connect, to port 179, and never connects.
+	Passive bool
+
 	HoldTime      time.Duration // 0: 90 s; at least 3 s; whole seconds (RFC 4271 §4.2)
 	KeepaliveTime time.Duration // 0: a third of HoldTime
 	ConnectTime   time.Duration // the longest between two attempts, which follow faster at first; 0: 5 s

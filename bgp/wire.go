@@ -151,6 +151,13 @@ func (w *wire) refuse(reason string, code, subcode byte) {
 	}
 }
 
+// abandon ends the connection without a word, since nobody is at its other end any
+// more.
+func (w *wire) abandon(reason string) {
+	w.note(func(f *wireFacts) { f.refusal = reason })
+	_ = w.Close()
+}
+
 // pass waits for the gate before the session becomes established.
 func (w *wire) pass() {
 	select {

@@ -68,6 +68,21 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="isIP(self) || self.matches('^[^ /%:]{1,15}$') && !self.matches('^[0-9.]+$')",message="must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most"
 	SourceAddress string `json:"sourceAddress,omitempty"`
 
+	// Device is the interface or the VRF that the session is bound to. Unset: the
+	// node's routes say by which interface the router is reached.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^ /%:]+$')",message="must be the name of an interface or a VRF such as eth0, of 15 characters at most"
+	Device string `json:"device,omitempty"`
+
+	// Passive has the node wait for the router to connect, to TCP port 179, and
+	// never connect itself. Nobody but this router can connect; while no peer is
+	// passive, a node does not listen at all. peerPort has no meaning then.
+	//
+	// +optional
+	Passive bool `json:"passive,omitempty"`
+
 	// RouterID is our BGP identifier, written as an IPv4 address and unique in
 	// the network. The node's IPv4 address serves when it is unset.
 	//

@@ -187,6 +187,10 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 		}
 		peer.SourceAddress = a
 	}
+	if s.Device != "" && !interfaceName.MatchString(s.Device) {
+		p.add("spec.device", s.Device, "is no name of an interface or a VRF, which has at most 15 characters; write one such as eth0")
+	}
+	peer.Device, peer.Passive = s.Device, s.Passive
 	if s.RouterID != "" {
 		a, err := parseAddr(s.RouterID)
 		if err != nil || !a.Is4() || a.IsUnspecified() {

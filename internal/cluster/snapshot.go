@@ -262,6 +262,8 @@ type Peer struct {
 	SourceAddress netip.Addr // invalid when the kernel chooses, or SourceInterface has it
 	// SourceInterface is the name of the interface whose address is our end.
 	SourceInterface string
+	Device          string     // that the session is bound to; empty: none
+	Passive         bool       // the router connects
 	RouterID        netip.Addr // invalid when the node's IPv4 address serves
 	NodeSelector    labels.Selector
 

@@ -1,0 +1,361 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// A listenHub takes the connections of routers for the sessions that wait for
+// them. It listens only while there is such a session. A filter in the kernel drops
+// the SYN of everybody else, and of a router that is further away than its session
+// allows: to them the port does not exist.
+type listenHub struct {
+	mu      sync.Mutex
+	waiting map[netip.Addr]*session
+	open    map[listenKey]*listener
+}
+
+// A listenKey is what sessions must have in common to share a listener.
+type listenKey struct {
+	is4    bool
+	device string
+	// shared: there is another listener on another device, which Linux allows only
+	// if both say that they share the port, since one of them may be on none.
+	shared bool
+}
+
+// A listener is a socket, and the sessions that it lets in.
+type listener struct {
+	*net.TCPListener
+	sessions []Session
+}
+
+func newListenHub() *listenHub {
+	return &listenHub{waiting: map[netip.Addr]*session{}, open: map[listenKey]*listener{}}
+}
+
+// join has connections of s's router offered to s, until leave. It does nothing if
+// that is so already. An error concerns s only; the next call tries again.
+func (h *listenHub) join(s *session) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.waiting[s.conf.PeerAddress] = s
+	for key, err := range h.arrange() {
+		if key.is4 == s.conf.PeerAddress.Is4() && key.device == s.conf.Device {
+			return err
+		}
+	}
+	return nil
+}
+
+// leave is no error for who has not joined.
+func (h *listenHub) leave(s *session) {
+	h.mu.Lock()
+	if h.waiting[s.conf.PeerAddress] == s {
+		delete(h.waiting, s.conf.PeerAddress)
+		h.arrange()
+	}
+	h.mu.Unlock()
+	select {
+	case conn := <-s.incoming:
+		_ = conn.Close()
+	default:
+	}
+}
+
+// arrange listens for those who wait, and for nobody else.
+func (h *listenHub) arrange() map[listenKey]error {
+	want := h.wanted()
+	for key, l := range h.open {
+		if want[key] == nil {
+			_ = l.Close()
+			delete(h.open, key)
+		}
+	}
+	failed := map[listenKey]error{}
+	for key, sessions := range want {
+		l := h.open[key]
+		if l != nil {
+			failed[key] = l.admit(sessions)
+			continue
+		}
+		l, err := listen(key, sessions)
+		if err != nil {
+			failed[key] = err
+			continue
+		}
+		h.open[key] = l
+		go h.serve(l.TCPListener)
+	}
+	return failed
+}
+
+func (h *listenHub) wanted() map[listenKey][]Session {
+	devices := map[bool]map[string]bool{true: {}, false: {}}
+	for peer, s := range h.waiting {
+		devices[peer.Is4()][s.conf.Device] = true
+	}
+	want := map[listenKey][]Session{}
+	for peer, s := range h.waiting {
+		key := listenKey{peer.Is4(), s.conf.Device, len(devices[peer.Is4()]) > 1}
+		want[key] = append(want[key], s.conf)
+	}
+	return want
+}
+
+// listen opens a socket that lets sessions in, and nobody else from its first
+// moment on.
+func listen(key listenKey, sessions []Session) (*listener, error) {
+	if err := deviceFault(key.device); err != nil {
+		return nil, err
+	}
+	l := &listener{}
+	config := net.ListenConfig{KeepAlive: -1, Control: func(_, _ string, c syscall.RawConn) error {
+		var opterr error
+		err := c.Control(func(fd uintptr) { opterr = errors.Join(key.set(int(fd)), l.change(int(fd), sessions)) })
+		return errors.Join(err, opterr)
+	}}
+	config.SetMultipathTCP(false) // it has no TCP MD5
+	network, any := "tcp6", netip.IPv6Unspecified()
+	if key.is4 {
+		network, any = "tcp4", netip.IPv4Unspecified()
+	}
+	socket, err := config.Listen(context.Background(), network, net.JoinHostPort(any.String(), strconv.Itoa(defaultPort)))
+	if err != nil {
+		return nil, listenError(err)
+	}
+	l.TCPListener = socket.(*net.TCPListener)
+	return l, nil
+}
+
+// set makes a socket what key says. Its answers to SYNs must pass the other side's
+// TTL check, if there is one; what the accepted connection sends then has the
+// session's own TTL.
+func (key listenKey) set(fd int) error {
+	var err error
+	if key.shared {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+	}
+	level, option := unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS
+	if key.is4 {
+		level, option = unix.IPPROTO_IP, unix.IP_TTL
+	}
+	return errors.Join(err, bindDevice(fd, key.device), unix.SetsockoptInt(fd, level, option, maxTTL))
+}
+
+// admit has a socket that listens already let in sessions, and nobody else.
+func (l *listener) admit(sessions []Session) error {
+	c, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var opterr error
+	err = c.Control(func(fd uintptr) { opterr = l.change(int(fd), sessions) })
+	return errors.Join(err, opterr)
+}
+
+// change lets nobody in whose password is not set, not for a moment.
+func (l *listener) change(fd int, sessions []Session) error {
+	for _, s := range sessions {
+		if !slices.Contains(l.sessions, s) {
+			if err := setPassword(fd, s); err != nil {
+				return err
+			}
+		}
+	}
+	if err := attachFilter(fd, sessions); err != nil {
+		return err
+	}
+	for _, s := range l.sessions {
+		if !slices.ContainsFunc(sessions, func(o Session) bool { return o.PeerAddress == s.PeerAddress }) {
+			if err := removePassword(fd, s); err != nil {
+				return err
+			}
+		}
+	}
+	l.sessions = slices.Clone(sessions)
+	return nil
+}
+
+func attachFilter(fd int, sessions []Session) error {
+	raw, err := bpf.Assemble(admission(sessions))
+	if err != nil {
+		return fmt.Errorf("filter of routers: %w", err)
+	}
+	filter := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		filter[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return fmt.Errorf("filter of routers: %w", err)
+	}
+	return nil
+}
+
+// network is where offsets into the IP header begin: SKF_NET_OFF of linux/filter.h.
+const network = 1<<32 - 0x100000
+
+// admission lets segments from the sessions' routers pass, if their TTL is enough.
+// Accepted connections inherit it: it holds for their segments as well.
+func admission(sessions []Session) (program []bpf.Instruction) {
+	for _, s := range sessions {
+		// RFC 791 §3.1, RFC 8200 §3.
+		address, ttlAt, sourceAt := s.PeerAddress.AsSlice(), uint32(7), uint32(8)
+		if s.PeerAddress.Is4() {
+			ttlAt, sourceAt = 8, 12
+		}
+		least := uint32(0)
+		if s.TTLSecurityHops != 0 {
+			least = uint32(s.leastTTL())
+		}
+		verdict := []bpf.Instruction{
+			bpf.LoadAbsolute{Off: network + ttlAt, Size: 1},
+			bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: least, SkipFalse: 1},
+			bpf.RetConstant{Val: math.MaxUint32},
+			bpf.RetConstant{Val: 0},
+		}
+		for i := 0; i < len(address); i += 4 {
+			word := uint32(address[i])<<24 | uint32(address[i+1])<<16 | uint32(address[i+2])<<8 | uint32(address[i+3])
+			program = append(program,
+				bpf.LoadAbsolute{Off: network + sourceAt + uint32(i), Size: 4},
+				bpf.JumpIf{Cond: bpf.JumpEqual, Val: word, SkipFalse: uint8(2*((len(address)-i)/4-1) + len(verdict))})
+		}
+		program = append(program, verdict...)
+	}
+	return append(program, bpf.RetConstant{Val: 0})
+}
+
+// serve accepts until l is closed.
+func (h *listenHub) serve(l *net.TCPListener) {
+	for {
+		conn, err := l.AcceptTCP()
+		switch {
+		case err == nil:
+			h.deliver(conn)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // as when this process has too many files open
+			time.Sleep(firstPause)
+		}
+	}
+}
+
+func (h *listenHub) deliver(conn *net.TCPConn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	// A link-local address is another router's on another interface.
+	s := h.waiting[addrOf(conn.RemoteAddr())]
+	if s == nil || !s.offer(conn) {
+		_ = conn.Close()
+	}
+}
+
+// listenError says in an operator's words why a port cannot be had.
+func listenError(err error) error {
+	const what = "this node cannot listen on TCP port 179, as passive wants"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return errors.New(what + ": another program does; is there another BGP speaker?")
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return errors.New(what + ": the speaker needs the capability NET_BIND_SERVICE")
+	}
+	return fmt.Errorf("%s: %s", what, cause(err))
+}
+
+// receive waits for the router's connection, for as long as an attempt to connect
+// would take at most: then that has a reason, which people can read.
+func (s *session) receive(ctx context.Context) (*net.TCPConn, error) {
+	if err := s.listen.join(s); err != nil {
+		return nil, err
+	}
+	patience := time.NewTimer(max(s.conf.connectTime(), time.Second))
+	defer patience.Stop()
+	select {
+	case conn := <-s.incoming:
+		if err := s.prepareAccepted(conn); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		return conn, nil
+	case <-patience.C:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if why := s.turnedAway; why != nil {
+			s.turnedAway = nil
+			return nil, why
+		}
+		return nil, fmt.Errorf("%s has not connected to this node, which waits for that (passive)%s", s.conf.PeerAddress, silence(s.conf))
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// prepareAccepted gives an accepted connection what dialled ones have.
+func (s *session) prepareAccepted(conn *net.TCPConn) error {
+	c, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var opterr error
+	err = c.Control(func(fd uintptr) { opterr = setHops(int(fd), s.conf) })
+	return errors.Join(err, opterr)
+}
+
+// rightAddress says what is wrong with the address of ours that the router
+// connected to.
+func (s *session) rightAddress(local netip.Addr) error {
+	local = local.WithZone("")
+	if name := s.conf.SourceInterface; name != "" {
+		prefixes, err := addressesOf(name)
+		if err == nil && !slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Addr() == local }) {
+			err = fmt.Errorf("router connected to %s of this node, which is not on source interface %s", local, name)
+		}
+		return err
+	}
+	if want := s.conf.SourceAddress; want.IsValid() && want.WithZone("") != local {
+		return fmt.Errorf("router connected to %s of this node, and sourceAddress says %s", local, want)
+	}
+	return nil
+}
+
+// offer takes a connection that the router has opened, and says false if it must
+// not be used. A router that opens another one has lost, or given up, the one
+// before. In an established session only one with graceful restart is believed that
+// (RFC 4271 §6.8, RFC 4724 §4.2).
+func (s *session) offer(conn *net.TCPConn) bool {
+	wrong := s.rightAddress(addrOf(conn.LocalAddr()))
+	s.mu.Lock()
+	w, up := s.facts.wire, s.facts.state == Established
+	s.turnedAway = wrong
+	s.mu.Unlock()
+	if wrong != nil {
+		return false
+	}
+	if up && w != nil {
+		if o := w.seen().open; !s.conf.GracefulRestart || o == nil || !o.gracefulRestart {
+			return false
+		}
+	}
+	select {
+	case s.incoming <- conn:
+	default:
+		return false
+	}
+	if w != nil {
+		go w.abandon("router opened another connection") // Close may wait
+	}
+	return true
+}
