@@ -282,13 +282,15 @@ func TestImportsNothing(t *testing.T) {
 	must(t, err)
 	_, err = s.Set(t.Context(), state([]Session{one.session("one"), two.session("two")}, routes("192.0.2.1/32")))
 	must(t, err)
-	// The router's routes come before its End-of-RIB or, here, before we answer
-	// its route refresh; our own route arriving on both sides is later than that.
-	eventually(t, "their route here", func() bool { return len(table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_IN, one.addr)) == 2 })
+	// GoBGP gets to see nothing of it.
+	eventually(t, "their routes here", func() bool { return s.sessionStatus("one").IgnoredUpdates > 0 })
 	eventually(t, "our route there", func() bool { return two.adjIn() == "192.0.2.1/32 via 127.0.0.1 as [65010]\n" })
 
 	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{}); !slices.Equal(got, []string{"192.0.2.1/32"}) {
 		t.Errorf("table: %v", got)
+	}
+	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_IN, one.addr); len(got) != 0 {
+		t.Errorf("kept of router one: %v", got)
 	}
 	if got := table(t, s.engine.gobgp, api.TableType_TABLE_TYPE_ADJ_OUT, two.addr); !slices.Equal(got, []string{"192.0.2.1/32"}) {
 		t.Errorf("told router two: %v", got)

@@ -41,6 +41,6 @@
 // Another AS number or router ID of the State opens those sessions anew that have
 // none of their own.
 //
-// A router that sends us its full table costs memory, since GoBGP keeps what it
-// rejects: have the router send nothing.
+// UPDATEs that a router sends end at the wire, whatever is in them: they cost no
+// memory and end no session.
 package bgp

@@ -124,6 +124,61 @@ func TestFRRBFDFreeze(t *testing.T) {
 	})
 }
 
+// BFD is taken off one end: off the router, which says nothing but "down", and the
+// session opens anew, once; and off the node, which says goodbye. The session is there
+// afterwards without BFD, and stays.
+func TestFRRBFDRemoved(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, strings.ReplaceAll(frrBFDConfig, "3 50 50", "3 300 300"), "bfdd")
+		s := newServer(t, Options{})
+		conf := bfdSession("10.0.0.1", "10.0.0.2")
+		conf.BFD.Transmit, conf.BFD.Receive = 300*time.Millisecond, 300*time.Millisecond
+		set := func() {
+			t.Helper()
+			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
+			must(t, err)
+		}
+		configure := func(line string) {
+			r.vtysh("-c", "configure terminal", "-c", "router bgp 65001", "-c", line)
+		}
+		set()
+		eventually(t, "BFD up", func() bool { return bfdUp(s) })
+
+		configure("no neighbor 10.0.0.2 bfd")
+		eventually(t, "session without BFD", func() bool {
+			st := s.sessionStatus("tor1")
+			return st.Flaps == 1 && st.State == Established && !st.BFD.Up() && r.kernel() != ""
+		})
+		if st := s.sessionStatus("tor1").BFD; st.Flaps != 1 || st.Reason != "the router says that it does not hear this node" {
+			t.Errorf("BFD: %+v", st)
+		}
+		r.happened()
+		configure("neighbor 10.0.0.2 bfd 3 300 300")
+		eventually(t, "BFD up again", func() bool { return bfdUp(s) })
+		if st := s.sessionStatus("tor1"); st.Flaps != 1 {
+			t.Errorf("lost %d times: %s", st.Flaps, st.LastError)
+		}
+		if events := r.happened(); len(events) != 0 {
+			t.Errorf("BFD that comes up changes routes: %v", events)
+		}
+
+		conf.BFD = BFD{}
+		set()
+		eventually(t, "session without BFD on this side", func() bool {
+			return s.sessionStatus("tor1").State == Established && r.kernel() != "" && strings.Contains(r.vtysh("-c", "show bfd peers brief"), "down")
+		})
+		since := s.sessionStatus("tor1").Since
+		r.happened()
+		eventually(t, "time for detection", func() bool { return time.Since(since) > 2*time.Second })
+		if st := s.sessionStatus("tor1"); st.BFD != nil || st.Flaps != 0 || st.Since != since {
+			t.Errorf("status: %+v", st)
+		}
+		if events := r.happened(); len(events) != 0 {
+			t.Errorf("after that: %v", events)
+		}
+	})
+}
+
 const frozenNode = "FANFARE_TEST_FROZEN_NODE"
 
 // TestFrozenNode is the node of TestFRRBFDFreeze, in a process that can be stopped.

@@ -248,7 +248,7 @@ func (h *listenHub) serve(l *net.TCPListener) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // as when this process has too many files open
-			time.Sleep(firstPause)
+			<-time.After(firstPause)
 		}
 	}
 }

@@ -66,6 +66,9 @@ type SessionStatus struct {
 	// EndOfRIB is when the router had been told everything, zero until then.
 	EndOfRIB time.Time `json:"endOfRIB,omitzero"`
 	Updates  int       `json:"updates"` // UPDATE messages sent
+	// IgnoredUpdates counts the UPDATEs that the router has sent on this connection.
+	// They cost it and us time, and are thrown away.
+	IgnoredUpdates int `json:"ignoredUpdates,omitempty"`
 
 	// Advertised counts the prefixes that the router is told now; Prefixes are
 	// the first 100 of them.
@@ -138,6 +141,7 @@ func (s *session) status(routes []Route) SessionStatus {
 // nil before that has come.
 func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 	st.Updates += f.updates
+	st.IgnoredUpdates = f.ignored
 	if f.open == nil {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -40,12 +41,18 @@ const (
 )
 
 // A wire is a connection to a router on which GoBGP speaks, and which reads
-// along. Of what passes it changes one thing, the router ID in our OPEN, and it
-// turns away a router that GoBGP would take by mistake.
+// along. Of what passes it changes two things: the router ID in our OPEN, and the
+// router's UPDATEs, which GoBGP must not see (framer). It turns away a router that
+// GoBGP would take by mistake.
 type wire struct {
 	*net.TCPConn
 	conf Session
-	in   framer
+
+	// What follows is the reader's alone.
+	in     framer
+	buffer [4096]byte
+	passed []byte // of what was read: what GoBGP has not got yet
+	at     int    // where in passed it goes on
 
 	// gate is taken when the router's first KEEPALIVE comes in, before GoBGP
 	// sees it: see Server.gate. It is given back by release.
@@ -69,6 +76,7 @@ type wireFacts struct {
 	readErr      error
 	writeErr     error
 	updates      int                 // UPDATEs sent, End-of-RIB included
+	ignored      int                 // UPDATEs of the router's that GoBGP did not see
 	endOfRIB     [families]time.Time // sent
 	badMessage   error               // the router's OPEN could not be read
 	refusal      string              // why we turned the router away, for an operator
@@ -102,16 +110,23 @@ func (w *wire) note(change func(f *wireFacts)) {
 }
 
 func (w *wire) Read(p []byte) (int, error) {
-	n, err := w.TCPConn.Read(p)
-	w.in.feed(p[:n], w.hear)
-	if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
-		w.note(func(f *wireFacts) { f.readErr = err })
+	for w.at == len(w.passed) {
+		n, err := w.TCPConn.Read(w.buffer[:])
+		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.hear), 0
+		if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
+			w.note(func(f *wireFacts) { f.readErr = err })
+		}
+		if w.seen().refusal != "" {
+			_ = w.Close()
+			return 0, net.ErrClosed
+		}
+		if err != nil {
+			return 0, err
+		}
 	}
-	if w.seen().refusal != "" {
-		_ = w.Close()
-		return 0, net.ErrClosed
-	}
-	return n, err
+	n := copy(p, w.passed[w.at:])
+	w.at += n
+	return n, nil
 }
 
 func (w *wire) hear(kind byte, body []byte) {
@@ -125,6 +140,12 @@ func (w *wire) hear(kind byte, body []byte) {
 	case msgNotification:
 		n := parseNotification(body)
 		w.note(func(f *wireFacts) { f.received = n })
+	case msgUpdate:
+		if _, end := endOfRIB(body); !end {
+			w.mu.Lock()
+			w.facts.ignored++
+			w.mu.Unlock()
+		}
 	case msgKeepalive:
 		w.once.Do(w.pass)
 	}
@@ -302,41 +323,87 @@ func emptyUnreach(attrs []byte) (family, bool) {
 	return 0, false
 }
 
-// A framer cuts a stream of bytes into BGP messages. It keeps the bodies of all
-// but UPDATEs, which are many, long, and of no interest to us.
+// A framer cuts a stream of bytes into BGP messages, and strains it. Nothing that a
+// router announces is of use here, but GoBGP would keep all of it, and end the
+// session over what it cannot read. So from the first KEEPALIVE on, by which the
+// session becomes established, a KEEPALIVE stands for each UPDATE: to the hold timer
+// they are the same (RFC 4271 §4.4). End-of-RIB passes: after a restart GoBGP waits
+// for it.
 type framer struct {
 	header [headerLen]byte
 	n      int // bytes of the header so far
 	body   []byte
-	left   int // bytes of the body to come
+	left   int  // bytes of the body to come
+	keeps  bool // the body
+	strict bool // the session is about to be established, or is
 }
 
-// feed calls hear with each message that p completes. The body is only valid
-// during the call.
-func (f *framer) feed(p []byte, hear func(kind byte, body []byte)) {
+// marker begins every message, keepalive is a whole one (RFC 4271 §4.1).
+var (
+	marker    = bytes.Repeat([]byte{0xff}, 16)
+	keepalive = append(slices.Clone(marker), 0, headerLen, msgKeepalive)
+)
+
+// maxEndOfRIB is the length of the longest body of an End-of-RIB.
+const maxEndOfRIB = 11
+
+// feed calls hear with each message that p completes, and appends to out what may
+// pass. The body is only valid during the call; it is empty if it is long and of no
+// interest, as that of an UPDATE is.
+func (f *framer) feed(p, out []byte, hear func(kind byte, body []byte)) []byte {
 	for len(p) > 0 {
 		if f.n < headerLen {
 			c := copy(f.header[f.n:], p)
 			f.n, p = f.n+c, p[c:]
 			if f.n < headerLen {
-				return
+				return out
 			}
 			// A length below a header's is an error that GoBGP ends the session for.
 			f.left = max(int(binary.BigEndian.Uint16(f.header[16:]))-headerLen, 0)
-			f.body = f.body[:0]
+			f.body, f.keeps = f.body[:0], f.left <= f.limit()
+			if f.passes() {
+				out = append(out, f.header[:]...)
+			}
 		}
 		c := min(f.left, len(p))
-		if f.keeps() {
+		if f.keeps {
 			f.body = append(f.body, p[:c]...)
+		}
+		if f.passes() {
+			out = append(out, p[:c]...)
 		}
 		f.left, p = f.left-c, p[c:]
 		if f.left == 0 {
-			f.n = 0
-			hear(f.header[headerLen-1], f.body)
+			out = f.complete(out, hear)
 		}
 	}
+	return out
 }
 
-func (f *framer) keeps() bool {
-	return f.header[headerLen-1] != msgUpdate && len(f.body)+f.left <= maxBody
+func (f *framer) complete(out []byte, hear func(kind byte, body []byte)) []byte {
+	f.n = 0
+	kind := f.header[headerLen-1]
+	hear(kind, f.body)
+	if !f.passes() {
+		if _, end := endOfRIB(f.body); end {
+			return append(append(out, f.header[:]...), f.body...)
+		}
+		return append(out, keepalive...)
+	}
+	f.strict = f.strict || kind == msgKeepalive
+	return out
+}
+
+// passes says whether GoBGP sees the message. One that does not begin as it must is
+// for GoBGP to complain of: nobody knows where the next one begins.
+func (f *framer) passes() bool {
+	return !f.strict || f.header[headerLen-1] != msgUpdate || !bytes.Equal(f.header[:len(marker)], marker)
+}
+
+// limit is how long a body may be that is looked into.
+func (f *framer) limit() int {
+	if f.header[headerLen-1] == msgUpdate {
+		return maxEndOfRIB
+	}
+	return maxBody
 }

@@ -49,7 +49,7 @@ func TestFramer(t *testing.T) {
 		var kinds []byte
 		for rest := stream; len(rest) > 0; {
 			n := 1 + rand.IntN(len(rest))
-			f.feed(rest[:n], func(kind byte, body []byte) {
+			f.feed(rest[:n], nil, func(kind byte, body []byte) {
 				kinds = append(kinds, kind)
 				switch {
 				case kind == msgOpen && !bytes.Equal(body, open[headerLen:]),
@@ -66,26 +66,71 @@ func TestFramer(t *testing.T) {
 	}
 }
 
+// What GoBGP sees of a stream: everything, but a KEEPALIVE for each UPDATE that comes
+// after the first KEEPALIVE and is not End-of-RIB.
+func TestStrain(t *testing.T) {
+	open, alive := serialize(t, openMessage(65001)), serialize(t, packet.NewBGPKeepAliveMessage())
+	route4, route6 := serialize(t, update(t, routes("192.0.2.1/32 via 192.0.2.254")[0])), serialize(t, update(t, routes("2001:db8::1/128 via 2001:db8::a")[0]))
+	end4, end6 := serialize(t, packet.NewEndOfRib(packet.RF_IPv4_UC)), serialize(t, packet.NewEndOfRib(packet.RF_IPv6_UC))
+	rubbish := slices.Concat(route4[:headerLen], bytes.Repeat([]byte{0xee}, len(route4)-headerLen))
+	short := slices.Concat(marker, []byte{0, headerLen, msgUpdate})
+	long := slices.Concat(marker, []byte{0xff, 0xff, msgUpdate}, make([]byte, 0xffff-headerLen))
+	lost := slices.Concat([]byte("no marker at all"), route4[len(marker):])
+	for _, c := range []struct {
+		name     string
+		in, want [][]byte
+	}{
+		{"routes", [][]byte{open, alive, route4, route6, route4}, [][]byte{open, alive, alive, alive, alive}},
+		{"End-of-RIB", [][]byte{open, alive, route4, end4, end6, route6}, [][]byte{open, alive, alive, end4, end6, alive}},
+		{"rubbish", [][]byte{alive, rubbish, short, long, alive}, [][]byte{alive, alive, alive, alive, alive}},
+		{"too early", [][]byte{open, route4, alive, route4}, [][]byte{open, route4, alive, alive}},
+		{"no message", [][]byte{alive, lost}, [][]byte{alive, lost}},
+	} {
+		stream, want := slices.Concat(c.in...), slices.Concat(c.want...)
+		for range 20 {
+			var f framer
+			var got []byte
+			for rest := stream; len(rest) > 0; {
+				n := 1 + rand.IntN(len(rest))
+				got, rest = f.feed(rest[:n], got, func(byte, []byte) {}), rest[n:]
+			}
+			if !bytes.Equal(got, want) {
+				t.Fatalf("%s: %x, want %x", c.name, got, want)
+			}
+		}
+	}
+}
+
 func FuzzFramer(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), 3)
 	f.Add(bytes.Repeat([]byte{0xff}, 64), 1)
+	f.Add(slices.Concat(keepalive, marker, []byte{0, headerLen + 5, msgUpdate, 0, 0, 0, 1, 0}, keepalive), 7)
 	f.Fuzz(func(t *testing.T, stream []byte, cut int) {
-		var fr framer
-		size := max(1, cut%64)
-		for part := range slices.Chunk(stream, size) {
-			fr.feed(part, func(kind byte, body []byte) {
-				switch kind {
-				case msgOpen:
-					_, _ = parseOpen(body)
-				case msgNotification:
-					_ = parseNotification(body).String()
-				case msgUpdate:
-					endOfRIB(body)
+		strain := func(stream []byte, size int) (out []byte) {
+			var fr framer
+			for part := range slices.Chunk(stream, size) {
+				out = fr.feed(part, out, func(kind byte, body []byte) {
+					switch kind {
+					case msgOpen:
+						_, _ = parseOpen(body)
+					case msgNotification:
+						_ = parseNotification(body).String()
+					case msgUpdate:
+						endOfRIB(body)
+					}
+				})
+				if cap(fr.body) > 4*maxBody {
+					t.Fatalf("keeps %d bytes", cap(fr.body))
 				}
-			})
-			if cap(fr.body) > 4*maxBody {
-				t.Fatalf("keeps %d bytes", cap(fr.body))
 			}
+			return out
+		}
+		out := strain(stream, max(1, cut%64))
+		if whole := strain(stream, max(1, len(stream))); !bytes.Equal(out, whole) {
+			t.Fatalf("in parts %x, whole %x", out, whole)
+		}
+		if again := strain(out, max(1, len(out))); !bytes.Equal(out, again) {
+			t.Fatalf("strained again: %x, before %x", again, out)
 		}
 	})
 }
