@@ -15,9 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
@@ -193,6 +195,22 @@ func (c *Client) List(ctx context.Context, gvk schema.GroupVersionKind) ([]unstr
 		return nil, fmt.Errorf("list %s: %w", m.Resource.Resource, err)
 	}
 	return list.Items, nil
+}
+
+// Watch tells of what happens to one object from now on; first, if it is there, that
+// it is.
+func (c *Client) Watch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string) (watch.Interface, error) {
+	m, err := c.mapping(gvk)
+	if err != nil {
+		return nil, err
+	}
+	w, err := c.dynamic.Resource(m.Resource).Namespace(namespace).Watch(ctx, metav1.ListOptions{
+		FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String(),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch %s %s/%s: %w", m.Resource.Resource, namespace, name, err)
+	}
+	return w, nil
 }
 
 func (c *Client) resource(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {

@@ -1,20 +1,27 @@
-package kube
+package story
 
 import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
+
+// A cluster is a laboratory with a control plane. Its methods are the steps that are
+// other ones there than in e2e/lab.
+type cluster struct{ *kube.Lab }
 
 // The story of e2e/lab, against a real control plane and with kube-proxy beside
 // the speakers, in each of its modes.
 func TestStory(t *testing.T) {
 	l := laboratory(t)
-	for _, mode := range []ProxyMode{NFTables, IPTables} {
+	for _, mode := range []kube.ProxyMode{kube.NFTables, kube.IPTables} {
 		t.Run(string(mode), func(t *testing.T) {
 			must(t, l.StartProxies(t.Context(), mode))
 			t.Cleanup(func() { must(t, l.StopProxies(context.WithoutCancel(t.Context()))) })
@@ -27,7 +34,7 @@ func TestStory(t *testing.T) {
 
 // steps are the laboratory's, some of them as an API server makes them, and before
 // the end those that only a cluster with kube-proxy has.
-func (l *Lab) steps(mode ProxyMode) []lab.Step {
+func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 	instead := map[string]func(context.Context, *lab.Scene) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
 	var steps []lab.Step
 	for _, s := range lab.Steps() {
@@ -41,7 +48,7 @@ func (l *Lab) steps(mode ProxyMode) []lab.Step {
 			)
 			// It is long and the same in either mode; and Kubernetes' own controllers
 			// take a minute to hear that it is over, so that it comes last.
-			if mode == IPTables {
+			if mode == kube.IPTables {
 				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 30 s, and a speaker is killed meanwhile, under load", Run: l.outage})
 			}
 		}
@@ -51,9 +58,9 @@ func (l *Lab) steps(mode ProxyMode) []lab.Step {
 }
 
 // play plays a step, and tells it.
-func (l *Lab) play(t *testing.T, step lab.Step) {
+func (l cluster) play(t *testing.T, step lab.Step) {
 	must(t, l.StartSpeakers(t.Context(), lab.NodeNames...))
-	s := &lab.Scene{Lab: l.Lab}
+	s := &lab.Scene{Lab: l.Lab.Lab}
 	err := step.Run(t.Context(), s)
 	t.Log(step.Title)
 	for _, line := range s.Lines {
@@ -64,8 +71,8 @@ func (l *Lab) play(t *testing.T, step lab.Step) {
 	}
 }
 
-// laboratory builds a lab for a test.
-func laboratory(t *testing.T) *Lab {
+// laboratory builds a lab for a test, with the program as it is here.
+func laboratory(t *testing.T) cluster {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs minutes")
@@ -73,10 +80,21 @@ func laboratory(t *testing.T) *Lab {
 	if err := lab.Missing("iptables"); err != nil {
 		nstest.Missing(t, err.Error())
 	}
-	tools, err := Tools(t.Context(), true)
+	tools, err := kube.Tools(t.Context(), true)
 	must(t, err)
-	l, err := UpLab(t.Context(), LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../..", Fanfare: built(t), Tools: tools})
+	fanfare := filepath.Join(t.TempDir(), "fanfare")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", fanfare, "../../../cmd/fanfare").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v: %s", err, out)
+	}
+	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
-	return l
+	return cluster{l}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,4 +1,4 @@
-package kube
+package story
 
 import (
 	"context"
@@ -12,12 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
 // The steps that only a cluster with its own control plane and kube-proxy has.
 
-var sliceKind = schema.GroupVersionKind{Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"}
+var (
+	serviceKind = schema.GroupVersionKind{Version: "v1", Kind: "Service"}
+	sliceKind   = schema.GroupVersionKind{Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"}
+)
 
 // shopPod is a pod of the lab that its kubelet has said to be ready.
 func shopPod(pod string) string {
@@ -37,7 +41,7 @@ status:
 // orderlyMove moves a Service's only pod as Kubernetes does: a new pod is ready, the
 // old one is told to stop and serves on, and is gone. The EndpointSlices are the
 // controller's.
-func (l *Lab) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
 	admin := l.Kubernetes.Admin()
 	defer func() {
 		err = errors.Join(err, admin.Delete(context.WithoutCancel(ctx), shopPod("p11")+"---"+shopPod("p21")), s.StartPod(context.WithoutCancel(ctx), "p11"))
@@ -91,7 +95,7 @@ func (l *Lab) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
 }
 
 // describeSlices says what the EndpointSlices of a Service hold.
-func (l *Lab) describeSlices(ctx context.Context, service string) (string, error) {
+func (l cluster) describeSlices(ctx context.Context, service string) (string, error) {
 	slices, err := l.Kubernetes.Admin().List(ctx, sliceKind)
 	var b strings.Builder
 	for _, o := range slices {
@@ -112,7 +116,7 @@ func (l *Lab) describeSlices(ctx context.Context, service string) (string, error
 
 // beside shows who serves what: kube-proxy ClusterIP and NodePort, Fanfare the
 // address, also for as long as nobody writes kube-proxy's rules any more.
-func (l *Lab) beside(mode ProxyMode) func(context.Context, *lab.Scene) error {
+func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.Scene) error {
 	return func(ctx context.Context, s *lab.Scene) (err error) {
 		svc := lab.Service{Name: "both", Endpoints: lab.At("p11", "p21")}
 		vip, err := s.Serve(ctx, svc, lab.NodeNames...)
@@ -142,7 +146,7 @@ func (l *Lab) beside(mode ProxyMode) func(context.Context, *lab.Scene) error {
 }
 
 // ports returns a Service's ClusterIP and the node port of port 80.
-func (l *Lab) ports(ctx context.Context, service string) (clusterIP netip.Addr, nodePort uint16, err error) {
+func (l cluster) ports(ctx context.Context, service string) (clusterIP netip.Addr, nodePort uint16, err error) {
 	all, err := l.Kubernetes.Admin().List(ctx, serviceKind)
 	if err != nil {
 		return clusterIP, 0, err
@@ -161,9 +165,9 @@ func (l *Lab) ports(ctx context.Context, service string) (clusterIP netip.Addr, 
 }
 
 // awaitProgrammed waits until kube-proxy's rules on a node have these addresses.
-func (l *Lab) awaitProgrammed(ctx context.Context, node string, mode ProxyMode, addrs ...netip.Addr) error {
+func (l cluster) awaitProgrammed(ctx context.Context, node string, mode kube.ProxyMode, addrs ...netip.Addr) error {
 	show := []string{"nft", "list", "table", "ip", "kube-proxy"}
-	if mode == IPTables {
+	if mode == kube.IPTables {
 		show = []string{"iptables-save", "-t", "nat"}
 	}
 	return lab.Await(ctx, lab.Settle, "kube-proxy's rules on "+node, func() error {
@@ -181,7 +185,7 @@ func (l *Lab) awaitProgrammed(ctx context.Context, node string, mode ProxyMode, 
 }
 
 // askProxy uses what is kube-proxy's, and the address from within the cluster.
-func (l *Lab) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP netip.Addr, nodePort uint16) error {
+func (l cluster) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP netip.Addr, nodePort uint16) error {
 	n3, p31 := &lab.Client{Namespace: s.Namespace("n3")}, &lab.Client{Namespace: s.Namespace("p31")}
 	node, pod := lab.NodeAddr("n3", vip), lab.PodAddr("p31", "IPv4")
 	for _, c := range []struct {
@@ -223,7 +227,7 @@ func (l *Lab) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP netip.A
 
 // withoutProxies kills kube-proxy everywhere: the Service moves all the same, and a
 // new one comes.
-func (l *Lab) withoutProxies(ctx context.Context, s *lab.Scene, mode ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
+func (l cluster) withoutProxies(ctx context.Context, s *lab.Scene, mode kube.ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
 	for _, node := range lab.NodeNames {
 		if err := l.Proxies[node].Stop(syscall.SIGKILL, 10*time.Second); err != nil {
 			return err
@@ -268,7 +272,7 @@ func (l *Lab) withoutProxies(ctx context.Context, s *lab.Scene, mode ProxyMode, 
 // sends packets to. Then kube-proxy answers in its own way, which is how it is
 // known that it was not it before; and connections that it made live on when the
 // speaker is back.
-func (l *Lab) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
 	svc := lab.Service{Name: "bare", Endpoints: lab.At("p11")}
 	vip, err := s.Serve(ctx, svc, lab.NodeNames...)
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -329,7 +333,7 @@ func (l *Lab) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
 
 // awaitSeen waits until p11 sees who is wanted as the client of new connections,
 // ten times in a row.
-func (l *Lab) awaitSeen(ctx context.Context, s *lab.Scene, vip, want netip.Addr) error {
+func (l cluster) awaitSeen(ctx context.Context, s *lab.Scene, vip, want netip.Addr) error {
 	return lab.Await(ctx, lab.Settle, "p11 to see "+want.String(), func() error {
 		for range 10 {
 			a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
@@ -349,7 +353,7 @@ const outageLength = 30 * time.Second
 
 // outage kills the API server for half a minute. Nodes and pods live on, a speaker
 // dies and comes back.
-func (l *Lab) outage(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) outage(ctx context.Context, s *lab.Scene) (err error) {
 	svc := lab.Service{Name: "steady", Policy: "Local", Endpoints: lab.At("p11")}
 	var away, ended, started time.Time
 	var back, outage, heard time.Duration
@@ -396,7 +400,7 @@ func (l *Lab) outage(ctx context.Context, s *lab.Scene) (err error) {
 
 // awaitHeard waits until no speaker says that the API server is away. They try less
 // and less often, up to every ten seconds.
-func (l *Lab) awaitHeard(ctx context.Context, s *lab.Scene) error {
+func (l cluster) awaitHeard(ctx context.Context, s *lab.Scene) error {
 	return lab.Await(ctx, lab.Settle, "speakers to hear of the API server's return", func() error {
 		for _, node := range lab.NodeNames {
 			st, err := s.Speaker(node).Status(ctx)
@@ -414,7 +418,7 @@ func (l *Lab) awaitHeard(ctx context.Context, s *lab.Scene) error {
 }
 
 // afterOutage makes sure that all goes on with the API server.
-func (l *Lab) afterOutage(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) afterOutage(ctx context.Context, s *lab.Scene) (err error) {
 	for _, c := range l.Controllers {
 		if !c.Alive() {
 			return errors.New("a controller has ended")

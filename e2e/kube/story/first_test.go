@@ -1,4 +1,4 @@
-package kube
+package story
 
 import (
 	"context"
@@ -9,11 +9,10 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
@@ -27,7 +26,7 @@ type latency struct{ created, status, rules, update, route, answer time.Duration
 // say, on a machine that has nothing else to do.
 const answerBound = 5 * time.Second
 
-func (l *Lab) firstAnswer(ctx context.Context, s *lab.Scene) error {
+func (l cluster) firstAnswer(ctx context.Context, s *lab.Scene) error {
 	const repeats = 15
 	var all []latency
 	for i := range repeats {
@@ -62,7 +61,7 @@ func (l *Lab) firstAnswer(ctx context.Context, s *lab.Scene) error {
 
 // measureFirstAnswer asks for an address, so that the client knows it from the
 // beginning.
-func (l *Lab) measureFirstAnswer(ctx context.Context, s *lab.Scene, name string, vip netip.Addr) (one latency, err error) {
+func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.Scene, name string, vip netip.Addr) (one latency, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*lab.Settle)
 	defer cancel()
 	defer s.Drop(ctx, &err, name+"-slice")
@@ -107,9 +106,8 @@ func (l *Lab) measureFirstAnswer(ctx context.Context, s *lab.Scene, name string,
 
 // watchAddress sends when a Service of namespace shop is first seen with an
 // address, and is closed when the watch ends without.
-func (l *Lab) watchAddress(ctx context.Context, name string) (<-chan time.Time, error) {
-	services := l.Kubernetes.Admin().dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "services"}).Namespace("shop")
-	w, err := services.Watch(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()})
+func (l cluster) watchAddress(ctx context.Context, name string) (<-chan time.Time, error) {
+	w, err := l.Kubernetes.Admin().Watch(ctx, serviceKind, "shop", name)
 	if err != nil {
 		return nil, fmt.Errorf("watch service %s: %w", name, err)
 	}
@@ -174,7 +172,7 @@ func asking(name, addr, pod string) lab.Service {
 	return lab.Service{Name: name, Ask: []netip.Addr{netip.MustParseAddr(addr)}, Endpoints: lab.At(pod)}
 }
 
-func (l *Lab) badInput(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) badInput(ctx context.Context, s *lab.Scene) (err error) {
 	good := lab.Service{Name: "good", Policy: "Local", Endpoints: lab.At("p11")}
 	vip, err := s.Serve(ctx, good, "n1")
 	defer s.Drop(ctx, &err, good.Name, vip)
@@ -211,7 +209,7 @@ func (l *Lab) badInput(ctx context.Context, s *lab.Scene) (err error) {
 
 // awaitTold waits until mistakes are named in a node's status, in Events of the
 // Services and in the condition of the pool.
-func (l *Lab) awaitTold(ctx context.Context, s *lab.Scene) error {
+func (l cluster) awaitTold(ctx context.Context, s *lab.Scene) error {
 	outside, twin := []string{"shop/outside", "198.18.0.1"}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}
 	lines, err := s.AwaitNamed(ctx, [][]string{{"AddressPool office", "192.0.2.128", "lan"}, outside, twin})
 	if err != nil {
@@ -226,7 +224,7 @@ func (l *Lab) awaitTold(ctx context.Context, s *lab.Scene) error {
 
 // awaitSaid waits until for each mistake there is a line with all its words, and
 // returns these lines.
-func (l *Lab) awaitSaid(ctx context.Context, want [][]string) (lines []string, err error) {
+func (l cluster) awaitSaid(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = lab.Await(ctx, lab.Settle, "Events and conditions", func() error {
 		said, err := l.said(ctx)
 		if err != nil {
@@ -248,7 +246,7 @@ func (l *Lab) awaitSaid(ctx context.Context, want [][]string) (lines []string, e
 }
 
 // said is what kubectl shows: Events of Services, and conditions of pools.
-func (l *Lab) said(ctx context.Context) (lines []string, err error) {
+func (l cluster) said(ctx context.Context) (lines []string, err error) {
 	events, err := l.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 	if err != nil {
 		return nil, err
@@ -257,7 +255,7 @@ func (l *Lab) said(ctx context.Context) (lines []string, err error) {
 		about, _, _ := unstructured.NestedString(e.Object, "regarding", "name")
 		lines = append(lines, fmt.Sprintf("Event of %s: %v %v", about, e.Object["reason"], e.Object["note"]))
 	}
-	pools, err := l.Kubernetes.Admin().List(ctx, kindOf("AddressPool"))
+	pools, err := l.Kubernetes.Admin().List(ctx, v1alpha1.GroupVersion.WithKind("AddressPool"))
 	for _, p := range pools {
 		conditions, _, _ := unstructured.NestedSlice(p.Object, "status", "conditions")
 		for _, c := range conditions {
