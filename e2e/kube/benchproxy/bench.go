@@ -115,6 +115,7 @@ func (b *bench) one(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	base.asks = true
 	for _, ref := range []struct{ name, rules string }{{againName, ""}, {trackName, trackOnly}} {
 		if _, err := b.lane(ctx, base, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
 			return err
@@ -150,6 +151,7 @@ func (b *bench) many(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	base.asks = true
 	return b.proxies(ctx, base, b.services, func(p *program, n *node) error {
 		t, err := b.try(ctx, p, n)
 		b.trials = append(b.trials, t)
@@ -168,16 +170,16 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 			kept = b.clusterIPs(services)
 		}
 		l, err := b.lane(ctx, base, p.name, services, kept, func(n *node) error { return write(p, n) })
-		switch {
-		case err != nil:
-		case p.ours:
-			_, err = b.lane(ctx, base, p.name+maskedTo, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) })
-		default:
-			b.lanes = append(b.lanes, &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp})
-		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
+		m := &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp}
+		if !p.ours {
+			b.lanes = append(b.lanes, m)
+		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) }); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		l.asks, m.asks = true, true
 	}
 	return nil
 }

@@ -67,8 +67,8 @@ func TestQuick(t *testing.T) {
 		t.Error("something was not measured")
 	}
 	for _, l := range r.Lanes {
-		if len(l.connections) != o.rounds.Count || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
-			t.Errorf("%s: %d and %d rounds", l.name, len(l.connections), len(l.datagrams))
+		if len(l.connections) != o.rounds.Count || l.asks != (len(l.requests) == o.rounds.Count) || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
+			t.Errorf("%s: %d, %d and %d rounds", l.name, len(l.connections), len(l.requests), len(l.datagrams))
 		}
 	}
 	for _, x := range r.Trials {
@@ -84,13 +84,14 @@ func TestQuick(t *testing.T) {
 // report.golden.md is what the document says of numbers that are known.
 func TestReport(t *testing.T) {
 	plain := func(size int, factor rate) *lane {
-		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, datagrams: []rate{200000 * factor, 210000, 190000}}
+		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, requests: []rate{10000, 10100, 9900}, datagrams: []rate{200000 * factor, 210000, 190000}}
 	}
 	one, many := plain(0, 1), plain(10000, 1)
 	slower := func(base *lane, size int, name string, part rate) *lane {
 		l := &lane{name: name, size: size, base: base}
 		for i := range base.connections {
 			l.connections = append(l.connections, base.connections[i]*part)
+			l.requests = append(l.requests, base.requests[i]*(1+part)/2)
 			l.datagrams = append(l.datagrams, base.datagrams[i]*part)
 		}
 		return l

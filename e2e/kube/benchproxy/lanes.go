@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,8 +18,9 @@ type lane struct {
 	// Where connections and datagrams go, in turn. No datagrams: only connections
 	// are measured.
 	tcp, udp []netip.AddrPort
+	asks     bool // requests are measured, too
 
-	connections, datagrams []rate // one each round
+	connections, requests, datagrams []rate // one each round
 }
 
 // A rounds value says how often and for how long each lane is measured.
@@ -54,12 +56,12 @@ func (w *world) pass(ctx context.Context, s *server, l *lane, span time.Duration
 	if err := w.through(l.node); err != nil {
 		return err
 	}
-	c, err := connections(w.client, l.tcp, span)
+	c, err := connections(w.client, l.tcp, span, idle)
 	if err != nil {
 		return err
 	}
 	l.connections = append(l.connections, c)
-	if err := l.node.forgetFlows(); err != nil || len(l.udp) == 0 {
+	if err := errors.Join(l.node.forgetFlows(), w.ask(s, l, span)); err != nil || len(l.udp) == 0 {
 		return err
 	}
 	d, err := datagrams(ctx, w.client, s, l.udp, span)
@@ -67,6 +69,21 @@ func (w *world) pass(ctx context.Context, s *server, l *lane, span time.Duration
 		return err
 	}
 	l.datagrams = append(l.datagrams, d)
+	return l.node.forgetFlows()
+}
+
+// ask measures requests on a lane that has them.
+func (w *world) ask(s *server, l *lane, span time.Duration) error {
+	if !l.asks {
+		return nil
+	}
+	s.answers.Store(true)
+	defer s.answers.Store(false)
+	r, err := connections(w.client, l.tcp, span, ask)
+	if err != nil {
+		return err
+	}
+	l.requests = append(l.requests, r)
 	return l.node.forgetFlows()
 }
 

@@ -47,7 +47,7 @@ func flags() options {
 	flag.IntVar(&o.repeats, "repeats", 50, "how many endpoints change, for each program")
 	flag.DurationVar(&o.calm, "calm", 750*time.Millisecond, "the least time between two changes; the most is twice that")
 	flag.IntVar(&o.sets, "sets", 2000, "how many endpoints change by which Set is measured")
-	flag.IntVar(&o.rounds.Count, "rounds", 25, "how often each way is measured")
+	flag.IntVar(&o.rounds.Count, "rounds", 15, "how often each way is measured")
 	flag.DurationVar(&o.rounds.Span, "span", 300*time.Millisecond, "for how long, each time")
 	quick := flag.Bool("quick", false, "see whether it works: a hundred Services, two rounds, and numbers that say nothing")
 	flag.Parse()

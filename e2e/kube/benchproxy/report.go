@@ -37,6 +37,8 @@ func (r report) render() (string, error) {
 		"date":      func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
 		"minutes":   func(d time.Duration) string { return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes())) },
 		"thousands": thousands,
+		"request":   func() int { return requestSize },
+		"answer":    func() int { return answerSize },
 		"pretty":    measure.Pretty,
 		"p50":       func(s measure.Sample) string { return measure.Pretty(s.Quantile(0.5)) },
 		"p99":       func(s measure.Sample) string { return measure.Pretty(s.Quantile(0.99)) },
@@ -50,7 +52,7 @@ func (r report) render() (string, error) {
 	return b.String(), err
 }
 
-// Rows are the tables of what lanes carried: connections or datagrams, through one
+// Rows are the tables of what lanes carried: connections, requests or datagrams, through one
 // Service and through many.
 func (r report) Rows(what string) string {
 	var b strings.Builder
@@ -112,8 +114,11 @@ func (r report) find(name string, size int) *lane {
 }
 
 func (l *lane) measured(what string) []rate {
-	if what == "connections" {
+	switch what {
+	case "connections":
 		return l.connections
+	case "requests":
+		return l.requests
 	}
 	return l.datagrams
 }

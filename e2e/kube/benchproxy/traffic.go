@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"runtime"
@@ -30,6 +31,7 @@ const podPort = 8080
 // A server accepts connections, and reads datagrams, on all pods' addresses.
 type server struct {
 	tcp, udp int
+	answers  atomic.Bool  // connections are asked something
 	received atomic.Int64 // datagrams
 	threads  sync.WaitGroup
 	place    *lab.Namespace
@@ -71,11 +73,43 @@ func (s *server) accept() {
 		fd, _, err := unix.Accept4(s.tcp, unix.SOCK_CLOEXEC)
 		switch {
 		case err == nil:
+			if s.answers.Load() {
+				answer(fd)
+			}
 			unix.Close(fd)
 		case errors.Is(err, unix.EINVAL): // close
 			return
 		}
 	}
+}
+
+// The sizes of a request and of its answer: those of HTTP with few headers.
+const (
+	requestSize = 100
+	answerSize  = 200
+)
+
+// answer answers a request, if one comes. Clients come one by one, so that nobody waits
+// behind one that says nothing.
+func answer(fd int) {
+	if readAll(fd, requestSize) == nil {
+		_, _ = unix.Write(fd, make([]byte, answerSize)) // who asked counts what came
+	}
+}
+
+func readAll(fd, size int) error {
+	buf := make([]byte, size)
+	for n := 0; n < size; {
+		more, err := unix.Read(fd, buf[n:])
+		if err == nil && more == 0 {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return err
+		}
+		n += more
+	}
+	return nil
 }
 
 func (s *server) read() {
@@ -156,15 +190,15 @@ func pin(cpu int) (unpin func()) {
 // A rate is how many of something there were in a second.
 type rate float64
 
-// connections opens and resets one TCP connection after the other, and says how
+// connections does the same with one TCP connection after the other, and says how
 // many in a second. One that fails is an error: what is measured must work.
-func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration) (r rate, err error) {
+func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration, use func(fd int) error) (r rate, err error) {
 	targets := sockaddrs(to)
 	err = place.Do(func() error {
 		defer pin(clientCPU)()
 		began, n := time.Now(), 0
 		for ; n%16 != 0 || time.Since(began) < span; n++ {
-			if err := connection(targets[n%len(targets)]); err != nil {
+			if err := connection(targets[n%len(targets)], use); err != nil {
 				return fmt.Errorf("connect to %s: %w", to[n%len(to)], err)
 			}
 		}
@@ -174,8 +208,8 @@ func connections(place *lab.Namespace, to []netip.AddrPort, span time.Duration) 
 	return r, err
 }
 
-// connection is reset at once: no TIME_WAIT uses up ports.
-func connection(to *unix.SockaddrInet4) error {
+// connection is reset when it was used: no TIME_WAIT uses up ports.
+func connection(to *unix.SockaddrInet4, use func(fd int) error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -184,7 +218,21 @@ func connection(to *unix.SockaddrInet4) error {
 	if err == nil {
 		err = unix.Connect(fd, to)
 	}
+	if err == nil {
+		err = use(fd)
+	}
 	return errors.Join(err, unix.Close(fd))
+}
+
+// idle uses a connection for nothing.
+func idle(int) error { return nil }
+
+// ask sends a request and waits for the answer.
+func ask(fd int) error {
+	if _, err := unix.Write(fd, make([]byte, requestSize)); err != nil {
+		return err
+	}
+	return readAll(fd, answerSize)
 }
 
 // flowCount is how many UDP flows there are at once.
