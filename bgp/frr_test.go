@@ -64,23 +64,35 @@ func startFRR(t *testing.T) *frr {
 // zebra and bgpd. It skips, or fails on CI, where FRR is not installed or cannot run.
 func startFRRWith(t *testing.T, conf string, more ...string) *frr {
 	t.Helper()
+	r := newFRR(t, "router", conf, more...)
+	node := nstest.Node(t)
+	nstest.Link(t, node, "uplink", r.ns, "eth0")
+	node.Addr("uplink", "10.0.0.2/24", "10.0.0.3/24", "fd00::2/64")
+	r.ns.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
+	r.run()
+	return r
+}
+
+// newFRR is a router that has no links yet, and does not run.
+func newFRR(t *testing.T, name, conf string, more ...string) *frr {
+	t.Helper()
 	if _, err := os.Stat(filepath.Join(frrDaemons, "bgpd")); err != nil {
 		nstest.Missing(t, fmt.Sprintf("FRR is not installed: %v", err))
 	}
 	if os.Geteuid() != 0 {
 		nstest.Missing(t, "FRR needs root")
 	}
-	r := &frr{t: t, ns: nstest.New(t, "router"), dir: frrDir(t), table: map[string]string{},
+	return &frr{t: t, ns: nstest.New(t, name), dir: frrDir(t), table: map[string]string{},
 		conf: conf, daemons: slices.Concat([]string{"zebra"}, more, []string{"bgpd"})}
-	node := nstest.Node(t)
-	nstest.Link(t, node, "uplink", r.ns, "eth0")
-	node.Addr("uplink", "10.0.0.2/24", "10.0.0.3/24", "fd00::2/64")
-	r.ns.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
+}
+
+// run starts the router, until the test ends.
+func (r *frr) run() {
+	r.t.Helper()
 	r.ns.Forward()
 	r.watchKernel()
 	r.start()
-	t.Cleanup(func() { r.kill() })
-	return r
+	r.t.Cleanup(func() { r.kill() })
 }
 
 // frrDir is a directory that FRR's own user can write to; t.TempDir is not.
