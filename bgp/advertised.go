@@ -40,7 +40,8 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 	if i < 0 {
 		return nil, fmt.Errorf("no session is called %q", name)
 	}
-	if x := sessions[i]; !x.established() {
+	hops, up := sessions[i].established()
+	if !up {
 		return nil, nil
 	}
 	var routes []AdvertisedRoute
@@ -51,16 +52,25 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 		}
 		routes = append(routes, more...)
 	}
+	for i := range routes {
+		routes[i].NextHop = hops.of(routes[i].Prefix)
+	}
 	slices.SortFunc(routes, func(a, b AdvertisedRoute) int {
 		return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()))
 	})
 	return routes, nil
 }
 
-func (s *session) established() bool {
+// established says whether the session is, and with which next hops, of which GoBGP
+// knows only what stands for them.
+func (s *session) established() (hops, bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.facts.state == Established
+	w, up := s.facts.wire, s.facts.state == Established
+	s.mu.Unlock()
+	if !up || w == nil {
+		return hops{}, false
+	}
+	return w.hops(), true
 }
 
 func (e *engine) advertised(ctx context.Context, router netip.Addr, f packet.Family) (routes []AdvertisedRoute, err error) {
@@ -85,10 +95,6 @@ func advertisedRoute(p *apiutil.Path) (r AdvertisedRoute) {
 	}
 	for _, a := range p.Attrs {
 		switch a := a.(type) {
-		case *packet.PathAttributeNextHop:
-			r.NextHop = a.Value
-		case *packet.PathAttributeMpReachNLRI:
-			r.NextHop = a.Nexthop
 		case *packet.PathAttributeAsPath:
 			r.ASPath = packet.AsPathString(a)
 		case *packet.PathAttributeLocalPref:

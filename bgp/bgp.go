@@ -141,7 +141,7 @@ func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err 
 func (s *Server) unchanged(want State) bool {
 	a := s.asked
 	return s.syncing != nil && !s.retry && a.ASN == want.ASN && a.RouterID == want.RouterID && a.Shutdown == want.Shutdown &&
-		sameSlice(a.Sessions, want.Sessions) && sameSlice(a.Routes, want.Routes)
+		a.NextHop4 == want.NextHop4 && a.NextHop6 == want.NextHop6 && sameSlice(a.Sessions, want.Sessions) && sameSlice(a.Routes, want.Routes)
 }
 
 // conclude keeps what Set returns and Status reports.
@@ -291,7 +291,8 @@ func remarked(announce, all []Route) []Route {
 	return more
 }
 
-// exchange announces before it withdraws, where the same prefix is not concerned.
+// exchange announces before it withdraws: the address of a route that goes may be
+// in one that comes.
 func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, targets map[string]uint32) error {
 	select {
 	case s.gate <- struct{}{}:
@@ -299,18 +300,14 @@ func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route,
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	first, last := sections(withdraw, announce)
-	if err := s.engine.withdraw(first); err != nil {
-		return fmt.Errorf("withdrawing %d routes: %w", len(first), err)
-	}
 	err := s.engine.announce(ctx, announce, targets)
 	if err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}
 	table := want
-	if gone := s.engine.withdraw(last); gone != nil {
-		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(last), gone))
-		table = append(slices.Clone(want), last...)
+	if gone := s.engine.withdraw(withdraw); gone != nil {
+		err = errors.Join(err, fmt.Errorf("withdrawing %d routes: %w", len(withdraw), gone))
+		table = append(slices.Clone(want), withdraw...)
 		slices.SortFunc(table, compareRoutes)
 	}
 	s.mu.Lock()

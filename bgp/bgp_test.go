@@ -29,6 +29,7 @@ type step struct {
 	name     string
 	sessions []Session
 	routes   []Route
+	no6      bool   // this node has no IPv6 address
 	ebgp     string // 127.0.0.2, AS65001
 	ibgp     string // 127.0.0.3, AS65010
 	have     string
@@ -42,15 +43,17 @@ func steps(ebgp, ibgp *router) []step {
 	tor1As.Name, tor1As.KeepaliveTime = "another name", 2*time.Second
 	tor1Graceful := tor1
 	tor1Graceful.GracefulRestart = true
+	tor1Hop := tor1
+	tor1Hop.NextHop = netip.MustParseAddr("2001:db8::b")
 
 	const (
 		e1 = "192.0.2.1/32 via 127.0.0.1 as [65010]\n"
 		e2 = "192.0.2.2/32 via 127.0.0.1 as [65010]\n"
-		e3 = "192.0.2.3/32 via 127.0.0.9 as [65010]\n"
+		e3 = "192.0.2.3/32 via 127.0.0.1 as [65010]\n"
 		e6 = "2001:db8::1/128 via 2001:db8::a as [65010]\n"
 		i1 = "192.0.2.1/32 via 127.0.0.1 as [] localpref 100\n"
 		i2 = "192.0.2.2/32 via 127.0.0.1 as [] localpref 100\n"
-		i3 = "192.0.2.3/32 via 127.0.0.9 as [] localpref 100\n"
+		i3 = "192.0.2.3/32 via 127.0.0.1 as [] localpref 100\n"
 		i6 = "2001:db8::1/128 via 2001:db8::a as [] localpref 100\n"
 	)
 	both := []Session{core, tor1}
@@ -61,24 +64,25 @@ func steps(ebgp, ibgp *router) []step {
 			ebgp: e1, have: "192.0.2.1/32"},
 		{name: "two sessions", sessions: both, routes: routes("192.0.2.1/32"),
 			ebgp: e1, ibgp: i1, have: "192.0.2.1/32"},
-		{name: "more routes", sessions: both, routes: routes("192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32 via 127.0.0.9"),
+		{name: "more routes", sessions: both, routes: routes("192.0.2.1/32", "192.0.2.2/32", "192.0.2.3/32"),
 			ebgp: e1 + e2 + e3, ibgp: i1 + i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
-		{name: "both families", sessions: both, routes: routes("192.0.2.2/32", "2001:db8::1/128 via 2001:db8::a"),
+		{name: "both families", sessions: both, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
 			ebgp: e2 + e6, ibgp: i2 + i6, have: "192.0.2.2/32 2001:db8::1/128"},
-		{name: "no IPv6 next hop", sessions: both, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
+		{name: "no IPv6 next hop", sessions: both, no6: true, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
 			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
-		{name: "another next hop", sessions: both, routes: routes("192.0.2.2/32 via 127.0.0.8", "192.0.2.3/32 via 127.0.0.9"),
-			ebgp: "192.0.2.2/32 via 127.0.0.8 as [65010]\n" + e3,
-			ibgp: "192.0.2.2/32 via 127.0.0.8 as [] localpref 100\n" + i3, have: "192.0.2.2/32 192.0.2.3/32"},
+		{name: "a next hop for each router", sessions: []Session{core, tor1Hop}, routes: routes("192.0.2.2/32", "2001:db8::1/128"),
+			ebgp: e2 + "2001:db8::1/128 via 2001:db8::b as [65010]\n", ibgp: i2 + i6, have: "192.0.2.2/32 2001:db8::1/128"},
+		{name: "a next hop for one router", sessions: []Session{core, tor1Hop}, no6: true, routes: routes("2001:db8::1/128"),
+			ebgp: "2001:db8::1/128 via 2001:db8::b as [65010]\n", have: "2001:db8::1/128"},
 		{name: "another hold time", sessions: []Session{core, tor1Slow}, routes: routes("192.0.2.1/32"),
 			ebgp: e1, ibgp: i1, have: "192.0.2.1/32"},
 		{name: "another name", sessions: []Session{tor1As}, routes: routes("192.0.2.1/32", "192.0.2.2/32"),
 			ebgp: e1 + e2, have: "192.0.2.1/32 192.0.2.2/32"},
 		{name: "graceful", sessions: []Session{core, tor1Graceful}, routes: routes("192.0.2.2/32"),
 			ebgp: e2, ibgp: i2, have: "192.0.2.2/32"},
-		{name: "routes for one router", sessions: both, routes: routes("192.0.2.1/32 to tor1", "192.0.2.2/32 to core", "192.0.2.3/32 via 127.0.0.9 to core+tor1"),
+		{name: "routes for one router", sessions: both, routes: routes("192.0.2.1/32 to tor1", "192.0.2.2/32 to core", "192.0.2.3/32 to core+tor1"),
 			ebgp: e1 + e3, ibgp: i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
-		{name: "for the other one", sessions: both, routes: routes("192.0.2.1/32 to core", "192.0.2.2/32 to tor1", "192.0.2.3/32 via 127.0.0.9 to core"),
+		{name: "for the other one", sessions: both, routes: routes("192.0.2.1/32 to core", "192.0.2.2/32 to tor1", "192.0.2.3/32 to core"),
 			ebgp: e2, ibgp: i1 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
 		{name: "for nobody who is there", sessions: both, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to another name+core"),
 			ibgp: i2, have: "192.0.2.2/32"},
@@ -94,11 +98,11 @@ func steps(ebgp, ibgp *router) []step {
 			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" + e2,
 			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 0 community 64500:1 large 64500:1:2\n" + i2, have: "192.0.2.1/32 192.0.2.2/32"},
 		{name: "attributes by router", sessions: both, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32",
-			routes: told(ForEach(map[string]Attributes{"core": gold, "tor1": blue}), routes("192.0.2.1/32", "192.0.2.2/32 to core", "192.0.2.3/32 via 127.0.0.9 to core+tor1")...),
+			routes: told(ForEach(map[string]Attributes{"core": gold, "tor1": blue}), routes("192.0.2.1/32", "192.0.2.2/32 to core", "192.0.2.3/32 to core+tor1")...),
 			ebgp: "192.0.2.1/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n" +
-				"192.0.2.3/32 via 127.0.0.9 as [65010 65010 65010] community 64500:1 large 64500:1:2\n",
+				"192.0.2.3/32 via 127.0.0.1 as [65010 65010 65010] community 64500:1 large 64500:1:2\n",
 			ibgp: "192.0.2.1/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n192.0.2.2/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n" +
-				"192.0.2.3/32 via 127.0.0.9 as [] localpref 200 med 10 community 64500:1 no-export\n"},
+				"192.0.2.3/32 via 127.0.0.1 as [] localpref 200 med 10 community 64500:1 no-export\n"},
 		{name: "attributes the other way round", sessions: both, have: "192.0.2.1/32 192.0.2.2/32",
 			routes: told(ForEach(map[string]Attributes{"core": blue, "tor1": gold}), routes("192.0.2.1/32 to tor1+core", "192.0.2.2/32 to core")...),
 			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 10 community 64500:1 no-export\n",
@@ -129,7 +133,7 @@ func TestStates(t *testing.T) {
 	var ups [2]int32
 	visit := func(st step) {
 		t.Helper()
-		have, err := s.Set(t.Context(), state(st.sessions, st.routes))
+		have, err := s.Set(t.Context(), st.state())
 		must(t, err)
 		if got := joined(have); got != st.have {
 			t.Fatalf("%s after %s: have %q, want %q", st.name, last.name, got, st.have)
@@ -173,7 +177,16 @@ func (st step) session(r *router) *Session {
 	if i < 0 {
 		return nil
 	}
-	return &st.sessions[i]
+	conf := st.sessions[i].resolved(st.state())
+	return &conf
+}
+
+func (st step) state() State {
+	s := state(st.sessions, st.routes)
+	if st.no6 {
+		s.NextHop6 = netip.Addr{}
+	}
+	return s
 }
 
 func joined(prefixes []netip.Prefix) string {
@@ -189,7 +202,7 @@ func TestStatusIsWhatTheRouterHas(t *testing.T) {
 	r := startRouter(t, routerConf{only4: true})
 	s := newServer(t, Options{})
 	_, err := s.Set(t.Context(), state([]Session{r.session("tor1")},
-		routes("192.0.2.1/32", "192.0.2.2/32 via 127.0.0.9", "2001:db8::1/128 via 2001:db8::a", "2001:db8::2/128")))
+		routes("192.0.2.1/32", "192.0.2.2/32", "2001:db8::1/128")))
 	must(t, err)
 	eventually(t, "routes", func() bool { return strings.Count(r.adjIn(), "\n") == 2 })
 	// See TestMetrics.
@@ -204,9 +217,8 @@ func TestStatusIsWhatTheRouterHas(t *testing.T) {
 	}
 	want := []Omission{
 		{netip.MustParsePrefix("2001:db8::1/128"), "the router does not take IPv6 routes on this session"},
-		{netip.MustParsePrefix("2001:db8::2/128"), "no next hop: the session's own address is IPv4 and cannot be one for IPv6"},
 	}
-	if st.LeftOut != 2 || !slices.Equal(st.Omissions, want) {
+	if st.LeftOut != 1 || !slices.Equal(st.Omissions, want) {
 		t.Errorf("left out %d: %v", st.LeftOut, st.Omissions)
 	}
 }
@@ -232,14 +244,15 @@ func TestSessionKinds(t *testing.T) {
 			s := newServer(t, Options{})
 			conf := r.session("tor1")
 			c.change(&conf)
-			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32", "2001:db8::1/128 via 2001:db8::a")))
+			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32", "2001:db8::1/128")))
 			must(t, err)
 			eventually(t, c.want, func() bool { return r.adjIn() == c.want })
 		})
 	}
 }
 
-// IPv6 transport, with a link-local address and an interface too.
+// IPv6 transport, with a link-local address and an interface too. The router takes
+// IPv6 next hops for IPv4, as GoBGP always does.
 func TestIPv6Transport(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Node(t)
@@ -248,8 +261,8 @@ func TestIPv6Transport(t *testing.T) {
 		node.Addr("router", "fe80::2/64")
 		node.Addr("lo", "2001:db8::a/128", "2001:db8::b/128")
 		for _, c := range []struct{ router, peer, want string }{
-			{"2001:db8::b", "2001:db8::a", "192.0.2.1/32 via 192.0.2.254 as [65010]\n2001:db8::1/128 via 2001:db8::a as [65010]\n"},
-			{"fe80::2%router", "fe80::1%router", "192.0.2.1/32 via 192.0.2.254 as [65010]\n2001:db8::1/128 via fe80::1 as [65010]\n"},
+			{"2001:db8::b", "2001:db8::a", "192.0.2.1/32 via 2001:db8::a as [65010]\n2001:db8::1/128 via 2001:db8::a as [65010]\n"},
+			{"fe80::2%router", "fe80::1%router", "192.0.2.1/32 via fe80::1 as [65010]\n2001:db8::1/128 via fe80::1 as [65010]\n"},
 		} {
 			t.Run(c.router, func(t *testing.T) {
 				r := startRouter(t, routerConf{addr: c.router, peer: c.peer})
@@ -259,7 +272,7 @@ func TestIPv6Transport(t *testing.T) {
 					conf.PeerAddress = conf.PeerAddress.WithZone("uplink")
 					conf.SourceAddress = netip.MustParseAddr("fe80::1")
 				}
-				have, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32 via 192.0.2.254", "192.0.2.2/32", "2001:db8::1/128")))
+				have, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32", "2001:db8::1/128")))
 				must(t, err)
 				if got := joined(have); got != "192.0.2.1/32 2001:db8::1/128" {
 					t.Errorf("have %s", got)
@@ -275,8 +288,7 @@ func TestImportsNothing(t *testing.T) {
 	one := startRouter(t, routerConf{addr: "127.0.0.2"})
 	two := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65002, id: "10.255.0.2"})
 	s := newServer(t, Options{})
-	theirs := []Route{{Prefix: netip.MustParsePrefix("198.51.100.0/24"), NextHop: one.addr}, {Prefix: netip.MustParsePrefix("192.0.2.1/32"), NextHop: one.addr}}
-	p, err := paths(theirs)
+	p, err := paths(routes("192.0.2.1/32", "198.51.100.0/24"))
 	must(t, err)
 	_, err = one.gobgp.AddPath(apiutil.AddPathRequest{Paths: p})
 	must(t, err)
@@ -488,7 +500,7 @@ func TestRestart(t *testing.T) {
 				ConnectTime: 50 * time.Millisecond, GracefulRestart: true, RestartTime: 2 * time.Second}
 			alive := r.session("alive")
 			alive.GracefulRestart = true
-			want := state([]Session{alive, dead}, routes("192.0.2.1/32", "2001:db8::1/128 via 2001:db8::a"))
+			want := state([]Session{alive, dead}, routes("192.0.2.1/32", "2001:db8::1/128"))
 			gained, lost := r.countChanges()
 
 			first := newServer(t, Options{})

@@ -39,8 +39,28 @@ func check(s State) (State, []error) {
 	identity := s.identityFaults()
 	sessions, bad := checkSessions(s.Sessions)
 	routes, badRoutes := checkRoutes(s.Routes)
+	hops := s.dropBadHops()
 	s.Sessions, s.Routes = sessions, routes
-	return s, slices.Concat(identity, bad, badRoutes)
+	return s, slices.Concat(identity, hops, bad, badRoutes)
+}
+
+// dropBadHops leaves out next hops that are none.
+func (s *State) dropBadHops() (bad []error) {
+	if s.NextHop4.IsValid() && !isHop(s.NextHop4, true) {
+		bad = append(bad, fmt.Errorf("NextHop4 %s: must be an IPv4 address of this node", s.NextHop4))
+		s.NextHop4 = netip.Addr{}
+	}
+	if s.NextHop6.IsValid() && !isHop(s.NextHop6, false) {
+		bad = append(bad, fmt.Errorf("NextHop6 %s: must be an IPv6 address of this node, and not a link-local one", s.NextHop6))
+		s.NextHop6 = netip.Addr{}
+	}
+	return bad
+}
+
+// isHop tells whether a router that is reached over the other family can send to a.
+// It would not know on which link a link-local IPv6 address is.
+func isHop(a netip.Addr, is4 bool) bool {
+	return usable(a) && a.Is4() == is4 && (is4 || !a.IsLinkLocalUnicast())
 }
 
 // identityFaults says why this State cannot open any session. One without
@@ -142,6 +162,9 @@ func (s Session) addressFaults(add func(field string, value any, right string)) 
 	case source.Is4() != peer.Is4():
 		add("SourceAddress", source, fmt.Sprintf("must be of the same family as PeerAddress %s", peer))
 	}
+	if s.NextHop.IsValid() && !isHop(s.NextHop, !peer.Is4()) {
+		add("NextHop", s.NextHop, fmt.Sprintf("must be an address of this node of the other family than PeerAddress %s", peer))
+	}
 }
 
 func isRouterID(a netip.Addr) bool { return a.Is4() && !a.IsUnspecified() }
@@ -215,7 +238,7 @@ func checkRoutes(all []Route) (good []Route, bad []error) {
 	slices.SortStableFunc(good, compareRoutes)
 	same := func(a, b Route) bool {
 		if a.Prefix == b.Prefix && a != b {
-			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different next hops, routers or attributes", a.Prefix))
+			bad = append(bad, fmt.Errorf("route %s: wanted twice, with different routers or attributes", a.Prefix))
 		}
 		return a.Prefix == b.Prefix
 	}
@@ -241,15 +264,6 @@ func (r Route) fault() error {
 	}
 	if err := r.Attributes.fault(); err != nil {
 		return fmt.Errorf("route %s: %w", r.Prefix, err)
-	}
-	switch {
-	case !r.NextHop.IsValid():
-		return nil
-	case !usable(r.NextHop):
-		return fmt.Errorf("route %s: the next hop must be an address of this node", r)
-	case r.NextHop.Is4() != r.Prefix.Addr().Is4():
-		// RFC 8950 allows IPv4 routes over IPv6 next hops where both ends agree.
-		return fmt.Errorf("route %s: the next hop must be of the prefix's own family", r)
 	}
 	return nil
 }

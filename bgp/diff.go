@@ -41,20 +41,17 @@ func diff[T comparable](have, want []T, compare func(a, b T) int) (del, add []T)
 	return append(del, have...), append(add, want...)
 }
 
-// diffRoutes says what to withdraw and what to announce. A route that only gets
-// another next hop is announced and not withdrawn before: the UPDATE replaces
-// the old one without a gap (RFC 4271 §3.1). It is withdrawn when it loses its
-// next hop: then it may be one that some routers can no longer be told (see
-// exportable), and GoBGP, asking its policy about the new route's next hop for
-// the old route as well, would leave the old one standing there.
+// diffRoutes says what to withdraw and what to announce. A route that is for other
+// routers now, or with other attributes, is announced and not withdrawn before: the
+// UPDATE replaces the old one without a gap (RFC 4271 §3.1).
 func diffRoutes(have, want []Route) (withdraw, announce []Route) {
 	if sameSlice(have, want) {
 		return nil, nil
 	}
 	withdraw, announce = diff(have, want, compareRoutes)
 	withdraw = slices.DeleteFunc(withdraw, func(old Route) bool {
-		i, ok := slices.BinarySearchFunc(announce, old, compareRoutes)
-		return ok && (announce[i].NextHop.IsValid() || !old.NextHop.IsValid())
+		_, replaced := slices.BinarySearchFunc(announce, old, compareRoutes)
+		return replaced
 	})
 	return withdraw, announce
 }
@@ -63,32 +60,13 @@ func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// sections parts withdraw into what has to go before announce and what must not:
-// the more so as the address of a route that goes may be in one that comes.
-func sections(withdraw, announce []Route) (first, last []Route) {
-	for _, r := range withdraw {
-		if _, replaced := slices.BinarySearchFunc(announce, r, compareRoutes); replaced {
-			first = append(first, r)
-		} else {
-			last = append(last, r)
-		}
-	}
-	return first, last
-}
-
-// exportable tells whether a router can be told r over a session of the given
-// transport family. A route without a next hop of its own gets the session's
-// source address, which is of no use for the other family's prefixes.
-func exportable(r Route, session4 bool) bool {
-	return r.NextHop.IsValid() || r.Prefix.Addr().Is4() == session4
-}
-
 // announced are the prefixes of routes that the router of at least one of
-// sessions is told, or will be told once its session is up.
+// sessions is told, or will be told once its session is up: what routers over IPv6
+// take of IPv4 they say then.
 func announced(routes []Route, sessions []Session) []netip.Prefix {
 	prefixes := make([]netip.Prefix, 0, len(routes))
 	for _, r := range routes {
-		if slices.ContainsFunc(sessions, func(s Session) bool { return r.Peers.Has(s.Name) && exportable(r, s.PeerAddress.Is4()) }) {
+		if slices.ContainsFunc(sessions, func(s Session) bool { return r.Peers.Has(s.Name) && s.carries(r.Prefix.Addr().Is4()) }) {
 			prefixes = append(prefixes, r.Prefix)
 		}
 	}

@@ -5,8 +5,8 @@
 // listened on but for a session that waits for its router (listen.go), nothing
 // that a router sends is accepted or installed.
 //
-// What a router is told follows RFC 4271; IPv6 routes RFC 4760; restarts without
-// loss RFC 4724.
+// What a router is told follows RFC 4271; IPv6 routes RFC 4760; IPv4 routes with
+// IPv6 next hops RFC 8950; restarts without loss RFC 4724.
 //
 // # Who does what
 //
@@ -20,7 +20,8 @@
 //
 // The connection passes through a wire (wire.go), which reads along: it sees
 // the router's OPEN, the NOTIFICATIONs of both sides and the End-of-RIB that we
-// send, and so what [Status] reports is what was on the wire.
+// send, and so what [Status] reports is what was on the wire. It also writes the
+// next hops into what GoBGP says (hop.go), which knows one for both families.
 //
 // # Attributes
 //
@@ -38,8 +39,8 @@
 // session, and a changed session is opened anew without touching the others: any
 // change of a [Session] but that of its place in the State, since all that it has
 // is said in OPEN, set on the socket, or would have to be sent with every route.
-// Another AS number or router ID of the State opens those sessions anew that have
-// none of their own.
+// Another AS number, router ID or next hop of the State opens those sessions anew
+// that use it.
 //
 // UPDATEs that a router sends end at the wire, whatever is in them: they cost no
 // memory and end no session.

@@ -58,7 +58,7 @@ func TestFRRBFD(t *testing.T) {
 		for _, c := range []struct{ peer, source string }{{"10.0.0.1", "10.0.0.2"}, {"fd00::1", "fd00::2"}} {
 			t.Run(c.peer, func(t *testing.T) {
 				s := newServer(t, Options{})
-				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32 via 10.0.0.2")))
+				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32")))
 				must(t, err)
 				eventually(t, "BFD up", func() bool { return bfdUp(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
 				before := s.sessionStatus("tor1")

@@ -53,12 +53,13 @@ func TestFRRChangeOfAnother(t *testing.T) {
 		s := newServer(t, Options{})
 		set := func(x Session) {
 			t.Helper()
-			_, err := s.Set(t.Context(), state(append([]Session{x}, frrDifferent()...), routes("192.0.2.1/32 via 10.0.0.11")))
+			_, err := s.Set(t.Context(), state(append([]Session{x}, frrDifferent()...), routes("192.0.2.1/32")))
 			must(t, err)
 		}
 		set(base)
 		eventually(t, "two sessions, and BFD on one", func() bool {
-			return bfdUp(s) && s.sessionStatus("tor2").State == Established && r.kernel() == "192.0.2.1/32 via 10.0.0.11"
+			const hop = "10.0.0.2" // of the iBGP session over IPv6: its AS path is shorter
+			return bfdUp(s) && s.sessionStatus("tor2").State == Established && r.kernel() == "192.0.2.1/32 via "+hop
 		})
 		seen := frrSeen(r)
 		for neighbor, want := range map[string][]string{
@@ -83,6 +84,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 			"RouterID":        func(x *Session) { x.RouterID = netip.MustParseAddr("10.255.0.20") },
 			"SourceAddress":   func(x *Session) { x.SourceAddress = netip.MustParseAddr("127.0.0.9") },
 			"SourceInterface": func(x *Session) { x.SourceInterface = "lo" },
+			"NextHop":         func(x *Session) { x.NextHop = netip.MustParseAddr("2001:db8::20") },
 			"Device":          func(x *Session) { x.Device = "lo" },
 			"Passive":         func(x *Session) { x.Passive = true },
 			"HoldTime":        func(x *Session) { x.HoldTime = 2 * time.Minute },

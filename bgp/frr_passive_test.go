@@ -93,13 +93,17 @@ func TestFRRPassive(t *testing.T) {
 				if c.change != nil {
 					c.change(&conf)
 				}
-				_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32 via 10.0.0.2")))
+				_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 				must(t, err)
 				if c.reason != "" {
 					eventually(t, c.reason, func() bool { return s.sessionStatus("tor1").LastError == c.reason })
 					return
 				}
-				eventually(t, "route", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.2" })
+				hop := c.source
+				if conf.SourceAddress.Is6() {
+					hop = "10.0.0.2"
+				}
+				eventually(t, "route", func() bool { return r.kernel() == "192.0.2.1/32 via "+hop })
 				says := strings.ReplaceAll(r.vtysh("-c", "show bgp neighbors "+c.source+" json"), " ", "")
 				if !strings.Contains(says, `"portForeign":179`) {
 					t.Errorf("it was not the router that connected:\n%s", says)
@@ -131,7 +135,7 @@ func TestFRRPassivePort(t *testing.T) {
 		passive, other := frrSession("10.0.0.2"), frrSession("fd00::3")
 		passive.Passive = true
 		other.Name, other.PeerAddress = "other", netip.MustParseAddr("fd00::1")
-		_, err = s.Set(t.Context(), state([]Session{other, passive}, routes("192.0.2.1/32 via 10.0.0.2")))
+		_, err = s.Set(t.Context(), state([]Session{other, passive}, routes("192.0.2.1/32")))
 		must(t, err)
 		const want = "this node cannot listen on TCP port 179, as passive wants: another program does; is there another BGP speaker?"
 		eventually(t, want, func() bool { return s.sessionStatus("tor1").LastError == want })

@@ -150,7 +150,7 @@ func TestFRRPasswordIPv6(t *testing.T) {
 		conf := frrSession("fd00::2")
 		conf.PeerAddress, conf.Password = netip.MustParseAddr("fd00::1"), "sesame"
 		s := newServer(t, Options{})
-		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32 via 10.0.0.2")))
+		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 		must(t, err)
 		eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
 		if says := r.vtysh("-c", "show bgp neighbors fd00::2"); !strings.Contains(says, "Peer Authentication Enabled") {

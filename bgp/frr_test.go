@@ -219,8 +219,8 @@ func (r *frr) record(u netlink.RouteUpdate) {
 		return
 	}
 	hop := u.Gw.String()
-	if u.Gw == nil && u.Via != nil {
-		hop = u.Via.String()
+	if via, ok := u.Via.(*netlink.Via); ok && u.Gw == nil {
+		hop = "inet6 " + via.Addr.String() // as ip route says it
 	}
 	r.table[u.Dst.String()] = hop
 	r.events = append(r.events, "add "+u.Dst.String())
@@ -262,7 +262,9 @@ func frrSession(source string) Session {
 const frrWant = "192.0.2.1/32 via 10.0.0.2\n2001:db8::1/128 via fd00::2"
 
 func frrState(session Session, more ...string) State {
-	return state([]Session{session}, routes(append([]string{"192.0.2.1/32", "2001:db8::1/128 via fd00::2"}, more...)...))
+	st := state([]Session{session}, routes(append([]string{"192.0.2.1/32", "2001:db8::1/128"}, more...)...))
+	st.NextHop6 = netip.MustParseAddr("fd00::2")
+	return st
 }
 
 // The story with a real router: both families over one IPv4 session, changes in

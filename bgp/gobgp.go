@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"reflect"
 	"runtime"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -175,19 +176,20 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
-// exportStatements hold back what exportable says no to: GoBGP has put the
-// session's source address in place of a missing next hop by the time it asks.
+// exportStatements hold back what has no next hop on a session: GoBGP has put the
+// session's stand-in in its place by the time it asks.
 func exportStatements() []*api.Statement {
-	reject := func(name string, family *api.Family, nextHops string) *api.Statement {
+	reject := func(name string, family *api.Family, standIn netip.Addr) *api.Statement {
+		nextHops := []string{netip.PrefixFrom(standIn, standIn.BitLen()).String()}
 		return &api.Statement{
 			Name:       name,
-			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: []string{nextHops}},
+			Conditions: &api.Conditions{AfiSafiIn: []*api.Family{family}, NextHopInList: nextHops},
 			Actions:    &api.Actions{RouteAction: api.RouteAction_ROUTE_ACTION_REJECT},
 		}
 	}
 	return []*api.Statement{
-		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), "0.0.0.0/0"),
-		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), "::/0"),
+		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), only4),
+		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), only6),
 	}
 }
 
@@ -261,8 +263,8 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 	return nil
 }
 
-// path translates one route. An unspecified next hop tells GoBGP to put in the
-// source address of each session.
+// path translates one route. An unspecified next hop tells GoBGP to put in our end
+// of each session, and each wire what that stands for.
 func path(r Route) (*apiutil.Path, error) {
 	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
 	if err != nil {
@@ -273,15 +275,11 @@ func path(r Route) (*apiutil.Path, error) {
 		Nlri:   nlri,
 		Attrs:  []packet.PathAttributeInterface{packet.NewPathAttributeOrigin(packet.BGP_ORIGIN_ATTR_TYPE_IGP)},
 	}
-	hop := r.NextHop
-	if !hop.IsValid() {
-		hop = unspecified(r.Prefix.Addr())
-	}
 	var attr packet.PathAttributeInterface
 	if p.Family == packet.RF_IPv4_UC {
-		attr, err = packet.NewPathAttributeNextHop(hop)
+		attr, err = packet.NewPathAttributeNextHop(netip.IPv4Unspecified())
 	} else {
-		attr, err = packet.NewPathAttributeMpReachNLRI(p.Family, []packet.PathNLRI{{NLRI: nlri}}, hop.WithZone(""))
+		attr, err = packet.NewPathAttributeMpReachNLRI(p.Family, []packet.PathNLRI{{NLRI: nlri}}, netip.IPv6Unspecified())
 	}
 	p.Attrs = append(p.Attrs, attr)
 	return p, err
@@ -294,17 +292,10 @@ func familyOf(a netip.Addr) packet.Family {
 	return packet.RF_IPv6_UC
 }
 
-func unspecified(a netip.Addr) netip.Addr {
-	if a.Is4() {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
-}
-
 // A neighbor is what GoBGP must know to speak on one connection.
 type neighbor struct {
 	conf          Session
-	remote, local netip.Addr // of the connection
+	remote, local netip.Addr // of the connection, as the wire says
 	restarting    bool       // RFC 4724: we restarted, and kept forwarding
 }
 
@@ -421,6 +412,11 @@ type open struct {
 	holdTime        time.Duration
 	ipv4, ipv6      bool // the families it takes part in
 	gracefulRestart bool
+	extendedHop     bool // takes IPv4 routes with IPv6 next hops (RFC 8950)
+}
+
+func isIPv4OverIPv6(t *packet.CapExtendedNexthopTuple) bool {
+	return t.NLRIAFI == packet.AFI_IP && t.NLRISAFI == packet.SAFI_UNICAST && t.NexthopAFI == packet.AFI_IP6
 }
 
 func parseOpen(body []byte) (open, error) {
@@ -441,6 +437,8 @@ func parseOpen(body []byte) (open, error) {
 				o.asn = c.CapValue
 			case *packet.CapGracefulRestart:
 				o.gracefulRestart = true
+			case *packet.CapExtendedNexthop:
+				o.extendedHop = o.extendedHop || slices.ContainsFunc(c.Tuples, isIPv4OverIPv6)
 			case *packet.CapMultiProtocol:
 				multiprotocol = true
 				o.ipv4 = o.ipv4 || c.CapValue == packet.RF_IPv4_UC

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -14,7 +15,9 @@ func TestMetrics(t *testing.T) {
 	s := newServer(t, Options{Registerer: reg})
 	dead := r.session("dead")
 	dead.PeerAddress = dead.PeerAddress.Next().Next()
-	_, err := s.Set(t.Context(), state([]Session{dead, r.session("tor1")}, routes("192.0.2.1/32", "2001:db8::1/128")))
+	alone := state([]Session{dead, r.session("tor1")}, routes("192.0.2.1/32", "2001:db8::1/128"))
+	alone.NextHop6 = netip.Addr{}
+	_, err := s.Set(t.Context(), alone)
 	must(t, err)
 	eventually(t, "route", func() bool { return r.adjIn() != "" })
 	// The router has the route as soon as it is sent; that its own session is up

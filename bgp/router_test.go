@@ -252,18 +252,15 @@ func routes(prefixes ...string) []Route {
 	rs := make([]Route, len(prefixes))
 	for i, p := range prefixes {
 		p, peers, _ := strings.Cut(p, " to ")
-		prefix, hop, _ := strings.Cut(p, " via ")
 		if peers != "" {
 			rs[i].Peers = PeersOf(strings.Split(peers, "+")...)
 		}
-		rs[i].Prefix = netip.MustParsePrefix(prefix)
-		if hop != "" {
-			rs[i].NextHop = netip.MustParseAddr(hop)
-		}
+		rs[i].Prefix = netip.MustParsePrefix(p)
 	}
 	return rs
 }
 
 func state(sessions []Session, routes []Route) State {
-	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions, Routes: routes}
+	return State{ASN: 65010, RouterID: netip.MustParseAddr("10.255.0.10"), Sessions: sessions, Routes: routes,
+		NextHop4: netip.MustParseAddr("10.0.0.2"), NextHop6: netip.MustParseAddr("2001:db8::a")}
 }

@@ -144,7 +144,7 @@ func (s *session) attempt(ctx context.Context) string {
 	w = newWire(conn, s.conf, s.gate, func() { s.heard(w) })
 	s.enter(Active, w)
 	remote, handedOver, reason := addrOf(conn.RemoteAddr()), false, ""
-	if err := s.engine.addNeighbor(ctx, s.neighbor(conn)); err != nil {
+	if err := s.engine.addNeighbor(ctx, s.neighbor(w)); err != nil {
 		reason = fmt.Sprintf("GoBGP refuses the session: %v", err)
 	} else {
 		handedOver, reason = s.speak(ctx, w, remote)
@@ -166,11 +166,11 @@ func (s *session) connect(ctx context.Context) (*net.TCPConn, error) {
 	return dial(ctx, s.conf)
 }
 
-func (s *session) neighbor(conn net.Conn) neighbor {
+func (s *session) neighbor(w *wire) neighbor {
 	return neighbor{
 		conf:       s.conf,
-		remote:     addrOf(conn.RemoteAddr()),
-		local:      addrOf(conn.LocalAddr()),
+		remote:     addrOf(w.RemoteAddr()),
+		local:      addrOf(w.LocalAddr()),
 		restarting: time.Now().Before(s.restartUntil),
 	}
 }
@@ -255,7 +255,7 @@ func (s *session) enter(state SessionState, w *wire) {
 	s.mu.Lock()
 	s.facts.state, s.facts.wire = state, w
 	if w != nil {
-		s.facts.local = addrOf(w.LocalAddr())
+		s.facts.local = w.local()
 	}
 	s.mu.Unlock()
 }
@@ -276,7 +276,7 @@ func (s *session) up(w *wire) {
 // address that it knows us by. It goes on when the connection ends: so it is there
 // for the next one, and nothing of the former one can end that.
 func (s *session) detect(w *wire) {
-	local := addrOf(w.LocalAddr())
+	local := w.local()
 	if !s.conf.BFD.enabled() || s.detector != nil && s.detector.local == local {
 		return
 	}

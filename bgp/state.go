@@ -16,6 +16,10 @@ type State struct {
 	Sessions []Session  // sorted by Name
 	Routes   []Route    // sorted by Prefix
 
+	// NextHop4 and NextHop6 are this node's addresses, of each family, for routers
+	// that are reached over the other one; invalid: none.
+	NextHop4, NextHop6 netip.Addr
+
 	// Shutdown says that the routes are about to go (RFC 8326): they carry the
 	// community GRACEFUL_SHUTDOWN, and to iBGP routers the least preference, so that
 	// routers take other paths while these still work.
@@ -35,6 +39,10 @@ type Session struct {
 	// SourceInterface has our address, in the place of SourceAddress: the one in
 	// the router's network if there is one, else the interface's first.
 	SourceInterface string
+	// NextHop is where this router shall send what is for addresses of the other
+	// family than its own; invalid: the State's. For its own family it is our end of
+	// the connection: on a node with several networks, that is what it can reach.
+	NextHop netip.Addr
 
 	// Device is the interface or the VRF that the session is in; empty: as the node's
 	// routes say.
@@ -68,10 +76,6 @@ type Session struct {
 // A Route is a prefix that this node announces as its own.
 type Route struct {
 	Prefix netip.Prefix
-	// NextHop is where routers shall send the traffic; invalid: the session's
-	// own source address. It matters for routes of the other address family
-	// than the session's.
-	NextHop netip.Addr
 	// Peers are the sessions whose routers are told.
 	Peers Peers
 	// Attributes are what each of them is told besides.
@@ -108,14 +112,16 @@ func (s Session) peerAS() string {
 // same on the wire.
 func (s Session) resolved(st State) Session {
 	s.LocalASN, s.RouterID = s.localASN(st), cmp.Or(s.RouterID, st.RouterID)
+	if s.PeerAddress.Is4() {
+		s.NextHop = cmp.Or(s.NextHop, st.NextHop6)
+	} else {
+		s.NextHop = cmp.Or(s.NextHop, st.NextHop4)
+	}
 	return s
 }
 
 func (r Route) String() string {
 	text := r.Prefix.String()
-	if r.NextHop.IsValid() {
-		text += " next hop " + r.NextHop.String()
-	}
 	if r.Attributes.differ() {
 		return text + " " + r.Attributes.String()
 	}

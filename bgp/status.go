@@ -133,7 +133,7 @@ func (s *session) status(routes []Route) SessionStatus {
 	if f.wire != nil {
 		router = st.addWire(s.conf, f.wire.seen())
 	}
-	st.addRoutes(routes, s.conf.PeerAddress.Is4(), router)
+	st.addRoutes(routes, s.conf, router)
 	return st
 }
 
@@ -157,12 +157,12 @@ func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 }
 
 // addRoutes says what this router is told and what it is not.
-func (st *SessionStatus) addRoutes(routes []Route, session4 bool, router *open) {
+func (st *SessionStatus) addRoutes(routes []Route, conf Session, router *open) {
 	for _, r := range routes {
 		if !r.Peers.Has(st.Name) {
 			continue
 		}
-		if reason := omission(r, session4, router); reason != "" {
+		if reason := omission(r, conf, router); reason != "" {
 			st.LeftOut++
 			if len(st.Omissions) < maxListed {
 				st.Omissions = append(st.Omissions, Omission{r.Prefix, reason})
@@ -181,13 +181,17 @@ func (st *SessionStatus) addRoutes(routes []Route, session4 bool, router *open) 
 
 // omission says why a router is not told r, or nothing. It is what GoBGP's
 // export does with exportStatements and the families of both OPENs.
-func omission(r Route, session4 bool, router *open) string {
+func omission(r Route, conf Session, router *open) string {
 	is4 := r.Prefix.Addr().Is4()
 	switch {
-	case !exportable(r, session4):
-		return fmt.Sprintf("no next hop: the session's own address is %s and cannot be one for %s", ipVersion(session4), ipVersion(is4))
-	case router != nil && is4 && !router.ipv4, router != nil && !is4 && !router.ipv6:
+	case !conf.carries(is4):
+		return "no next hop: the session is over IPv4, and no IPv6 address of this node is known"
+	case router == nil:
+		return ""
+	case is4 && !router.ipv4, !is4 && !router.ipv6:
 		return fmt.Sprintf("the router does not take %s routes on this session", ipVersion(is4))
+	case is4 && !conf.PeerAddress.Is4() && !router.extendedHop && !conf.NextHop.IsValid():
+		return "no next hop: the router takes no IPv6 next hops for IPv4 (RFC 8950), and no IPv4 address of this node is known"
 	}
 	return ""
 }

@@ -41,9 +41,9 @@ const (
 )
 
 // A wire is a connection to a router on which GoBGP speaks, and which reads
-// along. Of what passes it changes two things: the router ID in our OPEN, and the
-// router's UPDATEs, which GoBGP must not see (framer). It turns away a router that
-// GoBGP would take by mistake.
+// along. Of what passes it changes the router ID in our OPEN, the next hops in our
+// UPDATEs (hop.go), and the router's UPDATEs, which GoBGP must not see (framer). It
+// turns away a router that GoBGP would take by mistake.
 type wire struct {
 	*net.TCPConn
 	conf Session
@@ -213,7 +213,7 @@ func (w *wire) release() {
 // be written to is of no use any more; but GoBGP forgets it without closing it when
 // that one is its OPEN, as when a router that starts resets what it accepted.
 func (w *wire) Write(p []byte) (int, error) {
-	n, err := w.TCPConn.Write(w.identified(p))
+	n, err := w.TCPConn.Write(w.ours(p))
 	if err != nil {
 		w.note(func(f *wireFacts) { f.writeErr = err })
 		_ = w.Close()
@@ -231,11 +231,23 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// identified is a message of GoBGP's with the session's router ID in it, if it is
-// an OPEN.
+// ours is a message of GoBGP's with what is the session's own in it.
+func (w *wire) ours(p []byte) []byte {
+	switch {
+	case len(p) < headerLen:
+	case p[headerLen-1] == msgOpen:
+		return w.identified(p)
+	case p[headerLen-1] == msgUpdate:
+		p = slices.Clone(p)
+		w.hops().write(p[headerLen:])
+	}
+	return p
+}
+
+// identified is an OPEN with the session's router ID.
 func (w *wire) identified(p []byte) []byte {
 	const at = headerLen + 5 // after version, AS number and hold time
-	if len(p) < at+4 || p[headerLen-1] != msgOpen || !w.conf.RouterID.Is4() {
+	if len(p) < at+4 || !w.conf.RouterID.Is4() {
 		return p
 	}
 	id := w.conf.RouterID.As4()

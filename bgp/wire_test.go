@@ -38,7 +38,7 @@ func TestFramer(t *testing.T) {
 	for _, m := range [][]byte{
 		open,
 		serialize(t, packet.NewBGPKeepAliveMessage()),
-		serialize(t, update(t, routes("192.0.2.1/32 via 192.0.2.254")[0])),
+		serialize(t, update(t, routes("192.0.2.1/32")[0])),
 		serialize(t, packet.NewBGPNotificationMessage(6, 2, []byte("\x02hi"))),
 		serialize(t, packet.NewBGPKeepAliveMessage()),
 	} {
@@ -70,7 +70,7 @@ func TestFramer(t *testing.T) {
 // after the first KEEPALIVE and is not End-of-RIB.
 func TestStrain(t *testing.T) {
 	open, alive := serialize(t, openMessage(65001)), serialize(t, packet.NewBGPKeepAliveMessage())
-	route4, route6 := serialize(t, update(t, routes("192.0.2.1/32 via 192.0.2.254")[0])), serialize(t, update(t, routes("2001:db8::1/128 via 2001:db8::a")[0]))
+	route4, route6 := serialize(t, update(t, routes("192.0.2.1/32")[0])), serialize(t, update(t, routes("2001:db8::1/128")[0]))
 	end4, end6 := serialize(t, packet.NewEndOfRib(packet.RF_IPv4_UC)), serialize(t, packet.NewEndOfRib(packet.RF_IPv6_UC))
 	rubbish := slices.Concat(route4[:headerLen], bytes.Repeat([]byte{0xee}, len(route4)-headerLen))
 	short := slices.Concat(marker, []byte{0, headerLen, msgUpdate})
@@ -145,8 +145,8 @@ func TestEndOfRIB(t *testing.T) {
 		{"IPv4", packet.NewEndOfRib(packet.RF_IPv4_UC), ipv4Unicast, true},
 		{"IPv6", packet.NewEndOfRib(packet.RF_IPv6_UC), ipv6Unicast, true},
 		{"VPNv4", packet.NewEndOfRib(packet.RF_IPv4_VPN), 0, false},
-		{"IPv4 route", update(t, routes("192.0.2.1/32 via 192.0.2.254")[0]), 0, false},
-		{"IPv6 route", update(t, routes("2001:db8::1/128 via 2001:db8::a")[0]), 0, false},
+		{"IPv4 route", update(t, routes("192.0.2.1/32")[0]), 0, false},
+		{"IPv6 route", update(t, routes("2001:db8::1/128")[0]), 0, false},
 	} {
 		got, ok := endOfRIB(serialize(t, c.msg)[headerLen:])
 		if got != c.want || ok != c.ok {

@@ -149,13 +149,11 @@ func (v *view) peers(a *cluster.Advertisement) bgp.Peers {
 	return bgp.PeersOf(names...)
 }
 
-// narrowed fills in the next hop, which depends on whom the route is for; that
-// all routers are named is nothing special.
+// narrowed is r, of which it is nothing special that all routers are named.
 func (v *view) narrowed(r bgp.Route) bgp.Route {
 	if !slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return !r.Peers.Has(s.Name) }) {
 		r.Peers = ""
 	}
-	r.NextHop = v.nextHop(r.Prefix.Addr(), r.Peers)
 	return r
 }
 

@@ -114,7 +114,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	d.index(snap)
 	next := &Desired{
 		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
-		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, Sessions: v.sessions, Shutdown: v.planned},
+		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
 		snap:  snap,
 		view:  v,
 	}

@@ -116,7 +116,7 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 		}
 		v.sessions = append(v.sessions, session(p))
 	}
-	v.told = [2]string{v.tell(netip.Addr.Is4, ""), v.tell(netip.Addr.Is6, "")}
+	v.told = [2]string{v.tell(true, ""), v.tell(false, "")}
 	v.routerID = routerID(v.node, v.next4)
 }
 
@@ -176,34 +176,22 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 	}
 }
 
-// nextHop is where routers shall send traffic for addr when no session of peers is
-// of its own address family. Where there is one, its source address serves: on a node
-// with several networks that is the one the router can reach.
-func (v *view) nextHop(addr netip.Addr, peers bgp.Peers) netip.Addr {
-	if slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return s.PeerAddress.Is4() == addr.Is4() && peers.Has(s.Name) }) {
-		return netip.Addr{}
-	}
-	if addr.Is4() {
-		return v.next4
-	}
-	return v.next6
-}
-
-// tell names the routers of peers that are told addresses of a family: those with
-// a session of their own for it, else all.
-func (v *view) tell(is func(netip.Addr) bool, peers bgp.Peers) string {
-	var own, all []string
+// tell names the routers of peers that are told addresses of a family. One that is
+// reached over IPv4 is told IPv6 addresses if this node has one to name as the next
+// hop; one over IPv6 may take its IPv6 address for IPv4 as well (RFC 8950).
+func (v *view) tell(is4 bool, peers bgp.Peers) string {
+	var told, all []string
 	for _, s := range v.sessions {
 		if !peers.Has(s.Name) {
 			continue
 		}
 		all = append(all, s.Name)
-		if is(s.PeerAddress) {
-			own = append(own, s.Name)
+		if is4 || !s.PeerAddress.Is4() || v.next6.IsValid() {
+			told = append(told, s.Name)
 		}
 	}
-	if len(own) > 0 {
-		return enumerate(own)
+	if len(told) > 0 {
+		return enumerate(told)
 	}
 	return enumerate(all)
 }
@@ -212,10 +200,8 @@ func (v *view) tell(is func(netip.Addr) bool, peers bgp.Peers) string {
 func (v *view) toldOf(r bgp.Route) string {
 	is4 := r.Prefix.Addr().Is4()
 	switch {
-	case r.Peers != "" && is4:
-		return v.tell(netip.Addr.Is4, r.Peers)
 	case r.Peers != "":
-		return v.tell(netip.Addr.Is6, r.Peers)
+		return v.tell(is4, r.Peers)
 	case is4:
 		return v.told[0]
 	default:

@@ -141,13 +141,17 @@ func (n *NS) awaitLocal(ip net.IP) {
 	}
 }
 
-// Route adds a route to prefix, by the gateway via if it is not empty, else
-// directly on the interface dev.
+// Route adds a route to prefix, by the gateway via if it is not empty, which for
+// IPv4 may be an IPv6 one, else directly on the interface dev.
 func (n *NS) Route(prefix, via, dev string) {
 	n.tb.Helper()
-	r := &netlink.Route{Dst: ipNet(netip.MustParsePrefix(prefix).Masked())}
+	dst := netip.MustParsePrefix(prefix).Masked()
+	r := &netlink.Route{Dst: ipNet(dst)}
 	if via != "" {
-		r.Gw = net.IP(netip.MustParseAddr(via).AsSlice())
+		gateway := netip.MustParseAddr(via)
+		if r.Gw = gateway.AsSlice(); gateway.Is4() != dst.Addr().Is4() {
+			r.Gw, r.Via = nil, &netlink.Via{AddrFamily: netlink.FAMILY_V6, Addr: gateway.AsSlice()}
+		}
 	}
 	if dev != "" {
 		r.LinkIndex = n.iface(dev).Attrs().Index

@@ -1,0 +1,126 @@
+package bgp
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+)
+
+// GoBGP takes one address, our end of the connection, for the next hop of all
+// routes of a session. It gets one that stands for the next hops that there are,
+// and the wire writes these in its place. The stand-in's family decides how GoBGP
+// tells IPv4 routes: over IPv6 in the form of RFC 8950. What has no next hop is held
+// back by GoBGP's policy, which knows the last two. No router sees any of them. (GoBGP
+// itself refuses next hops on loopback, but from whom it speaks to on loopback.)
+var (
+	both4 = netip.MustParseAddr("127.255.255.2") // a next hop for each family
+	both6 = netip.MustParseAddr("100::2")        // IPv4's is an IPv6 address
+	only4 = netip.MustParseAddr("127.255.255.3") // none for IPv6
+	only6 = netip.MustParseAddr("100::3")        // none for IPv4
+)
+
+// hops are the next hops of a session, invalid where it has none.
+type hops struct {
+	ipv4 netip.Addr // an IPv6 address where the router takes one (RFC 8950)
+	ipv6 netip.Addr
+}
+
+// carries tells whether the router can be told routes of a family, as far as that
+// is known before it has said whether it takes IPv6 next hops for IPv4.
+func (s Session) carries(is4 bool) bool {
+	return is4 || !s.PeerAddress.Is4() || s.NextHop.IsValid()
+}
+
+// hopsOf are those of a connection with our address local. Where there is a choice
+// it is that address: the router has shown that it can reach it.
+func hopsOf(conf Session, local netip.Addr, router *open) hops {
+	local = local.WithZone("")
+	switch {
+	case local.Is4():
+		return hops{ipv4: local, ipv6: conf.NextHop}
+	case router != nil && router.extendedHop:
+		return hops{ipv4: local, ipv6: local}
+	default:
+		return hops{ipv4: conf.NextHop, ipv6: local}
+	}
+}
+
+func (h hops) standIn() netip.Addr {
+	switch {
+	case !h.ipv4.IsValid():
+		return only6
+	case h.ipv4.Is6():
+		return both6
+	case !h.ipv6.IsValid():
+		return only4
+	default:
+		return both4
+	}
+}
+
+// of is the next hop of a prefix.
+func (h hops) of(p netip.Prefix) netip.Addr {
+	if p.Addr().Is4() {
+		return h.ipv4
+	}
+	return h.ipv6
+}
+
+func (w *wire) hops() hops { return hopsOf(w.conf, w.local(), w.seen().open) }
+
+// local is our end of the connection.
+func (w *wire) local() netip.Addr { return addrOf(w.TCPConn.LocalAddr()) }
+
+// LocalAddr is for GoBGP, which asks when the session becomes established: the
+// router's OPEN has been seen by then.
+func (w *wire) LocalAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().standIn(), 0))
+}
+
+// write puts the next hops into the body of an UPDATE of GoBGP's (RFC 4271 §4.3,
+// RFC 4760 §3).
+func (h hops) write(update []byte) {
+	const nextHop, mpReach = 3, 14
+	for kind, value := range attributesOf(update) {
+		switch {
+		case kind == nextHop && len(value) == 4 && h.ipv4.Is4():
+			copy(value, h.ipv4.AsSlice())
+		case kind == mpReach && len(value) >= 4+16 && value[3] == 16:
+			hop := h.ipv6
+			if binary.BigEndian.Uint16(value) == 1 { // AFI of IPv4
+				hop = h.ipv4
+			}
+			if hop.Is6() {
+				copy(value[4:], hop.AsSlice())
+			}
+		}
+	}
+}
+
+// attributesOf are the path attributes in the body of an UPDATE, by their types.
+func attributesOf(update []byte) func(yield func(kind byte, value []byte) bool) {
+	return func(yield func(kind byte, value []byte) bool) {
+		_, rest := counted(update) // the withdrawn routes
+		attrs, _ := counted(rest)
+		for len(attrs) >= 3 {
+			const extendedLength = 0x10
+			kind, from, n := attrs[1], 3, int(attrs[2])
+			if attrs[0]&extendedLength != 0 && len(attrs) >= 4 {
+				from, n = 4, int(binary.BigEndian.Uint16(attrs[2:]))
+			}
+			if len(attrs) < from+n || !yield(kind, attrs[from:from+n]) {
+				return
+			}
+			attrs = attrs[from+n:]
+		}
+	}
+}
+
+// counted parts b into as many bytes as its first two say, and the rest.
+func counted(b []byte) (some, rest []byte) {
+	if len(b) < 2 || len(b) < 2+int(binary.BigEndian.Uint16(b)) {
+		return nil, nil
+	}
+	n := 2 + int(binary.BigEndian.Uint16(b))
+	return b[2:n], b[n:]
+}
