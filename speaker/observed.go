@@ -123,7 +123,7 @@ func (s *speaker) status() Status {
 	if n := p.desired.view.self; n != nil {
 		st.NodeUID = n.UID
 	}
-	st.Problems = p.desired.snap.Problems
+	st.Problems = append(slices.Clip(p.desired.snap.Problems), p.desired.view.problems()...)
 	for _, r := range p.desired.snap.Refusals {
 		st.Waiting = append(st.Waiting, reasonStatus(r))
 	}

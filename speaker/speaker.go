@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -72,6 +73,7 @@ type speaker struct {
 	diary   *diary
 	herald  *herald
 	metrics *metrics
+	gateway *gatewayWatch
 
 	started time.Time
 	adopted []netip.Addr
@@ -114,6 +116,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	}
 	defer s.proxy.Close()
 	defer s.health.Close()
+	defer s.gateway.close()
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
@@ -136,6 +139,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
 	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
 	s.decider = NewDecider(o.Config)
+	s.gateway = newGatewayWatch(o.Log)
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
 	var known told
@@ -177,6 +181,7 @@ func (s *speaker) loop(ctx context.Context) {
 			return
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
+		case <-s.gateway.changed:
 		case <-s.proxy.Disturbed():
 			trusted = false
 		case <-timer.C:
@@ -202,7 +207,11 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 		s.full = began.Add(fullInterval)
 	}
 	s.settle()
-	d := s.decider.Decide(s.source.Snapshot())
+	snap := s.source.Snapshot()
+	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
+		s.decider.config.Gateways = s.gateway.now()
+	}
+	d := s.decider.Decide(snap)
 	if s.reshape != nil {
 		d = s.reshape(d)
 	}

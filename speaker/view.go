@@ -28,6 +28,9 @@ type Config struct {
 	// SNAT is how sources are replaced.
 	SNAT proxy.SNAT
 
+	// Gateways are this node's default gateways, which may change.
+	Gateways Gateways
+
 	// HealthChecks says of which Services the healthCheckNodePort is answered here.
 	HealthChecks HealthChecks
 }
@@ -54,8 +57,10 @@ type view struct {
 	asn      uint32
 	routerID netip.Addr
 	sessions []bgp.Session
-	unsigned []string  // peers that wait for their password
-	told     [2]string // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
+	unsigned []string        // peers that wait for their password
+	lost     []*cluster.Peer // whose router is a default gateway that is not known
+	gateways Gateways        // what the config said
+	told     [2]string       // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	others []other // networks that no aggregate may contain
 
@@ -79,12 +84,12 @@ type view struct {
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == node(snap, c.Node) && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements)
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {
-	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements}
+	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, gateways: c.Gateways}
 	v.owned = owned(snap.Pools)
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {
@@ -93,8 +98,9 @@ func look(c Config, snap *cluster.Snapshot) *view {
 			v.clients.CIDRs = merge(append(slices.Clone(v.clients.CIDRs), v.self.PodCIDRs...))
 		}
 	}
-	v.lookAtPeers(snap.Peers)
-	v.lookAtOthers(snap.Peers)
+	peers := v.resolve(snap.Peers)
+	v.lookAtPeers(peers)
+	v.lookAtOthers(peers)
 	v.refusal, v.refusalMessage = v.refuse(len(snap.Peers))
 	v.planned = v.refusal == cluster.NodeLeaving || v.refusal == cluster.NodeExcluded
 	return v
@@ -110,6 +116,10 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 		if v.asn == 0 {
 			v.asn = p.MyASN
 		}
+		if p.DefaultGateway != "" && !p.Address.IsValid() {
+			v.lost = append(v.lost, p)
+			continue
+		}
 		if p.Secret != "" && p.Password == "" {
 			v.unsigned = append(v.unsigned, p.Name)
 			continue
@@ -118,6 +128,28 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 	}
 	v.told = [2]string{v.tell(true, ""), v.tell(false, "")}
 	v.routerID = routerID(v.node, v.next4)
+}
+
+// resolve puts the address of the default gateway in where that is the router.
+func (v *view) resolve(peers []*cluster.Peer) []*cluster.Peer {
+	resolved := slices.Clone(peers)
+	for i, p := range peers {
+		if p.DefaultGateway != "" {
+			with := *p
+			with.Address = v.gateways.of(p.DefaultGateway)
+			resolved[i] = &with
+		}
+	}
+	return resolved
+}
+
+// problems are those that an object has on this node.
+func (v *view) problems() (all []cluster.Problem) {
+	for _, p := range v.lost {
+		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
+			Message: fmt.Sprintf("node %s is not known to have such a gateway; give it a default route, or name the router by peerAddress", v.node)})
+	}
+	return all
 }
 
 // routerID is the node's IPv4 address. On a node without one it is made from
@@ -167,6 +199,8 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 		return cluster.NodeUnavailable, fmt.Sprintf("node %s is not Ready", n.Name)
 	case peers == 0:
 		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
+	case len(v.sessions) == 0 && len(v.lost) > 0:
+		return cluster.NoPeer, "there is no router yet: " + v.problems()[0].String()
 	case len(v.sessions) == 0 && len(v.unsigned) > 0:
 		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", enumerate(v.unsigned))
 	case len(v.sessions) == 0:

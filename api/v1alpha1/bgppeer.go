@@ -1,6 +1,9 @@
 package v1alpha1
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // BGPPeerSpec is the configuration of a router. Times are written as 90s, 3m or
 // 1m30s, in whole seconds, because that is what BGP counts in.
@@ -9,17 +12,28 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // +kubebuilder:validation:XValidation:rule="self.peerASN != 'internal' || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultihopTTL)",message="ttlSecurityHops says itself how far away the router may be: remove it or ebgpMultihopTTL",fieldPath=".ttlSecurityHops"
 // +kubebuilder:validation:XValidation:rule="!has(self.bfd) || (!has(self.ebgpMultihopTTL) || self.ebgpMultihopTTL == 1) && (!has(self.ttlSecurityHops) || self.ttlSecurityHops == 1)",message="bfd is for a router that is directly connected (RFC 5881): remove it, or the number of hops",fieldPath=".bfd"
+// +kubebuilder:validation:XValidation:rule="has(self.peerAddress) != has(self.defaultGateway)",message="name the router by either peerAddress or defaultGateway"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.defaultGateway) || !isIP(self.sourceAddress) || ip(self.sourceAddress).family() == (self.defaultGateway == 'IPv4' ? 4 : 6)",message="sourceAddress must be of defaultGateway's address family",fieldPath=".sourceAddress"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || duration(self.keepaliveTime) < (has(self.holdTime) ? duration(self.holdTime) : duration('90s'))",message="keepaliveTime must be less than holdTime (90s when unset); a third of it is usual",fieldPath=".keepaliveTime"
-// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
 type BGPPeerSpec struct {
 	// PeerAddress is the router's address. A link-local IPv6 address needs the
 	// interface, as in fe80::1%eth0.
 	//
-	// +required
+	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.contains('%') ? self.split('%').size() == 2 && self.split('%')[1] != \"\" && isIP(self.split('%')[0]) && ip(self.split('%')[0]).family() == 6 && ip(self.split('%')[0]).isLinkLocalUnicast() : isIP(self) && !(ip(self).family() == 6 && ip(self).isLinkLocalUnicast())",message="must be an address such as 192.0.2.1; a link-local IPv6 address, and no other, needs its interface, as in fe80::1%eth0"
-	PeerAddress string `json:"peerAddress"`
+	PeerAddress string `json:"peerAddress,omitempty"`
+
+	// DefaultGateway, in the place of peerAddress, is an address family: the router
+	// is the node's default gateway of it, whatever its address is, and the session
+	// follows when another router becomes that. So one object serves racks with
+	// routers of their own.
+	//
+	// +optional
+	// +kubebuilder:validation:Enum=IPv4;IPv6
+	DefaultGateway corev1.IPFamily `json:"defaultGateway,omitempty"`
 
 	// PeerPort is the router's TCP port.
 	//

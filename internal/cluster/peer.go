@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -29,7 +30,6 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	peer := &Peer{
 		Name:            o.Name,
 		UID:             o.UID,
-		Address:         parsePeerAddress(s.PeerAddress, &p),
 		Port:            bgpPort,
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
@@ -38,6 +38,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		GracefulRestart: true,
 		RestartTime:     defaultRestartTime,
 	}
+	parseRouter(s, peer, &p)
 	if s.PeerPort != 0 {
 		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
 	}
@@ -73,12 +74,27 @@ func orHold(d time.Duration) time.Duration {
 	return d
 }
 
+// parseRouter reads where the router is.
+func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+	const field = "spec.defaultGateway"
+	switch family := s.DefaultGateway; {
+	case family == "":
+		peer.Address = parsePeerAddress(s.PeerAddress, p)
+	case family != corev1.IPv4Protocol && family != corev1.IPv6Protocol:
+		p.add(field, string(family), "must be IPv4 or IPv6")
+	case s.PeerAddress != "":
+		p.add(field, string(family), "excludes peerAddress; remove one of them")
+	default:
+		peer.DefaultGateway = family
+	}
+}
+
 // parsePeerAddress insists on a zone where one is needed, and only there: a
 // link-local address says nothing without its interface.
 func parsePeerAddress(s string, p *problems) netip.Addr {
 	const field = "spec.peerAddress"
 	if s == "" {
-		p.add(field, "", "missing; name the router's address, such as 192.0.2.1")
+		p.add(field, "", "missing; name the router's address, such as 192.0.2.1, or set defaultGateway")
 		return netip.Addr{}
 	}
 	a, err := netip.ParseAddr(s)
@@ -184,6 +200,8 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 			p.add("spec.sourceAddress", s.SourceAddress, "is no address, and no name of an interface, which has at most 15 characters; write one such as 192.0.2.7 or eth0")
 		case peer.Address.IsValid() && a.BitLen() != peer.Address.BitLen():
 			p.add("spec.sourceAddress", s.SourceAddress, "must be of the address family of peerAddress")
+		case peer.DefaultGateway != "" && a.Is4() != (peer.DefaultGateway == corev1.IPv4Protocol):
+			p.add("spec.sourceAddress", s.SourceAddress, "must be of the address family of defaultGateway")
 		}
 		peer.SourceAddress = a
 	}

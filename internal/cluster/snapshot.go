@@ -251,15 +251,17 @@ func PoolOf(pools []*Pool, addr netip.Addr) string {
 
 // A Peer is a BGP router to announce to, from the nodes that it selects.
 type Peer struct {
-	Name          string
-	UID           types.UID  // empty when the object did not come from an API server
-	Address       netip.Addr // with a zone when link-local
-	Port          uint16
-	PeerASN       uint32 // 0 when External
-	External      bool   // any AS number but LocalASN is right
-	MyASN         uint32
-	LocalASN      uint32     // MyASN, unless the router knows us by another
-	SourceAddress netip.Addr // invalid when the kernel chooses, or SourceInterface has it
+	Name    string
+	UID     types.UID  // empty when the object did not come from an API server
+	Address netip.Addr // with a zone when link-local; invalid with DefaultGateway
+	Port    uint16
+	// DefaultGateway is empty when the router is not the node's own.
+	DefaultGateway corev1.IPFamily
+	PeerASN        uint32 // 0 when External
+	External       bool   // any AS number but LocalASN is right
+	MyASN          uint32
+	LocalASN       uint32     // MyASN, unless the router knows us by another
+	SourceAddress  netip.Addr // invalid when the kernel chooses, or SourceInterface has it
 	// SourceInterface is the name of the interface whose address is our end.
 	SourceInterface string
 	Device          string     // that the session is bound to; empty: none
