@@ -85,21 +85,39 @@ func (f *fabric) state() State {
 	return state(sessions, routes("192.0.2.1/32"))
 }
 
-// hops are the next hops of a route in a router's kernel, sorted.
 func (r *frr) hops(prefix string) string {
 	r.t.Helper()
+	return kernelOf{r.t, r.ns}.hops(prefix)
+}
+
+// A kernelOf is the routing table of a router, of either family.
+type kernelOf struct {
+	t  *testing.T
+	ns *nstest.NS
+}
+
+// hops are the next hops of a route, sorted; empty if there is none.
+func (k kernelOf) hops(prefix string) string {
+	k.t.Helper()
 	var hops []string
-	r.ns.Do(func() {
-		_, dst, err := net.ParseCIDR(prefix)
-		must(r.t, err)
-		found, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
-		must(r.t, err)
+	add := func(gw net.IP) {
+		if gw != nil {
+			hops = append(hops, gw.String())
+		}
+	}
+	k.ns.Do(func() {
+		ip, dst, err := net.ParseCIDR(prefix)
+		must(k.t, err)
+		family := netlink.FAMILY_V4
+		if ip.To4() == nil {
+			family = netlink.FAMILY_V6
+		}
+		found, err := netlink.RouteListFiltered(family, &netlink.Route{Dst: dst}, netlink.RT_FILTER_DST)
+		must(k.t, err)
 		for _, route := range found {
-			if route.Gw != nil {
-				hops = append(hops, route.Gw.String())
-			}
+			add(route.Gw)
 			for _, h := range route.MultiPath {
-				hops = append(hops, h.Gw.String())
+				add(h.Gw)
 			}
 		}
 	})
