@@ -10,6 +10,11 @@ SHELL := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE ?= bin/fanfare-image.tar
 
+# GoBGP brings along gRPC, and that its pages for traces, which nobody can open here.
+# They are templates, which find methods by name: with them the linker has to keep all
+# exported methods of all types, 6 MB in the memory of every node.
+TAGS := grpcnotrace
+
 # KEEP=1 leaves the laboratory up after `make lab`.
 KEEP ?=
 
@@ -51,12 +56,12 @@ generate: ## write generated code and manifests anew
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
+	CGO_ENABLED=0 go build -trimpath -tags=$(TAGS) -o bin/ ./cmd/fanfare ./e2e/lab/cmd/lab
 
 # Everything in the image is built here or was installed by setup: no registry and
 # no container program is asked.
 image: setup ## build bin/fanfare-image.tar, for docker, podman or ctr to load
-	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
+	CGO_ENABLED=0 go build -trimpath -tags=$(TAGS) -buildvcs=false -ldflags='-s -w -X main.release=$(VERSION)' -o '$(dir $(IMAGE))image/fanfare' ./cmd/fanfare
 	go -C hack/image run . -binary '$(abspath $(dir $(IMAGE))image/fanfare)' -license '$(abspath LICENSE)' -o '$(abspath $(IMAGE))' \
 		-version '$(VERSION)' -revision "$$(git rev-parse HEAD 2>/dev/null || true)"
 

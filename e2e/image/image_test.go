@@ -51,6 +51,7 @@ func TestImage(t *testing.T) {
 	}
 	t.Run("Reproducible", func(t *testing.T) { reproducible(t, made, root, a) })
 	t.Run("Config", func(t *testing.T) { checkConfig(t, a) })
+	t.Run("Lean", func(t *testing.T) { lean(t, filepath.Join(root, "usr/bin/fanfare")) })
 	t.Run("Complete", func(t *testing.T) { complete(t, root) })
 	t.Run("Licenses", func(t *testing.T) { licensed(t, root) })
 	t.Run("Tools", func(t *testing.T) { tools(t, root, a.Config.Config.Env) })
@@ -96,6 +97,19 @@ func reproducible(t *testing.T, made, root string, a *archive) {
 	}
 	if limit := 30_000_000; len(first) > limit {
 		t.Errorf("%d bytes: more than the %d that make it a small image", len(first), limit)
+	}
+}
+
+// The linker has dropped what nobody calls: on every node the program is resident as a
+// whole. It drops no exported method where templates may call any by its name.
+func lean(t *testing.T, program string) {
+	text, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	linked := func(f string) bool { return bytes.Contains(text, []byte(f)) }
+	if f := "text/template.(*state).evalField"; linked(f) || !linked("main.main") {
+		t.Errorf("%s is in the program, or the names of its functions are not", f)
 	}
 }
 
