@@ -94,7 +94,7 @@ func renderShared(s State) []element {
 // never depends on another.
 func renderVIP(v *VIP, node string) []element {
 	f := family(v.Addr)
-	all := make([]element, 0, 1+8*len(v.Frontends))
+	all := make([]element, 0, 2+8*len(v.Frontends)) // as many as a port with two backends has
 	all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(v.Addr))})
 	if v.affinity() {
 		all = append(all, element{set: setSticky + f, key: string(encoding(nil).addr(v.Addr))})

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -77,6 +78,11 @@ type VIP struct {
 	Frontends []Frontend // sorted by Protocol, then Port; none: every port is refused
 }
 
+// Equal says whether o says the same.
+func (v *VIP) Equal(o *VIP) bool {
+	return v.Addr == o.Addr && slices.EqualFunc(v.Frontends, o.Frontends, func(a, b Frontend) bool { return a.equal(&b) })
+}
+
 // A Frontend is one port of an address.
 type Frontend struct {
 	Protocol Protocol
@@ -100,6 +106,13 @@ type Frontend struct {
 	// those that they have: a pod that terminates. A TCP flow to a backend that is
 	// in neither Target nor here any more ends with a reset.
 	Draining []netip.AddrPort // sorted, no two alike
+}
+
+func (f *Frontend) equal(o *Frontend) bool {
+	return f.Protocol == o.Protocol && f.Port == o.Port && f.Name == o.Name && f.Scheduler == o.Scheduler && f.Affinity == o.Affinity &&
+		f.External.equal(&o.External) && f.Internal.equal(&o.Internal) &&
+		// No sources are all, and an empty list is nobody.
+		(f.Sources == nil) == (o.Sources == nil) && slices.Equal(f.Sources, o.Sources) && slices.Equal(f.Draining, o.Draining)
 }
 
 // A Scheduler chooses the backend of a new flow.
@@ -128,6 +141,10 @@ type Target struct {
 	Miss Miss
 	// Remote says how backends on other nodes are reached.
 	Remote Remote
+}
+
+func (t *Target) equal(o *Target) bool {
+	return t.Miss == o.Miss && t.Remote == o.Remote && slices.Equal(t.Backends, o.Backends)
 }
 
 // A Backend is an endpoint that flows are sent to.

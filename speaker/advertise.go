@@ -162,7 +162,7 @@ func (v *view) narrowed(r bgp.Route) bgp.Route {
 // it is a router the session would die of its own routes. Only what this node sees
 // of the cluster counts: it does not watch other Nodes.
 func (v *view) foreign(prefix netip.Prefix) string {
-	for _, f := range slices.Concat(v.others, nobodys) {
+	for _, f := range v.others {
 		if prefix.Overlaps(f.prefix) {
 			return f.what
 		}
@@ -209,6 +209,7 @@ func (v *view) lookAtOthers(peers []*cluster.Peer) {
 		host(p.Address, "the address %s of router "+p.Name)
 		host(p.SourceAddress, "the address %s, which has the session with router "+p.Name)
 	}
+	v.others = append(v.others, nobodys...)
 }
 
 // says is what is said of an address that p announces.

@@ -99,7 +99,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	routes := false
 	for _, i := range addresses {
 		was := next.Addresses[i]
-		is := v.decide(was.Addr, was.Pool, d.services(snap, i))
+		is := v.decide(was.Addr, was.Pool, d.services(snap, i)).after(was)
 		routes = routes || !slices.Equal(is.routes, was.routes)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
@@ -121,11 +121,13 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
 	next.Addresses = make([]*Address, len(assigned))
 	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))
-	kept := d.kept(v)
+	former := d.former()
 	for i, a := range assigned {
-		services := d.services(snap, i)
-		if next.Addresses[i] = kept(a, services); next.Addresses[i] == nil {
-			next.Addresses[i] = v.decide(a.Addr, a.Pool, services)
+		was, services := former(a.Addr), d.services(snap, i)
+		if was != nil && d.last.view == v && was.Pool == a.Pool && slices.Equal(was.from, services) {
+			next.Addresses[i] = was
+		} else {
+			next.Addresses[i] = v.decide(a.Addr, a.Pool, services).after(was)
 		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
@@ -134,23 +136,31 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	return next
 }
 
-// kept returns a function that finds those of the last decisions that would be the
-// same again, nil for others. It is asked for one address after the other, in their
-// order.
-func (d *Decider) kept(v *view) func(cluster.Assignment, []cluster.Service) *Address {
+// former returns a function that finds the last decision for an address, nil if there
+// is none. It is asked for one address after the other, in their order.
+func (d *Decider) former() func(netip.Addr) *Address {
 	var last []*Address
-	if d.last != nil && d.last.view == v {
+	if d.last != nil {
 		last = d.last.Addresses
 	}
-	return func(a cluster.Assignment, services []cluster.Service) *Address {
-		for len(last) > 0 && last[0].Addr.Less(a.Addr) {
+	return func(addr netip.Addr) *Address {
+		for len(last) > 0 && last[0].Addr.Less(addr) {
 			last = last[1:]
 		}
-		if len(last) == 0 || last[0].Addr != a.Addr || last[0].Pool != a.Pool || !slices.Equal(last[0].from, services) {
+		if len(last) == 0 || last[0].Addr != addr {
 			return nil
 		}
 		return last[0]
 	}
+}
+
+// after is a, with what was forwarded before, which may be nil, if the same is to be
+// now: then nobody looks into it.
+func (a *Address) after(was *Address) *Address {
+	if was != nil && was.VIP.Equal(a.VIP) {
+		a.VIP = was.VIP
+	}
+	return a
 }
 
 // index finds out who holds what. Assignments are sorted by address, so those

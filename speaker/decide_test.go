@@ -87,3 +87,26 @@ func TestDeciderSharesWhatOthersHold(t *testing.T) {
 		t.Error("no address stayed in any world")
 	}
 }
+
+// What routers are told, and by which of them, changes nothing that the kernel holds:
+// nobody looks into thousands of addresses for that.
+func TestDeciderSharesWhatIsForwarded(t *testing.T) {
+	anew := 0
+	for seed := range uint64(200) {
+		w, decider := newWorld(seed), NewDecider(Config{Node: "n1"})
+		was := decider.Decide(w.snapshot())
+		w.advertise()
+		is := decider.Decide(w.snapshot())
+		for n, a := range is.Addresses {
+			if a.VIP != was.Addresses[n].VIP || is.Proxy.VIPs[n] != a.VIP {
+				t.Fatalf("seed %d: %s is to be forwarded anew", seed, a.Addr)
+			}
+			if a != was.Addresses[n] {
+				anew++
+			}
+		}
+	}
+	if anew == 0 {
+		t.Error("no address was decided again in any world")
+	}
+}

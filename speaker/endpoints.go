@@ -192,8 +192,12 @@ func (e endpoints) of(p cluster.Port) portEndpoints {
 	return e[i]
 }
 
-// each joins one list of all ports.
+// each joins one list of all ports. It is the port's own where there is one only, as
+// nearly always.
 func (e endpoints) each(list func(portEndpoints) []cluster.Endpoint) (all []cluster.Endpoint) {
+	if len(e) == 1 {
+		return list(e[0])
+	}
 	for _, p := range e {
 		all = append(all, list(p)...)
 	}

@@ -128,6 +128,7 @@ func (s *speaker) status() Status {
 		st.Waiting = append(st.Waiting, reasonStatus(r))
 	}
 	st.Waiting = append(st.Waiting, p.unansweredNowhere()...)
+	st.Addresses = slices.Grow(st.Addresses, len(p.desired.Addresses))
 	for _, a := range p.desired.Addresses {
 		st.Addresses = append(st.Addresses, p.address(a, st.BGP))
 	}
@@ -146,6 +147,7 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 		st.Lingering = &left.until
 	}
 	st.Prefixes = prefixesOf(a.routes)
+	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(a.Reasons))
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())
 	}

@@ -27,6 +27,8 @@ type Options struct {
 	NodeName string
 	// What is not needed is not watched, and its part of snapshots stays empty.
 	SkipNodes, SkipEndpointSlices, SkipClaims, SkipAdvertisements bool
+	// ReadOnly is for who writes no claims: what only a write must name is not in them.
+	ReadOnly bool
 	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
 	SkipSecrets bool
 
@@ -96,7 +98,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		return nil, err
 	}
 	b := NewBuilder()
-	b.blind = o.SkipSecrets
+	b.blind, b.readOnly = o.SkipSecrets, o.ReadOnly
 	a := &API{
 		config:   cfg,
 		http:     h,

@@ -31,9 +31,9 @@ func (k Key) String() string {
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		return Key{"Service", Name{o.Namespace, o.Name}}, true
+		return Key{"Service", Name{shared(o.Namespace), o.Name}}, true
 	case *discoveryv1.EndpointSlice:
-		return Key{"EndpointSlice", Name{o.Namespace, o.Name}}, true
+		return Key{"EndpointSlice", Name{shared(o.Namespace), o.Name}}, true
 	case *corev1.Node:
 		return Key{"Node", Name{Name: o.Name}}, true
 	case *corev1.Secret:
@@ -64,9 +64,9 @@ func Parse(objects ...runtime.Object) *Snapshot {
 // and a copy of the slices' pointers. It is for one goroutine.
 type Builder struct {
 	services  map[Name]*Spec
-	slices    map[Name]*slice          // by the slice's own name
-	byService map[Name]map[Name]*slice // by the Service, then the slice's own name
-	endpoints map[Name]*Endpoints      // joined, for Services in services
+	slices    map[Name]*slice     // by the slice's own name
+	byService map[Name][]*slice   // in no order; nearly always one
+	endpoints map[Name]*Endpoints // joined, for Services in services
 	nodes     map[string]*Node
 	pools     map[string]*Pool // also those that admit refuses
 	peers     map[string]*Peer
@@ -76,7 +76,9 @@ type Builder struct {
 	// secretsGone are those whose Secret is not there, or has none.
 	secretsGone map[string]bool
 	// blind: Secrets are not read, and peers are as if they had no password.
-	blind     bool
+	blind bool
+	// readOnly: claims have nothing of what only a write must name.
+	readOnly  bool
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
 
@@ -98,7 +100,7 @@ func NewBuilder() *Builder {
 	return &Builder{
 		services:  map[Name]*Spec{},
 		slices:    map[Name]*slice{},
-		byService: map[Name]map[Name]*slice{},
+		byService: map[Name][]*slice{},
 		endpoints: map[Name]*Endpoints{},
 		nodes:     map[string]*Node{},
 		pools:     map[string]*Pool{},
@@ -171,7 +173,9 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		}
 	case *v1alpha1.AddressClaim:
 		var c *Claim
-		c, p = parseClaim(o)
+		if c, p = parseClaim(o); c != nil && b.readOnly {
+			c.forget()
+		}
 		b.setClaim(o.Name, c)
 	}
 	b.Report(key.String(), p.of(key.String(), file))
@@ -272,27 +276,20 @@ func (b *Builder) setSlice(name Name, s *slice) {
 		return
 	}
 	if old != nil {
-		b.unjoin(old.service, name)
+		b.unjoin(old)
 	}
-	if s == nil {
-		return
+	if s != nil {
+		b.byService[s.service] = append(b.byService[s.service], s)
+		b.rejoin(s.service)
 	}
-	parts := b.byService[s.service]
-	if parts == nil {
-		parts = map[Name]*slice{}
-		b.byService[s.service] = parts
-	}
-	parts[name] = s
-	b.rejoin(s.service)
 }
 
-func (b *Builder) unjoin(service, name Name) {
-	parts := b.byService[service]
-	delete(parts, name)
-	if len(parts) == 0 {
-		delete(b.byService, service)
+func (b *Builder) unjoin(s *slice) {
+	parts := slices.DeleteFunc(b.byService[s.service], func(part *slice) bool { return part == s })
+	if b.byService[s.service] = parts; len(parts) == 0 {
+		delete(b.byService, s.service)
 	}
-	b.rejoin(service)
+	b.rejoin(s.service)
 }
 
 // rejoin notes that the slices of a Service have changed, if it is one of ours:
@@ -360,12 +357,11 @@ func (b *Builder) joinEndpoints() []Name {
 			delete(b.endpoints, name)
 			continue
 		}
-		parts := slices.Collect(maps.Values(b.byService[name]))
-		if replaceFunc(b.endpoints, name, join(parts), (*Endpoints).equal) {
+		if replaceFunc(b.endpoints, name, join(b.byService[name]), (*Endpoints).equal) {
 			touched[name] = struct{}{}
 		}
 	}
-	clear(b.joins)
+	b.joins = emptied(b.joins)
 	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
 }
 
@@ -451,9 +447,18 @@ func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
 // settle makes s the snapshot that the next one is compared with.
 func (b *Builder) settle(s *Snapshot) {
 	b.last = s
-	clear(b.changed)
-	clear(b.claimed)
+	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
 	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
+}
+
+// emptied is m without what is in it. A map never gets smaller: one that had a whole
+// list in it is left to the garbage collector.
+func emptied[K comparable, V any](m map[K]V) map[K]V {
+	if len(m) > 100 {
+		return map[K]V{}
+	}
+	clear(m)
+	return m
 }
 
 func sortedValues[V any](m map[string]*V) []*V {

@@ -27,8 +27,8 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	}
 	c := &Claim{
 		Addr:            addr,
-		Pool:            o.Spec.Pool,
-		Node:            o.Spec.Node,
+		Pool:            shared(o.Spec.Pool),
+		Node:            shared(o.Spec.Node),
 		Reserved:        o.Spec.Reserved,
 		UID:             o.UID,
 		ResourceVersion: o.ResourceVersion,
@@ -38,9 +38,17 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 			p.add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
 			continue
 		}
-		c.Holders = append(c.Holders, Holder{Name{h.Namespace, h.Name}, types.UID(h.UID), h.ResourceVersion})
+		c.Holders = append(c.Holders, Holder{Name{shared(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion})
 	}
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
 	c.Holders = slices.CompactFunc(c.Holders, func(a, b Holder) bool { return a.Name == b.Name })
 	return c, p
+}
+
+// forget drops what only a write must name.
+func (c *Claim) forget() {
+	c.UID, c.ResourceVersion = "", ""
+	for i := range c.Holders {
+		c.Holders[i].UID, c.Holders[i].ResourceVersion = "", ""
+	}
 }

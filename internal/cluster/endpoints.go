@@ -31,7 +31,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
 		return nil, p
 	}
-	s := &slice{service: Name{o.Namespace, service}}
+	s := &slice{service: Name{shared(o.Namespace), service}}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:
@@ -41,6 +41,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 		return s, p
 	}
 	ports := parseEndpointPorts(o.Ports, &p)
+	s.list = slices.Grow(s.list, len(o.Endpoints)*len(ports))
 	for i := range o.Endpoints {
 		s.list = append(s.list, parseEndpoint(&o.Endpoints[i], i, o.AddressType, ports, &p)...)
 	}
@@ -58,10 +59,10 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *problems) []Port {
 		}
 		port := Port{Protocol: corev1.ProtocolTCP, Port: uint16(*ep.Port)}
 		if ep.Name != nil {
-			port.Name = *ep.Name
+			port.Name = shared(*ep.Name)
 		}
 		if ep.Protocol != nil {
-			port.Protocol = *ep.Protocol
+			port.Protocol = shared(*ep.Protocol)
 		}
 		switch {
 		case *ep.Port < 1 || *ep.Port > 65535:
@@ -105,7 +106,7 @@ func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, 
 		Terminating: orDefault(e.Conditions.Terminating, false),
 	}
 	if e.NodeName != nil {
-		ep.Node = *e.NodeName
+		ep.Node = shared(*e.NodeName)
 	}
 	if e.Hints != nil {
 		ep.ForZones = hint(e.Hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name })
@@ -129,7 +130,7 @@ func hint[T any](in []T, name func(T) string) Hint {
 		}
 	}
 	slices.Sort(names)
-	return Hint(strings.Join(slices.Compact(names), ","))
+	return shared(Hint(strings.Join(slices.Compact(names), ",")))
 }
 
 func orDefault(v *bool, def bool) bool {

@@ -53,7 +53,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	}
 	var p problems
 	s := &Spec{
-		Name:                  Name{o.Namespace, o.Name},
+		Name:                  Name{shared(o.Namespace), o.Name},
 		UID:                   o.UID,
 		Created:               o.CreationTimestamp.UTC(),
 		Class:                 class,
@@ -86,7 +86,7 @@ func parsePorts(in []corev1.ServicePort, p *problems) []Port {
 	var ports []Port
 	for i, sp := range in {
 		field := fmt.Sprintf("spec.ports[%d]", i)
-		port := Port{Name: sp.Name, Protocol: cmp.Or(sp.Protocol, corev1.ProtocolTCP), Port: uint16(sp.Port)}
+		port := Port{Name: shared(sp.Name), Protocol: shared(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
 		switch {
 		case sp.Port < 1 || sp.Port > 65535:
 			p.add(field+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
@@ -250,7 +250,7 @@ func parseFamilies(o *corev1.Service, s *Spec, p *problems) {
 		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
 			p.add(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "must be IPv4 or IPv6")
 		} else if !slices.Contains(families, f) {
-			families = append(families, f)
+			families = append(families, shared(f))
 		}
 	}
 	if len(families) == 0 {

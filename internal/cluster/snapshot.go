@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -342,6 +343,10 @@ type Assignment struct {
 func (a Assignment) Compare(o Assignment) int {
 	return cmp.Or(a.Addr.Compare(o.Addr), a.Service.Compare(o.Service))
 }
+
+// shared is s, as the one copy that there is of it: what many objects name, such as a
+// namespace or a node, comes with each of them anew.
+func shared[S ~string](s S) S { return unique.Make(s).Value() }
 
 // A Name is a namespaced name.
 type Name struct {

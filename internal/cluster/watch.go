@@ -111,7 +111,8 @@ type watch[T object] struct {
 	count  counters
 	trim   func(T)
 	synced func() // called when the whole resource was read
-	known  map[Key]struct{}
+	kind   string // of what is known, once anything is
+	known  map[Name]struct{}
 }
 
 // backoff is between attempts. client-go's own waits for up to a minute, and an
@@ -126,7 +127,7 @@ func start[T object](ctx context.Context, a *API, r resource, trim func(T)) erro
 	}
 	synced := make(chan struct{})
 	a.synced[r] = synced
-	w := &watch[T]{api: a, count: a.metrics.of(r), trim: trim, known: map[Key]struct{}{}}
+	w := &watch[T]{api: a, count: a.metrics.of(r), trim: trim, known: map[Name]struct{}{}}
 	w.synced = sync.OnceFunc(func() { close(synced) })
 	absent := func() {}
 	if r.optional {
@@ -160,7 +161,7 @@ func (w *watch[T]) Delete(obj any) error {
 	w.count.events.Inc()
 	w.api.change(func(b *Builder) {
 		if key, ok := KeyOf(obj.(T)); ok {
-			delete(w.known, key)
+			delete(w.known, key.Name)
 			b.Delete(key)
 		}
 	})
@@ -173,28 +174,28 @@ func (w *watch[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
 	w.api.change(func(b *Builder) {
 		gone := w.known
-		w.known = make(map[Key]struct{}, len(objs))
+		w.known = make(map[Name]struct{}, len(objs))
 		for _, obj := range objs {
 			delete(gone, w.set(b, obj))
 		}
 		// Last, so that an endpoint that has moved to another slice stays one.
-		for key := range gone {
-			b.Delete(key)
+		for name := range gone {
+			b.Delete(Key{w.kind, name})
 		}
 	})
 	w.synced()
 	return nil
 }
 
-func (w *watch[T]) set(b *Builder, obj any) Key {
+func (w *watch[T]) set(b *Builder, obj any) Name {
 	o := obj.(T) // The Reflector lets nothing else through.
 	key, ok := KeyOf(o)
 	if !ok {
 		panic(fmt.Sprintf("BUG: a watch on %T, which Set does not take", o))
 	}
-	w.known[key] = struct{}{}
+	w.kind, w.known[key.Name] = key.Kind, struct{}{}
 	b.Set(o, "")
-	return key
+	return key.Name
 }
 
 // Resync is for stores that want to be told again what they know.

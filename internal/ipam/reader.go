@@ -72,6 +72,9 @@ func confirmed(snap *cluster.Snapshot) (ours []cluster.Assignment, why []cluster
 			why = append(why, waiting(s.Spec))
 		}
 	}
+	if len(ours) == len(snap.Assignments) {
+		ours = snap.Assignments // as nearly always: no second copy
+	}
 	slices.SortStableFunc(why, func(a, b cluster.Reason) int { return a.Service.Compare(b.Service) })
 	return ours, why
 }
