@@ -18,7 +18,7 @@
 // or so: if a hypervisor, or an interrupt, takes the CPU away in those hundred nanoseconds. The kernel waits for such packets
 // before it frees what a transaction removed (nf_tables_trans_destroy_work), but not before a
 // transaction is in force. To wait between the two, as membarrier(2) does for all CPUs, takes a grace
-// period of RCU: 10 ms on two idle cores, 170 ms on busy ones, for every change
+// period of RCU: mostly 5 to 18 ms, up to 170 ms, measured on busy cores, for every change
 // of a number of backends, which takes 2 ms. That would be worse for more clients.
 //
 // The package knows no Kubernetes. It does not announce addresses, does not
