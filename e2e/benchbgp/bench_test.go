@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,12 +59,10 @@ func TestQuick(t *testing.T) {
 			t.Errorf("%s: %+v", m.name, x)
 		}
 	}
-	if left, _ := filepath.Glob("/run/netns/" + worldPrefix + "*"); slices.ContainsFunc(left, ours) {
+	if left, _ := filepath.Glob("/run/netns/" + worldPrefix.Name("*")); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
-
-func ours(path string) bool { return strings.Contains(path, worldName("")) }
 
 // The document says of numbers that are known what they are.
 func TestReport(t *testing.T) {
@@ -82,7 +79,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| from the first OPEN to the last of 1000 routes at the last of 4 routers | 122 ms / 122 ms | 222 ms / 222 ms |",
+		"| from the first OPEN to the last of 1,000 routes at the last of 4 routers | 122 ms / 122 ms | 222 ms / 222 ms |",
 		"| **one more route: from the change to the last router** | 124 ms / 124 ms | 224 ms / 224 ms |", "| 120 in 120 kB | 220 in 220 kB |",
 		"| resident, at the end | 120 MB | 220 MB |", "holds 100 MB (101 MB at most): the difference, 5000 bytes for each",
 	} {

@@ -88,9 +88,5 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(text)
-	if o.output == "" {
-		return nil
-	}
-	return measure.WriteSection(o.output, "make bench-bgp", text)
+	return measure.Publish(o.output, "make bench-bgp", text)
 }

@@ -5,8 +5,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 	"text/template"
 	"time"
 
@@ -41,18 +39,7 @@ type report struct {
 var document string
 
 func (r report) render() (string, error) {
-	t, err := template.New("report").Funcs(template.FuncMap{
-		"date":      func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
-		"minutes":   func(d time.Duration) string { return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes())) },
-		"megabytes": func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) },
-		"kilobytes": func(n int) string { return fmt.Sprintf("%.0f kB", float64(n)/1e3) },
-	}).Parse(document)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	err = t.Execute(&b, r)
-	return b.String(), err
+	return measure.Render(document, template.FuncMap{"kilobytes": func(n int) string { return fmt.Sprintf("%.0f kB", float64(n)/1e3) }}, r)
 }
 
 // What the template asks for.

@@ -9,17 +9,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// worldPrefix is that of all namespaces of this program. The rest of the name is
-// the number of the process and what it is.
-const worldPrefix = "ffg-"
+// worldPrefix is that of all namespaces of this program.
+const worldPrefix measure.Prefix = "ffg-"
 
 var (
 	nodeAddr = netip.MustParseAddr("198.51.100.1")
@@ -45,11 +44,9 @@ type world struct {
 	processes     []*exec.Cmd
 }
 
-func worldName(name string) string { return worldPrefix + strconv.Itoa(os.Getpid()) + "-" + name }
-
 func newWorld(ctx context.Context, routers int) (w *world, err error) {
 	w = &world{}
-	if err := sweep(ctx); err != nil {
+	if err := worldPrefix.Sweep(ctx); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -57,11 +54,11 @@ func newWorld(ctx context.Context, routers int) (w *world, err error) {
 			err = errors.Join(err, w.close())
 		}
 	}()
-	if w.dir, err = os.MkdirTemp("", worldPrefix); err != nil {
+	if w.dir, err = os.MkdirTemp("", string(worldPrefix)); err != nil {
 		return w, err
 	}
 	for name, to := range map[string]**lab.Namespace{"node": &w.node, "routers": &w.routing} {
-		n, err := lab.NewNamespace(ctx, worldName(name))
+		n, err := lab.NewNamespace(ctx, worldPrefix.Name(name))
 		if err != nil {
 			return w, err
 		}
@@ -183,33 +180,8 @@ func (w *world) close() error {
 	}
 	for _, n := range []*lab.Namespace{w.node, w.routing} {
 		if n != nil {
-			errs = append(errs, n.Close(), removeNamespace(context.Background(), n.Name))
+			errs = append(errs, measure.Remove(context.Background(), n))
 		}
 	}
 	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
-}
-
-func removeNamespace(ctx context.Context, name string) error {
-	out, err := exec.CommandContext(ctx, "ip", "netns", "del", name).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("ip netns del %s: %w: %s", name, err, out)
-	}
-	return nil
-}
-
-// sweep removes what processes left that are gone.
-func sweep(ctx context.Context) error {
-	paths, err := filepath.Glob("/run/netns/" + worldPrefix + "*")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, path := range paths {
-		name := filepath.Base(path)
-		pid, _, _ := strings.Cut(strings.TrimPrefix(name, worldPrefix), "-")
-		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, removeNamespace(ctx, name))
-		}
-	}
-	return errors.Join(errs...)
 }

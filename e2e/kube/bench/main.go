@@ -104,6 +104,5 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Println(text)
-	return measure.WriteSection(o.output, "make bench-kube", text)
+	return measure.Publish(o.output, "make bench-kube", text)
 }

@@ -23,27 +23,14 @@ type report struct {
 var document string
 
 func (r report) render() (string, error) {
-	t, err := template.New("report").Funcs(template.FuncMap{
-		"row":     r.row,
-		"head":    r.head,
-		"date":    func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
-		"minutes": func(d time.Duration) string { return fmt.Sprintf("%.0f minutes", d.Minutes()) },
-		"names":   r.names,
-		"used":    r.used,
-	}).Parse(document)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	err = t.Execute(&b, r)
-	return b.String(), err
+	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used}, r)
 }
 
 // head is the head of a table with a column for each number of Services.
 func (r report) head(what string) string {
 	cells := []string{what}
 	for _, res := range r.Results {
-		cells = append(cells, thousands(res.Services)+" Services")
+		cells = append(cells, measure.Thousands(res.Services)+" Services")
 	}
 	return line(cells) + "\n" + line(append([]string{"---"}, repeat("---:", len(r.Results))...))
 }
@@ -80,7 +67,7 @@ var rows = map[string]func(result) string{
 	"churn/patient": func(r result) string { return r.Default.Churn.Proxy.String() },
 	"churn/ratio":   func(r result) string { return ratio(r.Eager.Churn.Proxy, r.Eager.Churn.Rules) },
 
-	"fill/services": func(r result) string { return thousands(r.Fill.Services) },
+	"fill/services": func(r result) string { return measure.Thousands(r.Fill.Services) },
 	"fill/created":  func(r result) string { return speed(r.Fill.Services, r.Fill.Created) },
 	"fill/assigned": func(r result) string { return speed(r.Fill.Services, r.Fill.Assigned) },
 	"fill/lag":      func(r result) string { return measure.Pretty(r.Fill.Assigned - r.Fill.Created) },
@@ -164,13 +151,6 @@ func ratio(a, b measure.Sample) string {
 // speed is a time and what it makes a second.
 func speed(n int, d time.Duration) string {
 	return fmt.Sprintf("%s, %.0f a second", measure.Pretty(d), float64(n)/d.Seconds())
-}
-
-func thousands(n int) string {
-	if n < 1000 {
-		return fmt.Sprint(n)
-	}
-	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
 func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }

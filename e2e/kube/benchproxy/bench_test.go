@@ -240,11 +240,3 @@ func TestSNMP(t *testing.T) {
 		}
 	}
 }
-
-func TestThousands(t *testing.T) {
-	for n, want := range map[int]string{7: "7", 999: "999", 1000: "1,000", 12034: "12,034", 1234567: "1,234,567"} {
-		if got := thousands(n); got != want {
-			t.Errorf("%d: %s", n, got)
-		}
-	}
-}

@@ -82,11 +82,7 @@ func run(ctx context.Context, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	fmt.Println(text)
-	if o.output == "" {
-		return nil
-	}
-	return measure.WriteSection(o.output, "make bench-proxy", text)
+	return measure.Publish(o.output, "make bench-proxy", text)
 }
 
 // measureAll does what there is to do, and leaves nothing behind.

@@ -3,7 +3,6 @@ package main
 import (
 	_ "embed"
 	"fmt"
-	"math"
 	"strings"
 	"text/template"
 	"time"
@@ -33,23 +32,10 @@ const (
 var document string
 
 func (r report) render() (string, error) {
-	t, err := template.New("report").Funcs(template.FuncMap{
-		"date":      func(t time.Time) string { return t.UTC().Format(time.DateOnly) },
-		"minutes":   func(d time.Duration) string { return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes())) },
-		"thousands": thousands,
-		"request":   func() int { return requestSize },
-		"answer":    func() int { return answerSize },
-		"pretty":    measure.Pretty,
-		"p50":       func(s measure.Sample) string { return measure.Pretty(s.Quantile(0.5)) },
-		"p99":       func(s measure.Sample) string { return measure.Pretty(s.Quantile(0.99)) },
-		"megabytes": func(n int64) string { return fmt.Sprintf("%.0f MB", float64(n)/1e6) },
-	}).Parse(document)
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	err = t.Execute(&b, r)
-	return b.String(), err
+	return measure.Render(document, template.FuncMap{
+		"request": func() int { return requestSize },
+		"answer":  func() int { return answerSize },
+	}, r)
 }
 
 // Rows are the tables of what lanes carried: connections, requests or datagrams, through one
@@ -99,7 +85,7 @@ func (r report) cells(what, name string, size int) []string {
 	if l == nil {
 		return []string{"–", "–"}
 	}
-	return []string{thousands(int(rates(l.measured(what)).Median)), l.ratio(what)}
+	return []string{measure.Thousands(int(rates(l.measured(what)).Median)), l.ratio(what)}
 }
 
 // find returns nil if there is no such lane. Plain routing passes no table, so that
@@ -182,14 +168,7 @@ func plural(services int) string {
 	if services == 1 {
 		return "1 Service"
 	}
-	return thousands(services) + " Services"
-}
-
-func thousands(n int) string {
-	if n < 1000 {
-		return fmt.Sprint(n)
-	}
-	return thousands(n/1000) + fmt.Sprintf(",%03d", n%1000)
+	return measure.Thousands(services) + " Services"
 }
 
 func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
@@ -47,15 +45,14 @@ const (
 	podNet     = "10.128.0.0/9"
 )
 
-// worldPrefix is that of all namespaces of this program. The rest of the name is
-// the number of the process and what it is.
-const worldPrefix = "ffb-"
+// worldPrefix is that of all namespaces of this program.
+const worldPrefix measure.Prefix = "ffb-"
 
 func newWorld(ctx context.Context) (*world, error) {
-	if err := sweep(ctx); err != nil {
+	if err := worldPrefix.Sweep(ctx); err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", worldPrefix)
+	dir, err := os.MkdirTemp("", string(worldPrefix))
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +71,7 @@ func newWorld(ctx context.Context) (*world, error) {
 }
 
 func (w *world) add(ctx context.Context, name string) (*lab.Namespace, error) {
-	n, err := lab.NewNamespace(ctx, worldPrefix+strconv.Itoa(os.Getpid())+"-"+name)
+	n, err := lab.NewNamespace(ctx, worldPrefix.Name(name))
 	if err != nil {
 		return nil, err
 	}
@@ -173,35 +170,11 @@ func (w *world) down() error {
 	var errs []error
 	for _, n := range []*lab.Namespace{w.client, w.server, w.control} {
 		if n != nil {
-			errs = append(errs, removeNamespace(context.Background(), n.Name), n.Close())
+			errs = append(errs, measure.Remove(context.Background(), n))
 		}
 	}
 	for _, n := range w.nodes {
-		errs = append(errs, removeNamespace(context.Background(), n.Name), n.Close())
+		errs = append(errs, measure.Remove(context.Background(), n.Namespace))
 	}
 	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
-}
-
-func removeNamespace(ctx context.Context, name string) error {
-	if out, err := exec.CommandContext(ctx, "ip", "netns", "delete", name).CombinedOutput(); err != nil {
-		return fmt.Errorf("ip netns delete %s: %w: %s", name, err, out)
-	}
-	return nil
-}
-
-// sweep removes the namespaces of runs that ended before they could.
-func sweep(ctx context.Context) error {
-	paths, err := filepath.Glob("/run/netns/" + worldPrefix + "*")
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, path := range paths {
-		name := filepath.Base(path)
-		pid, _, _ := strings.Cut(strings.TrimPrefix(name, worldPrefix), "-")
-		if _, err := os.Stat("/proc/" + pid); errors.Is(err, os.ErrNotExist) {
-			errs = append(errs, removeNamespace(ctx, name))
-		}
-	}
-	return errors.Join(errs...)
 }
