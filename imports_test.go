@@ -50,9 +50,14 @@ var fences = []fence{
 		why:       "one table, one writer",
 	},
 	{
-		libraries: []string{"github.com/mdlayher/arp", "github.com/mdlayher/ndp"},
+		libraries: []string{"github.com/mdlayher/arp"},
 		homes:     []string{"l2"},
 		why:       "who answers for an address is decided in one place",
+	},
+	{
+		libraries: []string{"github.com/mdlayher/ndp"},
+		homes:     []string{"l2", "bgp/radv"},
+		why:       "who answers for an address is decided in one place; router advertisements are BGP's",
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},

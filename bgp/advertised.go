@@ -46,7 +46,7 @@ func (s *Server) Advertised(ctx context.Context, name string) ([]AdvertisedRoute
 	}
 	var routes []AdvertisedRoute
 	for _, f := range []packet.Family{packet.RF_IPv4_UC, packet.RF_IPv6_UC} {
-		more, err := e.advertised(ctx, sessions[i].conf.PeerAddress, f)
+		more, err := e.advertised(ctx, sessions[i].alias, f)
 		if err != nil {
 			return nil, fmt.Errorf("session %s: GoBGP's %s routes: %w", name, f, err)
 		}

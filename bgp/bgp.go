@@ -354,6 +354,7 @@ func (s *Server) confs() []Session {
 func (s *Server) open(conf Session, first bool) {
 	x := &session{
 		conf:    conf,
+		alias:   s.engine.alias(conf),
 		engine:  s.engine,
 		gate:    s.gate,
 		hub:     s.hub,

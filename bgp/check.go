@@ -92,20 +92,24 @@ func (f Faults) Unwrap() []error { return f }
 // and the router, know a session by the peer's address.
 func checkSessions(all []Session) (good []Session, bad []error) {
 	names := map[string]bool{}
-	peers := map[netip.Addr]string{}
+	peers := map[string]string{} // by where they are
 	for _, s := range all {
 		faults := s.faults()
 		if names[s.Name] {
 			faults = append(faults, fmt.Errorf("session %s: the name is used twice", s.Name))
 		}
-		if other, ok := peers[s.PeerAddress]; ok && len(faults) == 0 {
-			faults = append(faults, fmt.Errorf("session %s: PeerAddress %s: session %s has it already", s.Name, s.PeerAddress, other))
+		if other, ok := peers[s.where()]; ok && len(faults) == 0 {
+			field, value := "PeerAddress", s.PeerAddress.String()
+			if s.Interface != "" {
+				field, value = "Interface", s.Interface
+			}
+			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already", s.Name, field, value, other))
 		}
 		if len(faults) > 0 {
 			bad = append(bad, faults...)
 			continue
 		}
-		names[s.Name], peers[s.PeerAddress] = true, s.Name
+		names[s.Name], peers[s.where()] = true, s.Name
 		good = append(good, s)
 	}
 	slices.SortFunc(good, compareSessions)
@@ -141,6 +145,10 @@ func (s Session) faults() []error {
 
 func (s Session) addressFaults(add func(field string, value any, right string)) {
 	peer, source := s.PeerAddress, s.SourceAddress
+	if s.Interface != "" {
+		s.interfaceFaults(add)
+		return
+	}
 	switch {
 	case !usable(peer):
 		add("PeerAddress", peer, "must be the router's IPv4 or IPv6 address")
@@ -164,6 +172,26 @@ func (s Session) addressFaults(add func(field string, value any, right string)) 
 	}
 	if s.NextHop.IsValid() && !isHop(s.NextHop, !peer.Is4()) {
 		add("NextHop", s.NextHop, fmt.Sprintf("must be an address of this node of the other family than PeerAddress %s", peer))
+	}
+}
+
+// interfaceFaults are those of a session whose ends find each other: link-local
+// addresses on one link.
+func (s Session) interfaceFaults(add func(field string, value any, right string)) {
+	switch {
+	case s.PeerAddress.IsValid():
+		add("Interface", s.Interface, fmt.Sprintf("excludes PeerAddress %s", s.PeerAddress))
+	case s.SourceAddress.IsValid():
+		add("Interface", s.Interface, fmt.Sprintf("excludes SourceAddress %s: our end is its link-local address", s.SourceAddress))
+	case s.SourceInterface != "":
+		add("Interface", s.Interface, fmt.Sprintf("excludes SourceInterface %s: our end is its link-local address", s.SourceInterface))
+	case s.Passive:
+		add("Interface", s.Interface, "excludes Passive: who listens for a router must know its address")
+	case s.EBGPMultihopTTL > 1:
+		add("Interface", s.Interface, "excludes EBGPMultihopTTL: the router is on the link")
+	}
+	if s.NextHop.IsValid() && !isHop(s.NextHop, true) {
+		add("NextHop", s.NextHop, "must be an IPv4 address of this node")
 	}
 }
 

@@ -16,7 +16,8 @@
 // speaks BGP on it until it ends; then it dials again. Dialling ourselves has a
 // reason: GoBGP waits 1.5 to 2 s before every attempt, the first included, and
 // another 5 s after a session was lost, and neither can be configured. It also
-// tells us why a session does not come up, which GoBGP only logs.
+// tells us why a session does not come up, which GoBGP only logs. Where the router is
+// the one at the other end of a link, [radv] finds it.
 //
 // The connection passes through a wire (wire.go), which reads along: it sees
 // the router's OPEN, the NOTIFICATIONs of both sides and the End-of-RIB that we

@@ -77,6 +77,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 		changes := map[string]func(x *Session){
 			"Name":            func(x *Session) { x.Name = "another" },
 			"PeerAddress":     func(x *Session) { x.PeerAddress = netip.MustParseAddr("127.0.0.6") },
+			"Interface":       func(x *Session) { x.PeerAddress, x.SourceAddress, x.Interface = netip.Addr{}, netip.Addr{}, "none0" },
 			"PeerPort":        func(x *Session) { x.PeerPort = elsewhere.addr.Port() },
 			"PeerASN":         func(x *Session) { x.PeerASN = 65002 },
 			"External":        func(x *Session) { x.PeerASN, x.External = 0, true },

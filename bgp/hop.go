@@ -77,6 +77,14 @@ func (w *wire) LocalAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.hops().standIn(), 0))
 }
 
+// router is the other end of the connection.
+func (w *wire) router() netip.Addr { return addrOf(w.TCPConn.RemoteAddr()) }
+
+// RemoteAddr is for GoBGP, which knows the router by its alias.
+func (w *wire) RemoteAddr() net.Addr {
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(w.alias, w.conf.port()))
+}
+
 // write puts the next hops into the body of an UPDATE of GoBGP's (RFC 4271 §4.3,
 // RFC 4760 §3).
 func (h hops) write(update []byte) {

@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -85,18 +86,38 @@ func selectionPolicies() []*api.Policy {
 	}
 }
 
+// alias is the address by which GoBGP, and nobody else, knows the router of a
+// session: its own one, but for link-local ones, which may be several routers' on
+// several links that its policy does not tell apart, and for the router on an
+// interface, which has none before it was heard. These get one of RFC 6666 and keep
+// it. Only Set may ask.
+func (e *engine) alias(s Session) netip.Addr {
+	if s.Interface == "" && s.PeerAddress.Zone() == "" {
+		return s.PeerAddress
+	}
+	a, ok := e.aliases[s.where()]
+	if !ok {
+		bytes := netip.MustParseAddr("100::1:0:0").As16()
+		binary.BigEndian.PutUint32(bytes[12:], uint32(len(e.aliases)))
+		a = netip.AddrFrom16(bytes)
+		e.aliases[s.where()] = a
+	}
+	return a
+}
+
 // targets numbers the routers of sessions. A number is an address's, not a
 // session's: a session may get another address, and its old one be another's.
 func (e *engine) targets(ctx context.Context, sessions []Session) (map[string]uint32, error) {
 	targets := make(map[string]uint32, len(sessions))
 	for _, s := range sessions {
-		n, ok := e.numbers[s.PeerAddress]
+		router := e.alias(s)
+		n, ok := e.numbers[router]
 		if !ok {
 			n = uint32(len(e.numbers)) + 1
-			if err := e.target(ctx, s.PeerAddress, n); err != nil {
+			if err := e.target(ctx, router, n); err != nil {
 				return nil, fmt.Errorf("session %s: GoBGP's policy: %w", s.Name, err)
 			}
-			e.numbers[s.PeerAddress] = n
+			e.numbers[router] = n
 		}
 		targets[s.Name] = n
 	}
@@ -108,9 +129,8 @@ func routerName(n uint32) string { return fmt.Sprintf("router %d", n) }
 // target lets routes that are marked with n out to a router.
 func (e *engine) target(ctx context.Context, router netip.Addr, n uint32) error {
 	name := routerName(n)
-	host := router.WithZone("")
 	for _, set := range []*api.DefinedSet{
-		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: []string{netip.PrefixFrom(host, host.BitLen()).String()}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: name, List: []string{netip.PrefixFrom(router, router.BitLen()).String()}},
 		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: []string{"^" + mark(n) + "$"}},
 	} {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set, Replace: true}); err != nil {

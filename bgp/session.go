@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/bgp/radv"
 )
 
 const (
@@ -41,7 +43,8 @@ var (
 // A session keeps one Session going: it connects, lets GoBGP speak until the
 // connection ends, and connects again, until it is told to end.
 type session struct {
-	conf   Session // resolved
+	conf   Session    // resolved
+	alias  netip.Addr // the router's, to GoBGP
 	engine *engine
 	gate   chan struct{}
 	hub    *bfdHub
@@ -55,6 +58,7 @@ type session struct {
 	changed func()
 	synced  func(at time.Time)
 
+	link     *radv.Watch // nil where the router has an address
 	cancel   context.CancelCauseFunc
 	done     chan struct{}
 	incoming chan *net.TCPConn // that the router opened; for passive sessions
@@ -76,6 +80,7 @@ type sessionFacts struct {
 	updates     int   // sent on wires before this one
 	wire        *wire // nil between connections
 	local       netip.Addr
+	router      netip.Addr // on the session's interface; invalid until it was heard
 }
 
 func (s *session) start() {
@@ -91,6 +96,11 @@ func (s *session) run(ctx context.Context) {
 	defer close(s.done)
 	defer s.stopDetector()
 	defer s.listen.leave(s)
+	var moved <-chan struct{} // nil, and so never, for a router with an address
+	if s.conf.Interface != "" {
+		s.link = radv.Start(ctx, s.conf.Interface)
+		moved = s.link.Changed()
+	}
 	pace := pacing{limit: s.conf.connectTime()}
 	for ctx.Err() == nil {
 		begin := time.Now()
@@ -99,6 +109,9 @@ func (s *session) run(ctx context.Context) {
 		next := time.NewTimer(pace.after(time.Since(begin)))
 		select {
 		case <-next.C:
+		case <-moved:
+			next.Stop()
+			pace.last = 0
 		case <-ctx.Done():
 			next.Stop()
 		}
@@ -134,16 +147,33 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.75 + rand.Float64()/4))
 }
 
+// located is the session with its router's address, which holds until link ends.
+func (s *session) located() (conf Session, link context.Context, err error) {
+	conf, link = s.conf, context.Background()
+	if s.link != nil {
+		conf.PeerAddress, link, err = s.link.Router()
+		s.mu.Lock()
+		s.facts.router = conf.PeerAddress
+		s.mu.Unlock()
+	}
+	return conf, link, err
+}
+
 // attempt is one connection from beginning to end. It says why it ended.
 func (s *session) attempt(ctx context.Context) string {
-	conn, err := s.connect(ctx)
+	conf, link, err := s.located()
 	if err != nil {
-		return dialError(s.conf, err)
+		return err.Error()
+	}
+	conn, err := s.connect(ctx, conf)
+	if err != nil {
+		return dialError(conf, err)
 	}
 	var w *wire
-	w = newWire(conn, s.conf, s.gate, func() { s.heard(w) })
+	w = newWire(conn, conf, s.alias, s.gate, func() { s.heard(w) })
 	s.enter(Active, w)
-	remote, handedOver, reason := addrOf(conn.RemoteAddr()), false, ""
+	defer context.AfterFunc(link, func() { w.abandon(context.Cause(link).Error()) })()
+	remote, handedOver, reason := s.alias, false, ""
 	if err := s.engine.addNeighbor(ctx, s.neighbor(w)); err != nil {
 		reason = fmt.Sprintf("GoBGP refuses the session: %v", err)
 	} else {
@@ -153,23 +183,23 @@ func (s *session) attempt(ctx context.Context) string {
 	if reason != "" {
 		return reason
 	}
-	return endReason(s.conf, w.seen())
+	return endReason(conf, w.seen())
 }
 
 // connect dials, or waits for the router to do so.
-func (s *session) connect(ctx context.Context) (*net.TCPConn, error) {
-	if s.conf.Passive {
+func (s *session) connect(ctx context.Context, conf Session) (*net.TCPConn, error) {
+	if conf.Passive {
 		s.enter(Active, nil)
 		return s.receive(ctx)
 	}
 	s.enter(Connect, nil)
-	return dial(ctx, s.conf)
+	return dial(ctx, conf)
 }
 
 func (s *session) neighbor(w *wire) neighbor {
 	return neighbor{
 		conf:       s.conf,
-		remote:     addrOf(w.RemoteAddr()),
+		remote:     s.alias,
 		local:      addrOf(w.LocalAddr()),
 		restarting: time.Now().Before(s.restartUntil),
 	}
@@ -268,7 +298,7 @@ func (s *session) up(w *wire) {
 	s.mu.Unlock()
 	s.restartUntil = time.Time{}
 	s.detect(w)
-	s.log.Info("session up", "address", s.conf.PeerAddress, "asn", w.seen().open.asn)
+	s.log.Info("session up", "address", w.conf.PeerAddress, "asn", w.seen().open.asn)
 	s.heard(w)
 }
 
@@ -281,7 +311,7 @@ func (s *session) detect(w *wire) {
 		return
 	}
 	s.stopDetector()
-	d := &detector{peer: addrOf(w.RemoteAddr()), local: local, device: s.conf.Device, hub: s.hub, log: s.log, lost: s.lost, changed: s.changed}
+	d := &detector{peer: w.router(), local: local, device: s.conf.Device, hub: s.hub, log: s.log, lost: s.lost, changed: s.changed}
 	startDetector(d, s.conf.BFD)
 	s.mu.Lock()
 	s.detector = d
@@ -347,7 +377,7 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 		s.log.Info("session down", "reason", reason)
 	case !stopped && !s.said[reason] && len(s.said) < maxSaid:
 		s.said[reason] = true
-		s.log.Warn("session does not come up", "address", s.conf.PeerAddress, "reason", reason)
+		s.log.Warn("session does not come up", "address", s.conf.where(), "reason", reason)
 	}
 }
 

@@ -29,7 +29,8 @@ type State struct {
 // A Session is a session to one router.
 type Session struct {
 	Name          string     // how people call it; unique
-	PeerAddress   netip.Addr // with a zone when link-local
+	PeerAddress   netip.Addr // with a zone when link-local; invalid with Interface
+	Interface     string     // the router is the one that advertises itself on this link
 	PeerPort      uint16     // 0: 179
 	PeerASN       uint32
 	External      bool       // PeerASN is 0: any AS number but our own is right
@@ -87,7 +88,7 @@ type Route struct {
 func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
-		fmt.Fprintf(&b, "session %s: AS%d to %s at %s\n", p.Name, p.localASN(s), p.peerAS(), p.PeerAddress)
+		fmt.Fprintf(&b, "session %s: AS%d to %s at %s\n", p.Name, p.localASN(s), p.peerAS(), p.where())
 	}
 	if s.Shutdown {
 		fmt.Fprintln(&b, "graceful shutdown")
@@ -99,6 +100,14 @@ func (s State) String() string {
 }
 
 func (s Session) localASN(st State) uint32 { return cmp.Or(s.LocalASN, st.ASN) }
+
+// where is where the router is.
+func (s Session) where() string {
+	if s.Interface != "" {
+		return "the router on " + s.Interface
+	}
+	return s.PeerAddress.String()
+}
 
 // peerAS is the router's AS in words.
 func (s Session) peerAS() string {

@@ -38,8 +38,10 @@ type Status struct {
 
 // A SessionStatus is what is so about one session.
 type SessionStatus struct {
-	Name        string     `json:"name"`
+	Name string `json:"name"`
+	// PeerAddress is invalid while no router was heard on Interface.
 	PeerAddress netip.Addr `json:"peerAddress"`
+	Interface   string     `json:"interface,omitempty"`
 	// PeerASN is 0 where any external AS number is right and the router has not
 	// said its own yet.
 	PeerASN       uint32     `json:"peerASN"`
@@ -80,6 +82,15 @@ type SessionStatus struct {
 	Omissions []Omission `json:"omissions,omitempty"`
 }
 
+// Router is where the router is: its address, or the interface on which it was not
+// heard yet.
+func (st SessionStatus) Router() string {
+	if !st.PeerAddress.IsValid() {
+		return st.Interface
+	}
+	return st.PeerAddress.String()
+}
+
 // An Omission is a route that one router is not told.
 type Omission struct {
 	Prefix netip.Prefix `json:"prefix"`
@@ -113,7 +124,8 @@ func (s *session) status(routes []Route) SessionStatus {
 	s.mu.Unlock()
 	st := SessionStatus{
 		Name:          s.conf.Name,
-		PeerAddress:   s.conf.PeerAddress,
+		PeerAddress:   cmp.Or(s.conf.PeerAddress, f.router),
+		Interface:     s.conf.Interface,
 		PeerASN:       s.conf.PeerASN,
 		LocalASN:      s.conf.LocalASN,
 		LocalRouterID: s.conf.RouterID,

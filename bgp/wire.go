@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -46,7 +47,8 @@ const (
 // turns away a router that GoBGP would take by mistake.
 type wire struct {
 	*net.TCPConn
-	conf Session
+	conf  Session
+	alias netip.Addr // the router's, to GoBGP
 
 	// What follows is the reader's alone.
 	in     framer
@@ -84,10 +86,11 @@ type wireFacts struct {
 	gateReleased bool
 }
 
-func newWire(conn *net.TCPConn, conf Session, gate chan struct{}, onEach func()) *wire {
+func newWire(conn *net.TCPConn, conf Session, alias netip.Addr, gate chan struct{}, onEach func()) *wire {
 	return &wire{
 		TCPConn: conn,
 		conf:    conf,
+		alias:   alias,
 		gate:    gate,
 		onEach:  onEach,
 		passing: make(chan struct{}),

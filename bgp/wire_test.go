@@ -197,7 +197,7 @@ func pipe(t *testing.T) (ours, theirs *net.TCPConn) {
 func TestGate(t *testing.T) {
 	ours, theirs := pipe(t)
 	gate := make(chan struct{}, 1)
-	w := newWire(ours, Session{}, gate, func() {})
+	w := newWire(ours, Session{}, netip.MustParseAddr("192.0.2.254"), gate, func() {})
 	keepalive := serialize(t, packet.NewBGPKeepAliveMessage())
 	read := make(chan error, 10)
 	go func() {
@@ -238,7 +238,7 @@ func TestGateOfClosedWire(t *testing.T) {
 		if busy {
 			gate <- struct{}{}
 		}
-		w := newWire(ours, Session{}, gate, func() {})
+		w := newWire(ours, Session{}, netip.MustParseAddr("192.0.2.254"), gate, func() {})
 		read := make(chan struct{})
 		go func() {
 			_, _ = io.ReadFull(w, make([]byte, headerLen))
@@ -261,7 +261,7 @@ func TestGateOfClosedWire(t *testing.T) {
 // The router reads our NOTIFICATION although it was sending when we closed.
 func TestNotificationArrives(t *testing.T) {
 	ours, theirs := pipe(t)
-	w := newWire(ours, Session{}, make(chan struct{}, 1), func() {})
+	w := newWire(ours, Session{}, netip.MustParseAddr("192.0.2.254"), make(chan struct{}, 1), func() {})
 	_, err := theirs.Write(serialize(t, packet.NewBGPKeepAliveMessage())) // never read by us
 	must(t, err)
 	msg := serialize(t, packet.NewBGPNotificationMessage(6, 3, nil))
@@ -287,7 +287,7 @@ func TestNotificationArrives(t *testing.T) {
 // attempt must not wait for that.
 func TestWireClosesWhenItCannotBeWrittenTo(t *testing.T) {
 	ours, theirs := pipe(t)
-	w := newWire(ours, Session{}, make(chan struct{}, 1), func() {})
+	w := newWire(ours, Session{}, netip.MustParseAddr("192.0.2.254"), make(chan struct{}, 1), func() {})
 	must(t, theirs.SetLinger(0)) // reset, as a router does that has no neighbour yet
 	must(t, theirs.Close())
 	eventually(t, "a failure", func() bool { _, err := w.Write(serialize(t, openMessage(65001))); return err != nil })

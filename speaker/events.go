@@ -194,7 +194,7 @@ func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more st
 			ref.UID = p.UID
 		}
 	}
-	return is.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.PeerAddress, s.PeerASN, more))
+	return is.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
 }
 
 func (t *told) tellForwarding(was told, is scene) []event {

@@ -41,7 +41,7 @@ func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
 
 func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 	out := v1alpha1.SpeakerSession{
-		Name: s.Name, Address: s.PeerAddress.String(), ASN: int64(s.PeerASN), State: string(s.State),
+		Name: s.Name, Address: s.Router(), ASN: int64(s.PeerASN), State: string(s.State),
 		Since: metav1.NewTime(s.Since.Truncate(time.Second)), Routes: int32(s.Advertised),
 	}
 	if s.BFD != nil {

@@ -176,7 +176,7 @@ func bfdOf(b *cluster.BFD) bgp.BFD {
 // concerns its own session only.
 func session(p *cluster.Peer) bgp.Session {
 	return bgp.Session{
-		Name: p.Name, PeerAddress: p.Address, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
+		Name: p.Name, PeerAddress: p.Address, Interface: p.Interface, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
 		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface, Device: p.Device, Passive: p.Passive,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
 		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password), BFD: bfdOf(p.BFD),

@@ -12,10 +12,13 @@ import (
 // +kubebuilder:validation:XValidation:rule="self.peerASN != 'internal' || !has(self.ebgpMultihopTTL)",message="ebgpMultihopTTL is for eBGP, and this peer is internal: remove it",fieldPath=".ebgpMultihopTTL"
 // +kubebuilder:validation:XValidation:rule="!has(self.ttlSecurityHops) || !has(self.ebgpMultihopTTL)",message="ttlSecurityHops says itself how far away the router may be: remove it or ebgpMultihopTTL",fieldPath=".ttlSecurityHops"
 // +kubebuilder:validation:XValidation:rule="!has(self.bfd) || (!has(self.ebgpMultihopTTL) || self.ebgpMultihopTTL == 1) && (!has(self.ttlSecurityHops) || self.ttlSecurityHops == 1)",message="bfd is for a router that is directly connected (RFC 5881): remove it, or the number of hops",fieldPath=".bfd"
-// +kubebuilder:validation:XValidation:rule="has(self.peerAddress) != has(self.defaultGateway)",message="name the router by either peerAddress or defaultGateway"
+// +kubebuilder:validation:XValidation:rule="[has(self.peerAddress), has(self.defaultGateway), has(self.interface)].filter(given, given).size() == 1",message="name the router by one of peerAddress, defaultGateway and interface"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.defaultGateway) || !isIP(self.sourceAddress) || ip(self.sourceAddress).family() == (self.defaultGateway == 'IPv4' ? 4 : 6)",message="sourceAddress must be of defaultGateway's address family",fieldPath=".sourceAddress"
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || duration(self.keepaliveTime) < (has(self.holdTime) ? duration(self.holdTime) : duration('90s'))",message="keepaliveTime must be less than holdTime (90s when unset); a third of it is usual",fieldPath=".keepaliveTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.sourceAddress)",message="with interface our end is its link-local address: remove sourceAddress",fieldPath=".sourceAddress"
+// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.passive) || !self.passive",message="who listens for a router must know its address: remove passive, or name peerAddress instead of interface",fieldPath=".passive"
+// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.ebgpMultihopTTL) || self.ebgpMultihopTTL == 1",message="with interface the router is on the link: remove ebgpMultihopTTL",fieldPath=".ebgpMultihopTTL"
 type BGPPeerSpec struct {
 	// PeerAddress is the router's address. A link-local IPv6 address needs the
 	// interface, as in fe80::1%eth0.
@@ -34,6 +37,18 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Enum=IPv4;IPv6
 	DefaultGateway corev1.IPFamily `json:"defaultGateway,omitempty"`
+
+	// Interface, in the place of peerAddress, is the node's end of a link to the
+	// router, which has no address in the configuration of either (unnumbered): both
+	// ends find each other by router advertisements, and routes of both families go
+	// over their link-local addresses (RFC 8950). In FRR: neighbor swp1 interface
+	// remote-as external.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[^ /%:]+$') && !self.matches('^[0-9.]+$')",message="must be the name of an interface such as eth1, of 15 characters at most"
+	Interface string `json:"interface,omitempty"`
 
 	// PeerPort is the router's TCP port.
 	//
@@ -256,6 +271,7 @@ type GracefulRestart struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.peerAddress`
+// +kubebuilder:printcolumn:name="Interface",type=string,JSONPath=`.spec.interface`
 // +kubebuilder:printcolumn:name="ASN",type=string,JSONPath=`.spec.peerASN`
 // +kubebuilder:printcolumn:name="My ASN",type=integer,JSONPath=`.spec.myASN`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

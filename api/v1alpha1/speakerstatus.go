@@ -68,7 +68,8 @@ type SpeakerSession struct {
 	//
 	// +required
 	Name string `json:"name"`
-	// Address is the router's.
+	// Address is the router's, or the name of an interface on which it was not heard
+	// yet.
 	//
 	// +required
 	Address string `json:"address"`

@@ -81,7 +81,7 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	}
 	fmt.Fprintln(w, header)
 	for _, s := range b.Sessions {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d", s.Name, s.PeerAddress, s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%d", s.Name, s.Router(), s.PeerASN, s.State, duration.HumanDuration(now.Sub(s.Since)), s.Advertised)
 		if bfd {
 			fmt.Fprintf(w, "\t%s", bfdState(s.BFD))
 		}

@@ -137,7 +137,7 @@ func renderService(b *strings.Builder, s Service) {
 }
 
 func renderPeer(b *strings.Builder, p *Peer) {
-	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, p.Address, p.Port, p.MyASN)
+	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.Address.IsValid(), p.Address.String())+p.Interface, p.Port, p.MyASN)
 	b.WriteString(when(p.Secret != "", " secret "+p.Secret+" of "+strconv.Itoa(len(p.Password))+" bytes"))
 	if p.BFD != nil {
 		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier, when(p.BFD.Passive, " passive"))

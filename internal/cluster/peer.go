@@ -78,6 +78,10 @@ func orHold(d time.Duration) time.Duration {
 func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	const field = "spec.defaultGateway"
 	switch family := s.DefaultGateway; {
+	case s.Interface != "" && (s.PeerAddress != "" || family != ""):
+		p.add("spec.interface", s.Interface, "excludes peerAddress and defaultGateway; remove all but one")
+	case s.Interface != "":
+		parseInterface(s, peer, p)
 	case family == "":
 		peer.Address = parsePeerAddress(s.PeerAddress, p)
 	case family != corev1.IPv4Protocol && family != corev1.IPv6Protocol:
@@ -89,12 +93,28 @@ func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	}
 }
 
+// parseInterface reads the link to a router whose address both ends find out.
+func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
+	switch {
+	case !isInterface(s.Interface):
+		p.add("spec.interface", s.Interface, "is no name of an interface, which has at most 15 characters; write one such as eth1")
+	case s.SourceAddress != "":
+		p.add("spec.sourceAddress", s.SourceAddress, "with interface our end is its link-local address; remove it")
+	case s.Passive:
+		p.add("spec.passive", "true", "who listens for a router must know its address; remove it, or name peerAddress instead of interface")
+	case s.EBGPMultihopTTL > 1:
+		p.add("spec.ebgpMultihopTTL", strconv.Itoa(int(s.EBGPMultihopTTL)), "with interface the router is on the link; remove it")
+	default:
+		peer.Interface = s.Interface
+	}
+}
+
 // parsePeerAddress insists on a zone where one is needed, and only there: a
 // link-local address says nothing without its interface.
 func parsePeerAddress(s string, p *problems) netip.Addr {
 	const field = "spec.peerAddress"
 	if s == "" {
-		p.add(field, "", "missing; name the router's address, such as 192.0.2.1, or set defaultGateway")
+		p.add(field, "", "missing; name the router's address, such as 192.0.2.1, or set defaultGateway or interface")
 		return netip.Addr{}
 	}
 	a, err := netip.ParseAddr(s)

@@ -254,10 +254,11 @@ func PoolOf(pools []*Pool, addr netip.Addr) string {
 type Peer struct {
 	Name    string
 	UID     types.UID  // empty when the object did not come from an API server
-	Address netip.Addr // with a zone when link-local; invalid with DefaultGateway
+	Address netip.Addr // with a zone when link-local; invalid with DefaultGateway or Interface
 	Port    uint16
 	// DefaultGateway is empty when the router is not the node's own.
 	DefaultGateway corev1.IPFamily
+	Interface      string // where the router advertises itself; empty when it has an address
 	PeerASN        uint32 // 0 when External
 	External       bool   // any AS number but LocalASN is right
 	MyASN          uint32

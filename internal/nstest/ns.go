@@ -115,6 +115,21 @@ func (n *NS) Up(name string) {
 	check(n.tb, n.Name+" "+name, n.link.LinkSetUp(n.iface(name)))
 }
 
+// Down takes an interface down.
+func (n *NS) Down(name string) {
+	n.tb.Helper()
+	check(n.tb, n.Name+" "+name, n.link.LinkSetDown(n.iface(name)))
+}
+
+// MAC gives an interface, which must be down, another hardware address, and with it
+// another link-local address once it is up.
+func (n *NS) MAC(name, mac string) {
+	n.tb.Helper()
+	hw, err := net.ParseMAC(mac)
+	check(n.tb, n.Name+" "+mac, err)
+	check(n.tb, n.Name+" "+name, n.link.LinkSetHardwareAddr(n.iface(name), hw))
+}
+
 // Addr adds addresses, such as "10.0.0.1/24", to an interface. They serve at
 // once: duplicate address detection is off.
 func (n *NS) Addr(name string, prefixes ...string) {

@@ -156,7 +156,7 @@ endpoints: [{addresses: [%[2]s], nodeName: %[3]s, conditions: {ready: true}}]
 
 // refused are mistakes that never get into the API server, and what it says.
 var refused = []struct{ object, want string }{
-	{"apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n", "spec.peerAddress: Required value"},
+	{"apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n", "name the router by one of"},
 	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
 }
 
