@@ -99,6 +99,17 @@ func (s Communities) All() iter.Seq[Community] {
 	}
 }
 
+// With is the union of two sets.
+func (s Communities) With(t Communities) Communities {
+	switch {
+	case t == "":
+		return s
+	case s == "":
+		return t
+	}
+	return CommunitiesOf(slices.AppendSeq(slices.Collect(s.All()), t.All())...)
+}
+
 func (s Communities) String() string { return words(s.All()) }
 
 // LargeCommunities are a set of them that can be compared: their 12 bytes each, sorted.
@@ -127,6 +138,17 @@ func (s LargeCommunities) All() iter.Seq[LargeCommunity] {
 			}
 		}
 	}
+}
+
+// With is the union of two sets.
+func (s LargeCommunities) With(t LargeCommunities) LargeCommunities {
+	switch {
+	case t == "":
+		return s
+	case s == "":
+		return t
+	}
+	return LargeCommunitiesOf(slices.AppendSeq(slices.Collect(s.All()), t.All())...)
 }
 
 func (s LargeCommunities) String() string { return words(s.All()) }
@@ -213,8 +235,8 @@ func ForEach(tell map[string]Attributes) PeerAttributes {
 	return chain
 }
 
-// differ says whether not all routers are told the same.
-func (p PeerAttributes) differ() bool { return p != PeerAttributes{} && p.first.Value().peers != "" }
+// Differ says whether not all routers are told the same.
+func (p PeerAttributes) Differ() bool { return p != PeerAttributes{} && p.first.Value().peers != "" }
 
 // String is what all routers are told, or, where they are told different things,
 // "to tor1 med 10, to tor2 med 20".

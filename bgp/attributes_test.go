@@ -41,11 +41,11 @@ func TestPeerAttributes(t *testing.T) {
 		t.Error("no attributes are not zero")
 	}
 	same := ForEach(map[string]Attributes{"tor1": gold, "tor2": gold})
-	if same != ForAll(gold) || same.differ() {
+	if same != ForAll(gold) || same.Differ() {
 		t.Errorf("the same to two: %s", same)
 	}
 	p := ForEach(map[string]Attributes{"tor1": gold, "tor2": blue, "tor3": gold})
-	if q := ForEach(map[string]Attributes{"tor3": gold, "tor2": blue, "tor1": gold}); p != q || !p.differ() {
+	if q := ForEach(map[string]Attributes{"tor3": gold, "tor2": blue, "tor1": gold}); p != q || !p.Differ() {
 		t.Errorf("%s and %s", p, q)
 	}
 	if p.Of("tor1") != gold || p.Of("tor2") != blue || p.Of("tor3") != gold || p.Of("tor4") != (Attributes{}) || ForAll(gold).Of("tor9") != gold {

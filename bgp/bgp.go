@@ -282,7 +282,7 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 func remarked(announce, all []Route) []Route {
 	var more []Route
 	for _, r := range all {
-		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && (r.Peers != "" || r.Attributes.differ()) {
+		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && (r.Peers != "" || r.Attributes.Differ()) {
 			more = append(more, r)
 		}
 	}

@@ -131,7 +131,7 @@ func (s Session) resolved(st State) Session {
 
 func (r Route) String() string {
 	text := r.Prefix.String()
-	if r.Attributes.differ() {
+	if r.Attributes.Differ() {
 		return text + " " + r.Attributes.String()
 	}
 	if r.Peers != "" {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -15,17 +16,21 @@ import (
 
 // plain is how an address is announced that no BGPAdvertisement is about: on its
 // own, to all routers.
-var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128}}
+var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
 
 // A plan is what announces one address.
 type plan struct {
 	routes []bgp.Route // sorted by prefix, each of which contains the address
+	// aggregated are the offers of those routes that are aggregates: other addresses
+	// have a part in them.
+	aggregated []offer
 	// local are the aggregates that it would be part of if the policy of owner were
 	// not Local.
 	local []netip.Prefix
 	owner cluster.Name
 	// refused says which aggregates are not used, and why, a sentence each.
 	refused []string
+	clashes []remark
 }
 
 // advertised are the advertisements by which a Service's address of a pool is
@@ -75,10 +80,12 @@ func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, 
 		return p
 	}
 	var adverts []*cluster.Advertisement
+	var own bgp.Attributes
 	for i, s := range services {
 		if verdicts[i].code != "" {
 			continue
 		}
+		own = withCommunities(own, communities(s.Communities))
 		list, _ := v.advertised(a.Pool, s.Spec)
 		for _, ad := range list {
 			if !slices.Contains(adverts, ad) {
@@ -92,11 +99,18 @@ func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, 
 	if local >= 0 {
 		p.owner = services[local].Name
 	}
-	for _, ad := range adverts {
-		p.routes = mergeRoute(p.routes, bgp.Route{Prefix: p.prefix(v, ad, a.Addr, local >= 0), Peers: v.peers(ad)})
+	var offers []offer
+	for i, ad := range adverts {
+		offers = mergeOffer(offers, offer{p.prefix(v, ad, a.Addr, local >= 0), adverts[i : i+1], own})
 	}
-	for i := range p.routes {
-		p.routes[i] = v.narrowed(p.routes[i])
+	for _, o := range offers {
+		r, clashes := v.route(o)
+		p.routes = append(p.routes, r)
+		if o.prefix.IsSingleIP() {
+			p.clashes = append(p.clashes, clashes...)
+		} else {
+			p.aggregated = append(p.aggregated, o)
+		}
 	}
 	return p
 }
@@ -119,42 +133,6 @@ func (p *plan) prefix(v *view, ad *cluster.Advertisement, addr netip.Addr, local
 		return host
 	}
 	return prefix
-}
-
-// mergeRoute adds a route to a sorted list. One of its prefix gets its routers, too.
-func mergeRoute(routes []bgp.Route, r bgp.Route) []bgp.Route {
-	i, found := slices.BinarySearchFunc(routes, r, func(a, b bgp.Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
-	switch {
-	case !found:
-		return slices.Insert(routes, i, r)
-	case routes[i].Peers == "" || r.Peers == "":
-		routes[i].Peers = ""
-	default:
-		routes[i].Peers = bgp.PeersOf(append(routes[i].Peers.Names(), r.Peers.Names()...)...)
-	}
-	return routes
-}
-
-// peers are those of a that this node has a session with.
-func (v *view) peers(a *cluster.Advertisement) bgp.Peers {
-	if len(a.Peers) == 0 {
-		return ""
-	}
-	var names []string
-	for _, s := range v.sessions {
-		if slices.Contains(a.Peers, s.Name) {
-			names = append(names, s.Name)
-		}
-	}
-	return bgp.PeersOf(names...)
-}
-
-// narrowed is r, of which it is nothing special that all routers are named.
-func (v *view) narrowed(r bgp.Route) bgp.Route {
-	if !slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return !r.Peers.Has(s.Name) }) {
-		r.Peers = ""
-	}
-	return r
 }
 
 // foreign says what a prefix contains that is not for Services; empty when
@@ -216,9 +194,14 @@ func (v *view) lookAtOthers(peers []*cluster.Peer) {
 func (p plan) says(v *view) string {
 	var parts []string
 	for _, r := range p.routes {
-		part := "to " + v.toldOf(r)
-		if !r.Prefix.IsSingleIP() {
+		part, with := "to "+v.toldOf(r), r.Attributes.String()
+		switch {
+		case !r.Prefix.IsSingleIP(): // with what, depends on other addresses as well
 			part += " as part of " + r.Prefix.String()
+		case r.Attributes.Differ():
+			part = with
+		case with != "":
+			part += " with " + with
 		}
 		parts = append(parts, part)
 	}

@@ -100,7 +100,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	for _, i := range addresses {
 		was := next.Addresses[i]
 		is := v.decide(was.Addr, was.Pool, d.services(snap, i)).after(was)
-		routes = routes || !slices.Equal(is.routes, was.routes)
+		routes = routes || !slices.Equal(is.routes, was.routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
 	if routes {
@@ -210,7 +210,8 @@ func find(snap *cluster.Snapshot, name cluster.Name) int {
 // which may be nil, is was's.
 func (d *Desired) announce(v *view, was *Desired) {
 	addrs, routes := make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
-	var aggregates []bgp.Route
+	var offers []offer
+	first := map[netip.Prefix]*Address{} // of each aggregate
 	for _, a := range d.Addresses {
 		if a.Announce {
 			addrs = append(addrs, a.Addr)
@@ -218,13 +219,22 @@ func (d *Desired) announce(v *view, was *Desired) {
 		for _, r := range a.routes {
 			if r.Prefix.IsSingleIP() {
 				routes = append(routes, r)
-			} else {
-				aggregates = mergeRoute(aggregates, r)
 			}
 		}
+		for _, o := range a.aggregated {
+			offers = mergeOffer(offers, o)
+			first[o.prefix] = cmp.Or(first[o.prefix], a)
+		}
 	}
-	for i := range aggregates {
-		aggregates[i] = v.narrowed(aggregates[i])
+	var aggregates []bgp.Route
+	d.clashes = nil
+	for _, o := range offers {
+		r, clashes := v.route(o)
+		aggregates = append(aggregates, r)
+		for _, c := range clashes {
+			a := first[o.prefix]
+			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: c.code, Message: c.message})
+		}
 	}
 	if len(aggregates) > 0 {
 		routes = append(routes, aggregates...)
@@ -286,7 +296,7 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 	for i, s := range services {
 		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p)...)
 	}
-	a.routes, a.Announce = p.routes, len(p.routes) > 0
+	a.routes, a.aggregated, a.Announce = p.routes, p.aggregated, len(p.routes) > 0
 	a.Handover = away != nil && v.refusal == "" || v.planned && away == nil && slices.ContainsFunc(verdicts, verdict.good)
 	return a
 }
@@ -345,6 +355,9 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("bgp", cluster.Announced, "%s", p.says(v))
 		for _, refused := range p.refused {
 			reason("bgp", cluster.AggregateRefused, "%s", refused)
+		}
+		for _, clash := range p.clashes {
+			reason("bgp", clash.code, "%s", clash.message)
 		}
 	}
 	return reasons

@@ -32,6 +32,9 @@ type Desired struct {
 	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family:
 	// like kube-proxy's, those of Services that have no address yet as well.
 	Checks []healthcheck.Check
+	// clashes are where advertisements contradict each other about an aggregate, said
+	// of its first address.
+	clashes []cluster.Reason
 
 	snap *cluster.Snapshot
 	view *view
@@ -45,6 +48,8 @@ type Address struct {
 	VIP      *proxy.VIP
 	Announce bool
 	routes   []bgp.Route // that announce it, sorted by prefix
+	// aggregated are what makes those of routes that are aggregates.
+	aggregated []offer
 	// Handover says that this node does not announce the address because it is
 	// about to go, or is not to attract traffic any more, or because only
 	// other nodes have endpoints for it, which are about to if they do not yet.
@@ -79,14 +84,14 @@ func (d *Desired) why(addr netip.Addr) string {
 	return strings.Join(why, "; ")
 }
 
-// Reasons returns every reason: those of the addresses, in their order, then
-// those of Services without one.
+// Reasons returns every reason: those of the addresses, in their order, then those of
+// aggregates, then those of Services without an address.
 func (d *Desired) Reasons() []cluster.Reason {
 	var all []cluster.Reason
 	for _, a := range d.Addresses {
 		all = append(all, a.Reasons...)
 	}
-	return append(all, d.snap.Refusals...)
+	return slices.Concat(all, d.clashes, d.snap.Refusals)
 }
 
 // String is what `fanfare plan` prints and what golden files hold.

@@ -297,7 +297,7 @@ func (is scene) why(addr netip.Addr, name cluster.Name) string {
 		return "the Service does not hold it any more"
 	}
 	for _, r := range a.Reasons {
-		if r.Protocol == "bgp" && r.Service == name && r.Code != cluster.Announced && r.Code != cluster.AggregateRefused {
+		if r.Protocol == "bgp" && r.Service == name && !r.Code.Announces() {
 			return strings.TrimPrefix(r.Message, "not announced: ")
 		}
 	}

@@ -41,12 +41,15 @@ type Status struct {
 
 // An AddressStatus is what happens to one address on this node.
 type AddressStatus struct {
-	Address    netip.Addr     `json:"address"`
-	Pool       string         `json:"pool,omitempty"`
-	Services   []string       `json:"services"`
-	Ports      []string       `json:"ports,omitempty"`
-	Announced  bool           `json:"announced"`
-	Prefixes   []netip.Prefix `json:"prefixes,omitempty"` // that it is to be announced by
+	Address   netip.Addr     `json:"address"`
+	Pool      string         `json:"pool,omitempty"`
+	Services  []string       `json:"services"`
+	Ports     []string       `json:"ports,omitempty"`
+	Announced bool           `json:"announced"`
+	Prefixes  []netip.Prefix `json:"prefixes,omitempty"` // that it is to be announced by
+	// Attributes are what routers are told of them, such as "med 10 community 64500:1";
+	// of several prefixes, each with its own.
+	Attributes []string       `json:"attributes,omitempty"`
 	Programmed bool           `json:"programmed"`
 	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
 	Reasons    []ReasonStatus `json:"reasons,omitempty"`
@@ -147,6 +150,7 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 		st.Lingering = &left.until
 	}
 	st.Prefixes = prefixesOf(a.routes)
+	st.Attributes = p.desired.attributes(st.Prefixes)
 	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(a.Reasons))
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())
@@ -157,10 +161,30 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
+	for _, r := range p.desired.clashes {
+		if r.VIP == a.Addr {
+			st.Reasons = append(st.Reasons, reasonStatus(r))
+		}
+	}
 	for _, name := range a.Services {
 		st.Reasons = append(st.Reasons, p.unansweredAt(a.Addr, name)...)
 	}
 	return st
+}
+
+// attributes are what routers are told of prefixes, as far as there is anything.
+func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
+	for _, r := range routesTo(prefixes, d.BGP.Routes) {
+		text := r.Attributes.String()
+		switch {
+		case text == "":
+			continue
+		case len(prefixes) > 1:
+			text = r.Prefix.String() + " " + text
+		}
+		texts = append(texts, text)
+	}
+	return texts
 }
 
 // observed replaces a reason that says what is meant by one that says what is in

@@ -17,6 +17,9 @@ import (
 // did not change, as those of internal/cluster do.
 type world struct {
 	*rand.Rand
+	// traits are what routers are told of routes: a source of its own, so that the same
+	// seeds go on making the same worlds otherwise.
+	traits      *rand.Rand
 	services    []cluster.Service
 	nodes       []*cluster.Node
 	peers       []*cluster.Peer
@@ -33,7 +36,7 @@ const (
 var worldNodes = []string{"n1", "n2", "n3"}
 
 func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1))}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), traits: rand.New(rand.NewPCG(seed, 2))}
 	for _, name := range worldNodes {
 		w.nodes = append(w.nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
@@ -87,8 +90,19 @@ func (w *world) advertise() {
 		if w.IntN(3) == 0 {
 			a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
 		}
+		if w.traits.IntN(2) == 0 {
+			a.MED = new(uint32(w.traits.IntN(3)))
+		}
+		if w.traits.IntN(2) == 0 {
+			a.Communities = w.communities()
+		}
 		w.adverts = append(w.adverts, a)
 	}
+}
+
+// communities are one of few.
+func (w *world) communities() *cluster.Communities {
+	return &cluster.Communities{Standard: []uint32{uint32(w.traits.IntN(3))}}
 }
 
 // toggleService creates or deletes a Service.
@@ -109,6 +123,9 @@ func (w *world) toggleService(n int) {
 	}
 	if w.IntN(2) == 0 {
 		spec.ExternalTrafficPolicy, spec.HealthCheckPort = corev1.ServiceExternalTrafficPolicyLocal, uint16(32000+n)
+	}
+	if w.traits.IntN(3) == 0 {
+		spec.Communities = w.communities()
 	}
 	w.services = slices.Insert(slices.Clone(w.services), i, cluster.Service{Spec: spec})
 	w.endpoints(i)

@@ -57,6 +57,50 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=128
 	AggregationLengthV6 *int32 `json:"aggregationLengthV6,omitempty"`
+
+	// Communities are put on the routes: 64500:1, or a large one as 64500:1:2
+	// (large:64500:1:2 is the same), or a name: accept-own, blackhole,
+	// graceful-shutdown, llgr-stale, local-as, no-advertise, no-export, no-llgr,
+	// no-peer. A Service adds its own by the annotation fanfare.io/bgp-communities.
+	// Where several advertisements announce one prefix to one router, it is told the
+	// communities of all.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=40
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.matches('^[0-9]{1,5}:[0-9]{1,5}$') ? c.split(':').all(n, int(n) <= 65535) : c.matches('^(large:)?[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}$') ? c.replace('large:', '').split(':').all(n, int(n) <= 4294967295) && int(c.replace('large:', '').split(':')[0]) < 4294967295 : c in ['accept-own', 'blackhole', 'graceful-shutdown', 'llgr-stale', 'local-as', 'no-advertise', 'no-export', 'no-llgr', 'no-peer'])",message="each must be two numbers up to 65535, as in 64500:1, or three up to 4294967295, as in 64500:1:2 (and not AS 4294967295, which RFC 7300 reserves), or one of accept-own, blackhole, graceful-shutdown, llgr-stale, local-as, no-advertise, no-export, no-llgr, no-peer"
+	Communities []string `json:"communities,omitempty"`
+
+	// LocalPref is the local preference of the routes. Only routers of our own AS
+	// (iBGP) are told; the highest is preferred. They are told 100 when it is unset.
+	// Where several advertisements announce one prefix to one router, the most
+	// specific one that sets it counts, for this and for the fields below: first one
+	// that names peers, then one with a serviceSelector, with pools, with a
+	// nodeSelector, and of equals the first by name.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	LocalPref *int64 `json:"localPref,omitempty"`
+
+	// MED is the multi-exit discriminator of the routes. Of several links to our AS
+	// routers prefer the one with the lowest. None when unset, which most routers
+	// take for 0.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=4294967295
+	MED *int64 `json:"med,omitempty"`
+
+	// ASPathPrepend is how often our AS number is put into the AS path beyond the
+	// first time, to make it longer. Only routers of other ASes (eBGP) have it
+	// there, and in them it is the number of their own session.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=16
+	ASPathPrepend *int32 `json:"asPathPrepend,omitempty"`
 }
 
 // BGPAdvertisement refines how addresses are announced over BGP. Addresses of a

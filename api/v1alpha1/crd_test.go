@@ -271,6 +271,18 @@ func TestBGPAdvertisementCRD(t *testing.T) {
 		{`{aggregationLength: -1}`, "greater than or equal to 0"},
 		{`{aggregationLengthV6: 129}`, "less than or equal to 128"},
 		{`{aggregationLength: "24"}`, "must be of type integer"},
+		{`{communities: ["0:0", "65535:65535", "64500:1:2", "large:64500:1:2", "4294967294:4294967295:4294967295"], localPref: 0, med: 4294967295, asPathPrepend: 16}`, ""},
+		{`{communities: [graceful-shutdown, accept-own, llgr-stale, no-llgr, blackhole, no-export, no-advertise, local-as, no-peer]}`, ""},
+		{`{communities: ["65536:1"]}`, "must be two numbers up to 65535"},
+		{`{communities: ["1:2:4294967296"]}`, "or three up to 4294967295"},
+		{`{communities: ["4294967295:1:1"]}`, "which RFC 7300 reserves"},
+		{`{communities: ["large:1:2"]}`, "must be two numbers"},
+		{`{communities: [noexport]}`, "or one of accept-own"},
+		{`{communities: [""]}`, "must be two numbers"},
+		{`{communities: [65001]}`, "must be of type string"},
+		{`{localPref: -1}`, "greater than or equal to 0"},
+		{`{med: 4294967296}`, "less than or equal to 4294967295"},
+		{`{asPathPrepend: 17}`, "less than or equal to 16"},
 	})
 }
 

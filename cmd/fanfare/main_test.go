@@ -122,13 +122,17 @@ func TestPrintStatus(t *testing.T) {
 		}},
 		Addresses: []speaker.AddressStatus{
 			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Ports: []string{"tcp/80"}, Announced: true, Programmed: true,
-				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.Programmed, "fine"), reason("bgp", cluster.Announced, "announced to tor1")}},
+				Attributes: []string{"med 10 community 64500:1"},
+				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.Programmed, "fine"), reason("bgp", cluster.Announced, "announced to tor1"),
+					reason("bgp", cluster.AttributeOverride, "10 counts")}},
 			{Address: netip.MustParseAddr("192.0.2.2"), Services: []string{"shop/web"}, Ports: []string{"tcp/1", "tcp/2", "tcp/3", "tcp/4"}, Programmed: true,
 				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.NoEndpoints, "connections are refused: no endpoint is ready anywhere"),
 					reason("bgp", cluster.NoEndpoints, "not announced: no endpoint is ready anywhere")}},
 			{Address: netip.MustParseAddr("192.0.2.3"), Services: []string{"shop/web"}, Announced: true, Programmed: true,
-				Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.3/32")},
-				Reasons:  []speaker.ReasonStatus{reason("bgp", cluster.Announced, "announced"), reason("bgp", cluster.AggregateRefused, "announced on its own")}},
+				Prefixes:   []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("192.0.2.3/32")},
+				Attributes: []string{"192.0.2.0/24 med 1", "192.0.2.3/32 to tor1 med 2, to tor2"},
+				Reasons: []speaker.ReasonStatus{reason("bgp", cluster.Announced, "announced"), reason("bgp", cluster.AggregateRefused, "announced on its own"),
+					reason("bgp", cluster.AttributeClash, "2 counts")}},
 		},
 		Proxy:    proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing"},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
@@ -145,9 +149,9 @@ tor1    10.0.0.1  65000  Established  60s    1       Up
 tor2    10.0.0.2  65000  Active       60s    0       -
 
 ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
-192.0.2.1  shop/web  tcp/80          yes        yes
+192.0.2.1  shop/web  tcp/80          yes        yes, med 10 community 64500:1
 192.0.2.2  shop/web  tcp/1,tcp/2,+2  yes        no: no endpoint is ready anywhere
-192.0.2.3  shop/web  -               yes        yes, in 192.0.2.0/24
+192.0.2.3  shop/web  -               yes        yes, in 192.0.2.0/24, 192.0.2.0/24 med 1, 192.0.2.3/32 to tor1 med 2, to tor2
 
 Needs attention:
   forward: no; announce: no
@@ -158,6 +162,7 @@ Needs attention:
   Service shop/db: there is no AddressPool
   Service shop/web (192.0.2.2): connections are refused: no endpoint is ready anywhere
   Service shop/web (192.0.2.3): announced on its own
+  Service shop/web (192.0.2.3): 2 counts
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

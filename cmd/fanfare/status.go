@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/fanfare-lb/fanfare/bgp"
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -111,17 +110,24 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 func announced(a speaker.AddressStatus) string {
 	var why []string
 	for _, r := range a.Reasons {
-		if r.Protocol == "bgp" && r.Code != cluster.Announced && r.Code != cluster.AggregateRefused {
+		if r.Protocol == "bgp" && !r.Code.Announces() {
 			why = append(why, strings.TrimPrefix(r.Message, "not announced: "))
 		}
 	}
-	switch aggregates := slices.DeleteFunc(slices.Clone(a.Prefixes), netip.Prefix.IsSingleIP); {
-	case len(why) == 0 && a.Announced && len(aggregates) > 0:
-		return fmt.Sprintf("yes, in %s", strings.Trim(fmt.Sprint(aggregates), "[]"))
-	case len(why) == 0:
-		return yes(a.Announced)
+	if len(why) > 0 {
+		return "no: " + strings.Join(why, "; ")
 	}
-	return "no: " + strings.Join(why, "; ")
+	text := yes(a.Announced)
+	if !a.Announced {
+		return text
+	}
+	if aggregates := slices.DeleteFunc(slices.Clone(a.Prefixes), netip.Prefix.IsSingleIP); len(aggregates) > 0 {
+		text += ", in " + strings.Trim(fmt.Sprint(aggregates), "[]")
+	}
+	for _, with := range a.Attributes {
+		text += ", " + with
+	}
+	return text
 }
 
 func because(reason string) string {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -21,6 +22,10 @@ func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		Length4:         parseLength("spec.aggregationLength", s.AggregationLength, 32, &p),
 		Length6:         parseLength("spec.aggregationLengthV6", s.AggregationLengthV6, 128, &p),
+		Communities:     parseCommunities("spec.communities", s.Communities, "", &p),
+		LocalPref:       parseOptional[uint32]("spec.localPref", s.LocalPref, math.MaxUint32, &p),
+		MED:             parseOptional[uint32]("spec.med", s.MED, math.MaxUint32, &p),
+		Prepend:         parseOptional[uint8]("spec.asPathPrepend", s.ASPathPrepend, 16, &p),
 	}
 	if len(p) != 0 {
 		return nil, p
@@ -49,6 +54,14 @@ func parseLength(field string, length *int32, most int64, p *problems) int {
 		return int(most)
 	}
 	return int(parseNumber(field, int64(*length), 0, most, p))
+}
+
+// parseOptional tells a number that is not there from 0.
+func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most int64, p *problems) *T {
+	if n == nil {
+		return nil
+	}
+	return new(T(parseNumber(field, int64(*n), 0, most, p)))
 }
 
 // unknownNames says of every name in an advertisement that nothing has it.

@@ -98,8 +98,7 @@ func render(s *Snapshot) string {
 		renderPeer(&b, p)
 	}
 	for _, a := range s.Advertisements {
-		fmt.Fprintf(&b, "advertisement %s /%d /%d%s%s%s%s\n", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools), list(" peers ", a.Peers),
-			when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
+		renderAdvertisement(&b, a)
 	}
 	for _, c := range s.Claims {
 		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved"))
@@ -120,7 +119,7 @@ func renderService(b *strings.Builder, s Service) {
 	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
-	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler))
+	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities))
 	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
@@ -134,6 +133,26 @@ func renderService(b *strings.Builder, s Service) {
 			when(!e.Ready, " not ready"), when(!e.Serving, " not serving"), when(e.Terminating, " terminating")+
 				when(e.ForZones != "", " for zones "+string(e.ForZones))+when(e.ForNodes != "", " for nodes "+string(e.ForNodes)))
 	}
+}
+
+func renderAdvertisement(b *strings.Builder, a *Advertisement) {
+	fmt.Fprintf(b, "advertisement %s /%d /%d%s%s%s%s", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools), list(" peers ", a.Peers),
+		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
+	b.WriteString(communitiesText(a.Communities) + optional(" local preference ", a.LocalPref) + optional(" med ", a.MED) + optional(" prepend ", a.Prepend) + "\n")
+}
+
+func optional[T any](prefix string, n *T) string {
+	if n == nil {
+		return ""
+	}
+	return prefix + fmt.Sprint(*n)
+}
+
+func communitiesText(c *Communities) string {
+	if c == nil {
+		return ""
+	}
+	return fmt.Sprintf(" communities %x %d", c.Standard, c.Large)
 }
 
 func renderPeer(b *strings.Builder, p *Peer) {

@@ -75,6 +75,9 @@ const (
 	// Not, or not so, because of a BGPAdvertisement.
 	NotAdvertised    Code = "NotAdvertised"    // some are about the pool, and none selects the Service and the node
 	AggregateRefused Code = "AggregateRefused" // an aggregate would contain what is not ours; announced without it
+	// Two tell a router different things of one prefix.
+	AttributeOverride Code = "AttributeOverride" // the more specific one counts
+	AttributeClash    Code = "AttributeClash"    // neither is more specific; the first by name counts
 
 	// Not yet.
 	WaitingForProxy   Code = "WaitingForProxy"   // to be announced once the kernel forwards it
@@ -91,3 +94,9 @@ const (
 	NotOurs          Code = "NotOurs"          // the status names an address of no pool: somebody else's
 	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service
 )
+
+// Announces says whether an address with this reason of BGP's is announced: there
+// are reasons for how as well.
+func (c Code) Announces() bool {
+	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash
+}

@@ -65,6 +65,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		ServiceProxy:          o.Labels[serviceProxyLabel],
 		Affinity:              parseAffinity(o, &p),
 		Scheduler:             parseScheduler(o, &p),
+		Communities:           parseServiceCommunities(o, &p),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),

@@ -103,6 +103,8 @@ type Spec struct {
 	Affinity time.Duration
 	// Scheduler is one of the constants of that name.
 	Scheduler string
+	// Communities are put on the routes to its addresses, nil for none.
+	Communities *Communities
 
 	// Requested are the addresses the Service asks for, by annotation or
 	// spec.loadBalancerIP; RequestedPool is the pool, by annotation.
@@ -297,6 +299,11 @@ type Advertisement struct {
 	// Length4 and Length6 are the prefix lengths to announce addresses by; 32 and
 	// 128 for each on its own.
 	Length4, Length6 int
+	// Communities are put on the routes, nil for none.
+	Communities *Communities
+	// LocalPref, MED and Prepend are nil where the object does not say.
+	LocalPref, MED *uint32
+	Prepend        *uint8 // at most 16
 }
 
 // BFD is how a silent router is noticed.

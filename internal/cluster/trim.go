@@ -29,7 +29,7 @@ func trimService(o *corev1.Service) {
 
 // serviceAnnotations are all that are read.
 var serviceAnnotations = func() map[string]bool {
-	read := map[string]bool{sourceRangesAnnotation: true, schedulerAnnotation: true}
+	read := map[string]bool{sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true}
 	for _, key := range slices.Concat(addressAnnotations, poolAnnotations, sharingAnnotations) {
 		read[key] = true
 	}

@@ -1,0 +1,113 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// communitiesAnnotation has the communities of a Service's routes, with commas
+// between them.
+const communitiesAnnotation = "fanfare.io/bgp-communities"
+
+// Communities are what routers sort routes by.
+type Communities struct {
+	Standard []uint32         // RFC 1997, sorted
+	Large    []LargeCommunity // RFC 8092, sorted
+}
+
+// A LargeCommunity is an AS number and two numbers of that AS's own.
+type LargeCommunity [3]uint32
+
+// CommunityNames are the well-known communities that have a name here, which is
+// FRR's: other routers have others for some.
+var CommunityNames = map[string]uint32{
+	"graceful-shutdown": 0xffff0000, // RFC 8326
+	"accept-own":        0xffff0001, // RFC 7611
+	"llgr-stale":        0xffff0006, // RFC 9494
+	"no-llgr":           0xffff0007, // RFC 9494
+	"blackhole":         0xffff029a, // RFC 7999
+	"no-export":         0xffffff01, // RFC 1997
+	"no-advertise":      0xffffff02, // RFC 1997
+	"local-as":          0xffffff03, // RFC 1997: NO_EXPORT_SUBCONFED
+	"no-peer":           0xffffff04, // RFC 3765
+}
+
+// parseCommunities leaves out what is no community. What follows from that is said
+// with it.
+func parseCommunities(field string, list []string, consequence string, p *problems) *Communities {
+	var c Communities
+	for i, text := range list {
+		if err := c.parse(text); err != nil {
+			where := field
+			if len(list) > 1 || !strings.HasPrefix(field, "metadata.") {
+				where = fmt.Sprintf("%s[%d]", field, i)
+			}
+			p.add(where, text, err.Error()+consequence)
+		}
+	}
+	if len(c.Standard)+len(c.Large) == 0 {
+		return nil
+	}
+	slices.Sort(c.Standard)
+	slices.SortFunc(c.Large, func(a, b LargeCommunity) int { return slices.Compare(a[:], b[:]) })
+	c.Standard, c.Large = slices.Compact(c.Standard), slices.Compact(c.Large)
+	return &c
+}
+
+// parse adds the community that text says.
+func (c *Communities) parse(text string) error {
+	if n, ok := CommunityNames[text]; ok {
+		c.Standard = append(c.Standard, n)
+		return nil
+	}
+	words := strings.Split(strings.TrimPrefix(text, "large:"), ":")
+	large := len(words) == 3
+	if len(words) != 2 && !large || !large && strings.HasPrefix(text, "large:") {
+		return fmt.Errorf("must be two numbers such as 64500:1, three such as 64500:1:2, or one of %s", strings.Join(slices.Sorted(maps.Keys(CommunityNames)), ", "))
+	}
+	bits := 16
+	if large {
+		bits = 32
+	}
+	var numbers LargeCommunity
+	for i, word := range words {
+		n, err := strconv.ParseUint(word, 10, bits)
+		if err != nil {
+			hint := ""
+			if !large && i == 0 && errors.Is(err, strconv.ErrRange) {
+				hint = "; a greater AS number needs a large community, as in 4200000000:1:2"
+			}
+			return fmt.Errorf("%q must be a number from 0 to %d%s", word, uint64(1)<<bits-1, hint)
+		}
+		numbers[i] = uint32(n)
+	}
+	switch {
+	case !large:
+		c.Standard = append(c.Standard, numbers[0]<<16|numbers[1])
+	case numbers[0] == 1<<32-1:
+		return fmt.Errorf("AS number %d is reserved (RFC 7300); use that of your own network", numbers[0])
+	default:
+		c.Large = append(c.Large, numbers)
+	}
+	return nil
+}
+
+// parseServiceCommunities uses those of a Service's communities that are right: a
+// Service is announced without the others rather than not at all.
+func parseServiceCommunities(o *corev1.Service, p *problems) *Communities {
+	v := o.Annotations[communitiesAnnotation]
+	if strings.TrimSpace(v) == "" {
+		return nil
+	}
+	var list []string
+	for _, word := range strings.Split(v, ",") {
+		list = append(list, strings.TrimSpace(word))
+	}
+	return parseCommunities(annotation(communitiesAnnotation), list, "; it is left out", p)
+}
