@@ -3,10 +3,12 @@ package bgp
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -43,8 +45,8 @@ func (r *frr) has(prefix, node string) string {
 			ASPath    struct{ String string } `json:"aspath"`
 			LocalPref *uint32                 `json:"locPrf"`
 			Metric    *uint32
-			Community struct{ List []string }
-			Large     struct{ List []string } `json:"largeCommunity"`
+			Community struct{ String string }
+			Large     struct{ String string } `json:"largeCommunity"`
 			Peer      struct{ PeerID string }
 		}
 	}
@@ -60,16 +62,16 @@ func (r *frr) has(prefix, node string) string {
 		if p.Metric != nil {
 			text += fmt.Sprintf(" med %d", *p.Metric)
 		}
-		return text + named(" community ", p.Community.List) + named(" large ", p.Large.List)
+		return text + named(" community ", p.Community.String) + named(" large ", p.Large.String)
 	}
 	return ""
 }
 
-func named(name string, list []string) string {
-	if len(list) == 0 {
+func named(name, value string) string {
+	if value == "" {
 		return ""
 	}
-	return name + strings.Join(list, " ")
+	return name + value
 }
 
 // attributesWorld is a router with sessions to each of this node's addresses.
@@ -100,9 +102,9 @@ func TestFRRAttributes(t *testing.T) {
 			renumbered, external6 string
 		}{
 			{name: "none", external: "as 65010", internal: "as Local preference 100", renumbered: "as 65099"},
-			{name: "standard communities", told: ForAll(Attributes{Communities: CommunitiesOf(64500<<16|1, 0, 0xfffffffe)}),
-				external: "as 65010 community 0:0 64500:1 65535:65534", internal: "as Local preference 100 community 0:0 64500:1 65535:65534",
-				renumbered: "as 65099 community 0:0 64500:1 65535:65534"},
+			{name: "standard communities", told: ForAll(Attributes{Communities: CommunitiesOf(64500<<16|1, 1<<16|65535, 0xfffffffe)}),
+				external: "as 65010 community 1:65535 64500:1 65535:65534", internal: "as Local preference 100 community 1:65535 64500:1 65535:65534",
+				renumbered: "as 65099 community 1:65535 64500:1 65535:65534"},
 			{name: "large communities", told: ForAll(Attributes{LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2}, LargeCommunity{4200000000, 0, 4294967295})}),
 				external: "as 65010 large 64500:1:2 4200000000:0:4294967295", internal: "as Local preference 100 large 64500:1:2 4200000000:0:4294967295",
 				renumbered: "as 65099 large 64500:1:2 4200000000:0:4294967295"},
@@ -130,6 +132,10 @@ func TestFRRAttributes(t *testing.T) {
 		for i, c := range cases {
 			all = append(all, told(c.told, routes(fmt.Sprintf("192.0.2.%d/%d", 16*i, 32-4*(i%2)))...)...)
 		}
+		names := slices.Sorted(maps.Keys(communityNames))
+		for i, c := range names {
+			all = append(all, told(ForAll(Attributes{Communities: CommunitiesOf(c)}), routes(fmt.Sprintf("198.51.100.%d/32", i))...)...)
+		}
 		all = append(all, told(ForAll(gold), routes("2001:db8::1/128 via fd00::2")...)...)
 		_, err := s.Set(t.Context(), state(sessions, all))
 		must(t, err)
@@ -137,12 +143,113 @@ func TestFRRAttributes(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				prefix := all[i].Prefix.String()
 				for node, want := range map[string]string{external: c.external, internal: c.internal, renumbered: c.renumbered} {
-					if eventuallyIs(func() string { return r.has(prefix, node) }, want); r.has(prefix, node) != want {
-						t.Errorf("%s from %s: %q, want %q", all[i], node, r.has(prefix, node), want)
-					}
+					r.await(prefix, node, want)
 				}
 			})
 		}
-		eventually(t, "IPv6", func() bool { return r.has("2001:db8::1/128", external) == "as 65010 med 10 community 64500:1" })
+		eventually(t, "IPv6", func() bool {
+			return r.has("2001:db8::1/128", external) == "as 65010 med 10 community 64500:1 no-export"
+		})
+	})
+}
+
+// frrKnows is what FRR says of a route with a well-known community. It heeds
+// GRACEFUL_SHUTDOWN unasked.
+func frrKnows(c Community) string {
+	switch name := c.String(); name {
+	case "local-as":
+		return "as 65010 community local-AS"
+	case "graceful-shutdown":
+		return "as 65010 preference 0 community graceful-shutdown"
+	default:
+		return "as 65010 community " + name
+	}
+}
+
+// await waits until the router has been told want.
+func (r *frr) await(prefix, node, want string) {
+	r.t.Helper()
+	var got string
+	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(10 * time.Millisecond) {
+		if got = r.has(prefix, node); got == want {
+			return
+		}
+	}
+	r.t.Errorf("%s from %s: %q, want %q", prefix, node, got, want)
+}
+
+// Attributes change, and a restart and a graceful shutdown come and go, without the
+// router's being without the routes at any time, and without any word about routes that
+// have nothing to do with it.
+func TestFRRAttributesChange(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r, s, sessions := attributesWorld(t)
+		both := sessions[:2]
+		set := func(shutdown bool, changing PeerAttributes) {
+			t.Helper()
+			want := state(both, slices.Concat(told(changing, routes("192.0.2.1/32")...), told(ForAll(gold), routes("192.0.2.2/32")...)))
+			want.Shutdown = shutdown
+			_, err := s.Set(t.Context(), want)
+			must(t, err)
+		}
+		is := func(prefix, toExternal, toInternal string) {
+			t.Helper()
+			r.await(prefix, external, toExternal)
+			r.await(prefix, internal, toInternal)
+		}
+		updates := func() (n [2]int) {
+			for i, x := range both {
+				n[i] = s.sessionStatus(x.Name).Updates
+			}
+			return n
+		}
+		set(false, PeerAttributes{})
+		is("192.0.2.1/32", "as 65010", "as Local preference 100")
+		is("192.0.2.2/32", "as 65010 med 10 community 64500:1 no-export", "as Local preference 200 med 10 community 64500:1 no-export")
+		eventually(t, "kernel", func() bool { return strings.Count(r.kernel(), "192.0.2.") == 2 })
+		eventually(t, "End-of-RIB", func() bool {
+			return !s.sessionStatus("tor1").EndOfRIB.IsZero() && !s.sessionStatus("core").EndOfRIB.IsZero()
+		})
+		r.happened()
+
+		before := updates()
+		for _, c := range []struct {
+			told                   PeerAttributes
+			toExternal, toInternal string
+		}{
+			{ForAll(Attributes{MED: MetricOf(7)}), "as 65010 med 7", "as Local preference 100 med 7"},
+			{ForEach(map[string]Attributes{"tor1": {MED: MetricOf(8)}, "core": {LocalPref: MetricOf(9)}}), "as 65010 med 8", "as Local preference 9"},
+			{ForEach(map[string]Attributes{"tor1": {Prepend: 1}, "core": {LocalPref: MetricOf(9)}}), "as 65010 65010", "as Local preference 9"},
+			{PeerAttributes{}, "as 65010", "as Local preference 100"},
+			{ForAll(blue), "as 65010 65010 65010 community 64500:1 large 64500:1:2", "as Local preference 0 community 64500:1 large 64500:1:2"},
+		} {
+			set(false, c.told)
+			is("192.0.2.1/32", c.toExternal, c.toInternal)
+		}
+		if after := updates(); after[0]-before[0] != 5 || after[1]-before[1] != 5 {
+			t.Errorf("5 changes of one route took %d UPDATEs, had taken %d", after, before)
+		}
+
+		set(true, ForAll(blue))
+		is("192.0.2.1/32", "as 65010 65010 65010 preference 0 community 64500:1 graceful-shutdown large 64500:1:2", "as Local preference 1 community 64500:1 graceful-shutdown large 64500:1:2")
+		is("192.0.2.2/32", "as 65010 preference 0 med 10 community 64500:1 graceful-shutdown no-export", "as Local preference 1 med 10 community 64500:1 graceful-shutdown no-export")
+		set(true, ForEach(map[string]Attributes{"tor1": gold, "core": gold.and(blue)}))
+		is("192.0.2.1/32", "as 65010 preference 0 med 10 community 64500:1 graceful-shutdown no-export", "as Local preference 1 community 64500:1 graceful-shutdown")
+		set(false, ForAll(blue))
+		is("192.0.2.1/32", "as 65010 65010 65010 community 64500:1 large 64500:1:2", "as Local preference 0 community 64500:1 large 64500:1:2")
+		for _, x := range both {
+			if st := s.sessionStatus(x.Name); st.Flaps != 0 {
+				t.Errorf("session %s flapped: %s", x.Name, st.LastError)
+			}
+		}
+
+		must(t, s.Close(t.Context(), Restart))
+		s = newServer(t, Options{Restarting: true})
+		set(false, ForAll(blue))
+		eventually(t, "synced", func() bool { _, ok := s.Synced(); return ok })
+		is("192.0.2.1/32", "as 65010 65010 65010 community 64500:1 large 64500:1:2", "as Local preference 0 community 64500:1 large 64500:1:2")
+		if events := strings.Join(r.happened(), ", "); strings.Contains(events, "del") {
+			t.Errorf("the router's kernel: %s", events)
+		}
 	})
 }
