@@ -185,3 +185,18 @@ func FuzzParseEvents(f *testing.F) {
 	f.Add(overflowEvent)
 	f.Fuzz(func(_ *testing.T, b []byte) { parseEvents(b) })
 }
+
+// What a community is, is one community, and what is none has words that say what one
+// is.
+func FuzzParseCommunity(f *testing.F) {
+	for _, seed := range []string{"64500:1", "large:1:2:3", "no-export", "::", "large:", "65536:0", "4294967295:1:1", " 1:1"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		var c Communities
+		err := c.parse(text)
+		if n := len(c.Standard) + len(c.Large); err == nil && n != 1 || err != nil && (n != 0 || !strings.Contains(err.Error(), " ")) {
+			t.Errorf("%q: %+v, %v", text, c, err)
+		}
+	})
+}
