@@ -136,8 +136,10 @@ func TestFRRAttributes(t *testing.T) {
 		for i, c := range names {
 			all = append(all, told(ForAll(Attributes{Communities: CommunitiesOf(c)}), routes(fmt.Sprintf("198.51.100.%d/32", i))...)...)
 		}
-		all = append(all, told(ForAll(gold), routes("2001:db8::1/128 via fd00::2")...)...)
-		_, err := s.Set(t.Context(), state(sessions, all))
+		all = append(all, told(ForAll(gold), routes("2001:db8::1/128")...)...)
+		want := state(sessions, all)
+		want.NextHop6 = netip.MustParseAddr("fd00::2")
+		_, err := s.Set(t.Context(), want)
 		must(t, err)
 		for i, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
