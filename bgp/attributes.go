@@ -42,11 +42,15 @@ func MetricOf(n uint32) Metric { return Metric{true, n} }
 // A Community is an AS number and a number of that AS's own (RFC 1997), 16 bits each.
 type Community uint32
 
+// llgrStale marks routes of a router that is gone. GoBGP tells them to nobody, and we
+// are not gone.
+const llgrStale Community = 0xffff0006
+
 // communityNames are the well-known ones, as FRR and most routers call them.
 var communityNames = map[Community]string{
 	0xffff0000: "graceful-shutdown", // RFC 8326
 	0xffff0001: "accept-own",        // RFC 7611
-	0xffff0006: "llgr-stale",        // RFC 9494
+	llgrStale:  "llgr-stale",        // RFC 9494
 	0xffff0007: "no-llgr",           // RFC 9494
 	0xffff029a: "blackhole",         // RFC 7999
 	0xffffff01: "no-export",         // RFC 1997
@@ -182,6 +186,11 @@ func (a Attributes) String() string {
 func (a Attributes) fault() error {
 	if a.Prepend > maxPrepend {
 		return fmt.Errorf("prepend %d: must be at most %d", a.Prepend, maxPrepend)
+	}
+	for c := range a.Communities.All() {
+		if c == llgrStale {
+			return fmt.Errorf("community %s: is for what others have announced (RFC 9494 §4.4)", c)
+		}
 	}
 	for c := range a.LargeCommunities.All() {
 		if c.ASN == markASN {

@@ -133,3 +133,19 @@ func TestForgetsSets(t *testing.T) {
 		t.Errorf("session flapped: %s", st.LastError)
 	}
 }
+
+// What no router could be told is refused, and leaves other routes alone.
+func TestAttributeFaults(t *testing.T) {
+	bad := map[string]Attributes{
+		"route 192.0.2.1/32: community llgr-stale: is for what others have announced (RFC 9494 §4.4)": {Communities: CommunitiesOf(1, llgrStale)},
+		"route 192.0.2.1/32: large community 4294967295:0:1: AS 4294967295 is reserved (RFC 7300)":    {LargeCommunities: LargeCommunitiesOf(LargeCommunity{markASN, 0, 1})},
+		"route 192.0.2.1/32: prepend 17: must be at most 16":                                          {Prepend: 17},
+	}
+	for want, a := range bad {
+		all := slices.Concat(told(ForEach(map[string]Attributes{"tor1": {}, "tor2": a}), routes("192.0.2.1/32")...), told(ForAll(gold), routes("192.0.2.2/32")...))
+		good, faults := checkRoutes(all)
+		if len(faults) != 1 || faults[0].Error() != want || list(good) != "192.0.2.2/32 local-preference 200 med 10 community 64500:1 no-export" {
+			t.Errorf("%v, and %s is good; want %s", faults, list(good), want)
+		}
+	}
+}

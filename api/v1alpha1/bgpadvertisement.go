@@ -60,7 +60,7 @@ type BGPAdvertisementSpec struct {
 
 	// Communities are put on the routes: 64500:1, or a large one as 64500:1:2
 	// (large:64500:1:2 is the same), or a name: accept-own, blackhole,
-	// graceful-shutdown, llgr-stale, local-as, no-advertise, no-export, no-llgr,
+	// graceful-shutdown, local-as, no-advertise, no-export, no-llgr,
 	// no-peer. A Service adds its own by the annotation fanfare.io/bgp-communities.
 	// Where several advertisements announce one prefix to one router, it is told the
 	// communities of all.
@@ -69,7 +69,7 @@ type BGPAdvertisementSpec struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=40
-	// +kubebuilder:validation:XValidation:rule="self.all(c, c.matches('^[0-9]{1,5}:[0-9]{1,5}$') ? c.split(':').all(n, int(n) <= 65535) : c.matches('^(large:)?[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}$') ? c.replace('large:', '').split(':').all(n, int(n) <= 4294967295) && int(c.replace('large:', '').split(':')[0]) < 4294967295 : c in ['accept-own', 'blackhole', 'graceful-shutdown', 'llgr-stale', 'local-as', 'no-advertise', 'no-export', 'no-llgr', 'no-peer'])",message="each must be two numbers up to 65535, as in 64500:1, or three up to 4294967295, as in 64500:1:2 (and not AS 4294967295, which RFC 7300 reserves), or one of accept-own, blackhole, graceful-shutdown, llgr-stale, local-as, no-advertise, no-export, no-llgr, no-peer"
+	// +kubebuilder:validation:XValidation:rule="self.all(c, c.matches('^[0-9]{1,5}:[0-9]{1,5}$') ? c != '65535:6' && c.split(':').all(n, int(n) <= 65535) : c.matches('^(large:)?[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}$') ? c.replace('large:', '').split(':').all(n, int(n) <= 4294967295) && int(c.replace('large:', '').split(':')[0]) < 4294967295 : c in ['accept-own', 'blackhole', 'graceful-shutdown', 'local-as', 'no-advertise', 'no-export', 'no-llgr', 'no-peer'])",message="each must be two numbers up to 65535, as in 64500:1 (and not LLGR_STALE, 65535:6), or three up to 4294967295, as in 64500:1:2 (and not AS 4294967295, which RFC 7300 reserves), or one of accept-own, blackhole, graceful-shutdown, local-as, no-advertise, no-export, no-llgr, no-peer"
 	Communities []string `json:"communities,omitempty"`
 
 	// LocalPref is the local preference of the routes. Only routers of our own AS

@@ -29,7 +29,6 @@ type LargeCommunity [3]uint32
 var CommunityNames = map[string]uint32{
 	"graceful-shutdown": 0xffff0000, // RFC 8326
 	"accept-own":        0xffff0001, // RFC 7611
-	"llgr-stale":        0xffff0006, // RFC 9494
 	"no-llgr":           0xffff0007, // RFC 9494
 	"blackhole":         0xffff029a, // RFC 7999
 	"no-export":         0xffffff01, // RFC 1997
@@ -37,6 +36,9 @@ var CommunityNames = map[string]uint32{
 	"local-as":          0xffffff03, // RFC 1997: NO_EXPORT_SUBCONFED
 	"no-peer":           0xffffff04, // RFC 3765
 }
+
+// llgrStale is for what others have announced (RFC 9494 §4.4): nobody would be told.
+const llgrStale = 0xffff0006
 
 // parseCommunities leaves out what is no community. What follows from that is said
 // with it.
@@ -88,6 +90,8 @@ func (c *Communities) parse(text string) error {
 		numbers[i] = uint32(n)
 	}
 	switch {
+	case !large && numbers[0]<<16|numbers[1] == llgrStale:
+		return errors.New("is LLGR_STALE, which is for routes of a router that is gone (RFC 9494); leave it out")
 	case !large:
 		c.Standard = append(c.Standard, numbers[0]<<16|numbers[1])
 	case numbers[0] == 1<<32-1:
