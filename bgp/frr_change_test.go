@@ -20,7 +20,7 @@ router bgp 65001
  neighbor 10.0.0.11 remote-as 65099
  neighbor 10.0.0.11 timers 20 60
  neighbor 10.0.0.11 password sesame
- neighbor 10.0.0.11 bfd 3 300 300
+ neighbor 10.0.0.11 bfd 7 300 300
  neighbor 10.0.0.11 passive
  neighbor fd00::2 remote-as 65001
  neighbor fd00::2 timers 10 30
@@ -32,7 +32,7 @@ func frrDifferent() []Session {
 	return []Session{{
 		Name: "tor1", PeerAddress: netip.MustParseAddr("10.0.0.1"), PeerASN: 65001, LocalASN: 65099, RouterID: netip.MustParseAddr("10.255.0.99"),
 		SourceAddress: netip.MustParseAddr("10.0.0.11"), Device: "uplink", HoldTime: time.Minute, KeepaliveTime: 7 * time.Second, ConnectTime: time.Second,
-		Password: "sesame", BFD: BFD{300 * time.Millisecond, 300 * time.Millisecond, 5, true}, GracefulRestart: true, RestartTime: 40 * time.Second,
+		Password: "sesame", BFD: BFD{300 * time.Millisecond, 300 * time.Millisecond, 8, true}, GracefulRestart: true, RestartTime: 40 * time.Second,
 	}, {
 		Name: "tor2", PeerAddress: netip.MustParseAddr("fd00::1"), PeerASN: 65001, LocalASN: 65001,
 		SourceInterface: "uplink", Passive: true, TTLSecurityHops: 1, HoldTime: 30 * time.Second, ConnectTime: 2 * time.Second,
