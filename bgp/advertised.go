@@ -112,11 +112,19 @@ func advertisedRoute(p *apiutil.Path) (r AdvertisedRoute) {
 			slices.Sort(r.LargeCommunities)
 		case *packet.PathAttributeExtendedCommunities:
 			for _, c := range a.Value {
-				r.ExtendedCommunities = append(r.ExtendedCommunities, c.String())
+				r.ExtendedCommunities = append(r.ExtendedCommunities, extendedCommunity(c))
 			}
 		}
 	}
 	return r
+}
+
+// extendedCommunity says what kind it is, which GoBGP leaves out.
+func extendedCommunity(c packet.ExtendedCommunityInterface) string {
+	if _, ok := c.(*packet.LinkBandwidthExtended); ok {
+		return "bandwidth:" + c.String()
+	}
+	return c.String()
 }
 
 // AllCommunities are those of every kind, in the words of a router's configuration.

@@ -23,6 +23,9 @@ func (r AdvertisedRoute) line() string {
 	if len(r.LargeCommunities) > 0 {
 		text += " large " + strings.Join(r.LargeCommunities, " ")
 	}
+	for _, c := range r.ExtendedCommunities {
+		text += " extended " + strings.ReplaceAll(c, "bandwidth:", "0x40 0x04 ")
+	}
 	return text + "\n"
 }
 
@@ -39,6 +42,7 @@ func TestAdvertised(t *testing.T) {
 		"inside": {LocalPref: MetricOf(300), LargeCommunities: LargeCommunitiesOf(LargeCommunity{64500, 1, 2})},
 	})
 	want.Routes[2].Peers = PeersOf("tor1")
+	want.Routes[0].Weight, want.Sessions[1].Weights = 3, true
 
 	check := func(when string) {
 		t.Helper()

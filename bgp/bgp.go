@@ -66,6 +66,7 @@ type Server struct {
 	sessions    []*session
 	routes      []Route           // in GoBGP's table, sorted
 	targets     map[string]uint32 // that the table's routes are marked for
+	weightAS    uint16            // that the table's routes have weights with; 0: none have
 	have        []netip.Prefix
 	problems    []error
 	syncing     *syncing   // nil before the first Set
@@ -186,6 +187,7 @@ func (s *Server) Close(ctx context.Context, how How) error {
 func (s *Server) apply(ctx context.Context, want State) error {
 	err := s.identify(ctx, want)
 	err = errors.Join(err, s.setShutdown(ctx, want.Shutdown))
+	err = errors.Join(err, s.setUnweighted(ctx, want))
 	err = errors.Join(err, s.setRoutes(ctx, want))
 	if len(want.identityFaults()) > 0 {
 		return err // open sessions stay, with the identity that they have
@@ -220,7 +222,7 @@ func (s *Server) stop(ctx context.Context, how How) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
 	s.shutdown = false
-	s.engine, s.sessions, s.routes, s.targets, s.have = nil, nil, nil, nil, nil
+	s.engine, s.sessions, s.routes, s.targets, s.weightAS, s.have = nil, nil, nil, nil, 0, nil
 	s.mu.Unlock()
 	if e == nil {
 		return nil
@@ -250,6 +252,33 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	return nil
 }
 
+// setUnweighted settles who is told weights. Routers whose session goes on and who
+// were told weights until now, or were not, are told all routes again.
+func (s *Server) setUnweighted(ctx context.Context, want State) error {
+	if s.engine == nil {
+		return nil
+	}
+	was, is := s.engine.unweighted, s.engine.kept(want)
+	if slices.Equal(was, is) {
+		return nil
+	}
+	select {
+	case s.gate <- struct{}{}:
+		defer func() { <-s.gate }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := s.engine.setUnweighted(ctx, is); err != nil {
+		return fmt.Errorf("weights: %w", err)
+	}
+	if s.weightAS == 0 || !slices.ContainsFunc(s.sessions, func(x *session) bool {
+		return slices.Contains(was, x.alias) != slices.Contains(is, x.alias)
+	}) {
+		return nil
+	}
+	return s.engine.tellAgain(ctx)
+}
+
 // setRoutes makes want's routes those of GoBGP's table. After an error the table
 // may hold more than it should, and s.routes says so.
 func (s *Server) setRoutes(ctx context.Context, want State) error {
@@ -261,28 +290,35 @@ func (s *Server) setRoutes(ctx context.Context, want State) error {
 		return err
 	}
 	withdraw, announce := diffRoutes(s.routes, want.Routes)
-	switch {
-	case s.retry:
+	if s.retry {
 		announce = want.Routes // announcing again does no harm
-	case !maps.Equal(s.targets, targets):
-		announce = remarked(announce, want.Routes)
+	}
+	weightAS := want.weightAS()
+	if !maps.Equal(s.targets, targets) {
+		// Routers have got other numbers.
+		announce = again(announce, want.Routes, func(r Route) bool { return r.Peers != "" || r.Attributes.Differ() })
+	}
+	if s.weightAS != weightAS {
+		announce = again(announce, want.Routes, func(r Route) bool { return r.Weight != 0 })
 	}
 	if len(withdraw)+len(announce) > 0 {
-		err = s.exchange(ctx, withdraw, announce, want.Routes, targets)
+		err = s.exchange(ctx, withdraw, announce, want.Routes, func(routes []Route) error {
+			return s.engine.announce(ctx, routes, targets, weightAS)
+		})
 	}
 	if err == nil {
-		s.targets = targets
+		s.targets, s.weightAS = targets, weightAS
 		err = s.engine.forget(ctx, want.Routes, targets)
 	}
 	return err
 }
 
-// remarked are the routes to announce when routers have got other numbers: those
-// that name routers as well.
-func remarked(announce, all []Route) []Route {
+// again adds to announce those of all that are otherwise now than GoBGP knows them,
+// although they are the same.
+func again(announce, all []Route, otherwise func(Route) bool) []Route {
 	var more []Route
 	for _, r := range all {
-		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && (r.Peers != "" || r.Attributes.Differ()) {
+		if _, there := slices.BinarySearchFunc(announce, r, compareRoutes); !there && otherwise(r) {
 			more = append(more, r)
 		}
 	}
@@ -293,14 +329,14 @@ func remarked(announce, all []Route) []Route {
 
 // exchange announces before it withdraws: the address of a route that goes may be
 // in one that comes.
-func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, targets map[string]uint32) error {
+func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, do func([]Route) error) error {
 	select {
 	case s.gate <- struct{}{}:
 		defer func() { <-s.gate }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	err := s.engine.announce(ctx, announce, targets)
+	err := do(announce)
 	if err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}

@@ -45,6 +45,8 @@ func steps(ebgp, ibgp *router) []step {
 	tor1Graceful.GracefulRestart = true
 	tor1Hop := tor1
 	tor1Hop.NextHop = netip.MustParseAddr("2001:db8::b")
+	tor1Weighed, coreWeighed := tor1, core
+	tor1Weighed.Weights, coreWeighed.Weights = true, true
 
 	const (
 		e1 = "192.0.2.1/32 via 127.0.0.1 as [65010]\n"
@@ -117,8 +119,21 @@ func steps(ebgp, ibgp *router) []step {
 		{name: "attributes of a session by its name", sessions: []Session{tor1As}, have: "192.0.2.1/32",
 			routes: told(ForEach(map[string]Attributes{"another name": {MED: MetricOf(7)}, "tor1": {MED: MetricOf(8)}}), routes("192.0.2.1/32")...),
 			ebgp:   "192.0.2.1/32 via 127.0.0.1 as [65010] med 7\n"},
+		{name: "a weight for one router", sessions: []Session{core, tor1Weighed}, routes: routes("192.0.2.1/32 weight 3", "192.0.2.2/32"),
+			ebgp: weighing(e1, 375000) + e2, ibgp: i1 + i2, have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "weights for both", sessions: []Session{coreWeighed, tor1Weighed}, routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
+			ebgp: weighing(e1, 125000) + weighing(e2, 134125000), ibgp: weighing(i1, 125000), have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "the same for the other one alone", sessions: []Session{coreWeighed, tor1}, routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
+			ebgp: e1 + e2, ibgp: weighing(i1, 125000), have: "192.0.2.1/32 192.0.2.2/32"},
+		{name: "the same for none", sessions: both, routes: routes("192.0.2.1/32 weight 1", "192.0.2.2/32 weight 1073 to tor1"),
+			ebgp: e1 + e2, ibgp: i1, have: "192.0.2.1/32 192.0.2.2/32"},
 		{name: "no routes", sessions: both},
 	}
+}
+
+// weighing is an expected route that has a weight.
+func weighing(route string, bandwidth int) string {
+	return fmt.Sprintf("%s extended 0x40 0x04 65010:%d\n", strings.TrimSuffix(route, "\n"), bandwidth)
 }
 
 // From any State to any State: the routers have what it says, sessions that it
@@ -140,7 +155,7 @@ func TestStates(t *testing.T) {
 		}
 		for i, r := range []*router{ebgp, ibgp} {
 			was, is := last.session(r), st.session(r)
-			if is != nil && (was == nil || *was != *is) {
+			if is != nil && (was == nil || was.resolved(State{}) != is.resolved(State{})) {
 				ups[i]++
 			}
 			eventually(t, st.name, func() bool { return r.established() == (is != nil) && r.ups.Load() >= ups[i] })

@@ -30,6 +30,7 @@ func TestDiffRoutes(t *testing.T) {
 		{name: "same address, another length", have: "192.0.2.0/24", want: "192.0.2.0/25",
 			withdraw: "192.0.2.0/24", announce: "192.0.2.0/25"},
 		{name: "other routers", have: "192.0.2.1/32 to tor1", want: "192.0.2.1/32 to tor2", announce: "192.0.2.1/32 to tor2"},
+		{name: "another weight", have: "192.0.2.1/32 weight 1", want: "192.0.2.1/32 weight 3", announce: "192.0.2.1/32 weight 3"},
 	} {
 		withdraw, announce := diffRoutes(parse(c.have), parse(c.want))
 		if list(withdraw) != c.withdraw || list(announce) != c.announce {

@@ -29,7 +29,9 @@
 // A [Route] has [PeerAttributes]: what each router is told besides the prefix. What
 // all are told alike stands in GoBGP's table; what differs, and what depends on the
 // session, are marks on the route that GoBGP's export policy reads and takes away
-// (selection.go, sets.go). No router sees a mark. A route whose attributes change is
+// (selection.go, sets.go). No router sees a mark. A route's weight stands in the table,
+// too, and the policy takes it away for routers that are not told (weight.go): each
+// change of one is an UPDATE to all routers that have the route. A route whose attributes change is
 // announced again, and not withdrawn before: the UPDATE replaces the old one
 // (RFC 4271 §3.1). What each kind of router is told follows RFC 4271 §5.1:
 // preferences go to iBGP routers only, our own AS number to eBGP routers only.
@@ -38,8 +40,8 @@
 //
 // Routes and sessions are independent: a change of routes never touches a
 // session, and a changed session is opened anew without touching the others: any
-// change of a [Session] but that of its place in the State, since all that it has
-// is said in OPEN, set on the socket, or would have to be sent with every route.
+// change of a [Session] but those of its place in the State and of its Weights, since
+// all else is said in OPEN, set on the socket, or would have to be sent with every route.
 // Another AS number, router ID or next hop of the State opens those sessions anew
 // that use it.
 //

@@ -97,6 +97,8 @@ func TestFRRChangeOfAnother(t *testing.T) {
 			"BFD":             func(x *Session) { x.BFD = BFD{300 * time.Millisecond, 300 * time.Millisecond, 3, false} },
 			"GracefulRestart": func(x *Session) { x.GracefulRestart = true },
 			"RestartTime":     func(x *Session) { x.GracefulRestart, x.RestartTime = true, time.Minute },
+			// What opens it is that it is as at first: see TestStates.
+			"Weights": func(x *Session) { x.Weights = true },
 		}
 		fields := reflect.TypeFor[Session]()
 		for i := range fields.NumField() {

@@ -48,7 +48,9 @@ type engine struct {
 	sets     map[tellKey]uint32
 	lastSet  uint32
 	manySets int
-	log      *gobgpLog
+	// unweighted are the routers in the set of that name; see setUnweighted.
+	unweighted []netip.Addr
+	log        *gobgpLog
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
@@ -102,6 +104,10 @@ func (e *engine) configure(ctx context.Context) error {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
 			return err
 		}
+	}
+	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(nobody, nobody.BitLen()).String()}}
+	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: unweighted}); err != nil {
+		return err
 	}
 	for _, p := range []struct {
 		direction api.PolicyDirection
@@ -161,8 +167,8 @@ func shutdownStatement() *api.Statement {
 	}
 }
 
-// setShutdown also tells all routers their routes anew: GoBGP does not do that by
-// itself when a policy changes.
+// setShutdown also tells all routers: GoBGP does not do that by itself when a policy
+// changes.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	policies := []*api.Policy{{Name: exportPolicy}, {Name: attributesPolicy}}
 	if on {
@@ -175,6 +181,11 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
 		return err
 	}
+	return e.tellAgain(ctx)
+}
+
+// tellAgain tells all routers their routes anew, as the policy has them now.
+func (e *engine) tellAgain(ctx context.Context) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
@@ -190,6 +201,7 @@ func exportStatements() []*api.Statement {
 		}
 	}
 	return []*api.Statement{
+		unweighted(),
 		reject("no IPv6 next hop", apiFamily(packet.RF_IPv6_UC), only4),
 		reject("no IPv4 next hop", apiFamily(packet.RF_IPv4_UC), only6),
 	}
@@ -200,7 +212,7 @@ func apiFamily(f packet.Family) *api.Family {
 }
 
 // announce puts routes into GoBGP's table, in place of those of the same prefix.
-func (e *engine) announce(ctx context.Context, routes []Route, targets map[string]uint32) error {
+func (e *engine) announce(ctx context.Context, routes []Route, targets map[string]uint32, weightAS uint16) error {
 	if len(routes) == 0 {
 		return nil
 	}
@@ -208,7 +220,7 @@ func (e *engine) announce(ctx context.Context, routes []Route, targets map[strin
 	if err != nil {
 		return err
 	}
-	if err := e.attribute(ctx, paths, routes, targets); err != nil {
+	if err := e.attribute(ctx, paths, routes, targets, weightAS); err != nil {
 		return err
 	}
 	_, err = e.gobgp.AddPath(apiutil.AddPathRequest{Paths: paths})
@@ -242,14 +254,15 @@ func paths(routes []Route) ([]*apiutil.Path, error) {
 
 // attribute gives the paths of routes their attributes and marks. Routes that are
 // told alike share them.
-func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, targets map[string]uint32) error {
+func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, targets map[string]uint32, weightAS uint16) error {
 	type kind struct {
 		peers      Peers
 		attributes PeerAttributes
+		weight     uint32
 	}
 	made := map[kind][]packet.PathAttributeInterface{}
 	for i, r := range routes {
-		k := kind{r.Peers, r.Attributes}
+		k := kind{r.Peers, r.Attributes, r.Weight}
 		attrs, ok := made[k]
 		if !ok {
 			shared, rest := r.Attributes.split()
@@ -258,6 +271,9 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 				return fmt.Errorf("route %s: %w", r, err)
 			}
 			attrs = shared.pathAttributes(append(r.Peers.marks(targets), marks...))
+			if r.Weight != 0 && weightAS != 0 {
+				attrs = append(attrs, r.linkBandwidth(weightAS))
+			}
 			made[k] = attrs
 		}
 		paths[i].Attrs = append(paths[i].Attrs, attrs...)

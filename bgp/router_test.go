@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -171,6 +172,11 @@ func attributes(p *apiutil.Path) string {
 			for _, c := range a.Values {
 				rest += " " + c.String()
 			}
+		case *packet.PathAttributeExtendedCommunities:
+			for _, c := range a.Value {
+				kind, subtype := c.GetTypes()
+				rest += fmt.Sprintf(" extended %#02x %#02x %s", kind, subtype, c)
+			}
 		}
 	}
 	return fmt.Sprintf("via %s as [%s]%s%s", hop, asPath, pref, rest)
@@ -252,6 +258,10 @@ func routes(prefixes ...string) []Route {
 	rs := make([]Route, len(prefixes))
 	for i, p := range prefixes {
 		p, peers, _ := strings.Cut(p, " to ")
+		p, weight, _ := strings.Cut(p, " weight ")
+		if n, err := strconv.ParseUint(weight, 10, 32); err == nil {
+			rs[i].Weight = uint32(n)
+		}
 		if peers != "" {
 			rs[i].Peers = PeersOf(strings.Split(peers, "+")...)
 		}

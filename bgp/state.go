@@ -72,6 +72,10 @@ type Session struct {
 	// (whole seconds, 2 to 4095; 0: 30 s) when this process goes away (RFC 4724).
 	GracefulRestart bool
 	RestartTime     time.Duration
+
+	// Weights says that the router is told the routes' weights. Alone among these,
+	// it can change while the session goes on.
+	Weights bool
 }
 
 // A Route is a prefix that this node announces as its own.
@@ -81,6 +85,10 @@ type Route struct {
 	Peers Peers
 	// Attributes are what each of them is told besides.
 	Attributes PeerAttributes
+	// Weight is this node's share of the prefix's traffic, in proportion to what
+	// other nodes say of theirs; 0: none is said, and a router that does not hear
+	// one from everybody treats all alike. Only sessions with Weights are told.
+	Weight uint32
 }
 
 // String says what the state does, a line each, in an operator's words. Golden
@@ -88,7 +96,7 @@ type Route struct {
 func (s State) String() string {
 	var b strings.Builder
 	for _, p := range s.Sessions {
-		fmt.Fprintf(&b, "session %s: AS%d to %s at %s\n", p.Name, p.localASN(s), p.peerAS(), p.where())
+		fmt.Fprintf(&b, "session %s: AS%d to %s at %s%s\n", p.Name, p.localASN(s), p.peerAS(), p.where(), p.told())
 	}
 	if s.Shutdown {
 		fmt.Fprintln(&b, "graceful shutdown")
@@ -117,8 +125,15 @@ func (s Session) peerAS() string {
 	return fmt.Sprintf("AS%d", s.PeerASN)
 }
 
-// resolved is s with what it leaves to the State: two that are equal then are the
-// same on the wire.
+func (s Session) told() string {
+	if s.Weights {
+		return ", with weights"
+	}
+	return ""
+}
+
+// resolved is s with what it leaves to the State, and without what is no matter of
+// the connection: two that are equal then are the same one.
 func (s Session) resolved(st State) Session {
 	s.LocalASN, s.RouterID = s.localASN(st), cmp.Or(s.RouterID, st.RouterID)
 	if s.PeerAddress.Is4() {
@@ -126,11 +141,15 @@ func (s Session) resolved(st State) Session {
 	} else {
 		s.NextHop = cmp.Or(s.NextHop, st.NextHop4)
 	}
+	s.Weights = false
 	return s
 }
 
 func (r Route) String() string {
 	text := r.Prefix.String()
+	if r.Weight != 0 {
+		text += fmt.Sprintf(" weight %d", r.Weight)
+	}
 	if r.Attributes.Differ() {
 		return text + " " + r.Attributes.String()
 	}

@@ -15,12 +15,13 @@ func TestStateString(t *testing.T) {
 	s := state([]Session{
 		{Name: "core", PeerASN: 65010, PeerAddress: netip.MustParseAddr("fe80::1%eth0")},
 		{Name: "tor1", PeerASN: 65001, LocalASN: 65099, PeerAddress: netip.MustParseAddr("192.0.2.254")},
-		{Name: "tor2", External: true, PeerAddress: netip.MustParseAddr("192.0.2.253")},
-	}, routes("192.0.2.1/32", "2001:db8::1/128"))
+		{Name: "tor2", External: true, PeerAddress: netip.MustParseAddr("192.0.2.253"), Weights: true},
+	}, routes("192.0.2.1/32", "192.0.2.2/32 weight 3 to tor2", "2001:db8::1/128"))
 	const want = `session core: AS65010 to AS65010 at fe80::1%eth0
 session tor1: AS65099 to AS65001 at 192.0.2.254
-session tor2: AS65010 to any other AS at 192.0.2.253
+session tor2: AS65010 to any other AS at 192.0.2.253, with weights
 announce 192.0.2.1/32
+announce 192.0.2.2/32 weight 3 to tor2
 announce 2001:db8::1/128
 `
 	if got := s.String(); got != want {

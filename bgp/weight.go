@@ -1,0 +1,97 @@
+package bgp
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/osrg/gobgp/v4/api"
+	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+)
+
+// A route's weight is told as the link bandwidth extended community (RFC 10005), in
+// its non-transitive form: it is about the links of the router that hears it, and
+// that router does not pass it on. Only the proportions count, so the unit is a
+// convention: at 1 Mbit/s the value is the weight wherever a router shows megabits,
+// float32 is exact up to a weight of 1,073, and routers that keep 32 bits of it
+// (FRR 8) overflow only above 34,000.
+const bytesPerWeight = 125_000 // a second
+
+// asTrans stands for AS numbers that do not fit into 16 bits (RFC 6793).
+const asTrans = 23456
+
+// linkBandwidth is what says r's weight.
+func (r Route) linkBandwidth(as uint16) packet.PathAttributeInterface {
+	bandwidth := packet.NewLinkBandwidthExtended(as, float32(r.Weight)*bytesPerWeight)
+	return packet.NewPathAttributeExtendedCommunities([]packet.ExtendedCommunityInterface{bandwidth})
+}
+
+// weightAS is the AS number that weights are told with; 0 if nobody is told any.
+func (s State) weightAS() uint16 {
+	switch {
+	case !slices.ContainsFunc(s.Sessions, func(x Session) bool { return x.Weights }):
+		return 0
+	case s.ASN > 0xffff:
+		return asTrans
+	default:
+		return uint16(s.ASN)
+	}
+}
+
+// GoBGP has one path for each prefix, with the weight in it. The export policy takes
+// it out again on the way to routers of this set. GoBGP takes an empty set of
+// neighbours for all of them: so there is always one in it that nobody has.
+const unweightedSet = "unweighted"
+
+var nobody = netip.MustParseAddr(engineRouterID)
+
+// unweighted takes all extended communities away; there are no others.
+func unweighted() *api.Statement {
+	return &api.Statement{
+		Name:       "no weight",
+		Conditions: &api.Conditions{NeighborSet: &api.MatchSet{Type: api.MatchSet_TYPE_ANY, Name: unweightedSet}},
+		Actions:    &api.Actions{ExtCommunity: &api.CommunityAction{Type: api.CommunityAction_TYPE_REPLACE}},
+	}
+}
+
+// kept are the routers from which weights that others are told are kept, as GoBGP
+// knows them, sorted.
+func (e *engine) kept(s State) (routers []netip.Addr) {
+	if s.weightAS() == 0 {
+		return nil
+	}
+	for _, x := range s.Sessions {
+		if !x.Weights {
+			routers = append(routers, e.alias(x))
+		}
+	}
+	slices.SortFunc(routers, netip.Addr.Compare)
+	return slices.Compact(routers)
+}
+
+// setUnweighted keeps weights from routers, and from no others. Routes that they
+// have been told are as they were.
+func (e *engine) setUnweighted(ctx context.Context, routers []netip.Addr) error {
+	set := func(addrs []netip.Addr) *api.DefinedSet {
+		s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet}
+		for _, a := range addrs {
+			s.List = append(s.List, netip.PrefixFrom(a, a.BitLen()).String())
+		}
+		return s
+	}
+	// First add, then remove: the set changes in place, and statements hold on to it.
+	// One that replaces it would be another one's.
+	gone, come := diff(e.unweighted, routers, netip.Addr.Compare)
+	if len(come) > 0 {
+		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set(come)}); err != nil {
+			return err
+		}
+	}
+	if len(gone) > 0 {
+		if err := e.gobgp.DeleteDefinedSet(ctx, &api.DeleteDefinedSetRequest{DefinedSet: set(gone)}); err != nil {
+			return err
+		}
+	}
+	e.unweighted = routers
+	return nil
+}
