@@ -203,7 +203,7 @@ func (p plan) says(v *view) string {
 		case with != "":
 			part += " with " + with
 		}
-		parts = append(parts, part)
+		parts = append(parts, part+v.weightOf(r))
 	}
 	text := "announced " + strings.Join(parts, ", and ")
 	if len(p.local) > 0 {

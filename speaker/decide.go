@@ -277,10 +277,12 @@ func with(list, more []netip.Prefix) []netip.Prefix {
 func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) *Address {
 	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}, from: services}
 	verdicts := make([]verdict, len(services))
+	var pods []netip.Addr
 	for i, s := range services {
 		a.Services = append(a.Services, s.Name)
 		fronts, verdict := v.serve(addr, s)
 		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
+		pods = v.pods(pods, s.Spec, fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
 		a.Reasons = append(a.Reasons, clashes...)
 		if len(clashes) > 0 && len(fronts) == 0 {
@@ -293,6 +295,7 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 	})
 	away := awayOf(verdicts)
 	p := v.plan(a, services, verdicts, away)
+	v.weigh(p.routes, pods)
 	for i, s := range services {
 		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p)...)
 	}

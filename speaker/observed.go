@@ -49,7 +49,9 @@ type AddressStatus struct {
 	Prefixes  []netip.Prefix `json:"prefixes,omitempty"` // that it is to be announced by
 	// Attributes are what routers are told of them, such as "med 10 community 64500:1";
 	// of several prefixes, each with its own.
-	Attributes []string       `json:"attributes,omitempty"`
+	Attributes []string `json:"attributes,omitempty"`
+	// Weight is what routers with weightByEndpoints are to be told; 0: none.
+	Weight     uint32         `json:"weight,omitempty"`
 	Programmed bool           `json:"programmed"`
 	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
 	Reasons    []ReasonStatus `json:"reasons,omitempty"`
@@ -151,6 +153,9 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	}
 	st.Prefixes = prefixesOf(a.routes)
 	st.Attributes = p.desired.attributes(st.Prefixes)
+	for _, r := range a.routes {
+		st.Weight = max(st.Weight, r.Weight)
+	}
 	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(a.Reasons))
 	for _, name := range a.Services {
 		st.Services = append(st.Services, name.String())

@@ -178,7 +178,9 @@ func (p *pass) next(now time.Time) (at time.Time) {
 // shrink withdraws what is no longer wanted. It does nothing when all is: an
 // announcer that opens sessions shall do so with everything it has to say, not
 // with what was said before. A prefix that nobody wants stays until another one
-// that does the same for one of its addresses is there.
+// that does the same for one of its addresses is there. What stays stays as it was:
+// a route that attracts more traffic than before, by a greater weight, has to wait
+// until the kernel has what that is for.
 func (p *pass) shrink(ctx context.Context, d *Desired, want wish) error {
 	addrs := intersect(p.have, want.addrs)
 	stay := intersectFunc(p.told, want.prefixes, comparePrefixes)
@@ -190,12 +192,17 @@ func (p *pass) shrink(ctx context.Context, d *Desired, want wish) error {
 	if len(addrs) == len(p.have) && len(stay) == len(p.told) {
 		return nil
 	}
-	return p.announce(ctx, d, wish{stay, addrs})
+	return p.note(d, wish{stay, addrs}, func() ([]netip.Prefix, error) { return p.announcer.Set(ctx, p.last, stay) })
 }
 
-// announce sets the announcer and notes who came and who left.
+// announce makes the announcer announce d as far as it is wanted.
 func (p *pass) announce(ctx context.Context, d *Desired, want wish) error {
-	told, err := p.announcer.Set(ctx, d, want.prefixes)
+	return p.note(d, want, func() ([]netip.Prefix, error) { return p.announcer.Set(ctx, d, want.prefixes) })
+}
+
+// note has the announcer set, and notes who came and who left.
+func (p *pass) note(d *Desired, want wish, set func() ([]netip.Prefix, error)) error {
+	told, err := set()
 	if err != nil {
 		err = fmt.Errorf("announce: %w", err)
 	}

@@ -180,7 +180,7 @@ func session(p *cluster.Peer) bgp.Session {
 		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface, Device: p.Device, Passive: p.Passive,
 		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
 		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password), BFD: bfdOf(p.BFD),
-		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime,
+		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, Weights: p.WeightByEndpoints,
 	}
 }
 

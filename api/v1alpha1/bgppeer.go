@@ -192,6 +192,15 @@ type BGPPeerSpec struct {
 	//
 	// +optional
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
+
+	// WeightByEndpoints tells the router how many pods of a Service with
+	// externalTrafficPolicy Local each node has, as link bandwidth (RFC 10005), so
+	// that it shares connections out evenly among pods and not among nodes. All
+	// nodes must have it for that. Every change of such a number moves some
+	// connections to other nodes, which end. A change of this field restarts nothing.
+	//
+	// +optional
+	WeightByEndpoints bool `json:"weightByEndpoints,omitempty"`
 }
 
 // PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace

@@ -199,6 +199,8 @@ func TestBGPPeerCRD(t *testing.T) {
 		{`{` + ok + `, nodeSelector: {matchLabels: {rack: a}}, gracefulRestart: {enabled: false}}`, ""},
 		{`{peerAddress: 192.0.2.1, peerASN: external, myASN: 64513, localASN: 64514, sourceAddress: bond0.100, ttlSecurityHops: 1}`, ""},
 		{`{peerAddress: 192.0.2.1, peerASN: external, myASN: 64513, ebgpMultihopTTL: 2}`, ""},
+		{`{` + ok + `, weightByEndpoints: true}`, ""},
+		{`{` + ok + `, weightByEndpoints: 3}`, "must be of type boolean"},
 		{`{` + ok + `, localASN: 23456}`, "reserved by RFC 6793"},
 		{`{` + ok + `, localASN: 64512, ebgpMultihopTTL: 2}`, "our own AS number"},
 		{`{` + ok + `, passwordSecretRef: {name: tor1}}`, ""},

@@ -121,7 +121,7 @@ func TestPrintStatus(t *testing.T) {
 			{Name: "tor2", PeerAddress: netip.MustParseAddr("10.0.0.2"), PeerASN: 65000, State: bgp.Active, Since: now.Add(-time.Minute), LastError: "connection refused"},
 		}},
 		Addresses: []speaker.AddressStatus{
-			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Ports: []string{"tcp/80"}, Announced: true, Programmed: true,
+			{Address: netip.MustParseAddr("192.0.2.1"), Services: []string{"shop/web"}, Ports: []string{"tcp/80"}, Announced: true, Programmed: true, Weight: 3,
 				Attributes: []string{"med 10 community 64500:1"},
 				Reasons: []speaker.ReasonStatus{reason("proxy", cluster.Programmed, "fine"), reason("bgp", cluster.Announced, "announced to tor1"),
 					reason("bgp", cluster.AttributeOverride, "10 counts")}},
@@ -149,7 +149,7 @@ tor1    10.0.0.1  65000  Established  60s    1       Up
 tor2    10.0.0.2  65000  Active       60s    0       -
 
 ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
-192.0.2.1  shop/web  tcp/80          yes        yes, med 10 community 64500:1
+192.0.2.1  shop/web  tcp/80          yes        yes, weight 3, med 10 community 64500:1
 192.0.2.2  shop/web  tcp/1,tcp/2,+2  yes        no: no endpoint is ready anywhere
 192.0.2.3  shop/web  -               yes        yes, in 192.0.2.0/24, 192.0.2.0/24 med 1, 192.0.2.3/32 to tor1 med 2, to tor2
 

@@ -124,6 +124,9 @@ func announced(a speaker.AddressStatus) string {
 	if aggregates := slices.DeleteFunc(slices.Clone(a.Prefixes), netip.Prefix.IsSingleIP); len(aggregates) > 0 {
 		text += ", in " + strings.Trim(fmt.Sprint(aggregates), "[]")
 	}
+	if a.Weight != 0 {
+		text += fmt.Sprintf(", weight %d", a.Weight)
+	}
 	for _, with := range a.Attributes {
 		text += ", " + with
 	}

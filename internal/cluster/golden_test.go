@@ -162,7 +162,7 @@ func renderPeer(b *strings.Builder, p *Peer) {
 		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier, when(p.BFD.Passive, " passive"))
 	}
 	b.WriteString(when(p.External, " external") + when(p.LocalASN != p.MyASN, fmt.Sprintf(" as AS%d", p.LocalASN)))
-	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive"))
+	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.WeightByEndpoints, " weights"))
 	b.WriteString(when(p.SourceInterface != "", " from "+p.SourceInterface) + when(p.TTLSecurityHops != 0, fmt.Sprintf(" within %d hops", p.TTLSecurityHops)))
 	b.WriteString(when(p.SourceAddress.IsValid(), " from "+p.SourceAddress.String()) + when(p.RouterID.IsValid(), " id "+p.RouterID.String()))
 	b.WriteString(when(!p.NodeSelector.Empty(), " nodes "+p.NodeSelector.String()))

@@ -37,6 +37,8 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 		ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
 		GracefulRestart: true,
 		RestartTime:     defaultRestartTime,
+
+		WeightByEndpoints: s.WeightByEndpoints,
 	}
 	parseRouter(s, peer, &p)
 	if s.PeerPort != 0 {

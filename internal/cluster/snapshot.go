@@ -288,6 +288,10 @@ type Peer struct {
 	// the speaker restarts, for RestartTime at most (RFC 4724).
 	GracefulRestart bool
 	RestartTime     time.Duration
+
+	// WeightByEndpoints says that the router is told how many local endpoints an
+	// address has.
+	WeightByEndpoints bool
 }
 
 // An Advertisement says how addresses are announced over BGP.

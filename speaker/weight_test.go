@@ -1,0 +1,146 @@
+package speaker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// weighed is a cluster with a Local Service of so many pods on this node and on
+// another one, and perhaps a Service beside it.
+func weighed(here, there int, other bool) []byte {
+	var b strings.Builder
+	b.WriteString(`
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.0/24]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPPeer
+metadata: {name: tor1}
+spec: {peerAddress: 127.0.0.1, peerPort: 1, connectTime: 1h, peerASN: 65000, myASN: 65001, weightByEndpoints: true}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
+`)
+	service := func(name, addr string, here, there int) {
+		fmt.Fprintf(&b, `---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: %[1]s}
+spec: {type: LoadBalancer, externalTrafficPolicy: Local, ports: [{name: http, port: 80}]}
+status: {loadBalancer: {ingress: [{ip: %[2]s}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+`, name, addr)
+		for i := range here {
+			fmt.Fprintf(&b, "- {addresses: [10.244.1.%d], nodeName: n1, conditions: {ready: true}}\n", i+1)
+		}
+		for i := range there {
+			fmt.Fprintf(&b, "- {addresses: [10.244.2.%d], nodeName: n2, conditions: {ready: true}}\n", i+1)
+		}
+	}
+	service("web", "192.0.2.1", here, there)
+	if other {
+		service("other", "192.0.2.2", 1, 0)
+	}
+	return []byte(b.String())
+}
+
+// A log notes what a pass does, in its order.
+type log struct{ lines []string }
+
+func (l *log) reset() (lines string) {
+	lines, l.lines = strings.Join(l.lines, "; "), nil
+	return lines
+}
+
+type logAnnouncer struct{ *log }
+
+func (l logAnnouncer) Set(_ context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+	var routes []string
+	for _, r := range routesTo(allowed, d.BGP.Routes) {
+		routes = append(routes, r.String())
+	}
+	l.lines = append(l.lines, "announce "+strings.Join(routes, ", "))
+	return allowed, nil
+}
+
+type logForwarder struct{ *log }
+
+func (l logForwarder) Set(_ context.Context, want proxy.State) error {
+	for _, v := range want.VIPs {
+		if v.Addr == netip.MustParseAddr("192.0.2.1") {
+			l.lines = append(l.lines, fmt.Sprintf("forward to %d", len(v.Frontends[0].External.Backends)))
+		}
+	}
+	return nil
+}
+
+// A router hears of a pod only when the kernel forwards to it, also in a pass that
+// withdraws something else before; and each change of an endpoint is one Set.
+func TestPassWeighsAfterForwarding(t *testing.T) {
+	done := &log{}
+	p := newPass(logAnnouncer{done}, logForwarder{done}, testLinger, slog.New(slog.DiscardHandler))
+	decider := NewDecider(Config{Node: "n1"})
+	for _, step := range []struct {
+		pods  int
+		other bool
+		want  string
+	}{
+		{1, true, "forward to 1; announce 192.0.2.1/32 weight 1, 192.0.2.2/32 weight 1"},
+		{2, true, "forward to 2; announce 192.0.2.1/32 weight 2, 192.0.2.2/32 weight 1"},
+		{5, false, "announce 192.0.2.1/32 weight 2; forward to 5; announce 192.0.2.1/32 weight 5"},
+		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
+		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
+	} {
+		d := decider.Decide(snapshotOf(t, weighed(step.pods, 0, step.other)))
+		if err := p.run(t.Context(), d, true); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, done.reset()); diff != "" {
+			t.Errorf("%d pods (-want +got):\n%s", step.pods, diff)
+		}
+	}
+}
+
+// What is handed over goes on with the weight that it had: a node that other nodes
+// relieve has no pod any more, and must not be the one without a weight.
+func TestHandoverKeepsItsWeight(t *testing.T) {
+	server := bgp.New(bgp.Options{Logger: slog.New(slog.DiscardHandler)})
+	defer server.Close(t.Context(), bgp.Withdraw)
+	network, done := &overBGP{server: server}, &log{}
+	p := newPass(network, logForwarder{done}, testLinger, slog.New(slog.DiscardHandler))
+	decider := NewDecider(Config{Node: "n1"})
+	for _, step := range []struct {
+		here, there int
+		want        string
+	}{
+		{2, 1, "forward to 2; [192.0.2.1/32 weight 2]"},
+		{0, 3, "forward to 3; [192.0.2.1/32 weight 2]"},
+	} {
+		d := decider.Decide(snapshotOf(t, weighed(step.here, step.there, false)))
+		if err := p.run(t.Context(), d, true); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%s; %s", done.reset(), network.sent); got != step.want {
+			t.Errorf("%d pods here and %d there: %s; want %s", step.here, step.there, got, step.want)
+		}
+	}
+}
