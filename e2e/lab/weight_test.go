@@ -1,0 +1,187 @@
+package lab
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"go4.org/netipx"
+)
+
+// With externalTrafficPolicy Local a router shares connections out among nodes, and
+// a pod that is alone on its node gets as many as three that share theirs. With
+// weights each pod gets a quarter. Nobody notices the change from one to the other.
+func TestBGPWeights(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	addPod(t, l, "p23")
+	pods := []string{"p11", "p21", "p22", "p23"}
+	vip := served(t, l, Service{Name: "weighed", Policy: localTraffic, Endpoints: At(pods...)}, "n1", "n2")
+	await(t, l.Router.awaitWeights(ctx, vip, "n1 1, n2 1"))
+	expectShares(t, requests(t, l, 1000, port(vip, 80)), 9, map[string]float64{"p11": 50, "p21": 50. / 3, "p22": 50. / 3, "p23": 50. / 3})
+
+	before := sessions(l)
+	weighByEndpoints(t, l)
+	await(t, l.Router.awaitWeights(ctx, vip, "n1 25, n2 75"))
+	expectShares(t, requests(t, l, 10_000, port(vip, 80)), 2, map[string]float64{"p11": 25, "p21": 25, "p22": 25, "p23": 25})
+
+	text, err := l.Speaker("n2").StatusText(ctx)
+	await(t, err)
+	if !strings.Contains(text, "yes, weight 3") {
+		t.Errorf("n2 does not say its weight:\n%s", text)
+	}
+	if opened := sessions(l); opened != before {
+		t.Errorf("sessions came and went: %d lines of logs about them, %d before", opened, before)
+	}
+
+	// The kernel's weights follow the pods.
+	await(t, l.Cluster.Put(Service{Name: "weighed", Policy: localTraffic, Endpoints: At("p11", "p12", "p21", "p22")}))
+	await(t, l.Router.awaitWeights(ctx, vip, "n1 50, n2 50"))
+}
+
+// BIRD takes weights from the community by way of a filter.
+func TestBGPWeightsWithBIRD(t *testing.T) {
+	l, ctx := laboratoryWithBIRD(t), t.Context()
+	svc := Service{Name: "weighed", Policy: localTraffic, Endpoints: At("p11", "p21", "p22")}
+	vip := served(t, l, svc, "n1", "n2")
+	weighByEndpoints(t, l)
+	await(t, l.Router.awaitWeights(ctx, vip, "n1 1, n2 2"))
+	svc.Endpoints = At("p11", "p12", "p21")
+	await(t, l.Cluster.Put(svc))
+	await(t, l.Router.awaitWeights(ctx, vip, "n1 2, n2 1"))
+}
+
+// weighByEndpoints has the router told weights, for the time of a test.
+func weighByEndpoints(t *testing.T, l *Lab) {
+	t.Helper()
+	tor1, err := os.ReadFile(filepath.Join(l.Objects, "tor1.yaml"))
+	await(t, err)
+	t.Cleanup(func() { await(t, l.Cluster.PutText("tor1", string(tor1))) })
+	await(t, l.Cluster.PutText("tor1", string(tor1)+"  weightByEndpoints: true\n"))
+}
+
+// sessions counts what speakers said of sessions that came or went.
+func sessions(l *Lab) (lines int) {
+	for _, n := range NodeNames {
+		lines += strings.Count(l.Speaker(n).Log(), `msg="session `)
+	}
+	return lines
+}
+
+// addPod adds a pod to the topology for a test.
+func addPod(t *testing.T, l *Lab, name string) {
+	t.Helper()
+	ctx, node, number := t.Context(), NodeOf(name), name[2:]
+	addr4, addr6, gateway := PodAddr(name, "IPv4"), PodAddr(name, "IPv6"), "10.244."+name[1:2]+".1"
+	pod := Node{Name: name, Sysctls: map[string]string{"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.accept_dad": "0"}}
+	await(t, l.addNamespace(ctx, pod))
+	t.Cleanup(func() {
+		l.namespaces[name].Close()
+		delete(l.namespaces, name)
+		if out, err := exec.Command("ip", "netns", "delete", l.namespaceName(name)).CombinedOutput(); err != nil {
+			t.Errorf("ip netns delete: %v: %s", err, out)
+		}
+	})
+	iface := "pod" + number
+	await(t, l.addLink(ctx, Link{Interface{node, iface}, Interface{name, "eth1"}}))
+	t.Cleanup(func() {
+		_, err := l.namespaces[node].Run(context.WithoutCancel(ctx), "ip", "link", "delete", iface)
+		await(t, err)
+	})
+	for on, commands := range map[string]string{
+		node: fmt.Sprintf("addr add %s/32 dev %s\naddr add fe80::1/64 dev %[2]s nodad\nroute add %[3]s/32 dev %[2]s\nroute add %[4]s/128 dev %[2]s", gateway, iface, addr4, addr6),
+		name: fmt.Sprintf("addr add %s/32 dev eth1\naddr add %s/128 dev eth1 nodad\nroute add %[3]s/32 dev eth1\nroute add default via %[3]s\nroute add default via fe80::1 dev eth1", addr4, addr6, gateway),
+	} {
+		for line := range strings.Lines(commands) {
+			_, err := l.namespaces[on].Run(ctx, append([]string{"ip"}, strings.Fields(line)...)...)
+			await(t, err)
+		}
+	}
+	await(t, l.StartPod(ctx, name))
+	t.Cleanup(func() {
+		l.pods[name].Kill()
+		delete(l.pods, name)
+	})
+}
+
+// requests makes n requests, each on a connection of its own, and counts who answers.
+func requests(t *testing.T, l *Lab, n int, to netip.AddrPort) map[string]int {
+	t.Helper()
+	var mu sync.Mutex
+	answers := map[string]int{}
+	var all sync.WaitGroup
+	left := make(chan struct{}, n)
+	for range n {
+		left <- struct{}{}
+	}
+	close(left)
+	for range 32 {
+		all.Go(func() {
+			for range left {
+				a, err := l.Client.Get(t.Context(), netip.AddrPort{}, to)
+				mu.Lock()
+				if err != nil {
+					answers[err.Error()]++
+				}
+				answers[a.Pod]++
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return answers
+}
+
+// expectShares compares who answered with what is wanted, in percent and in points.
+func expectShares(t *testing.T, answers map[string]int, tolerance float64, want map[string]float64) {
+	t.Helper()
+	sum := 0
+	for _, n := range answers {
+		sum += n
+	}
+	var told []string
+	for _, who := range slices.Sorted(maps.Keys(answers)) {
+		share := 100 * float64(answers[who]) / float64(sum)
+		told = append(told, fmt.Sprintf("%s %.1f %%", cmp.Or(who, "nobody"), share))
+		if math.Abs(share-want[who]) > tolerance {
+			t.Errorf("%s answered %d of %d requests, %.1f %%: want %.1f %%, give or take %g", who, answers[who], sum, share, want[who], tolerance)
+		}
+	}
+	t.Logf("%d requests: %s", sum, strings.Join(told, ", "))
+	if len(answers) != len(want) {
+		t.Errorf("answers of %v: want %v", answers, want)
+	}
+}
+
+// awaitWeights waits until the router's kernel sends an address's packets to nodes
+// with these weights.
+func (r *Router) awaitWeights(ctx context.Context, vip netip.Addr, want string) error {
+	return Await(ctx, Settle, fmt.Sprintf("%s by %s in the router's kernel", vip, want), func() error {
+		routes, err := r.kernel.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Dst: netipx.AddrIPNet(vip)}, netlink.RT_FILTER_DST)
+		if err != nil {
+			return err
+		}
+		var hops []string
+		for _, route := range routes {
+			for _, h := range route.MultiPath {
+				addr, _ := netip.AddrFromSlice(h.Gw)
+				hops = append(hops, fmt.Sprintf("%s %d", nodeName(addr.Unmap()), h.Hops+1))
+			}
+		}
+		slices.Sort(hops)
+		if got := strings.Join(hops, ", "); got != want {
+			return fmt.Errorf("it is %s", got)
+		}
+		return nil
+	})
+}
