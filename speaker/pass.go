@@ -216,6 +216,10 @@ func (p *pass) note(d *Desired, want wish, set func() ([]netip.Prefix, error)) e
 	now := time.Now()
 	gone := minusFunc(p.told, told, comparePrefixes)
 	left, came := minus(p.have, have), minus(have, p.have)
+	// An aggregate that was announced for others led here what is new in it, from when
+	// it was forwarded; now it is gone, and the address's own route could not be told.
+	strayed := minus(covered(minus(want.addrs, p.have), p.told), have)
+	left = union(left, strayed, netip.Addr.Compare)
 	for _, a := range left {
 		p.departed[a] = departure{until: now.Add(p.linger), owners: p.owners(d, a)}
 	}

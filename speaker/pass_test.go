@@ -317,17 +317,30 @@ func (t *trial) after(err error) {
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
-		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) {
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.led(addr) {
 			t.violate("after: %s is forwarded for no reason", addr)
 		}
 	}
 	for _, a := range worldAddrs() {
-		lingers := func(p netip.Prefix) bool { return p.Contains(a) && time.Since(t.emptied[p]) < testLinger }
-		_, attracted := slices.BinarySearchFunc(covered([]netip.Addr{a}, t.told()), a, netip.Addr.Compare)
-		if t.refuses(host(a)) && !t.pools[0].Contains(a) && !attracted && !slices.ContainsFunc(slices.Collect(maps.Keys(t.emptied)), lingers) {
+		if t.refuses(host(a)) && !t.pools[0].Contains(a) && !t.led(a) {
 			t.violate("after: %s is refused for no reason", a)
 		}
 	}
+}
+
+// led says whether an aggregate leads to an address here, or did until lately.
+func (t *trial) led(a netip.Addr) bool {
+	for p := range t.network {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	for p, left := range t.emptied {
+		if p.Contains(a) && time.Since(left) < testLinger {
+			return true
+		}
+	}
+	return false
 }
 
 // checkHandover: what is announced and not wanted is on its way to other nodes,
@@ -373,8 +386,13 @@ func seeds(t *testing.T) uint64 {
 	return 4000
 }
 
+// strayed is a world in which an aggregate leads to an address that is new in it, and
+// goes before the address can be told of by itself: one of some thousands.
+const strayed = 7919
+
 func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
-	for seed := range seeds(t) {
+	for n := range seeds(t) + 1 {
+		seed := (n + strayed) % (strayed + 1)
 		if violations := try(t, seed, (*pass).run); len(violations) > 0 {
 			t.Fatalf("seed %d:\n%s", seed, violations)
 		}
