@@ -225,12 +225,12 @@ withdraws everything and forwards for the linger time first.`,
 	return cmd
 }
 
-// saveMemory has garbage collected when the heap has grown by a quarter, not when it
+// saveMemory has garbage collected when the heap has grown by half, not when it
 // has doubled: every node pays for a speaker's memory all the time, and for its
 // processor time only while Services change. GOGC in the environment counts.
 func saveMemory() {
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25)
+		debug.SetGCPercent(50)
 	}
 }
 
