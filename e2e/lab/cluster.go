@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -97,6 +98,8 @@ type Service struct {
 	Ask       []netip.Addr                        // addresses that it asks for
 	Families  []corev1.IPFamily                   // empty: IPv4
 	Endpoints []Endpoint
+
+	Annotations map[string]string // besides the one for Ask
 }
 
 // An Endpoint is a pod and its part in a Service.
@@ -155,7 +158,7 @@ func (s Service) service() *corev1.Service {
 	}
 	o := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: s.Name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: s.Name, Annotations: maps.Clone(s.Annotations)},
 		Spec: corev1.ServiceSpec{
 			Type:                  corev1.ServiceTypeLoadBalancer,
 			ExternalTrafficPolicy: traffic,
@@ -173,7 +176,7 @@ func (s Service) service() *corev1.Service {
 		for _, a := range s.Ask {
 			ask = append(ask, a.String())
 		}
-		o.Annotations = map[string]string{"fanfare.io/load-balancer-ips": strings.Join(ask, ",")}
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, "fanfare.io/load-balancer-ips", strings.Join(ask, ","))
 	}
 	return o
 }
