@@ -233,18 +233,27 @@ func (s *Server) stop(ctx context.Context, how How) error {
 	return err
 }
 
+// shut holds the gate until reopen is called: no session comes up meanwhile.
+func (s *Server) shut(ctx context.Context) (reopen func(), err error) {
+	select {
+	case s.gate <- struct{}{}:
+		return func() { <-s.gate }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 // setShutdown says of all routes, those that routers have been told included,
 // whether they are about to go. No session comes up meanwhile: it could miss it.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.engine == nil || s.shutdown == want {
 		return nil
 	}
-	select {
-	case s.gate <- struct{}{}:
-		defer func() { <-s.gate }()
-	case <-ctx.Done():
-		return ctx.Err()
+	reopen, err := s.shut(ctx)
+	if err != nil {
+		return err
 	}
+	defer reopen()
 	if err := s.engine.setShutdown(ctx, want); err != nil {
 		return fmt.Errorf("graceful shutdown: %w", err)
 	}
@@ -262,12 +271,11 @@ func (s *Server) setUnweighted(ctx context.Context, want State) error {
 	if slices.Equal(was, is) {
 		return nil
 	}
-	select {
-	case s.gate <- struct{}{}:
-		defer func() { <-s.gate }()
-	case <-ctx.Done():
-		return ctx.Err()
+	reopen, err := s.shut(ctx)
+	if err != nil {
+		return err
 	}
+	defer reopen()
 	if err := s.engine.setUnweighted(ctx, is); err != nil {
 		return fmt.Errorf("weights: %w", err)
 	}
@@ -330,13 +338,12 @@ func again(announce, all []Route, otherwise func(Route) bool) []Route {
 // exchange announces before it withdraws: the address of a route that goes may be
 // in one that comes.
 func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route, do func([]Route) error) error {
-	select {
-	case s.gate <- struct{}{}:
-		defer func() { <-s.gate }()
-	case <-ctx.Done():
-		return ctx.Err()
+	reopen, err := s.shut(ctx)
+	if err != nil {
+		return err
 	}
-	err := do(announce)
+	defer reopen()
+	err = do(announce)
 	if err != nil {
 		err = fmt.Errorf("announcing %d routes: %w", len(announce), err)
 	}

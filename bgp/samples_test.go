@@ -41,12 +41,13 @@ func playSample(t *testing.T, r kernelOf) {
 	eventually(t, "BFD", func() bool {
 		return !slices.ContainsFunc(s.Status().Sessions, func(x SessionStatus) bool { return x.BFD == nil || x.BFD.State != "Up" })
 	})
+	before := s.Status().Sessions
 	want.Shutdown = true
 	_, err = s.Set(t.Context(), want)
 	must(t, err)
-	eventually(t, "both routers are told", func() bool {
-		return !slices.ContainsFunc(s.Status().Sessions, func(x SessionStatus) bool { return x.Updates < 2 })
-	})
+	for _, was := range before {
+		eventually(t, was.Name+" is told", func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
+	}
 	if !served() {
 		t.Error("the only node is not used any more before it has left")
 	}
