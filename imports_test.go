@@ -50,7 +50,7 @@ var fences = []fence{
 		why:       "one table, one writer",
 	},
 	{
-		libraries: []string{"github.com/mdlayher/arp"},
+		libraries: []string{"github.com/mdlayher/arp", "github.com/mdlayher/ethernet", "github.com/mdlayher/packet"},
 		homes:     []string{"l2"},
 		why:       "who answers for an address is decided in one place",
 	},
@@ -153,6 +153,9 @@ func TestViolations(t *testing.T) {
 		{"speaker/pass_test.go", "github.com/google/nftables", "belongs in proxy"},
 
 		{"l2/arp.go", "github.com/mdlayher/arp", ""},
+		{"l2/link.go", "github.com/mdlayher/packet", ""},
+		{"speaker/l2.go", "github.com/mdlayher/packet", "belongs in l2"},
+		{"l2/link.go", "github.com/vishvananda/netlink", ""},
 		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
 		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
 		{"speaker/members.go", "github.com/hashicorp/memberlist", ""},

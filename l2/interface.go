@@ -1,0 +1,26 @@
+package l2
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// An Interface is one that addresses can be answered for on: Ethernet, up, with a
+// carrier, with ARP, and no port of a bridge or bond, whose master answers instead.
+type Interface struct {
+	Name  string `json:"name"`
+	Index int    `json:"index"`
+	MAC   MAC    `json:"mac"`
+	// Prefixes are the subnets that its addresses are in, masked, sorted and unique;
+	// those of single addresses and of link-local ones are left out. An address in
+	// one of them belongs on this link.
+	Prefixes []netip.Prefix `json:"prefixes"`
+	// IPv6 says whether IPv6 works on it: that it has an address, if only a
+	// link-local one. Without, the kernel drops all IPv6 there.
+	IPv6 bool `json:"ipv6"`
+}
+
+// Has says whether the address's subnet is on this interface's link.
+func (i Interface) Has(addr netip.Addr) bool {
+	return slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+}

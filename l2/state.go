@@ -1,0 +1,55 @@
+package l2
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// A State is everything that this node shall answer for. It is a plain value: build a
+// new one rather than change one that has been passed on.
+type State struct {
+	Addresses []Address // sorted by Addr, unique
+	// Speakers are the hardware addresses of other nodes whose speakers live, and of
+	// those that have died but may thaw: that they answer for an address for a moment
+	// longer or earlier than this node is no conflict. This node's own need not be among
+	// them.
+	Speakers []MAC
+}
+
+// An Address is one to answer for.
+type Address struct {
+	Addr netip.Addr // IPv4 or IPv6, unicast, without a zone
+	// Interfaces are the names of those to answer on, sorted; empty: every one that
+	// has the address's subnet. A name that is on no interface is none.
+	Interfaces []string
+	// Probe says that nobody held the address until now: the link is asked first
+	// whether somebody uses it (RFC 5227 §2.1.1, RFC 4862 §5.4), which takes less than
+	// a second. It must be false on failover, which cannot wait for that. Of an address
+	// that is answered for already it means nothing.
+	Probe bool
+}
+
+// String says what the state does, a line each, in an operator's words. Golden files
+// and logs use it.
+func (s State) String() string {
+	var b strings.Builder
+	for _, a := range s.Addresses {
+		fmt.Fprintf(&b, "answer %s\n", a)
+	}
+	for _, m := range s.Speakers {
+		fmt.Fprintf(&b, "speaker %s\n", m)
+	}
+	return b.String()
+}
+
+func (a Address) String() string {
+	text := a.Addr.String()
+	if len(a.Interfaces) > 0 {
+		text += " on " + strings.Join(a.Interfaces, " ")
+	}
+	if a.Probe {
+		text += ", after a probe"
+	}
+	return text
+}
