@@ -33,6 +33,8 @@ func TestDeciderEqualsDecide(t *testing.T) {
 				w.step()
 			}
 			snap := w.snapshot()
+			c.Members = w.members
+			decider.config.Members = w.members
 			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)

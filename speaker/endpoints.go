@@ -34,11 +34,13 @@ type portEndpoints struct {
 	// node alone: a pod that terminates here serves those who still come here,
 	// even when others are ready elsewhere. Only with externalTrafficPolicy Local.
 	local []cluster.Endpoint
-	// rest are in neither of the two: they terminate, are not ready, or are for
-	// others. They get no new flows and keep those that they have.
+	// rest are in neither of the two: they terminate, are not ready, are for others, or
+	// are on a node that is silent. They get no new flows and keep those that they have.
 	rest []cluster.Endpoint
 	// hints says what was made of topology hints, empty when there are none.
 	hints string
+	// missed says which nodes are silent that have endpoints, empty when none is.
+	missed string
 }
 
 // sort places the endpoints of a Service.
@@ -61,7 +63,8 @@ func (v *view) sort(s cluster.Service, addr netip.Addr) (e endpoints) {
 
 // place places the endpoints of one port, of which like is one.
 func (v *view) place(all []cluster.Endpoint, s *cluster.Spec, like *cluster.Endpoint) portEndpoints {
-	p := portEndpoints{name: like.PortName, protocol: like.Protocol, usable: usable(all, s.PublishNotReady)}
+	p := portEndpoints{name: like.PortName, protocol: like.Protocol}
+	p.usable, p.missed = v.usable(all, s.PublishNotReady)
 	p.near = p.usable
 	if len(p.usable) > 0 && ready(&p.usable[0], s.PublishNotReady) { // then all of them are
 		p.near, p.hints = v.nearest(p.usable)
@@ -209,7 +212,7 @@ func (e endpoints) each(list func(portEndpoints) []cluster.Endpoint) (all []clus
 func (v *view) judge(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Code, string) {
 	local := s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	usable := e.each(func(p portEndpoints) []cluster.Endpoint { return p.usable })
-	what := "endpoints: " + addresses(e.each(func(p portEndpoints) []cluster.Endpoint { return p.near })) + e.hinted()
+	what := "endpoints: " + addresses(e.each(func(p portEndpoints) []cluster.Endpoint { return p.near })) + e.hinted() + e.missed()
 	if local {
 		what = "endpoints on this node: " + addresses(e.each(func(p portEndpoints) []cluster.Endpoint { return p.local }))
 	}
@@ -239,6 +242,16 @@ func (e endpoints) hinted() string {
 	for _, p := range e {
 		if p.hints != "" {
 			return ", " + p.hints
+		}
+	}
+	return ""
+}
+
+// missed says which nodes are silent, in words that end a sentence.
+func (e endpoints) missed() string {
+	for _, p := range e {
+		if p.missed != "" {
+			return "; " + p.missed
 		}
 	}
 	return ""

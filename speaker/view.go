@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/labels"
@@ -30,6 +31,10 @@ type Config struct {
 
 	// Gateways are this node's default gateways, which may change.
 	Gateways Gateways
+
+	// Members are the nodes that have been heard of, which may change; nil: nobody
+	// listens.
+	Members *Members
 
 	// HealthChecks says of which Services the healthCheckNodePort is answered here.
 	HealthChecks HealthChecks
@@ -60,7 +65,12 @@ type view struct {
 	unsigned []string        // peers that wait for their password
 	lost     []*cluster.Peer // whose router is a default gateway that is not known
 	gateways Gateways        // what the config said
+	members  *Members        // what the config said
 	told     [2]string       // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
+
+	// silent are the nodes whose endpoints are left out, and since when nothing has been
+	// heard of them.
+	silent map[string]time.Time
 
 	others []other // networks that no aggregate may contain
 
@@ -84,12 +94,13 @@ type view struct {
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements)
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {
-	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, gateways: c.Gateways}
+	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, gateways: c.Gateways, members: c.Members}
+	v.silent = c.Members.silent(c.Node)
 	v.owned = owned(snap.Pools)
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,7 @@ type world struct {
 	pools       []*cluster.Pool
 	adverts     []*cluster.Advertisement
 	assignments []cluster.Assignment
+	members     *Members // nil at first
 }
 
 const (
@@ -58,6 +60,9 @@ func (w *world) snapshot() *cluster.Snapshot {
 
 // step changes one thing.
 func (w *world) step() {
+	if w.traits.IntN(5) == 0 {
+		w.hear()
+	}
 	switch n := w.IntN(20); {
 	case n < 2:
 		w.toggleService(w.IntN(worldServices))
@@ -77,6 +82,20 @@ func (w *world) step() {
 		w.advertise()
 	case len(w.services) > 0:
 		w.endpoints(w.IntN(len(w.services)))
+	}
+}
+
+// hear has nodes die, say farewell and come back, or be heard of no more at all.
+func (w *world) hear() {
+	w.members = nil
+	if w.traits.IntN(6) == 0 {
+		return
+	}
+	w.members = &Members{}
+	for _, name := range worldNodes {
+		m := Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
+		m.Left = !m.Alive && w.traits.IntN(4) == 0
+		w.members.Nodes = append(w.members.Nodes, m)
 	}
 }
 
