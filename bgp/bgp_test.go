@@ -269,7 +269,7 @@ func TestSessionKinds(t *testing.T) {
 // IPv6 transport, with a link-local address and an interface too. The router takes
 // IPv6 next hops for IPv4, as GoBGP always does.
 func TestIPv6Transport(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		node := nstest.Node(t)
 		nstest.Link(t, node, "uplink", node, "router")
 		node.Addr("uplink", "fe80::1/64")
@@ -441,7 +441,7 @@ func TestIdentityChanges(t *testing.T) {
 
 // With everything listening that a Server has, and routers that refuse.
 func TestListensOnNothing(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		s := newServer(t, Options{})
 		conf := Session{Name: "tor1", PeerAddress: netip.MustParseAddr("127.0.0.2"), PeerASN: 65001, ConnectTime: 10 * time.Millisecond}
 		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))

@@ -93,7 +93,7 @@ const external, internal, renumbered = "10.0.0.2", "10.0.0.3", "10.0.0.12"
 
 // Each attribute, as a real router hears it over each kind of session.
 func TestFRRAttributes(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r, s, sessions := attributesWorld(t)
 		cases := []struct {
 			name                  string
@@ -190,7 +190,7 @@ func (r *frr) await(prefix, node, want string) {
 // router's being without the routes at any time, and without any word about routes that
 // have nothing to do with it.
 func TestFRRAttributesChange(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r, s, sessions := attributesWorld(t)
 		both := sessions[:2]
 		set := func(shutdown bool, changing PeerAttributes) {

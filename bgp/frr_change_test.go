@@ -43,7 +43,7 @@ func frrDifferent() []Session {
 // one changes, and each change opens that one anew, the router sees nothing happen
 // to these two.
 func TestFRRChangeOfAnother(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrDifferentConfig, "bfdd")
 		nstest.Node(t).Addr("uplink", "10.0.0.11/24")
 		script := func(c *fakeConn) { c.establish(); c.readAll() }

@@ -162,7 +162,7 @@ func (f *fabric) received(t *testing.T) (by [2]uint64) {
 // Two ToRs share what a spine sends to a VIP. One that loses its link takes none with
 // it, and is back with the link.
 func TestFRRTwoToRs(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		f := startFabric(t)
 		f.node.Addr("lo", "192.0.2.1/32")
 		listener, err := net.Listen("tcp", "192.0.2.1:80")
@@ -238,7 +238,7 @@ router bgp 65010
 // A route reflector (RFC 4456) passes our routes on as they are: to another router of
 // the AS the node is the next hop, and what it was told of preference still counts.
 func TestFRRRouteReflector(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		edge := newFRR(t, "edge", frrEdgeConfig)
 		reflector := newFRR(t, "reflector", frrReflectorConfig)
 		node := nstest.Node(t)

@@ -55,7 +55,7 @@ func startHopFRR(t *testing.T) *frr {
 // A session has routes of both families, whatever it runs over: its own address is
 // the next hop for its family, and for the other one the node's.
 func TestFRRBothFamilies(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startHopFRR(t)
 		s := newServer(t, Options{})
 		over4, over6 := hopSession("over4", "10.0.0.1", "10.0.0.2"), hopSession("over6", "fd00::1", "fd00::2")
@@ -100,7 +100,7 @@ func TestFRRBothFamilies(t *testing.T) {
 // A router that says so is told IPv4 routes with our IPv6 address (RFC 8950), and
 // packets go that way, on a node without any IPv4 address in the router's network.
 func TestFRRExtendedNextHop(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startHopFRR(t)
 		node := nstest.Node(t)
 		node.Addr("lo", "192.0.2.1/32")

@@ -55,7 +55,7 @@ func listening(t *testing.T) bool {
 // The router connects, and each kind of session comes up as one that we opened; what
 // differs is dropped by the kernel, and the reason says what it could be.
 func TestFRRPassive(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrConnectsConfig)
 		node := nstest.Node(t)
 		node.Addr("uplink", "10.0.0.11/24", "10.0.0.16/24", "fd00::3/64")
@@ -127,7 +127,7 @@ func TestFRRPassive(t *testing.T) {
 // Where another program has the port, the passive session says so, and comes up when
 // the port is free; the other session is not concerned. Strangers get no answer.
 func TestFRRPassivePort(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrConnectsConfig)
 		nstest.Node(t).Addr("uplink", "fd00::3/64")
 		r.ns.Addr("eth0", "10.0.0.8/24")
@@ -179,7 +179,7 @@ func TestListenError(t *testing.T) {
 // A router that opens a second connection has forgotten the first if it has graceful
 // restart, and is turned away if not: then the hold timer decides.
 func TestSecondConnection(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		for _, graceful := range []bool{true, false} {
 			t.Run(fmt.Sprintf("graceful restart %v", graceful), func(t *testing.T) {
 				connect := func() *fakeConn {

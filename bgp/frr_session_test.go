@@ -34,7 +34,7 @@ router bgp 65001
 // What a session is made of, with a real router: each kind comes up, the router
 // sees us as configured, and where the two ends differ the reason says so.
 func TestFRRSessionOptions(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSessionsConfig)
 		node := nstest.Node(t)
 		for i := 11; i <= 16; i++ {
@@ -111,7 +111,7 @@ func TestFRRSessionOptions(t *testing.T) {
 // The password of one session changes on both ends while another session, without
 // one and with the same node, goes on.
 func TestFRRPasswordRotation(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSessionsConfig)
 		nstest.Node(t).Addr("uplink", "10.0.0.16/24")
 		other := startFake(t, func(c *fakeConn) {
@@ -145,7 +145,7 @@ func TestFRRPasswordRotation(t *testing.T) {
 
 // TCP MD5 over IPv6 signs for another kind of address.
 func TestFRRPasswordIPv6(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSessionsConfig)
 		conf := frrSession("fd00::2")
 		conf.PeerAddress, conf.Password = netip.MustParseAddr("fd00::1"), "sesame"

@@ -270,7 +270,7 @@ func frrState(session Session, more ...string) State {
 // The story with a real router: both families over one IPv4 session, changes in
 // a moment, restarts that nobody notices, a withdrawal, a router that returns.
 func TestFRR(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRR(t)
 		conf := frrSession("10.0.0.2")
 
@@ -390,7 +390,7 @@ func frrReturns(t *testing.T, r *frr, s *Server) {
 // iBGP, with a router that takes no IPv6 routes: a restart that it does not
 // notice, and one without graceful restart, which it does.
 func TestFRRInternal(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRR(t)
 		s := newServer(t, Options{})
 		conf := frrSession("10.0.0.3")
@@ -433,7 +433,7 @@ func TestFRRInternal(t *testing.T) {
 // One router of two dead: the living one hears everything at once, also after a
 // restart, and the wait for the dead one ends with its RestartTime.
 func TestFRROneOfTwoDead(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRR(t)
 		alive := frrSession("10.0.0.2")
 		dead := alive

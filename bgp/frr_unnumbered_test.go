@@ -39,7 +39,7 @@ func unnumbered(name, iface string) Session {
 // families go over link-local next hops, packets go with them, and the session
 // follows the link.
 func TestFRRUnnumbered(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrUnnumberedConfig)
 		node := nstest.Node(t)
 		node.Addr("lo", "192.0.2.1/32")
@@ -145,7 +145,7 @@ func (r *frr) advertised() int {
 
 // While there is no router, the status says what it waits for.
 func TestUnnumberedWaits(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		node, router := nstest.Node(t), nstest.New(t, "router")
 		s := newServer(t, Options{})
 		_, err := s.Set(t.Context(), state([]Session{unnumbered("tor1", "uplink")}, routes("192.0.2.1/32")))

@@ -73,14 +73,14 @@ func readSample(t *testing.T, name string) string {
 }
 
 func TestFRRSample(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, readSample(t, "frr.conf"), "bfdd")
 		playSample(t, kernelOf{t, r.ns})
 	})
 }
 
 func TestBIRDSample(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		program, err := exec.LookPath("bird")
 		if err != nil {
 			nstest.Missing(t, err.Error())

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
-
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // The AS number in a community has 16 bits, and those of a changed one are told.
@@ -60,7 +58,7 @@ router bgp 65001
 // says none. No change of a weight opens a session anew or leaves the router
 // without a route.
 func TestFRRWeights(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrWeightsConfig)
 		nodes := []*Server{newServer(t, Options{}), newServer(t, Options{})}
 		set := func(node int, weights bool, list ...string) {
