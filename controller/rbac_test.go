@@ -59,7 +59,9 @@ func TestRoles(t *testing.T) {
 	asked := map[string]bool{}
 	synctest.Test(t, func(t *testing.T) { asked = everything(t) })
 	// What internal/cluster watches.
-	for _, r := range []string{"services", "addresspools.fanfare.io", "bgppeers.fanfare.io", "addressclaims.fanfare.io"} {
+	for _, r := range []string{"services", "addresspools.fanfare.io", "bgppeers.fanfare.io", "addressclaims.fanfare.io",
+		"bgpadvertisements.fanfare.io", "l2advertisements.fanfare.io",
+		"nodes", "endpointslices.discovery.k8s.io", "speakerstatuses.fanfare.io"} {
 		asked["list "+r], asked["watch "+r] = true, true
 	}
 	allowed := roles(t, "fanfare-controller", "controller")

@@ -90,7 +90,7 @@ type ClaimHolder struct {
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.holders[*].namespace`
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holders[*].name`
 // +kubebuilder:printcolumn:name="Reserved",type=boolean,JSONPath=`.spec.reserved`
-// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`,priority=1
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == (self.spec.address.startsWith(':') ? '0' : \"\") + self.spec.address.replace(':', '-') + (self.spec.address.endsWith(':') ? '0' : \"\")",message="metadata.name must be spec.address with '-' for ':', such as 192.0.2.10 or 2001-db8--10 (0--1 for ::1, 2001-db8--0 for 2001:db8::)"
 type AddressClaim struct {

@@ -289,6 +289,29 @@ func TestBGPAdvertisementCRD(t *testing.T) {
 	})
 }
 
+func TestL2AdvertisementCRD(t *testing.T) {
+	loadCRD(t, "l2advertisements").run(t, []specTest{
+		{`{}`, ""},
+		{`{pools: [lan, wan], serviceSelector: {matchLabels: {a: b}}, nodeSelector: {}, interfaces: [eth0, "bond*", "ens?f0", br-lan, eth0.100, "*"]}`, ""},
+		{`{preferredNodeSelectors: [{weight: 1, preference: {matchLabels: {rack: a}}}, {weight: 100, preference: {}}]}`, ""},
+		{`{pools: []}`, "at least 1 items"},
+		{`{pools: ["192.0.2.0/24"]}`, "must be the name of an AddressPool"},
+		{`{interfaces: []}`, "at least 1 items"},
+		{`{interfaces: ["eth 0"]}`, "must be the name of an interface"},
+		{`{interfaces: ["eth[01]"]}`, "must be the name of an interface"},
+		{`{interfaces: ["eth0:1"]}`, "must be the name of an interface"},
+		{`{interfaces: ['eth\0']}`, "must be the name of an interface"},
+		{`{interfaces: ["192.0.2.0/24"]}`, "must be the name of an interface"},
+		{`{interfaces: [".."]}`, "must be the name of an interface"},
+		{`{interfaces: [""]}`, "at least 1 char"},
+		{`{interfaces: [abcdefghijklmnop]}`, "may not be more than 15"},
+		{`{preferredNodeSelectors: [{weight: 0, preference: {}}]}`, "greater than or equal to 1"},
+		{`{preferredNodeSelectors: [{weight: 101, preference: {}}]}`, "less than or equal to 100"},
+		{`{preferredNodeSelectors: [{weight: 1}]}`, "preference"},
+		{`{preferredNodeSelectors: []}`, "at least 1 items"},
+	})
+}
+
 func TestDefaults(t *testing.T) {
 	pool, _ := loadCRD(t, "addresspools").check(t, `{addresses: [192.0.2.0/26]}`)
 	if got := pool["spec"].(map[string]any)["allocation"]; got != "Automatic" {
@@ -306,7 +329,7 @@ func TestDefaults(t *testing.T) {
 
 // The samples are what a newcomer applies first: the API server must take them.
 func TestSamplesPassTheCRDs(t *testing.T) {
-	for name, plural := range map[string]string{"pool.yaml": "addresspools", "peer.yaml": "bgppeers", "advertisement.yaml": "bgpadvertisements"} {
+	for name, plural := range map[string]string{"pool.yaml": "addresspools", "peer.yaml": "bgppeers", "advertisement.yaml": "bgpadvertisements", "l2.yaml": "l2advertisements"} {
 		b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "samples", name))
 		if err != nil {
 			t.Fatal(err)
@@ -330,7 +353,7 @@ func TestScheme(t *testing.T) {
 	if err := AddToScheme(s); err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{"AddressClaim", "AddressClaimList", "AddressPool", "AddressPoolList", "BGPAdvertisement", "BGPAdvertisementList", "BGPPeer", "BGPPeerList"} {
+	for _, kind := range []string{"AddressClaim", "AddressClaimList", "AddressPool", "AddressPoolList", "BGPAdvertisement", "BGPAdvertisementList", "BGPPeer", "BGPPeerList", "L2Advertisement", "L2AdvertisementList"} {
 		if !s.Recognizes(GroupVersion.WithKind(kind)) {
 			t.Errorf("the scheme does not know %s", kind)
 		}

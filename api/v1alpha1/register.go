@@ -20,6 +20,7 @@ func addKnownTypes(s *runtime.Scheme) error {
 		&AddressPool{}, &AddressPoolList{},
 		&BGPAdvertisement{}, &BGPAdvertisementList{},
 		&BGPPeer{}, &BGPPeerList{},
+		&L2Advertisement{}, &L2AdvertisementList{},
 		&SpeakerStatus{}, &SpeakerStatusList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -36,6 +36,15 @@ type SpeakerReport struct {
 	// +optional
 	Addresses SpeakerAddresses `json:"addresses,omitzero"`
 
+	// Interfaces are those of the node that addresses may be answered for on: in a
+	// subnet that has addresses of a pool, or named by an L2Advertisement.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=64
+	Interfaces []SpeakerInterface `json:"interfaces,omitempty"`
+
 	// Repairs counts how often somebody else changed the kernel's table, since
 	// the speaker started.
 	//
@@ -97,6 +106,28 @@ type SpeakerSession struct {
 	//
 	// +optional
 	Error string `json:"error,omitempty"`
+}
+
+// SpeakerInterface is an interface of the node, up and able to broadcast.
+type SpeakerInterface struct {
+	// Name is what the kernel calls it.
+	//
+	// +required
+	// +kubebuilder:validation:MaxLength=15
+	Name string `json:"name"`
+	// MAC is its hardware address, as in 02:00:00:00:00:01.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=23
+	MAC string `json:"mac,omitempty"`
+	// Prefixes are the subnets that it is in, as in 192.0.2.0/24. Link-local ones are
+	// left out.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=49
+	Prefixes []string `json:"prefixes,omitempty"`
 }
 
 // SpeakerAddresses counts addresses.

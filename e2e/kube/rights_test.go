@@ -31,15 +31,25 @@ get addresspools.fanfare.io
 get services
 list addressclaims.fanfare.io
 list addresspools.fanfare.io
+list bgpadvertisements.fanfare.io
 list bgppeers.fanfare.io
+list endpointslices.discovery.k8s.io
+list l2advertisements.fanfare.io
+list nodes
 list services
+list speakerstatuses.fanfare.io
 patch addressclaims.fanfare.io
 patch addresspools.fanfare.io/status
 patch services/status
 watch addressclaims.fanfare.io
 watch addresspools.fanfare.io
+watch bgpadvertisements.fanfare.io
 watch bgppeers.fanfare.io
+watch endpointslices.discovery.k8s.io
+watch l2advertisements.fanfare.io
+watch nodes
 watch services
+watch speakerstatuses.fanfare.io
 `,
 	"speaker": `
 create events.events.k8s.io
@@ -49,6 +59,7 @@ list addresspools.fanfare.io
 list bgpadvertisements.fanfare.io
 list bgppeers.fanfare.io
 list endpointslices.discovery.k8s.io
+list l2advertisements.fanfare.io
 list nodes
 list secrets in fanfare-system
 list services
@@ -59,6 +70,7 @@ watch addresspools.fanfare.io
 watch bgpadvertisements.fanfare.io
 watch bgppeers.fanfare.io
 watch endpointslices.discovery.k8s.io
+watch l2advertisements.fanfare.io
 watch nodes
 watch secrets in fanfare-system
 watch services

@@ -27,6 +27,8 @@ type Options struct {
 	NodeName string
 	// What is not needed is not watched, and its part of snapshots stays empty.
 	SkipNodes, SkipEndpointSlices, SkipClaims, SkipAdvertisements bool
+	// L2 is what to watch besides as soon as addresses may go over L2.
+	L2 L2Needs
 	// ReadOnly is for who writes no claims: what only a write must name is not in them.
 	ReadOnly bool
 	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
@@ -35,6 +37,19 @@ type Options struct {
 	Log        *slog.Logger          // slog.Default when nil
 	Registerer prometheus.Registerer // nil: metrics are not registered
 }
+
+// L2Needs are what is watched only where addresses may go over L2.
+type L2Needs uint8
+
+const (
+	// L2Nothing is more than what is watched anyway.
+	L2Nothing L2Needs = iota
+	// L2Nodes are all Nodes: who elects must know the candidates.
+	L2Nodes
+	// L2Speakers are all Nodes, what their speakers say of them and EndpointSlices: who
+	// spreads addresses over nodes must know who can have them.
+	L2Speakers
+)
 
 // An API is a Source that watches an API server.
 //
@@ -56,6 +71,9 @@ type API struct {
 	last     *Snapshot
 	troubles map[resource]trouble
 	outage   trouble // the first of those that last
+	// deepen begins to watch what L2 needs; nil before everything else was read, and
+	// once it was called.
+	deepen func()
 }
 
 // OpenAPI watches the API server until ctx ends. It returns when everything has
@@ -78,9 +96,12 @@ func OpenAPI(ctx context.Context, cfg *rest.Config, o Options) (a *API, err erro
 	if err = a.wait(ctx); err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
+	if err = a.watchL2(ctx, o.L2); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
 	s := a.Snapshot()
 	a.log.Info("API server read", "host", cfg.Host, "services", len(s.Services), "nodes", len(s.Nodes), "pools", len(s.Pools),
-		"peers", len(s.Peers), "advertisements", len(s.Advertisements), "claims", len(s.Claims), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
+		"peers", len(s.Peers), "advertisements", len(s.Advertisements)+len(s.L2Advertisements), "claims", len(s.Claims), "problems", len(s.Problems), "took", time.Since(began).Round(time.Millisecond))
 	return a, nil
 }
 
@@ -99,6 +120,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	}
 	b := NewBuilder()
 	b.blind, b.readOnly = o.SkipSecrets, o.ReadOnly
+	b.l2Ready = o.L2 == L2Nothing && o.NodeName == "" && !o.SkipNodes
 	a := &API{
 		config:   cfg,
 		http:     h,
@@ -129,7 +151,8 @@ func (a *API) start(ctx context.Context, o Options) error {
 		errs = append(errs, start(ctx, a, secrets, trimSecret))
 	}
 	if !o.SkipAdvertisements {
-		errs = append(errs, start(ctx, a, advertisements, trimOurs[*v1alpha1.BGPAdvertisement]))
+		errs = append(errs, start(ctx, a, advertisements, trimOurs[*v1alpha1.BGPAdvertisement]),
+			start(ctx, a, l2Advertisements, trimOurs[*v1alpha1.L2Advertisement]))
 	}
 	if !o.SkipClaims {
 		errs = append(errs, start(ctx, a, claims, trimOurs[*v1alpha1.AddressClaim]))
@@ -143,6 +166,54 @@ func (a *API) start(ctx context.Context, o Options) error {
 		errs = append(errs, start(ctx, a, r, trimNode))
 	}
 	return errors.Join(errs...)
+}
+
+// watchL2 watches what L2 needs, now or as soon as addresses may go over L2; it never
+// stops again, since who has used L2 is likely to. A speaker that would decide before
+// it has read that would take itself for the only candidate, and would let addresses
+// go that it held before it was restarted; so it waits. A controller has more to do.
+func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
+	if needs == L2Nothing {
+		return nil
+	}
+	watch := func() error {
+		err := a.startL2(ctx, needs)
+		if err == nil {
+			err = a.wait(ctx)
+		}
+		if err == nil {
+			a.change(func(b *Builder) { b.l2Ready, b.readied = true, true })
+		}
+		return err
+	}
+	a.mu.Lock()
+	now := a.builder.mayUseL2()
+	if !now || needs == L2Speakers {
+		a.deepen = sync.OnceFunc(func() {
+			go func() {
+				if err := watch(); err != nil && ctx.Err() == nil {
+					a.log.Error("API server: what L2 needs cannot be watched", "err", err)
+				}
+			}()
+		})
+	}
+	a.mu.Unlock()
+	if !now {
+		return nil
+	}
+	if needs == L2Speakers {
+		a.deepen()
+		return nil
+	}
+	return watch()
+}
+
+func (a *API) startL2(ctx context.Context, needs L2Needs) error {
+	err := start(ctx, a, nodes, trimNode)
+	if needs == L2Speakers {
+		err = errors.Join(err, start(ctx, a, endpointSlices, trimEndpointSlice), start(ctx, a, speakers, trimSpeaker))
+	}
+	return err
 }
 
 // wait returns when everything has been read once.
@@ -211,6 +282,9 @@ func (a *API) change(f func(*Builder)) {
 	f(a.builder)
 	if a.builder.dirty() {
 		a.poke()
+	}
+	if a.deepen != nil && a.builder.mayUseL2() {
+		a.deepen()
 	}
 }
 

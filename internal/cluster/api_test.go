@@ -438,3 +438,62 @@ func TestAPISharing(t *testing.T) {
 		}
 	}
 }
+
+// Nodes and what else only L2 needs are watched once addresses may go over L2, and not
+// before; until all of it was read, the snapshot says that it is not.
+func TestAPIWatchesForL2(t *testing.T) {
+	status := &v1alpha1.SpeakerStatus{}
+	status.Name, status.Status.Interfaces = "n1", []v1alpha1.SpeakerInterface{{Name: "eth0", Prefixes: []string{"192.0.2.0/24"}}}
+	advertisement := &v1alpha1.L2Advertisement{}
+	advertisement.Name = "lan"
+	for name, tt := range map[string]struct {
+		options  Options
+		watched  []string
+		speakers int
+	}{
+		"speaker":    {Options{NodeName: "n2", L2: L2Nodes}, []string{"nodes"}, 0},
+		"controller": {Options{SkipNodes: true, SkipEndpointSlices: true, L2: L2Speakers}, []string{"nodes", "endpointslices", "speakerstatuses"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newAPIServer(t, append(ordinary(), status)...)
+			a := s.open(tt.options)
+			before := map[string]int{}
+			for _, r := range tt.watched {
+				before[r] = s.asked("stream " + r)
+			}
+			if snap := a.Snapshot(); snap.L2Ready || len(snap.Nodes) > 1 || len(snap.Speakers) != 0 {
+				t.Fatalf("watched for L2 although there is a router:\n%s", render(snap))
+			}
+			s.set(advertisement)
+			snap := awaitAPI(t, a, func(s *Snapshot) string { return when(!s.L2Ready, "not ready for L2") })
+			if len(snap.Nodes) != 2 || len(snap.L2Advertisements) != 1 || len(snap.Speakers) != tt.speakers || snap.Services[0].Endpoints == nil {
+				t.Errorf("not all was read:\n%s", render(snap))
+			}
+			for _, r := range tt.watched {
+				if n := s.asked("stream "+r) - before[r]; n != 1 {
+					t.Errorf("asked for %s %d times more, want once", r, n)
+				}
+			}
+			// Who starts then has all from the beginning, or, a controller, soon.
+			again := s.open(tt.options)
+			if ready := again.Snapshot().L2Ready; !ready && tt.options.L2 == L2Nodes {
+				t.Error("a speaker goes on before it knows the candidates")
+			}
+			awaitAPI(t, again, func(s *Snapshot) string { return when(!s.L2Ready || len(s.Nodes) != 2, "not ready for L2") })
+		})
+	}
+}
+
+// Without a router everything goes over L2, and the first peer does not take that back.
+func TestAPIWatchesForL2WithoutARouter(t *testing.T) {
+	s := newAPIServer(t, newPool("lan", "192.0.2.0/24"), newNode("n1"), newNode("n2"))
+	a := s.open(Options{NodeName: "n2", L2: L2Nodes})
+	if snap := a.Snapshot(); !snap.L2Ready || len(snap.Nodes) != 2 {
+		t.Errorf("the candidates are not known:\n%s", render(snap))
+	}
+	s.set(newPeer("tor", "10.0.0.254"))
+	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(len(s.Peers) == 0, "no peer") })
+	if !snap.L2Ready || len(snap.Nodes) != 2 {
+		t.Errorf("a watch has ended:\n%s", render(snap))
+	}
+}

@@ -70,6 +70,8 @@ var served = map[string]schema.GroupVersionKind{
 	"bgppeers":          v1alpha1.GroupVersion.WithKind("BGPPeer"),
 	"addressclaims":     v1alpha1.GroupVersion.WithKind("AddressClaim"),
 	"bgpadvertisements": v1alpha1.GroupVersion.WithKind("BGPAdvertisement"),
+	"l2advertisements":  v1alpha1.GroupVersion.WithKind("L2Advertisement"),
+	"speakerstatuses":   v1alpha1.GroupVersion.WithKind("SpeakerStatus"),
 }
 
 func newAPIServer(t testing.TB, objects ...object) *apiServer {

@@ -44,6 +44,10 @@ func KeyOf(obj runtime.Object) (k Key, ok bool) {
 		return Key{"BGPPeer", Name{Name: o.Name}}, true
 	case *v1alpha1.BGPAdvertisement:
 		return Key{"BGPAdvertisement", Name{Name: o.Name}}, true
+	case *v1alpha1.L2Advertisement:
+		return Key{"L2Advertisement", Name{Name: o.Name}}, true
+	case *v1alpha1.SpeakerStatus:
+		return Key{"SpeakerStatus", Name{Name: o.Name}}, true
 	case *v1alpha1.AddressClaim:
 		return Key{"AddressClaim", Name{Name: o.Name}}, true
 	}
@@ -71,6 +75,8 @@ type Builder struct {
 	pools     map[string]*Pool // also those that admit refuses
 	peers     map[string]*Peer
 	adverts   map[string]*Advertisement
+	l2adverts map[string]*L2Advertisement
+	speakers  map[string]*Speaker
 	claims    map[string]*Claim   // by the object's name
 	secrets   map[string]Password // by name; those that are gone stay while a peer needs them
 	// secretsGone are those whose Secret is not there, or has none.
@@ -79,6 +85,7 @@ type Builder struct {
 	blind bool
 	// readOnly: claims have nothing of what only a write must name.
 	readOnly  bool
+	l2Ready   bool                 // what only L2 needs has been read
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
 
@@ -91,6 +98,9 @@ type Builder struct {
 	poolsChanged  bool
 	peersChanged  bool
 	advertised    bool // the advertisements
+	l2advertised  bool // those of L2
+	speakersMoved bool
+	readied       bool // l2Ready became true
 	problemsMoved bool
 	last          *Snapshot
 }
@@ -106,6 +116,9 @@ func NewBuilder() *Builder {
 		pools:     map[string]*Pool{},
 		peers:     map[string]*Peer{},
 		adverts:   map[string]*Advertisement{},
+		l2adverts: map[string]*L2Advertisement{},
+		speakers:  map[string]*Speaker{},
+		l2Ready:   true,
 		claims:    map[string]*Claim{},
 		secrets:   map[string]Password{},
 
@@ -115,7 +128,7 @@ func NewBuilder() *Builder {
 		changed:     map[Name]*Spec{},
 		joins:       map[Name]struct{}{},
 		claimed:     map[netip.Addr]struct{}{},
-		last:        &Snapshot{},
+		last:        &Snapshot{L2Ready: true},
 	}
 }
 
@@ -123,10 +136,10 @@ func NewBuilder() *Builder {
 const kept = "; the version before stays in use"
 
 // Set adds or replaces an object: a Service, EndpointSlice, Node, Secret, AddressPool,
-// BGPPeer, BGPAdvertisement or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
+// BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
 // written any more. File is where it came from, for Problems.
 //
-// An AddressPool, BGPPeer or BGPAdvertisement with a mistake in it does not replace a good one of
+// An AddressPool, BGPPeer or advertisement with a mistake in it does not replace a good one of
 // its name, as an API server would not let it: no typo ends a session or takes
 // addresses away. If there was none, the pool's good part is used.
 func (b *Builder) Set(obj runtime.Object, file string) {
@@ -171,6 +184,14 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		if !keepOld(b.adverts[o.Name], p) {
 			b.advertised = replace(b.adverts, o.Name, a) || b.advertised
 		}
+	case *v1alpha1.L2Advertisement:
+		var a *L2Advertisement
+		a, p = parseL2Advertisement(o)
+		if !keepOld(b.l2adverts[o.Name], p) {
+			b.l2advertised = replace(b.l2adverts, o.Name, a) || b.l2advertised
+		}
+	case *v1alpha1.SpeakerStatus:
+		b.speakersMoved = replace(b.speakers, o.Name, parseSpeaker(o)) || b.speakersMoved
 	case *v1alpha1.AddressClaim:
 		var c *Claim
 		if c, p = parseClaim(o); c != nil && b.readOnly {
@@ -210,6 +231,10 @@ func (b *Builder) Delete(key Key) {
 		b.peersChanged = replace(b.peers, name, nil) || b.peersChanged
 	case "BGPAdvertisement":
 		b.advertised = replace(b.adverts, name, nil) || b.advertised
+	case "L2Advertisement":
+		b.l2advertised = replace(b.l2adverts, name, nil) || b.l2advertised
+	case "SpeakerStatus":
+		b.speakersMoved = replace(b.speakers, name, nil) || b.speakersMoved
 	case "AddressClaim":
 		b.setClaim(name, nil)
 	}
@@ -302,7 +327,14 @@ func (b *Builder) rejoin(service Name) {
 
 // dirty says whether anything may differ from the snapshot that was built last.
 func (b *Builder) dirty() bool {
-	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged || b.advertised || len(b.claimed) != 0 || b.problemsMoved
+	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
+		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved
+}
+
+// mayUseL2 says whether addresses may go over L2: because somebody says so, or because
+// there is no router that could be told.
+func (b *Builder) mayUseL2() bool {
+	return len(b.l2adverts) != 0 || len(b.pools) != 0 && len(b.peers) == 0
 }
 
 // Snapshot returns the snapshot of all objects that were set and not deleted.
@@ -332,6 +364,16 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	if b.advertised || b.poolsChanged || b.peersChanged {
 		b.Report("names in advertisements", b.unknownNames(s.Advertisements))
+	}
+	if b.l2advertised {
+		s.L2Advertisements = sortedValues(b.l2adverts)
+	}
+	if b.l2advertised || b.poolsChanged {
+		b.Report("pools in L2Advertisements", b.unknownL2Names(s.L2Advertisements))
+	}
+	s.L2Ready = b.l2Ready
+	if b.speakersMoved {
+		s.Speakers = sortedValues(b.speakers)
 	}
 	if len(b.claimed) != 0 {
 		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
@@ -449,6 +491,7 @@ func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
 	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
+	b.l2advertised, b.speakersMoved, b.readied = false, false, false
 }
 
 // emptied is m without what is in it. A map never gets smaller: one that had a whole

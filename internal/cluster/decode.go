@@ -46,6 +46,8 @@ var kinds = map[schema.GroupKind]struct {
 		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.BGPPeer) }, false}},
 	{Group: v1alpha1.GroupVersion.Group, Kind: "BGPAdvertisement"}: {
 		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.BGPAdvertisement) }, false}},
+	{Group: v1alpha1.GroupVersion.Group, Kind: "L2Advertisement"}: {
+		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.L2Advertisement) }, false}},
 	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressClaim"}: {
 		v1alpha1.GroupVersion.Version, kind{func() runtime.Object { return new(v1alpha1.AddressClaim) }, false}},
 }

@@ -89,7 +89,7 @@ func render(s *Snapshot) string {
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(&b, "node %s%s%s%s%s\n", n.Name, list(" ip ", n.InternalIPs), list(" pods ", n.PodCIDRs),
-			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready"))
+			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready")+when(n.Silent, " silent"))
 	}
 	for _, p := range s.Pools {
 		fmt.Fprintf(&b, "pool %s %s%s%s\n", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
@@ -99,6 +99,12 @@ func render(s *Snapshot) string {
 	}
 	for _, a := range s.Advertisements {
 		renderAdvertisement(&b, a)
+	}
+	for _, a := range s.L2Advertisements {
+		renderL2Advertisement(&b, a)
+	}
+	for _, sp := range s.Speakers {
+		fmt.Fprintf(&b, "speaker %s%s\n", sp.Node, list(" ", sp.Interfaces))
 	}
 	for _, c := range s.Claims {
 		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved"))
@@ -119,7 +125,7 @@ func renderService(b *strings.Builder, s Service) {
 	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
-	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities))
+	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
 	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
@@ -139,6 +145,15 @@ func renderAdvertisement(b *strings.Builder, a *Advertisement) {
 	fmt.Fprintf(b, "advertisement %s /%d /%d%s%s%s%s", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools), list(" peers ", a.Peers),
 		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
 	b.WriteString(communitiesText(a.Communities) + optional(" local preference ", a.LocalPref) + optional(" med ", a.MED) + optional(" prepend ", a.Prepend) + "\n")
+}
+
+func renderL2Advertisement(b *strings.Builder, a *L2Advertisement) {
+	fmt.Fprintf(b, "l2 advertisement %s%s%s%s%s", a.Name, list(" pools ", a.Pools), list(" on ", a.Interfaces),
+		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
+	for _, p := range a.Preferred {
+		fmt.Fprintf(b, " prefers %s by %d", cmp.Or(p.Selector.String(), "all"), p.Weight)
+	}
+	b.WriteString("\n")
 }
 
 func optional[T any](prefix string, n *T) string {
@@ -199,7 +214,7 @@ func TestSamples(t *testing.T) {
 	if len(s.Problems) != 0 {
 		t.Errorf("problems: %v", s.Problems)
 	}
-	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Advertisements) != 1 {
+	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
 		t.Errorf("the samples do not make a whole:\n%s", render(s))
 	}
 }

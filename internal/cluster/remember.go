@@ -17,7 +17,7 @@ import (
 
 // memoryVersion is in the file. What another version of Fanfare wrote is not
 // read: it may mean something else.
-const memoryVersion = 4
+const memoryVersion = 5
 
 // remembered is what the file holds.
 type remembered struct {
@@ -156,6 +156,53 @@ func (a *Advertisement) UnmarshalJSON(data []byte) error {
 	*a = Advertisement(j.plainAdvertisement)
 	a.ServiceSelector, a.NodeSelector = services, nodes
 	return nil
+}
+
+// plainL2Advertisement is L2Advertisement without its methods.
+type plainL2Advertisement L2Advertisement
+
+type l2AdvertisementJSON struct {
+	plainL2Advertisement
+	ServiceSelector, NodeSelector string
+}
+
+// MarshalJSON is for Remember.
+func (a *L2Advertisement) MarshalJSON() ([]byte, error) {
+	return json.Marshal(l2AdvertisementJSON{plainL2Advertisement(*a), a.ServiceSelector.String(), a.NodeSelector.String()})
+}
+
+// UnmarshalJSON is for Recall.
+func (a *L2Advertisement) UnmarshalJSON(data []byte) error {
+	var j l2AdvertisementJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	services, err1 := labels.Parse(j.ServiceSelector)
+	nodes, err2 := labels.Parse(j.NodeSelector)
+	*a = L2Advertisement(j.plainL2Advertisement)
+	a.ServiceSelector, a.NodeSelector = services, nodes
+	return errors.Join(err1, err2)
+}
+
+type preferenceJSON struct {
+	Weight   int
+	Selector string
+}
+
+// MarshalJSON is for Remember.
+func (p Preference) MarshalJSON() ([]byte, error) {
+	return json.Marshal(preferenceJSON{p.Weight, p.Selector.String()})
+}
+
+// UnmarshalJSON is for Recall.
+func (p *Preference) UnmarshalJSON(data []byte) (err error) {
+	var j preferenceJSON
+	if err = json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	p.Weight = j.Weight
+	p.Selector, err = labels.Parse(j.Selector)
+	return err
 }
 
 // A Standby is a Source that says what was remembered until another one can

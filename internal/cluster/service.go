@@ -36,6 +36,10 @@ var (
 	}
 )
 
+// l2NodeAnnotation names the node that shall answer for a Service's addresses by ARP
+// and NDP, as long as it can.
+const l2NodeAnnotation = "fanfare.io/l2-node"
+
 // serviceProxyLabel says that kube-proxy shall leave a Service alone.
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
@@ -66,6 +70,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		Affinity:              parseAffinity(o, &p),
 		Scheduler:             parseScheduler(o, &p),
 		Communities:           parseServiceCommunities(o, &p),
+		L2Node:                shared(strings.TrimSpace(o.Annotations[l2NodeAnnotation])),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),

@@ -26,8 +26,15 @@ type Snapshot struct {
 	Nodes    []*Node
 	Pools    []*Pool
 	Peers    []*Peer
-	// Advertisements refine how pools are announced.
+	// Advertisements refine how pools are announced over BGP.
 	Advertisements []*Advertisement
+	// L2Advertisements say what is answered for by ARP and NDP.
+	L2Advertisements []*L2Advertisement
+	// L2Ready says that all was read that decides who answers by ARP and NDP: a speaker
+	// of a cluster that only speaks BGP watches its own Node only.
+	L2Ready bool
+	// Speakers say what interfaces nodes have. Only controllers read them.
+	Speakers []*Speaker
 	// Claims are sorted by address. There are none without an API server.
 	Claims []*Claim
 
@@ -105,6 +112,9 @@ type Spec struct {
 	Scheduler string
 	// Communities are put on the routes to its addresses, nil for none.
 	Communities *Communities
+	// L2Node is the node that shall answer for its addresses by ARP and NDP, as long as
+	// it can; empty for any.
+	L2Node string
 
 	// Requested are the addresses the Service asks for, by annotation or
 	// spec.loadBalancerIP; RequestedPool is the pool, by annotation.
@@ -212,6 +222,9 @@ type Node struct {
 	// (Unknown) does not count: when the API server is cut off it befalls all nodes
 	// at once, and a speaker that reads it is there.
 	NotReady bool
+	// Silent: Ready is Unknown. It says little about one node while others are not
+	// silent, and nothing while most are.
+	Silent bool
 }
 
 // A Pool is a set of addresses to give to Services.

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
 // What follows drops what parse functions do not read. It saves the memory that
@@ -29,7 +31,7 @@ func trimService(o *corev1.Service) {
 
 // serviceAnnotations are all that are read.
 var serviceAnnotations = func() map[string]bool {
-	read := map[string]bool{sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true}
+	read := map[string]bool{sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true, l2NodeAnnotation: true}
 	for _, key := range slices.Concat(addressAnnotations, poolAnnotations, sharingAnnotations) {
 		read[key] = true
 	}
@@ -60,6 +62,12 @@ func trimNode(o *corev1.Node) {
 func trimSecret(o *corev1.Secret) {
 	o.Annotations, o.Labels = nil, nil
 	maps.DeleteFunc(o.Data, func(key string, _ []byte) bool { return key != corev1.BasicAuthPasswordKey })
+}
+
+// trimSpeaker leaves where the node is on the network: the rest may be 100 reasons.
+func trimSpeaker(o *v1alpha1.SpeakerStatus) {
+	o.Annotations, o.Labels = nil, nil
+	o.Status = v1alpha1.SpeakerReport{Interfaces: o.Status.Interfaces}
 }
 
 // trimOurs is for our own objects, whose every field is read.

@@ -34,6 +34,10 @@ func trimmed(t *testing.T, o object) object {
 		f = (&watch[*v1alpha1.BGPPeer]{trim: trimOurs[*v1alpha1.BGPPeer]}).Transformer()
 	case *v1alpha1.BGPAdvertisement:
 		f = (&watch[*v1alpha1.BGPAdvertisement]{trim: trimOurs[*v1alpha1.BGPAdvertisement]}).Transformer()
+	case *v1alpha1.L2Advertisement:
+		f = (&watch[*v1alpha1.L2Advertisement]{trim: trimOurs[*v1alpha1.L2Advertisement]}).Transformer()
+	case *v1alpha1.SpeakerStatus:
+		f = (&watch[*v1alpha1.SpeakerStatus]{trim: trimSpeaker}).Transformer()
 	case *v1alpha1.AddressClaim:
 		f = (&watch[*v1alpha1.AddressClaim]{trim: trimOurs[*v1alpha1.AddressClaim]}).Transformer()
 	}
@@ -52,6 +56,7 @@ func TestTrimKeepsTheMeaning(t *testing.T) {
 		for _, o := range []object{
 			new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node),
 			new(v1alpha1.AddressPool), new(v1alpha1.BGPPeer), new(v1alpha1.BGPAdvertisement), new(v1alpha1.AddressClaim),
+			new(v1alpha1.L2Advertisement), new(v1alpha1.SpeakerStatus),
 		} {
 			fill.Fill(o)
 			valid(o, i)
@@ -75,8 +80,8 @@ func valid(o object, i int) {
 		if o.Annotations == nil {
 			o.Annotations = map[string]string{}
 		}
-		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}, {schedulerAnnotation}} {
-			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev}[j]
+		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}, {schedulerAnnotation}, {l2NodeAnnotation}} {
+			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev, "n1"}[j]
 		}
 		if i%2 == 0 {
 			o.Spec.LoadBalancerSourceRanges = nil // or the annotation does not count
@@ -103,6 +108,12 @@ func valid(o object, i int) {
 		o.Spec = newPeer("a", ip).Spec
 	case *v1alpha1.BGPAdvertisement:
 		o.Spec = v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)), NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "c"}}}
+	case *v1alpha1.L2Advertisement:
+		o.Spec = v1alpha1.L2AdvertisementSpec{Pools: []string{"lan"}, Interfaces: []string{"eth0", "bond*"}}
+	case *v1alpha1.SpeakerStatus:
+		for i := range o.Status.Interfaces {
+			o.Status.Interfaces[i].Prefixes = []string{"192.0.2.0/24"}
+		}
 	case *v1alpha1.AddressClaim:
 		o.SetName(ip)
 		o.Spec.Address = ip

@@ -66,6 +66,14 @@ var (
 		GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgpadvertisements"),
 		optional:             true,
 	}
+	l2Advertisements = resource{
+		GroupVersionResource: v1alpha1.GroupVersion.WithResource("l2advertisements"),
+		optional:             true,
+	}
+	speakers = resource{
+		GroupVersionResource: v1alpha1.GroupVersion.WithResource("speakerstatuses"),
+		optional:             true,
+	}
 	claims = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addressclaims")}
 )
 

@@ -1,0 +1,118 @@
+package cluster
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// An L2Advertisement says which addresses are answered for by ARP and NDP.
+type L2Advertisement struct {
+	Name string
+	// Pools are names, sorted; none: all.
+	Pools                         []string
+	ServiceSelector, NodeSelector labels.Selector
+	// Preferred say which of the nodes should answer; in the object's order.
+	Preferred []Preference
+	// Interfaces are names, or patterns of [path.Match] with * and ?; sorted; none: all.
+	Interfaces []string
+}
+
+// A Preference gives nodes a weight.
+type Preference struct {
+	Weight   int // 1 to 100
+	Selector labels.Selector
+}
+
+// parseL2Advertisement returns nil if anything is wrong: half of a restriction
+// answers where it should not.
+func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Problem) {
+	var p problems
+	s := &o.Spec
+	a := &L2Advertisement{
+		Name:            o.Name,
+		Pools:           parseNames("spec.pools", "AddressPool", s.Pools, &p),
+		ServiceSelector: parseSelector("spec.serviceSelector", s.ServiceSelector, &p),
+		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
+		Interfaces:      parseInterfaces(s.Interfaces, &p),
+	}
+	if s.PreferredNodeSelectors != nil && len(s.PreferredNodeSelectors) == 0 {
+		p.add("spec.preferredNodeSelectors", "", "is empty; name at least one, or leave the field out")
+	}
+	for i, pref := range s.PreferredNodeSelectors {
+		field := fmt.Sprintf("spec.preferredNodeSelectors[%d]", i)
+		a.Preferred = append(a.Preferred, Preference{
+			Weight:   int(parseNumber(field+".weight", int64(pref.Weight), 1, 100, &p)),
+			Selector: parseSelector(field+".preference", &pref.Preference, &p),
+		})
+	}
+	if len(p) != 0 {
+		return nil, p
+	}
+	return a, nil
+}
+
+func parseInterfaces(names []string, p *problems) []string {
+	if names != nil && len(names) == 0 {
+		p.add("spec.interfaces", "", "is empty; name at least one interface, or leave the field out for all")
+	}
+	for i, name := range names {
+		// No brackets and no backslash: with those path.Match knows more than is said.
+		if !interfaceName.MatchString(name) || strings.ContainsAny(name, `[]\`+"\t\n\v\f\r") || name == "." || name == ".." {
+			p.add("spec.interfaces["+strconv.Itoa(i)+"]", name,
+				"is no name of an interface, which has at most 15 characters, and no pattern with * and ?; write one such as eth0 or bond*")
+		}
+	}
+	sorted := slices.Clone(names)
+	slices.Sort(sorted)
+	return slices.Compact(sorted)
+}
+
+// SelectsPool says whether the advertisement is about a pool.
+func (a *L2Advertisement) SelectsPool(name string) bool {
+	return len(a.Pools) == 0 || slices.Contains(a.Pools, name)
+}
+
+// Allows says whether nodes may answer on an interface. Named says that it is named
+// without a pattern: then they answer there even for addresses of other subnets.
+func (a *L2Advertisement) Allows(iface string) (ok, named bool) {
+	if len(a.Interfaces) == 0 {
+		return true, false
+	}
+	if slices.Contains(a.Interfaces, iface) {
+		return true, true
+	}
+	return slices.ContainsFunc(a.Interfaces, func(pattern string) bool {
+		match, err := path.Match(pattern, iface)
+		return match && err == nil
+	}), false
+}
+
+// Weight is how much the advertisement prefers a node with these labels.
+func (a *L2Advertisement) Weight(node labels.Set) (sum int) {
+	for _, p := range a.Preferred {
+		if p.Selector.Matches(node) {
+			sum += p.Weight
+		}
+	}
+	return sum
+}
+
+// unknownL2Names says of every pool in an L2Advertisement that there is none.
+func (b *Builder) unknownL2Names(list []*L2Advertisement) (unknown []Problem) {
+	for _, a := range list {
+		for _, name := range a.Pools {
+			if b.pools[name] == nil {
+				unknown = append(unknown, Problem{Object: "L2Advertisement " + a.Name, Field: "spec.pools", Value: name,
+					Message: "there is no AddressPool of this name"})
+			}
+		}
+	}
+	return unknown
+}

@@ -1,0 +1,50 @@
+package cluster
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// A Speaker is what the speaker of a node says of it. It is no sign of life.
+type Speaker struct {
+	Node string
+	// Interfaces are those that addresses may be answered for on, sorted by name.
+	Interfaces []Interface
+}
+
+// An Interface is one of a node.
+type Interface struct {
+	Name     string
+	Prefixes []netip.Prefix // its subnets, sorted
+}
+
+// Has says whether addr is in one of the interface's subnets.
+func (i *Interface) Has(addr netip.Addr) bool {
+	for _, p := range i.Prefixes {
+		if p.Contains(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseSpeaker leaves out what it cannot read: a speaker wrote it, which may be of
+// another version, and no person can mend it.
+func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
+	s := &Speaker{Node: shared(o.Name)}
+	for _, i := range o.Status.Interfaces {
+		iface := Interface{Name: shared(i.Name)}
+		for _, text := range i.Prefixes {
+			if p, err := netip.ParsePrefix(text); err == nil {
+				iface.Prefixes = append(iface.Prefixes, p.Masked())
+			}
+		}
+		slices.SortFunc(iface.Prefixes, netip.Prefix.Compare)
+		s.Interfaces = append(s.Interfaces, iface)
+	}
+	slices.SortFunc(s.Interfaces, func(a, b Interface) int { return cmp.Compare(a.Name, b.Name) })
+	return s
+}
