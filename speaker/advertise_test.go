@@ -95,8 +95,8 @@ func TestAggregates(t *testing.T) {
 				t.Errorf("announces %s\nwant      %s", got, tt.want)
 			}
 			last := d.Addresses[len(d.Addresses)-1]
-			if !strings.Contains(d.why(last.Addr), tt.says) {
-				t.Errorf("says %q, want %q", d.why(last.Addr), tt.says)
+			if !strings.Contains(d.why(last.Addr, "bgp"), tt.says) {
+				t.Errorf("says %q, want %q", d.why(last.Addr, "bgp"), tt.says)
 			}
 			for _, r := range d.BGP.Routes {
 				if !netipPrefixesContain(d.Proxy.Owned, r.Prefix) {

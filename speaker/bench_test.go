@@ -90,7 +90,7 @@ func benchPass(b *testing.B) (*pass, *Decider) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { forwarder.Close() })
-	return newPass(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, forwarder, testLinger, log), NewDecider(Config{Node: "n1"})
+	return newPass(forwarder, log, byBGP(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), NewDecider(Config{Node: "n1"})
 }
 
 func benchRun(b *testing.B, p *pass, decider *Decider, snap *cluster.Snapshot) {

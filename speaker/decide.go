@@ -209,12 +209,12 @@ func find(snap *cluster.Snapshot, name cluster.Name) int {
 // announce fills in what BGP announces from the addresses. What is equal to was,
 // which may be nil, is was's.
 func (d *Desired) announce(v *view, was *Desired) {
-	addrs, routes := make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
+	routed, routes := make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
 	var offers []offer
 	first := map[netip.Prefix]*Address{} // of each aggregate
 	for _, a := range d.Addresses {
-		if a.Announce {
-			addrs = append(addrs, a.Addr)
+		if len(a.routes) > 0 {
+			routed = append(routed, a.Addr)
 		}
 		for _, r := range a.routes {
 			if r.Prefix.IsSingleIP() {
@@ -243,7 +243,8 @@ func (d *Desired) announce(v *view, was *Desired) {
 	if was == nil {
 		was = &Desired{}
 	}
-	d.Announce, d.aggregates = keep(was.Announce, addrs), keep(was.aggregates, prefixesOf(aggregates))
+	d.Routed, d.aggregates = keep(was.Routed, routed), keep(was.aggregates, prefixesOf(aggregates))
+	d.Announce = keep(was.Announce, union(d.Routed, d.Answered, netip.Addr.Compare))
 	d.BGP.Routes, d.prefixes = keep(was.BGP.Routes, routes), keep(was.prefixes, prefixesOf(routes))
 	d.Proxy.Owned = keep(was.Proxy.Owned, with(v.owned, d.aggregates))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -21,14 +22,18 @@ import (
 type Desired struct {
 	Proxy proxy.State
 	BGP   bgp.State
+	L2    l2.State
 
 	// Addresses are sorted by Addr; Addresses[i].VIP is Proxy.VIPs[i].
 	Addresses []*Address
-	// Announce are the addresses that BGP's routes are for, sorted.
-	Announce []netip.Addr
+	// Announce are the addresses that this node announces: Routed, which BGP's routes
+	// are for, and Answered, which L2 answers for. All are sorted.
+	Announce, Routed, Answered []netip.Addr
 	// prefixes are BGP's routes', sorted, and aggregates those of them that are no
 	// single addresses.
 	prefixes, aggregates []netip.Prefix
+	// hosts are Answered as prefixes.
+	hosts []netip.Prefix
 	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family:
 	// like kube-proxy's, those of Services that have no address yet as well.
 	Checks []healthcheck.Check
@@ -69,15 +74,15 @@ func (d *Desired) Address(addr netip.Addr) *Address {
 	return d.Addresses[i]
 }
 
-// why is the reason for announcing addr or not, in a sentence.
-func (d *Desired) why(addr netip.Addr) string {
+// why is the reason for announcing addr by a protocol or not, in a sentence.
+func (d *Desired) why(addr netip.Addr, protocol string) string {
 	a := d.Address(addr)
 	if a == nil {
 		return "no Service holds the address any more"
 	}
 	var why []string
 	for _, r := range a.Reasons {
-		if r.Protocol == "bgp" {
+		if r.Protocol == protocol {
 			why = append(why, r.Service.String()+" "+r.Message)
 		}
 	}
@@ -111,6 +116,7 @@ func (d *Desired) String() string {
 	}
 	reasons := d.Reasons()
 	section("bgp", d.BGP.String())
+	section("l2", d.L2.String())
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))

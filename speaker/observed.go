@@ -3,6 +3,7 @@ package speaker
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -88,11 +89,8 @@ func (s *speaker) publish(d *Desired, err error) {
 	was := s.published.Load()
 	now := &published{desired: d, err: err, unanswered: s.unanswered}
 	if d != nil {
-		now.have = s.pass.have
-		now.departed = make(map[netip.Addr]departure, len(s.pass.departed))
-		for a, left := range s.pass.departed {
-			now.departed[a] = left
-		}
+		now.have = s.routes.have
+		now.departed = maps.Clone(s.routes.departed)
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed
 		if err != nil && was != nil {

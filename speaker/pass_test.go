@@ -19,7 +19,12 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-const testLinger = 5 * time.Second
+// What goes over L2 is forwarded for longer than what goes over BGP, as it is in a
+// speaker.
+const (
+	testLinger   = 5 * time.Second
+	testLingerL2 = 20 * time.Second
+)
 
 // A trial runs passes over a random world, with a kernel and a network that fail
 // at random, and notes every violation of what DESIGN promises.
@@ -43,6 +48,8 @@ type trial struct {
 	failing   bool                       // calls may fail now
 	failed    bool                       // one has, in this pass
 
+	links trialLinks
+
 	violations []string
 }
 
@@ -50,8 +57,21 @@ func newTrial(seed uint64) *trial {
 	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
 		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = NewDecider(Config{Node: "n1"})
-	t.pass = newPass((*trialNetwork)(t), (*trialKernel)(t), testLinger, slog.New(slog.DiscardHandler))
+	log := slog.New(slog.DiscardHandler)
+	t.links = newTrialLinks(seed, log)
+	t.pass = newPass((*trialKernel)(t), log,
+		byBGP((*trialNetwork)(t), testLinger), byL2(&overL2{link: (*trialLink)(t), holds: t.links.holds}, testLingerL2))
 	return t
+}
+
+// bgp and l2 are the ways of the pass.
+func (p *pass) bgp() *way { return p.ways[0] }
+func (p *pass) l2() *way  { return p.ways[1] }
+
+// decide decides about the world as it is now.
+func (t *trial) decide() {
+	t.desired = t.elect(t.decider.Decide(t.snapshot()))
+	t.observe()
 }
 
 func (t *trial) violate(format string, args ...any) {
@@ -72,6 +92,8 @@ type trialKernel trial
 
 func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	t := (*trial)(k)
+	t.find()
+	defer t.find()
 	if t.fails() {
 		return errors.New("no")
 	}
@@ -102,7 +124,7 @@ func worldAddrs() (all []netip.Addr) {
 // attracts says whether the network sends an address here by a route that is for
 // it: an aggregate that is wanted for others only is not.
 func (t *trial) attracts(a netip.Addr) (own bool) {
-	_, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare)
+	_, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare)
 	for p := range t.network {
 		if !p.Contains(a) {
 			continue
@@ -119,7 +141,7 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 func (t *trial) observe() {
 	for _, a := range worldAddrs() {
 		own := t.attracts(a)
-		_, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare)
+		_, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare)
 		switch {
 		case own && wanted && t.applied == t.desired && t.kernel[a] != nil:
 			t.used[a] = true
@@ -154,6 +176,7 @@ func (t *trial) check(when string) {
 			t.violate("I2, %s: %s left the network %s ago and is not forwarded", when, addr, time.Since(left))
 		}
 	}
+	t.checkLinks(when)
 	for p, left := range t.emptied {
 		if time.Since(left) < testLinger && !t.refuses(p) {
 			t.violate("I2, %s: %s left the network %s ago and what is nobody's in it is not refused", when, p, time.Since(left))
@@ -179,7 +202,7 @@ func (t *trial) checkBackends() {
 		}
 	}
 	for addr, vip := range t.kernel {
-		sent := t.network[host(addr)] || t.used[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger
+		sent := t.network[host(addr)] || t.used[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger || t.neighboursSend(addr)
 		for _, f := range vip.Frontends {
 			if sent && len(f.External.Backends) == 0 && len(f.Internal.Backends) > 0 {
 				t.violate("forward: %s is asked for here and answers nobody, though %v could", addr, f.Internal.Backends)
@@ -237,7 +260,7 @@ func (t *trial) arrive(p netip.Prefix) {
 		vip := t.kernel[a]
 		return p.Contains(a) && vip != nil && slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 	}
-	if !slices.ContainsFunc(t.desired.Announce, answers) {
+	if !slices.ContainsFunc(t.desired.Routed, answers) {
 		t.violate("announce: %s is announced and cannot answer", p)
 	}
 }
@@ -251,7 +274,7 @@ func (t *trial) leave(p netip.Prefix) {
 	}
 	t.observe()
 	for a := range t.before {
-		if _, wanted := slices.BinarySearchFunc(t.desired.Announce, a, netip.Addr.Compare); wanted && !t.used[a] && !t.failed && t.intact {
+		if _, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare); wanted && !t.used[a] && !t.failed && t.intact {
 			t.violate("announce: %s is wanted and loses %s, its last route", a, p)
 		}
 	}
@@ -282,8 +305,8 @@ func (t *trial) steps(n int, run runner) {
 		t.failing, t.failed = t.IntN(3) == 0, false
 		trusted := t.intact
 		t.before = maps.Clone(t.used)
-		t.desired = t.decider.Decide(t.snapshot())
-		t.observe()
+		t.hear()
+		t.decide()
 		err := run(t.pass, context.Background(), t.desired, trusted)
 		t.after(err)
 	}
@@ -294,8 +317,8 @@ func (t *trial) after(err error) {
 	if t.failed != (err != nil) {
 		t.violate("after: failed %v, error %v", t.failed, err)
 	}
-	if !slices.Equal(t.pass.told, t.told()) {
-		t.violate("after: told %v, but the network is told %v", t.pass.told, t.told())
+	if told := t.pass.bgp().told; !slices.Equal(told, t.told()) {
+		t.violate("after: told %v, but the network is told %v", told, t.told())
 	}
 	var alone []netip.Addr
 	for _, p := range minusFunc(t.told(), t.desired.prefixes, comparePrefixes) {
@@ -309,15 +332,16 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if want := union(t.desired.Announce, alone, netip.Addr.Compare); !slices.Equal(t.pass.have, want) {
-		t.violate("after: announced %v, want %v", t.pass.have, want)
+	if have, want := t.pass.bgp().have, union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
+		t.violate("after: announced %v, want %v", have, want)
 	}
+	t.afterLinks()
 	for _, p := range minusFunc(t.desired.prefixes, t.told(), comparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
-		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.led(addr) {
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.led(addr) && !t.neighboursMaySend(addr) {
 			t.violate("after: %s is forwarded for no reason", addr)
 		}
 	}
@@ -399,80 +423,140 @@ func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
 	}
 }
 
+// each does something for each way of a pass, with what is wanted of it.
+func each(p *pass, d *Desired, do func(w *way, want wish) error) error {
+	var errs []error
+	for _, w := range p.ways {
+		errs = append(errs, do(w, w.wish(d, time.Now())))
+	}
+	return errors.Join(errs...)
+}
+
+// shrinkAll and announceAll are steps of run.
+func shrinkAll(p *pass, ctx context.Context, d *Desired) error {
+	if p.last == nil {
+		return nil
+	}
+	return each(p, d, func(w *way, want wish) error { return p.shrink(ctx, w, d, want) })
+}
+
+func announceAll(p *pass, ctx context.Context, d *Desired) error {
+	return each(p, d, func(w *way, want wish) error { return p.announce(ctx, w, d, want) })
+}
+
+// mutants break one thing each that the pass does for a reason.
+var mutants = map[string]runner{
+	"announces before it forwards": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
+	},
+	"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+		p.forwarder.Set(ctx, d.Proxy)
+		return p.run(ctx, d, true)
+	},
+	"announces what it could not program": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+		return errors.Join(shrinkAll(p, ctx, d), p.forward(ctx, d), announceAll(p, ctx, d))
+	},
+	"lingers for ever": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		p.bgp().linger, p.l2().linger = time.Hour, time.Hour
+		return p.run(ctx, d, trusted)
+	},
+	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+		shrunk := shrinkAll(p, ctx, d)
+		if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
+			return errors.Join(shrunk, err)
+		}
+		return errors.Join(shrunk, announceAll(p, ctx, d))
+	},
+	"opens sessions at once": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d, trusted))
+	},
+	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		stale := *d
+		if p.last != nil && len(minus(p.bgp().have, d.Announce)) > 0 {
+			// as if the kernel were only touched for what is announced
+			stale.Proxy = p.last.Proxy
+		}
+		return p.run(ctx, &stale, trusted)
+	},
+	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		careless := *d
+		careless.Proxy.Owned = d.view.owned
+		return p.run(ctx, &careless, trusted)
+	},
+	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		clear(p.bgp().released)
+		return p.run(ctx, d, trusted)
+	},
+	"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		w := p.bgp()
+		stay := intersectFunc(w.told, d.prefixes, comparePrefixes)
+		if len(stay) == len(w.told) {
+			return p.run(ctx, d, trusted)
+		}
+		return errors.Join(p.announce(ctx, w, d, wish{stay, intersect(w.have, d.Routed)}), p.run(ctx, d, trusted))
+	},
+	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		if p.l2().handing == nil {
+			p.l2().handing = map[netip.Addr]time.Time{}
+		}
+		return p.run(ctx, d, trusted)
+	},
+	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		for _, a := range p.bgp().have {
+			delete(p.l2().departed, a)
+		}
+		return p.run(ctx, d, trusted)
+	},
+	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		p.l2().linger = p.bgp().linger
+		return p.run(ctx, d, trusted)
+	},
+	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
+		return p.run(ctx, d, trusted)
+	},
+	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		both := p.ways
+		defer func() { p.ways = both }()
+		if trusted {
+			return p.run(ctx, d, trusted)
+		}
+		err := p.forward(ctx, d)
+		if p.ways = both[:1]; err != nil {
+			return errors.Join(err, p.announce(ctx, p.ways[0], d, wish{}))
+		}
+		p.ways = both
+		return p.run(ctx, d, true)
+	},
+}
+
+// inEach are mutants that break it for one of the ways.
+var inEach = map[string]func(w *way, d *Desired){
+	"does not linger": func(w *way, _ *Desired) { w.linger = 0 },
+	"forgets the withdrawal when the address is wanted again": func(w *way, d *Desired) {
+		for _, a := range d.Announce {
+			delete(w.departed, a)
+		}
+	},
+	"believes that a failed withdrawal succeeded": func(w *way, d *Desired) {
+		want := w.wants(d)
+		w.have, w.told = intersect(w.have, want.addrs), intersectFunc(w.told, want.prefixes, comparePrefixes)
+	},
+}
+
 // Each mutant breaks one thing that the pass does for a reason. If one survives,
 // the trial does not test that reason.
 func TestPassMutantsAreCaught(t *testing.T) {
-	mutants := map[string]runner{
-		"announces before it forwards": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			return errors.Join(p.shrink(ctx, d, p.hand(d, time.Now())), p.announce(ctx, d, p.hand(d, time.Now())), p.forward(ctx, d))
-		},
-		"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			p.forwarder.Set(ctx, d.Proxy)
-			return p.run(ctx, d, true)
-		},
-		"announces what it could not program": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			want := p.hand(d, time.Now())
-			return errors.Join(p.shrink(ctx, d, want), p.forward(ctx, d), p.announce(ctx, d, want))
-		},
-		"does not linger": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			p.linger = 0
-			return p.run(ctx, d, trusted)
-		},
-		"lingers for ever": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			p.linger = time.Hour
-			return p.run(ctx, d, trusted)
-		},
-		"forgets the withdrawal when the address is wanted again": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			for _, a := range d.Announce {
-				delete(p.departed, a)
-			}
-			return p.run(ctx, d, trusted)
-		},
-		"believes that a failed withdrawal succeeded": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			p.have, p.told = intersect(p.have, d.Announce), intersectFunc(p.told, d.prefixes, comparePrefixes)
-			return p.run(ctx, d, trusted)
-		},
-		"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
-			want := p.hand(d, time.Now())
-			shrunk := p.shrink(ctx, d, want)
-			if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
-				return errors.Join(shrunk, err)
-			}
-			return errors.Join(shrunk, p.announce(ctx, d, want))
-		},
-		"opens sessions at once": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			return errors.Join(p.announce(ctx, d, wish{}), p.run(ctx, d, trusted))
-		},
-		"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			stale := *d
-			if p.last != nil && len(minus(p.have, d.Announce)) > 0 {
-				// as if the kernel were only touched for what is announced
-				stale.Proxy = p.last.Proxy
-			}
-			return p.run(ctx, &stale, trusted)
-		},
-	}
-	for name, run := range map[string]runner{
-		"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			careless := *d
-			careless.Proxy.Owned = d.view.owned
-			return p.run(ctx, &careless, trusted)
-		},
-		"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			clear(p.released)
-			return p.run(ctx, d, trusted)
-		},
-		"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-			stay := intersectFunc(p.told, d.prefixes, comparePrefixes)
-			if len(stay) == len(p.told) {
+	all := maps.Clone(mutants)
+	for name, breaks := range inEach {
+		for i, way := range []string{"BGP", "L2"} {
+			all[way+" "+name] = func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+				breaks(p.ways[i], d)
 				return p.run(ctx, d, trusted)
 			}
-			return errors.Join(p.announce(ctx, d, wish{stay, intersect(p.have, d.Announce)}), p.run(ctx, d, trusted))
-		},
-	} {
-		mutants[name] = run
+		}
 	}
-	for name, run := range mutants {
+	for name, run := range all {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(300) {
 				if len(try(t, seed, run)) > 0 {
@@ -492,8 +576,7 @@ func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
 			trial := newTrial(seed)
 			trial.steps(10, (*pass).run)
 			trial.failing = false
-			trial.desired = trial.decider.Decide(trial.snapshot())
-			trial.observe()
+			trial.decide()
 			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
 				t.Fatal(err)
 			}
@@ -501,11 +584,12 @@ func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
 			if err := trial.pass.run(t.Context(), trial.desired, false); err == nil {
 				t.Fatal("no error")
 			}
-			if len(trial.network) > 0 || len(trial.pass.have) > 0 {
-				t.Fatalf("seed %d: still announced: %v", seed, trial.network)
+			silent := func() bool { return len(trial.network)+len(trial.links.answering)+len(trial.links.asking) == 0 }
+			if !silent() || trial.pass.announcing() {
+				t.Fatalf("seed %d: still announced: %v, %v", seed, trial.network, trial.links.answering)
 			}
-			if trusted := trial.pass.run(t.Context(), trial.desired, true); trusted == nil || len(trial.network) > 0 {
-				t.Fatalf("seed %d: announced again: %v", seed, trial.network)
+			if trusted := trial.pass.run(t.Context(), trial.desired, true); trusted == nil || !silent() {
+				t.Fatalf("seed %d: announced again: %v, %v", seed, trial.network, trial.links.answering)
 			}
 		}
 	})
@@ -521,7 +605,7 @@ func TestPassAdopts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		old := netip.MustParseAddr("192.0.2.200")
-		trial.pass.adopt([]netip.Addr{old}, time.Now().Add(35*time.Second))
+		trial.pass.bgp().adopt(old, time.Now().Add(35*time.Second))
 		pass := func() bool {
 			t.Helper()
 			trial.desired = trial.decider.Decide(trial.snapshot())
@@ -537,7 +621,7 @@ func TestPassAdopts(t *testing.T) {
 		if !pass() {
 			t.Error("dropped while routers may remember it")
 		}
-		trial.pass.settle(time.Now().Add(testLinger))
+		trial.pass.bgp().settle(time.Now().Add(testLinger))
 		time.Sleep(testLinger - time.Millisecond)
 		if !pass() {
 			t.Error("dropped before it had lingered")

@@ -93,7 +93,8 @@ func quietSpeaker(t *testing.T, k forwarder) *speaker {
 	o := Options{Config: Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), full: time.Now().Add(24 * time.Hour)}
 	s.decider, s.memory, s.metrics = NewDecider(o.Config), memory{dir: o.RunDir}, newMetrics(o.Registry)
-	s.pass = newPass(&overBGP{server: s.bgp}, k, time.Second, o.Log)
+	s.routes = byBGP(&overBGP{server: s.bgp}, time.Second)
+	s.pass = newPass(k, o.Log, s.routes)
 	return s
 }
 

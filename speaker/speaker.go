@@ -67,6 +67,7 @@ type speaker struct {
 	proxy   *proxy.Proxy
 	bgp     *bgp.Server
 	health  *healthcheck.Server
+	routes  *way
 	pass    *pass
 	decider *Decider
 	memory  memory
@@ -148,11 +149,15 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	}
 	s.herald = o.Reporter.herald(known)
 	s.metrics = newMetrics(o.Registry)
-	s.pass = newPass(&overBGP{server: s.bgp}, s.proxy, o.Linger+flight, o.Log)
+	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
+	s.pass = newPass(s.proxy, o.Log, s.routes)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	if len(s.adopted) > 0 {
-		s.pass.adopt(s.adopted, s.forgotten(source.Snapshot()))
+		until := s.forgotten(source.Snapshot())
+		for _, a := range s.adopted {
+			s.routes.adopt(a, until)
+		}
 		o.Log.Info("adopted the table of an earlier speaker", "vips", len(s.adopted))
 	}
 	s.publish(nil, nil)
@@ -247,7 +252,7 @@ func (s *speaker) settle() {
 		return
 	}
 	if at, ok := s.bgp.Synced(); ok {
-		s.pass.settle(at.Add(s.Linger))
+		s.routes.settle(at.Add(s.Linger))
 		s.settled = true
 	}
 }
@@ -311,7 +316,7 @@ func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired) {
 // silent is d without any announcement.
 func (d *Desired) silent() *Desired {
 	q := *d
-	q.Announce, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil
+	q.Announce, q.Routed, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil, nil
 	return &q
 }
 

@@ -97,7 +97,7 @@ func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 // withdraws something else before; and each change of an endpoint is one Set.
 func TestPassWeighsAfterForwarding(t *testing.T) {
 	done := &log{}
-	p := newPass(logAnnouncer{done}, logForwarder{done}, testLinger, slog.New(slog.DiscardHandler))
+	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(logAnnouncer{done}, testLinger))
 	decider := NewDecider(Config{Node: "n1"})
 	for _, step := range []struct {
 		pods  int
@@ -126,7 +126,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 	server := bgp.New(bgp.Options{Logger: slog.New(slog.DiscardHandler)})
 	defer server.Close(t.Context(), bgp.Withdraw)
 	network, done := &overBGP{server: server}, &log{}
-	p := newPass(network, logForwarder{done}, testLinger, slog.New(slog.DiscardHandler))
+	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(network, testLinger))
 	decider := NewDecider(Config{Node: "n1"})
 	for _, step := range []struct {
 		here, there int

@@ -1,0 +1,274 @@
+package speaker
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// A circle is a few speakers that hear one another, as long as nothing is lost.
+type circle struct {
+	t     *testing.T
+	nodes map[string]*holdings
+	lost  bool // nothing that is said is heard
+	dead  map[string]bool
+}
+
+func newCircle(t *testing.T, nodes ...string) *circle {
+	c := &circle{t: t, nodes: map[string]*holdings{}, dead: map[string]bool{}}
+	for _, name := range nodes {
+		c.join(name, nil)
+	}
+	return c
+}
+
+// join has a speaker begin on a node, after another one or not.
+func (c *circle) join(name string, known []netip.Addr) *holdings {
+	h := newHoldings(name, known, slog.New(slog.DiscardHandler))
+	c.nodes[name] = h
+	c.listen(name)
+	return h
+}
+
+// listen has a node know what became of the others.
+func (c *circle) listen(name string) {
+	dead := map[string]bool{}
+	for n := range c.dead {
+		dead[n] = true
+	}
+	c.nodes[name].meet(func(message []byte) {
+		for other, h := range c.nodes {
+			if other != name && !c.lost {
+				c.told(h, message)
+			}
+		}
+	}, func(node string) bool { return dead[node] })
+}
+
+func (c *circle) told(h *holdings, message []byte) {
+	c.t.Helper()
+	if len(message) > 1200 && !strings.Contains(string(message), `"a":true`) {
+		c.t.Errorf("a message of %d bytes", len(message))
+	}
+	if err := h.hear(message); err != nil {
+		c.t.Error(err)
+	}
+}
+
+// exchange has two nodes tell each other all that they know.
+func (c *circle) exchange(a, b string) {
+	fromA, fromB := c.nodes[a].all(), c.nodes[b].all()
+	c.told(c.nodes[a], fromB)
+	c.told(c.nodes[b], fromA)
+}
+
+// wants has a node want an address, and returns whether it may answer for it: "no",
+// "yes", or "yes, after a probe".
+func (c *circle) wants(node string, a netip.Addr) string {
+	h := c.nodes[node]
+	h.want([]netip.Addr{a})
+	admitted := h.admit([]l2.Address{{Addr: a}}, time.Now())
+	switch {
+	case len(admitted) == 0:
+		return "no"
+	case admitted[0].Probe:
+		return "yes, after a probe"
+	default:
+		return "yes"
+	}
+}
+
+func (c *circle) expect(when, node string, a netip.Addr, want string) {
+	c.t.Helper()
+	if got := c.wants(node, a); got != want {
+		c.t.Errorf("%s: may %s answer for %s? %s; want %s", when, node, a, got, want)
+	}
+}
+
+func TestHoldings(t *testing.T) {
+	x, y := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for name, story := range map[string]func(*testing.T, *circle){
+		"a new address is probed": func(t *testing.T, c *circle) {
+			c.expect("nobody had it", "n1", x, "yes, after a probe")
+		},
+		"a new owner waits until the old one has stopped": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x, y})
+			c.expect("n1 answers", "n2", x, "no")
+			if w := c.nodes["n2"].waiting(time.Now()); w[x] != "n1" || len(w) != 1 {
+				t.Errorf("n2 waits for %v", w)
+			}
+			c.nodes["n1"].tell([]netip.Addr{y})
+			select {
+			case <-c.nodes["n2"].changed:
+			default:
+				t.Error("n2 goes on sleeping")
+			}
+			c.expect("n1 has stopped", "n2", x, "yes")
+			if !c.nodes["n2"].next(time.Now()).IsZero() {
+				t.Error("n2 waits still")
+			}
+		},
+		"a new owner does not wait for long": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			c.expect("n1 answers", "n2", x, "no")
+			if at := c.nodes["n2"].next(time.Now()); !at.Equal(time.Now().Add(releasePatience)) {
+				t.Errorf("n2 waits until %s", at)
+			}
+			time.Sleep(releasePatience)
+			c.expect("n1 does not stop", "n2", x, "yes")
+			c.nodes["n2"].tell([]netip.Addr{x})
+			c.expect("both answer", "n2", x, "yes")
+		},
+		"who no longer wants an address waits anew when it does": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			c.expect("n1 answers", "n2", x, "no")
+			time.Sleep(releasePatience / 2)
+			c.nodes["n2"].want(nil)
+			time.Sleep(releasePatience / 2)
+			c.expect("n1 answers", "n2", x, "no")
+		},
+		"nobody waits for the dead": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			c.expect("n1 lives", "n2", x, "no")
+			c.dead["n1"] = true
+			c.listen("n2")
+			select {
+			case <-c.nodes["n2"].changed:
+			default:
+				t.Error("n2 goes on sleeping")
+			}
+			c.expect("n1 is dead", "n2", x, "yes")
+		},
+		"what was not heard is heard later": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			c.lost = true
+			c.nodes["n1"].tell([]netip.Addr{y})
+			c.expect("n1 was not heard", "n2", x, "no")
+			c.exchange("n1", "n2")
+			c.expect("n1 is heard", "n2", x, "yes")
+			c.expect("n1 is heard", "n2", y, "no")
+		},
+		"who comes later hears of all, from anybody": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			c.join("n3", nil)
+			c.expect("n3 knows nobody", "n3", x, "yes, after a probe")
+			c.nodes["n3"].want(nil)
+			c.exchange("n2", "n3")
+			c.expect("n2 knows of n1", "n3", x, "no")
+			c.nodes["n1"].tell(nil)
+			c.join("n4", nil)
+			c.exchange("n2", "n4")
+			c.expect("somebody had it", "n4", x, "yes")
+		},
+		"a speaker that begins anew answers for nothing": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			time.Sleep(time.Second)
+			c.join("n1", []netip.Addr{x})
+			c.exchange("n1", "n2")
+			c.expect("n1 has begun anew", "n2", x, "yes")
+			c.expect("it had the address", "n1", x, "yes")
+		},
+		"a speaker that begins anew is heard although the clock was set back": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			again := c.join("n1", nil)
+			again.count = 1
+			c.exchange("n1", "n2")
+			again.tell([]netip.Addr{y})
+			c.expect("n1 answers", "n2", y, "no")
+			c.exchange("n1", "n2")
+			c.expect("n1 does not answer for it", "n2", x, "yes")
+			c.expect("n1 heard that it had it", "n1", x, "yes")
+		},
+		"words that overtake one another": func(t *testing.T, c *circle) {
+			var said [][]byte
+			h := c.nodes["n1"]
+			h.meet(func(m []byte) { said = append(said, m) }, h.dead)
+			h.tell([]netip.Addr{x})
+			h.tell(nil)
+			h.tell([]netip.Addr{x})
+			h.tell(nil)
+			for _, i := range []int{3, 0, 2, 1} {
+				c.told(c.nodes["n2"], said[i])
+			}
+			c.expect("the last word counts", "n2", x, "yes")
+		},
+		"what another has stopped to answer for is announced anew": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x, y})
+			// n1 is frozen. Others take over, and stop when it is back.
+			c.nodes["n2"].tell([]netip.Addr{x})
+			if again := c.nodes["n1"].renewals(); len(again) > 0 {
+				t.Errorf("while n2 answers, n1 announces %v anew", again)
+			}
+			c.nodes["n2"].tell(nil)
+			if again := c.nodes["n1"].renewals(); !slices.Equal(again, []netip.Addr{x}) {
+				t.Errorf("n1 announces %v anew", again)
+			}
+			if again := c.nodes["n1"].renewals(); len(again) > 0 {
+				t.Errorf("n1 announces %v anew once more", again)
+			}
+		},
+		"what the dead answered for is announced anew": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x, y})
+			c.nodes["n2"].tell([]netip.Addr{y})
+			c.dead["n2"] = true
+			c.listen("n1")
+			if again := c.nodes["n1"].renewals(); !slices.Equal(again, []netip.Addr{y}) {
+				t.Errorf("n1 announces %v anew", again)
+			}
+			c.listen("n1")
+			if again := c.nodes["n1"].renewals(); len(again) > 0 {
+				t.Errorf("nobody has died, and n1 announces %v anew", again)
+			}
+		},
+		"who was frozen announces everything anew": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			c.nodes["n2"].tell([]netip.Addr{y})
+			c.nodes["n1"].renewAll()
+			if again := c.nodes["n1"].renewals(); !slices.Equal(again, []netip.Addr{x}) {
+				t.Errorf("n1 announces %v anew", again)
+			}
+		},
+		"what is no Service's is forgotten, in time": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x, y})
+			c.nodes["n2"].keep([]*Address{{Addr: y}}, time.Now())
+			c.expect("it may become a Service's", "n2", x, "no")
+			c.nodes["n2"].want(nil)
+			time.Sleep(wordsKept + time.Second)
+			for _, h := range c.nodes {
+				h.keep([]*Address{{Addr: y}}, time.Now())
+			}
+			c.expect("it became none's", "n2", x, "yes, after a probe")
+			c.expect("it is a Service's", "n2", y, "no")
+			c.expect("n1 answers for it still", "n1", x, "yes")
+		},
+		"many addresses go in many messages": func(t *testing.T, c *circle) {
+			var all []netip.Addr
+			for a := y; len(all) < 3*maxSaying+1; a = a.Next() {
+				all = append(all, a)
+			}
+			c.nodes["n1"].tell(all)
+			c.expect("all were heard of", "n2", all[len(all)-1], "no")
+			c.nodes["n1"].tell(nil)
+			c.expect("all were heard of", "n2", all[len(all)-1], "yes")
+		},
+		"what makes no sense changes nothing": func(t *testing.T, c *circle) {
+			c.nodes["n1"].tell([]netip.Addr{x})
+			for _, m := range []string{"", "{", `[{"n":"n1","c":-1}]`, `[{"n":"n1","c":1,"r":["no"]}]`} {
+				if err := c.nodes["n2"].hear([]byte(m)); err == nil {
+					t.Errorf("%q is understood", m)
+				}
+			}
+			c.expect("n1 answers", "n2", x, "no")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { story(t, newCircle(t, "n1", "n2")) })
+		})
+	}
+}
