@@ -108,7 +108,7 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 	return netipx.RangeOfPrefix(p), nil
 }
 
-// parseAddrs reads addresses separated by commas. bad says what of it is no
+// parseAddrs reads addresses and host parts separated by commas. bad says what of it is no
 // address, empty when all is; the others are returned all the same, sorted and
 // without duplicates.
 func parseAddrs(s string) (addrs []netip.Addr, bad string) {
@@ -119,7 +119,7 @@ func parseAddrs(s string) (addrs []netip.Addr, bad string) {
 			continue
 		}
 		a, err := parseAddr(f)
-		if err == nil {
+		if err == nil && !IsHostPart(a) {
 			err = assignable(a)
 		}
 		if err != nil {

@@ -118,15 +118,22 @@ func render(s *Snapshot) string {
 	return b.String()
 }
 
+func sharingText(s *Sharing) string {
+	if s == nil {
+		return ""
+	}
+	return " shares by " + s.Key + list(" with ", s.Namespaces)
+}
+
 func renderService(b *strings.Builder, s Service) {
 	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy, s.InternalTrafficPolicy)
 	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
-	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + when(s.RequestedPool != "", " wants pool "+s.RequestedPool))
+	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + list(" wants pool ", s.RequestedPools) + sharingText(s.Sharing) + when(s.Reserve, " keeps its addresses"))
 	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
 	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
-	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
+	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + when(s.Contradiction != "", " contradiction: "+s.Contradiction) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
 	}

@@ -90,6 +90,8 @@ const (
 	PoolExhausted    Code = "PoolExhausted"    // every address of the pools is taken
 	RequestRefused   Code = "RequestRefused"   // the requested address or pool cannot be had
 	AddressConflict  Code = "AddressConflict"  // another Service holds the address
+	SharingKept      Code = "SharingKept"      // two share an address that would not be let to now
+	Contradiction    Code = "Contradiction"    // the Service asks for two things at once; one counts
 	PoolGone         Code = "PoolGone"         // the address is kept although its pool no longer has it
 	NotOurs          Code = "NotOurs"          // the status names an address of no pool: somebody else's
 	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service

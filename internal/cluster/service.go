@@ -15,27 +15,6 @@ import (
 // Those without a class are ours too.
 const Class = "fanfare.io/lb"
 
-// Annotations by which a Service asks for addresses, in order of precedence.
-// MetalLB's are honoured, so that nobody has to edit Services to move here.
-var (
-	addressAnnotations = []string{
-		"fanfare.io/load-balancer-ips",
-		"metallb.io/loadBalancerIPs",
-		"metallb.universe.tf/loadBalancerIPs",
-	}
-	poolAnnotations = []string{
-		"fanfare.io/address-pool",
-		"metallb.io/address-pool",
-		"metallb.universe.tf/address-pool",
-	}
-	// sharingAnnotations let Services share an address, which is not done yet.
-	sharingAnnotations = []string{
-		"fanfare.io/allow-shared-ip",
-		"metallb.io/allow-shared-ip",
-		"metallb.universe.tf/allow-shared-ip",
-	}
-)
-
 // l2NodeAnnotation names the node that shall answer for a Service's addresses by ARP
 // and NDP, as long as it can.
 const l2NodeAnnotation = "fanfare.io/l2-node"
@@ -196,55 +175,6 @@ func parseTold(in []metav1.Condition) Told {
 		}
 	}
 	return Told{}
-}
-
-// A wish is one place where a Service says what it wants.
-type wish struct{ field, value string }
-
-func annotation(key string) string { return "metadata.annotations[" + key + "]" }
-
-// wishes are the annotations of keys that are set, in order of precedence.
-func wishes(o *corev1.Service, keys []string) []wish {
-	var ws []wish
-	for _, k := range keys {
-		if v := strings.TrimSpace(o.Annotations[k]); v != "" {
-			ws = append(ws, wish{annotation(k), v})
-		}
-	}
-	return ws
-}
-
-// parseRequest reads which addresses and which pool the Service asks for. Where
-// it says so twice, the first one counts and a difference is a Problem.
-func parseRequest(o *corev1.Service, s *Spec, p *problems) {
-	ws := wishes(o, addressAnnotations)
-	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
-		ws = append(ws, wish{"spec.loadBalancerIP", ip})
-	}
-	for i, w := range ws {
-		addrs, bad := parseAddrs(w.value)
-		if i > 0 {
-			if !slices.Equal(addrs, s.Requested) {
-				p.add(w.field, w.value, "contradicts "+ws[0].field+", which counts; remove one of them")
-			}
-			continue
-		}
-		s.Requested = addrs
-		if bad != "" {
-			s.BadRequest = w.field + ": " + bad
-			p.add(w.field, w.value, bad)
-		}
-	}
-	for i, w := range wishes(o, poolAnnotations) {
-		if i == 0 {
-			s.RequestedPool = w.value
-		} else if w.value != s.RequestedPool {
-			p.add(w.field, w.value, fmt.Sprintf("contradicts another annotation, which asks for pool %q and counts; remove one of them", s.RequestedPool))
-		}
-	}
-	for _, w := range wishes(o, sharingAnnotations)[:min(1, len(wishes(o, sharingAnnotations)))] {
-		p.add(w.field, w.value, "is not done yet; the Service gets no address that another one has")
-	}
 }
 
 // parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always

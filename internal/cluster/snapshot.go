@@ -117,9 +117,17 @@ type Spec struct {
 	L2Node string
 
 	// Requested are the addresses the Service asks for, by annotation or
-	// spec.loadBalancerIP; RequestedPool is the pool, by annotation.
-	Requested     []netip.Addr
-	RequestedPool string
+	// spec.loadBalancerIP, sorted. Some may be host parts, see [IsHostPart].
+	Requested []netip.Addr
+	// RequestedPools are the pools, by annotation, in the order of preference.
+	RequestedPools []string
+	// Contradiction is where the Service asks for two things at once, and which one
+	// counts, empty when it does not.
+	Contradiction string
+	// Sharing is nil when the Service shares its addresses with none.
+	Sharing *Sharing
+	// Reserve keeps its addresses for it while it is away.
+	Reserve bool
 	// BadRequest is what the Service asks for in words that are no addresses,
 	// empty when it was understood. Such a Service gets no address by chance: it
 	// would move as soon as the mistake is mended.

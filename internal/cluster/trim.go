@@ -31,7 +31,10 @@ func trimService(o *corev1.Service) {
 
 // serviceAnnotations are all that are read.
 var serviceAnnotations = func() map[string]bool {
-	read := map[string]bool{sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true, l2NodeAnnotation: true}
+	read := map[string]bool{
+		sourceRangesAnnotation: true, schedulerAnnotation: true, communitiesAnnotation: true, l2NodeAnnotation: true,
+		SharingNamespacesAnnotation: true, ReserveAnnotation: true,
+	}
 	for _, key := range slices.Concat(addressAnnotations, poolAnnotations, sharingAnnotations) {
 		read[key] = true
 	}

@@ -80,8 +80,8 @@ func valid(o object, i int) {
 		if o.Annotations == nil {
 			o.Annotations = map[string]string{}
 		}
-		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}, {schedulerAnnotation}, {l2NodeAnnotation}} {
-			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev, "n1"}[j]
+		for j, keys := range [][]string{addressAnnotations, poolAnnotations, sharingAnnotations, {sourceRangesAnnotation}, {schedulerAnnotation}, {SharingNamespacesAnnotation}, {ReserveAnnotation}, {l2NodeAnnotation}} {
+			o.Annotations[keys[i%len(keys)]] = []string{ip, "lan", "yes", "192.0.2.0/24", SchedulerMaglev, "dev", "true", "n1"}[j]
 		}
 		if i%2 == 0 {
 			o.Spec.LoadBalancerSourceRanges = nil // or the annotation does not count

@@ -21,12 +21,13 @@ import (
 //     holder of its Claim goes before all others; then one whose status says so
 //     before one that this process remembers, then the older, then the first by
 //     name.
-//  2. Services that name an address get it, the oldest first, if a pool has it
-//     and nobody holds it. If not, they get none by chance, and keep what they
-//     held.
+//  2. Services that name addresses get them, the oldest first, if a pool has them
+//     and nobody holds them, or shares them. If not, they get none by chance, and
+//     keep what they held.
 //  3. The others get an address of each family that they have none of, the oldest
-//     first: from the pool that they name, or from the oldest Automatic pool that
-//     has one left.
+//     first: from a pool that they name, or from the oldest Automatic pool that
+//     has one left. Those that share get one that others have of whom that can be
+//     said, if there is any.
 //
 // An address whose Claim another Service holds is given to nobody, even if that
 // Service has it no more, or is gone: the address is free when the Claim is. One
@@ -50,7 +51,7 @@ func (s *Survey) Allocate() ([]cluster.Assignment, []cluster.Reason) {
 // each out of a pool and by a Claim of its own, and does not ask for others.
 // Whatever else is in snap, Allocate leaves it these and gives no reason.
 func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.StatusHost != "" {
+	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.Contradiction != "" || s.StatusHost != "" {
 		return false
 	}
 	for i, a := range s.Status {
@@ -59,12 +60,12 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 		}
 		c, pool := snap.Claim(a), cluster.PoolOf(snap.Pools, a)
 		if c == nil || len(c.Holders) != 1 || c.Holders[0].Name != s.Name ||
-			pool == "" || s.RequestedPool != "" && s.RequestedPool != pool {
+			pool == "" || len(s.RequestedPools) != 0 && !slices.Contains(s.RequestedPools, pool) {
 			return false
 		}
 	}
-	for i, a := range s.Requested {
-		if !slices.Contains(s.Status, a) || slices.Contains(s.Requested[:i], a) {
+	for _, want := range s.Requested {
+		if !slices.ContainsFunc(s.Status, func(a netip.Addr) bool { return answers(snap.Pools, want, a) }) {
 			return false
 		}
 	}
@@ -90,8 +91,9 @@ type plan struct {
 	*Survey
 	holders []*holder // that are not settled, oldest first
 	byName  map[cluster.Name]*holder
-	pools   []*pool // oldest first
-	taken   map[netip.Addr]*holder
+	pools   []*pool                  // oldest first
+	taken   map[netip.Addr][]*holder // more than one where they share
+	byKey   map[string][]*cluster.Spec
 	reasons []cluster.Reason
 }
 
@@ -124,7 +126,7 @@ func (p *pool) space(f corev1.IPFamily) space {
 
 // newPlan leaves alone what is settled.
 func newPlan(s *Survey) *plan {
-	p := &plan{Survey: s, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr]*holder{}}
+	p := &plan{Survey: s, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr][]*holder{}}
 	for _, spec := range s.Open {
 		h := &holder{Spec: spec}
 		p.holders = append(p.holders, h)
@@ -180,18 +182,6 @@ func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
 	return slices.Contains(p.fence(a).holders, name)
 }
 
-// owner is the Service that has address a or goes before h in having it, nil
-// when there is none.
-func (p *plan) owner(a netip.Addr, h *holder) *cluster.Name {
-	if other := p.taken[a]; other != nil {
-		return &other.Name
-	}
-	if f := p.fence(a); len(f.holders) != 0 && !slices.Contains(f.holders, h.Name) {
-		return &f.holders[0]
-	}
-	return nil
-}
-
 // free says whether h may get address a by chance.
 func (p *plan) free(a netip.Addr, h *holder) bool {
 	f := p.fence(a)
@@ -214,8 +204,7 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 		return
 	}
 	pool := p.poolOf(a.Addr)
-	fits := (h.RequestedPool == "" || pool != nil && pool.Name == h.RequestedPool) &&
-		(slices.Contains(h.Requested, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
+	fits := p.suits(h, pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
 	h.claims = append(h.claims, claim{a.Addr, pool, written, ours, fits})
 }
 
@@ -237,11 +226,12 @@ func (p *plan) run() {
 	for _, h := range others {
 		p.place(h)
 	}
+	p.warnShared()
 }
 
 // moves says whether h holds an address and asks for one of another pool.
 func (p *plan) moves(h *holder) bool {
-	return h.RequestedPool != "" && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
+	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
 }
 
 // keep leaves Services what they hold. Where claims contradict, better ones win,
@@ -278,29 +268,24 @@ func (p *plan) letGo() {
 	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool { return h.foreign })
 }
 
-// asks says whether h asks for an address of family by name.
-func (h *holder) asks(family corev1.IPFamily) bool {
-	return slices.ContainsFunc(h.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
-}
-
 func (p *plan) keepOne(h *holder, c claim) {
 	family := cluster.FamilyOf(c.addr)
 	other := p.owner(c.addr, h)
 	switch {
 	case !slices.Contains(h.IPFamilies, family):
 		// It does not want one any more.
-	case other == &h.Name:
+	case slices.Contains(h.addrs, c.addr):
 		// Claimed twice, by status and by memory.
 	case c.pool == nil && !c.ours:
 		h.foreign = true
 		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so it is left to whoever gave it: to have an address from here, remove the status, or add %s to a pool; %s",
 			c.addr, c.addr, p.describePools())
-	case other != nil && c.written && p.claimed(c.addr, *other):
+	case other != nil && c.written && p.claimed(c.addr, other.Name):
 		// Who is wrong is clear, so h gets another one.
-		p.refuse(h, cluster.AddressConflict, "the status said %s, which %s has claimed", c.addr, *other)
+		p.refuse(h, cluster.AddressConflict, "the status said %s, which %s has claimed", c.addr, other.Name)
 	case other != nil && c.written:
 		h.settle(family)
-		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, *other)
+		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, other.Name)
 	case other != nil || h.has(family) && !(c.written && c.fits):
 		// Its status says otherwise, or another one's does.
 	default:
@@ -311,37 +296,6 @@ func (p *plan) keepOne(h *holder, c claim) {
 	}
 }
 
-// grant gives h the addresses that it names.
-func (p *plan) grant(h *holder) {
-	if h.BadRequest != "" {
-		p.refuse(h, cluster.RequestRefused, "%s", h.BadRequest)
-		h.settle(h.IPFamilies...)
-	}
-	var granted []corev1.IPFamily
-	for _, a := range h.Requested {
-		family := cluster.FamilyOf(a)
-		if slices.Contains(granted, family) {
-			p.refuse(h, cluster.RequestRefused, "asks for more than one %s address, and gets only the first; remove %s", family, a)
-			continue
-		}
-		granted = append(granted, family)
-		if slices.Contains(h.addrs, a) {
-			h.settle(family)
-			continue
-		}
-		h.settle(family)
-		code, why := p.refusal(h, a)
-		switch {
-		case why == "":
-			p.replace(h, a)
-			continue
-		case !slices.Contains(h.IPFamilies, family):
-			h.settle(h.IPFamilies...) // Whichever it meant.
-		}
-		p.refuse(h, code, "asks for %s, %s", a, why)
-	}
-}
-
 // refusal says why h cannot have address a, empty when it can.
 func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
@@ -349,13 +303,13 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
 		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
 	case other != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s holds", other)
+		return cluster.AddressConflict, "which " + other.String()
 	case p.fence(a).gone != nil:
 		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fence(a).gone)
 	case pool == nil:
 		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
-	case h.RequestedPool != "" && pool.Name != h.RequestedPool:
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two", pool.Name, h.RequestedPool)
+	case !p.suits(h, pool):
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two", pool.Name, join(h.RequestedPools))
 	case pool.Allocation == cluster.Drained:
 		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and gives out no more", pool.Name)
 	case pool.AvoidBuggyIPs && a.Is4() && buggy(a):
@@ -393,9 +347,8 @@ func (p *plan) place(h *holder) {
 // elsewhere says whether h names another pool than the one that its address of
 // family is of.
 func (p *plan) elsewhere(h *holder, family corev1.IPFamily) bool {
-	return h.RequestedPool != "" && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
-		pool := p.poolOf(a)
-		return cluster.FamilyOf(a) == family && pool != nil && pool.Name == h.RequestedPool
+	return len(h.RequestedPools) != 0 && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
+		return cluster.FamilyOf(a) == family && p.suits(h, p.poolOf(a))
 	})
 }
 
@@ -405,11 +358,14 @@ func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code clust
 	if why != "" {
 		return netip.Addr{}, cluster.RequestRefused, why
 	}
+	if a := p.joined(h, family, pools); a.IsValid() {
+		return a, "", ""
+	}
 	for _, pool := range pools {
 		if pool.full[family] {
 			continue
 		}
-		for a := range pool.space(family).positions(h.Name) {
+		for a := range pool.space(family).positions(h.seat()) {
 			if p.free(a, h) {
 				return a, "", ""
 			}
@@ -423,10 +379,10 @@ func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code clust
 }
 
 // candidates are the pools of which h may get an address without naming it, in
-// the order in which they are tried. If h names a pool that it cannot have, why
-// says so.
+// the order in which they are tried. If h names only pools that it cannot have,
+// why says so.
 func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why string) {
-	if h.RequestedPool == "" {
+	if len(h.RequestedPools) == 0 {
 		for _, pool := range p.pools {
 			if pool.Allocation == cluster.Automatic && len(pool.space(family).ranges) != 0 {
 				pools = append(pools, pool)
@@ -434,16 +390,26 @@ func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why
 		}
 		return pools, ""
 	}
-	i := slices.IndexFunc(p.pools, func(q *pool) bool { return q.Name == h.RequestedPool })
-	switch {
-	case i < 0:
-		return nil, fmt.Sprintf("asks for pool %s, which does not exist; %s", h.RequestedPool, p.describePools())
-	case p.pools[i].Allocation == cluster.Drained:
-		return nil, fmt.Sprintf("asks for pool %s, which is Drained and gives out no more", h.RequestedPool)
-	case len(p.pools[i].space(family).ranges) == 0:
-		return nil, fmt.Sprintf("asks for pool %s, which has no %s addresses", h.RequestedPool, family)
+	var whys []string
+	unknown := ""
+	for _, name := range h.RequestedPools {
+		i := slices.IndexFunc(p.pools, func(q *pool) bool { return q.Name == name })
+		switch {
+		case i < 0:
+			whys = append(whys, fmt.Sprintf("pool %s, which does not exist", name))
+			unknown = "; " + p.describePools()
+		case p.pools[i].Allocation == cluster.Drained:
+			whys = append(whys, fmt.Sprintf("pool %s, which is Drained and gives out no more", name))
+		case len(p.pools[i].space(family).ranges) == 0:
+			whys = append(whys, fmt.Sprintf("pool %s, which has no %s addresses", name, family))
+		default:
+			pools = append(pools, p.pools[i])
+		}
 	}
-	return p.pools[i : i+1], ""
+	if len(pools) != 0 {
+		return pools, ""
+	}
+	return nil, "asks for " + strings.Join(whys, ", and for ") + unknown
 }
 
 func (p *plan) poolOf(a netip.Addr) *pool {
@@ -456,12 +422,14 @@ func (p *plan) poolOf(a netip.Addr) *pool {
 }
 
 func (p *plan) take(h *holder, a netip.Addr) {
-	p.taken[a] = h
+	p.taken[a] = append(p.taken[a], h)
 	h.addrs = append(h.addrs, a)
 }
 
 func (p *plan) release(h *holder, a netip.Addr) {
-	delete(p.taken, a)
+	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *holder) bool { return o == h }); len(p.taken[a]) == 0 {
+		delete(p.taken, a)
+	}
 	h.addrs = slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b })
 	for _, pool := range p.pools {
 		clear(pool.full)
@@ -497,12 +465,15 @@ func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, ar
 
 func (p *plan) assignments() []cluster.Assignment {
 	out := slices.Grow(slices.Clone(p.Held), len(p.taken))
-	for a, h := range p.taken {
-		as := cluster.Assignment{Addr: a, Service: h.Name}
+	for a, by := range p.taken {
+		as := cluster.Assignment{Addr: a}
 		if pool := p.poolOf(a); pool != nil {
 			as.Pool = pool.Name
 		}
-		out = append(out, as)
+		for _, h := range by {
+			as.Service = h.Name
+			out = append(out, as)
+		}
 	}
 	if len(p.taken) != 0 {
 		slices.SortFunc(out, cluster.Assignment.Compare)

@@ -72,9 +72,25 @@ func (w *world) addr() netip.Addr {
 	return v4(16*w.IntN(4) + w.IntN(9))
 }
 
+// requests are one address or two, or the ends of some.
+func (w *world) requests() []netip.Addr {
+	all := []netip.Addr{w.addr()}
+	switch w.IntN(4) {
+	case 0:
+		all = append(all, w.addr())
+	case 1:
+		all = append(all, netip.AddrFrom4([4]byte{3: byte(1 + w.IntN(60))}))
+	case 2:
+		all[0] = netip.MustParseAddr(fmt.Sprintf("::%d%d", w.IntN(4), 1+w.IntN(4)))
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
 func (w *world) service() *cluster.Spec {
 	s := &cluster.Spec{
-		Name:           cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))},
+		Name:           cluster.Name{Namespace: []string{"default", "default", "dev"}[w.IntN(3)], Name: string(rune('a' + w.IntN(20)))},
+		Ports:          []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: uint16(80 + w.IntN(4))}},
 		Created:        w.time(),
 		IPFamilies:     []corev1.IPFamily{corev1.IPv4Protocol},
 		IPFamilyPolicy: corev1.IPFamilyPolicySingleStack,
@@ -90,10 +106,16 @@ func (w *world) service() *cluster.Spec {
 		s.IPFamilyPolicy = corev1.IPFamilyPolicyRequireDualStack
 	}
 	if w.IntN(4) == 0 {
-		s.Requested = []netip.Addr{w.addr()}
+		s.Requested = w.requests()
 	}
 	if w.IntN(4) == 0 {
-		s.RequestedPool = fmt.Sprint("p", w.IntN(5))
+		s.RequestedPools = []string{fmt.Sprint("p", w.IntN(5)), fmt.Sprint("p", 5+w.IntN(2))}[:1+w.IntN(2)]
+	}
+	if w.IntN(2) == 0 {
+		s.Sharing = &cluster.Sharing{Key: []string{"k", "k", "l"}[w.IntN(3)]}
+		if w.IntN(2) == 0 {
+			s.Sharing.Namespaces = []string{"default", "dev"}
+		}
 	}
 	if w.IntN(6) == 0 {
 		s.Status = []netip.Addr{w.addr()}
@@ -123,12 +145,17 @@ const worlds = 2000
 // Whatever the cluster: nobody has what is another's, or what it may not have,
 // and who has less than it asks for is told why.
 func TestAllocateIsSound(t *testing.T) {
+	sharing := 0
 	for seed := range uint64(worlds) {
 		s := newWorld(seed).snapshot()
 		assigned, reasons := Allocate(s)
+		shared := false
 		for i, a := range assigned {
-			if i > 0 && assigned[i-1].Addr == a.Addr {
-				t.Fatalf("seed %d: %s is both %s's and %s's", seed, a.Addr, assigned[i-1].Service, a.Service)
+			for _, b := range assigned[:i] {
+				if b.Addr == a.Addr && !together(s, a.Addr, s.Service(b.Service), s.Service(a.Service)) {
+					t.Fatalf("seed %d: %s is both %s's and %s's", seed, a.Addr, b.Service, a.Service)
+				}
+				shared = shared || b.Addr == a.Addr
 			}
 			checkOne(t, seed, s, a)
 		}
@@ -139,8 +166,30 @@ func TestAllocateIsSound(t *testing.T) {
 					t.Fatalf("seed %d: %s has no %s address, and nobody says why", seed, svc.Name, f)
 				}
 			}
+			for _, want := range svc.Requested {
+				if !told && !slices.ContainsFunc(assigned, func(a cluster.Assignment) bool { return a.Service == svc.Name && answers(s.Pools, want, a.Addr) }) {
+					t.Fatalf("seed %d: %s does not get %s, and nobody says why", seed, svc.Name, want)
+				}
+			}
+		}
+		if shared {
+			sharing++
 		}
 	}
+	if sharing < worlds/10 {
+		t.Errorf("in %d worlds something was shared: too few to show anything", sharing)
+	}
+}
+
+// together says whether two Services may have one address: both ask for it in the
+// same words, their namespaces name each other, and no port is both's. Or they
+// came with it.
+func together(s *cluster.Snapshot, a netip.Addr, x, y *cluster.Spec) bool {
+	if x.Sharing == nil || y.Sharing == nil || x.Sharing.Key != y.Sharing.Key || x.Ports[0] == y.Ports[0] {
+		return false
+	}
+	return slices.Contains(x.Status, a) && slices.Contains(y.Status, a) || x.Name.Namespace == y.Name.Namespace ||
+		len(x.Sharing.Namespaces) != 0 && len(y.Sharing.Namespaces) != 0
 }
 
 // checkOne says whether a Service may have an address. What stands in its status
@@ -153,20 +202,21 @@ func checkOne(t *testing.T, seed uint64, s *cluster.Snapshot, a cluster.Assignme
 	if j < 0 || s.Pools[j].Name != a.Pool {
 		t.Fatalf("seed %d: %v is in another pool, or in none", seed, a)
 	}
-	pool, asked := s.Pools[j], slices.Contains(svc.Requested, a.Addr)
+	pool, asked := s.Pools[j], asked(s.Pools, svc.Spec, a.Addr)
+	suits := len(svc.RequestedPools) == 0 || slices.Contains(svc.RequestedPools, pool.Name)
 	switch {
 	case !slices.Contains(svc.IPFamilies, cluster.FamilyOf(a.Addr)):
 		t.Fatalf("seed %d: %v is of another family than %v", seed, a, svc.IPFamilies)
 	case slices.Contains(svc.Status, a.Addr):
 	case pool.Allocation == cluster.Drained:
 		t.Fatalf("seed %d: %v is of a drained pool", seed, a)
-	case pool.Allocation == cluster.OnRequest && !asked && svc.RequestedPool != pool.Name:
+	case pool.Allocation == cluster.OnRequest && !slices.Contains(svc.Requested, a.Addr) && (!suits || len(svc.RequestedPools) == 0):
 		t.Fatalf("seed %d: %v was not asked for", seed, a)
 	case pool.AvoidBuggyIPs && a.Addr.Is4() && buggy(a.Addr):
 		t.Fatalf("seed %d: %v is to be avoided", seed, a)
-	case svc.RequestedPool != "" && svc.RequestedPool != pool.Name:
-		t.Fatalf("seed %d: %v is not of pool %s", seed, a, svc.RequestedPool)
-	case len(svc.Requested) != 0 && !asked && cluster.FamilyOf(svc.Requested[0]) == cluster.FamilyOf(a.Addr):
+	case !suits:
+		t.Fatalf("seed %d: %v is not of pool %s", seed, a, svc.RequestedPools)
+	case !asked && slices.ContainsFunc(svc.Requested, func(r netip.Addr) bool { return r.Is4() == a.Addr.Is4() }):
 		t.Fatalf("seed %d: %v is not %v", seed, a, svc.Requested)
 	}
 }
@@ -258,7 +308,7 @@ func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cl
 	t.Helper()
 	s := w.services[a.Service]
 	for _, b := range after {
-		if b.Service == a.Service && (slices.Contains(s.Requested, b.Addr) || s.RequestedPool == b.Pool) {
+		if b.Service == a.Service && (asked(w.snapshot().Pools, s, b.Addr) || slices.Contains(s.RequestedPools, b.Pool)) {
 			return
 		}
 	}
@@ -275,8 +325,11 @@ func TestMovingLeavesRoom(t *testing.T) {
 	for i, asks := range []string{"", "p2", "p3", "p2"} {
 		name := cluster.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
 		s.Services = append(s.Services, cluster.Service{Spec: &cluster.Spec{
-			Name: name, RequestedPool: asks, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+			Name: name, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		}})
+		if asks != "" {
+			s.Services[i].RequestedPools = []string{asks}
+		}
 	}
 	// s2 goes from p2 to p3 and leaves its address to s3, which leaves its own to
 	// s0. For s1 it comes too late: when s1 was asked, p2 was full.

@@ -53,7 +53,13 @@ func (w *world) claims(assigned []cluster.Assignment) []*cluster.Claim {
 	other := func() cluster.Holder {
 		return cluster.Holder{Name: cluster.Name{Namespace: "default", Name: string(rune('a' + w.IntN(20)))}}
 	}
-	for _, a := range assigned {
+	for i, a := range assigned {
+		if i > 0 && assigned[i-1].Addr == a.Addr { // It shares the claim.
+			if n := len(claims) - 1; n >= 0 && claims[n].Addr == a.Addr && w.IntN(8) != 0 {
+				claims[n].Holders = append(claims[n].Holders, cluster.Holder{Name: a.Service})
+			}
+			continue
+		}
 		c := &cluster.Claim{Addr: a.Addr, Pool: a.Pool, Holders: []cluster.Holder{{Name: a.Service}}, Reserved: w.IntN(8) == 0}
 		switch w.IntN(10) {
 		case 0:
@@ -106,7 +112,7 @@ func (w *world) disturb() {
 		slices.SortFunc(s.Status, netip.Addr.Compare)
 		s.Status = slices.Compact(s.Status)
 	case 2:
-		s.Requested, s.RequestedPool = w.service().Requested, w.service().RequestedPool
+		s.Requested, s.RequestedPools, s.Sharing = w.service().Requested, w.service().RequestedPools, w.service().Sharing
 	}
 }
 

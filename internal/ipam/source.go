@@ -90,7 +90,7 @@ func nobody(*cluster.Snapshot, *cluster.Spec) bool { return false }
 // pool, and nothing that all nodes read pins it.
 func (p *plan) doubt(h *holder) {
 	for _, a := range h.addrs {
-		if slices.Contains(h.Status, a) || slices.Contains(h.Requested, a) || p.poolOf(a) == nil {
+		if slices.Contains(h.Status, a) || asked(p.Snap.Pools, h.Spec, a) || p.poolOf(a) == nil {
 			continue
 		}
 		if home := p.home(h, cluster.FamilyOf(a)); home != a {
@@ -107,7 +107,7 @@ func (p *plan) home(h *holder, family corev1.IPFamily) netip.Addr {
 	if len(pools) == 0 || slices.Contains(h.settled, family) {
 		return netip.Addr{}
 	}
-	return pools[0].space(family).home(h.Name)
+	return pools[0].space(family).home(h.seat())
 }
 
 // instead says what another node may give a Service whose home this is.
@@ -115,8 +115,8 @@ func (p *plan) instead(home netip.Addr) string {
 	if !home.IsValid() {
 		return "a node that starts now would give it none"
 	}
-	if other := p.taken[home]; other != nil {
-		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another order may have it the other way round", home, other.Name)
+	if others := p.taken[home]; others != nil {
+		return fmt.Sprintf("its own position in the pool is %s, which %s has, and a node that starts in another order may have it the other way round", home, others[0].Name)
 	}
 	return fmt.Sprintf("a node that starts now would give it %s", home)
 }
