@@ -21,6 +21,7 @@ var sealed = map[string][]string{
 	"l2":                   nil,
 	"proxy":                nil,
 	"internal/cluster":     {"api/v1alpha1"},
+	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
 	"internal/nstest":      nil,
@@ -71,7 +72,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/election", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

@@ -1,0 +1,384 @@
+package election
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"go4.org/netipx"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+func selector(t *testing.T, text string) labels.Selector {
+	t.Helper()
+	s, err := labels.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func advertisement(name string, interfaces ...string) *cluster.L2Advertisement {
+	return &cluster.L2Advertisement{Name: name, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything(), Interfaces: interfaces}
+}
+
+// iface is one of the nodes': "eth0 192.0.2.0/24 2001:db8::/64".
+func iface(text string) cluster.Interface {
+	fields := strings.Fields(text)
+	i := cluster.Interface{Name: fields[0]}
+	for _, p := range fields[1:] {
+		i.Prefixes = append(i.Prefixes, netip.MustParsePrefix(p))
+	}
+	return i
+}
+
+func node(name string, interfaces ...string) Node {
+	n := Node{Name: name, Labels: labels.Set{"name": name}}
+	for _, i := range interfaces {
+		n.Interfaces = append(n.Interfaces, iface(i))
+	}
+	return n
+}
+
+var vip = netip.MustParseAddr("192.0.2.5")
+
+// The hash is part of what versions must agree about.
+func TestHashStaysAsItIs(t *testing.T) {
+	for _, tt := range []struct {
+		addr, node string
+		want       uint64
+	}{
+		{"192.0.2.5", "n1", 0x16f9ab7e38ce93f8},
+		{"2001:db8::5", "n1", 0x2bcae128f43abf31},
+		{"::ffff:192.0.2.5", "", 0xf3c28d6a7790248d},
+	} {
+		if got := score(hashAddr(netip.MustParseAddr(tt.addr)), hashName(tt.node)); got != tt.want {
+			t.Errorf("score of %s and %q is %#x, want %#x", tt.addr, tt.node, got, tt.want)
+		}
+	}
+}
+
+// One order of candidates for each thing that makes one come before another. By the hash
+// alone 192.0.2.5 is on the nodes in the order of the first row.
+func TestRank(t *testing.T) {
+	const eth0 = "eth0 192.0.2.0/24"
+	plain := func() []Node { return []Node{node("a", eth0), node("b", eth0), node("c", eth0)} }
+	prefers := advertisement("lan")
+	prefers.Preferred = []cluster.Preference{
+		{Weight: 10, Selector: selector(t, "name=a")}, {Weight: 10, Selector: selector(t, "name=b")}, {Weight: 1, Selector: selector(t, "name=b")}}
+	only := advertisement("only")
+	only.NodeSelector = selector(t, "name in (a, b)")
+	for name, tt := range map[string]struct {
+		change  func([]Node)
+		address Address
+		want    string
+	}{
+		"hash":                     {nil, Address{Anywhere: true}, "HASH"},
+		"preferred":                {nil, Address{Anywhere: true, Preferred: "a"}, "a HASH"},
+		"preferred, not candidate": {nil, Address{Anywhere: true, Preferred: "z"}, "HASH"},
+		"pinned":                   {nil, Address{Anywhere: true, Preferred: "a", Pinned: "b"}, "b a HASH"},
+		"weights":                  {nil, Address{Anywhere: true, Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "b a c"},
+		"claim before weights":     {nil, Address{Anywhere: true, Preferred: "c", Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "c b a"},
+		"selected":                 {nil, Address{Anywhere: true, Preferred: "b", Terms: Terms{By: []*cluster.L2Advertisement{only}}}, "b a"},
+		"one is enough":            {nil, Address{Anywhere: true, Preferred: "b", Terms: Terms{By: []*cluster.L2Advertisement{only, prefers}}}, "b a c"},
+		"leaving comes last":       {func(n []Node) { n[1].Standing = Leaving }, Address{Anywhere: true, Pinned: "b", Preferred: "a"}, "a c b"},
+		"only leaving":             {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = Dead, Leaving, Dead }, Address{Anywhere: true}, "b"},
+		"refused": {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = NotReady, Excluded, NetworkUnavailable },
+			Address{Anywhere: true}, ""},
+		"no such subnet":        {func(n []Node) { n[0].Interfaces = []cluster.Interface{iface("eth0 198.51.100.0/24")} }, Address{Anywhere: true, Preferred: "b"}, "b c"},
+		"nobody knows":          {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
+		"local":                 {nil, Address{Local: [][]string{{"a", "c"}}, Preferred: "c"}, "c a"},
+		"local and shared":      {nil, Address{Local: [][]string{{"a", "c"}}, Anywhere: true, Preferred: "b", Pinned: "c"}, "c a b"},
+		"able to serve all":     {nil, Address{Local: [][]string{{"a", "c"}, {"b", "c"}}, Preferred: "a"}, "c a b"},
+		"no endpoint anywhere":  {nil, Address{}, ""},
+		"local, of other nodes": {nil, Address{Local: [][]string{{"y", "z"}}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			nodes := plain()
+			if tt.change != nil {
+				tt.change(nodes)
+			}
+			e := New(nodes)
+			a := tt.address
+			a.Addr = vip
+			want := strings.Fields(tt.want)
+			if i := slices.Index(want, "HASH"); i >= 0 {
+				byHash := New(plain()).Rank(&Address{Addr: vip, Anywhere: true})
+				want = append(want[:i], slices.DeleteFunc(byHash, func(n string) bool { return slices.Contains(want[:i], n) })...)
+			}
+			got := e.Rank(&a)
+			if !slices.Equal(got, want) {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+			owner := ""
+			if len(want) > 0 {
+				owner = want[0]
+			}
+			if got := e.Owner(&a); got != owner {
+				t.Errorf("owner %q, want %q", got, owner)
+			}
+			if why := e.None(&a); (why == "") != (owner != "") {
+				t.Errorf("owner %q, and none because %q", owner, why)
+			}
+			for _, n := range plain() {
+				if why := e.WhyNot(&a, n.Name); (why == "") != slices.Contains(want, n.Name) {
+					t.Errorf("%s is no candidate because %q, and %v are candidates", n.Name, why, want)
+				}
+			}
+		})
+	}
+}
+
+// Only what tells candidates apart for good makes them unequal.
+func TestEquals(t *testing.T) {
+	const eth0 = "eth0 192.0.2.0/24"
+	prefers := advertisement("lan")
+	prefers.Preferred = []cluster.Preference{{Weight: 10, Selector: selector(t, "name in (a, b)")}}
+	leaving := node("d", eth0)
+	leaving.Standing = Leaving
+	e := New([]Node{leaving, node("c", eth0), node("b", eth0), node("a", eth0)})
+	for _, tt := range []struct {
+		address Address
+		want    string
+	}{
+		{Address{Anywhere: true, Preferred: "c"}, "[a b c]"},
+		{Address{Anywhere: true, Preferred: "d"}, "[a b c]"},
+		{Address{Anywhere: true, Preferred: "c", Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "[a b]"},
+		{Address{Anywhere: true, Pinned: "c", Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "[c]"},
+		{Address{Local: [][]string{{"a", "c"}, {"c", "d"}}}, "[c]"},
+		{Address{}, "[]"},
+	} {
+		tt.address.Addr = vip
+		if got := fmt.Sprint(e.Equals(&tt.address)); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.address, got, tt.want)
+		}
+	}
+}
+
+// Which condition removed how many nodes.
+func TestNone(t *testing.T) {
+	standing := func(name string, s Standing) Node {
+		n := node(name, "eth0 192.0.2.0/24")
+		n.Standing = s
+		return n
+	}
+	gold := advertisement("gold", "eth1", "bond*")
+	gold.NodeSelector = selector(t, "name notin (n5, n6)")
+	e := New([]Node{standing("n0", Dead), standing("n1", Dead), standing("n2", NotReady), standing("n3", Excluded), standing("n4", NetworkUnavailable),
+		node("n5"), node("n6"), node("n7", "eth0 192.0.2.0/24", "bond0 198.51.100.0/24"), node("n8", "bond1 192.0.2.0/25")})
+	terms := Terms{By: []*cluster.L2Advertisement{gold}}
+	a := Address{Addr: vip, Terms: terms, Local: [][]string{{"n7"}}}
+	want := "of 9 nodes none can answer: 2 have no speaker that is heard of, 1 is not Ready, " +
+		"1 has the label node.kubernetes.io/exclude-from-external-load-balancers, 1 has the condition NetworkUnavailable, " +
+		"2 are not selected by L2Advertisement gold, 1 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1, " +
+		"1 has no ready endpoint, and externalTrafficPolicy is Local"
+	if got := e.None(&a); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got, want := e.WhyNot(&a, "n7"), "node n7 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	plain := Address{Addr: netip.MustParseAddr("2001:db8::5"), Anywhere: true}
+	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&plain), "of 1 node none can answer: 1 has no interface in the subnet of 2001:db8::5"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got, want := New(nil).None(&plain), "there is no node"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if got, want := e.WhyNot(&plain, "n9"), "there is no node n9"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// Names, and patterns, and what is in the subnet.
+func TestInterfaces(t *testing.T) {
+	n := node("a", "bond0 192.0.2.0/24", "bond1 198.51.100.0/24", "eth0 192.0.2.0/25 2001:db8::/64", "eth0.7")
+	two := advertisement("two", "eth0")
+	other := advertisement("other", "bond0")
+	other.NodeSelector = selector(t, "name=b")
+	for _, tt := range []struct {
+		by   []*cluster.L2Advertisement
+		addr string
+		want string
+	}{
+		{nil, "192.0.2.5", "[bond0 eth0]"},
+		{nil, "192.0.2.200", "[bond0]"},
+		{nil, "2001:db8::7", "[eth0]"},
+		{nil, "203.0.113.1", "[]"},
+		{[]*cluster.L2Advertisement{advertisement("x", "bond*")}, "192.0.2.5", "[bond0]"},
+		{[]*cluster.L2Advertisement{advertisement("x", "bond1")}, "192.0.2.5", "[bond1]"},
+		{[]*cluster.L2Advertisement{advertisement("x", "eth0.7", "eth*")}, "192.0.2.5", "[eth0 eth0.7]"},
+		{[]*cluster.L2Advertisement{advertisement("x", "eth?")}, "192.0.2.5", "[eth0]"},
+		{[]*cluster.L2Advertisement{advertisement("x", "bond?"), two}, "192.0.2.5", "[bond0 eth0]"},
+		{[]*cluster.L2Advertisement{other, two}, "203.0.113.1", "[eth0]"},
+		{[]*cluster.L2Advertisement{other}, "192.0.2.5", "[]"},
+		{[]*cluster.L2Advertisement{advertisement("all"), two}, "203.0.113.1", "[eth0]"},
+	} {
+		terms, addr := Terms{By: tt.by}, netip.MustParseAddr(tt.addr)
+		got := terms.Interfaces(addr, &n)
+		if fmt.Sprint(got) != tt.want {
+			t.Errorf("%s by %s: on %v, want %s", addr, terms.names(), got, tt.want)
+		}
+		// Who answers nowhere is no candidate.
+		candidate := New([]Node{n}).Owner(&Address{Addr: addr, Terms: terms, Anywhere: true}) == "a"
+		if candidate != (len(got) != 0) {
+			t.Errorf("%s by %s: on %v, and a candidate: %t", addr, terms.names(), got, candidate)
+		}
+	}
+}
+
+func TestTermsOf(t *testing.T) {
+	gold, silver := advertisement("gold"), advertisement("silver")
+	gold.Pools, gold.ServiceSelector = []string{"lan"}, selector(t, "tier=gold")
+	silver.Pools, silver.ServiceSelector = []string{"lan"}, selector(t, "tier=silver")
+	all := advertisement("all")
+	bgp := &cluster.Advertisement{Name: "bgp", Pools: []string{"lan"}}
+	service := func(tier string) cluster.Service {
+		return cluster.Service{Spec: &cluster.Spec{Labels: labels.Set{"tier": tier}}}
+	}
+	peers := []*cluster.Peer{{Name: "tor1"}}
+	for name, tt := range map[string]struct {
+		snap     cluster.Snapshot
+		pool     string
+		services []cluster.Service
+		by       string
+		ok       bool
+		why      string
+	}{
+		"default":                   {cluster.Snapshot{}, "lan", []cluster.Service{service("")}, "", true, ""},
+		"a router":                  {cluster.Snapshot{Peers: peers}, "lan", nil, "", false, ""},
+		"a BGPAdvertisement":        {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, "lan", nil, "", false, ""},
+		"one of another pool":       {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, "wan", nil, "", true, ""},
+		"all":                       {cluster.Snapshot{Peers: peers, L2Advertisements: []*cluster.L2Advertisement{all}}, "lan", []cluster.Service{service("")}, "all", true, ""},
+		"both kinds":                {cluster.Snapshot{Peers: peers, Advertisements: []*cluster.Advertisement{bgp}, L2Advertisements: []*cluster.L2Advertisement{all}}, "lan", []cluster.Service{service("")}, "all", true, ""},
+		"gold":                      {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, "lan", []cluster.Service{service("gold")}, "gold", true, ""},
+		"shared by gold and silver": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, "lan", []cluster.Service{service("silver"), service("gold")}, "gold, silver", true, ""},
+		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, "lan", []cluster.Service{service("lead")}, "", false,
+			"the serviceSelector of L2Advertisement gold, silver does not match the Service"},
+		"the other pool":                    {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}}, "wan", []cluster.Service{service("gold")}, "", true, ""},
+		"the other pool, with a router":     {cluster.Snapshot{Peers: peers, L2Advertisements: []*cluster.L2Advertisement{gold}}, "wan", []cluster.Service{service("gold")}, "", false, ""},
+		"no pool any more, and all of them": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, "", []cluster.Service{service("gold")}, "all", true, ""},
+	} {
+		terms, ok, why := TermsOf(&tt.snap, tt.pool, tt.services)
+		if terms.names() != tt.by || ok != tt.ok || why != tt.why {
+			t.Errorf("%s: by %q %t %q, want %q %t %q", name, terms.names(), ok, why, tt.by, tt.ok, tt.why)
+		}
+	}
+}
+
+// Who can serve a Service whose policy is Local.
+func TestAddress(t *testing.T) {
+	endpoint := func(port, addr, node string, ready, serving, terminating bool) cluster.Endpoint {
+		return cluster.Endpoint{PortName: port, Protocol: "TCP", Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 80), Node: node,
+			Ready: ready, Serving: serving, Terminating: terminating}
+	}
+	local := func(pin string, list ...cluster.Endpoint) cluster.Service {
+		return cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local", L2Node: pin}, Endpoints: &cluster.Endpoints{List: list}}
+	}
+	everywhere := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: "Cluster", L2Node: "n7"}}
+	dead := node("dead")
+	dead.Standing = Dead
+	e := New([]Node{node("a"), node("b"), dead})
+	for name, tt := range map[string]struct {
+		services []cluster.Service
+		want     string
+	}{
+		"ready":            {[]cluster.Service{local("", endpoint("", "10.0.0.1", "b", true, true, false), endpoint("", "10.0.0.2", "a", true, true, false))}, "[[a b]] false "},
+		"other family":     {[]cluster.Service{local("", endpoint("", "fd00::1", "a", true, true, false), endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
+		"terminating":      {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true), endpoint("", "10.0.0.2", "b", false, false, true))}, "[[a]] false "},
+		"one ready":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, true), endpoint("", "10.0.0.2", "b", true, true, false))}, "[[b]] false "},
+		"by port":          {[]cluster.Service{local("", endpoint("x", "10.0.0.1", "a", false, true, true), endpoint("y", "10.0.0.2", "b", true, true, false))}, "[[a b]] false "},
+		"without a node":   {[]cluster.Service{local("", endpoint("", "10.0.0.1", "", true, true, false))}, "[] false "},
+		"dead":             {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false), endpoint("", "10.0.0.2", "b", false, true, true))}, "[[b]] false "},
+		"only dead":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false))}, "[[dead]] false "},
+		"nobody can":       {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))}, "[] false "},
+		"shared":           {[]cluster.Service{local("n6", endpoint("", "10.0.0.1", "a", true, true, false)), everywhere}, "[[a]] true n6"},
+		"no slices at all": {[]cluster.Service{{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local"}}, everywhere}, "[] true n7"},
+	} {
+		a := e.Address(vip, Terms{}, tt.services, &cluster.Claim{Node: "n1"})
+		if got := fmt.Sprintf("%v %t %s", a.Local, a.Anywhere, a.Pinned); got != tt.want || a.Preferred != "n1" {
+			t.Errorf("%s: %s, preferred %s; want %s", name, got, a.Preferred, tt.want)
+		}
+	}
+	ready := local("", endpoint("", "10.0.0.1", "a", false, false, false))
+	ready.PublishNotReady = true
+	if a := e.Address(vip, Terms{}, []cluster.Service{ready}, nil); fmt.Sprint(a.Local) != "[[a]]" || a.Preferred != "" {
+		t.Errorf("not ready, but published: %v %q", a.Local, a.Preferred)
+	}
+}
+
+// Whoever computes, and in whatever order the nodes came, the result is one. A node that
+// goes takes nothing along but its own addresses.
+func TestAgreement(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var nodes []Node
+	for i := range 20 {
+		n := node(fmt.Sprintf("node-%d", i), "eth0 10.0.0.0/16")
+		n.Standing = []Standing{Fit, Fit, Fit, Leaving, Dead, NotReady}[rnd.IntN(6)]
+		nodes = append(nodes, n)
+	}
+	nodes = append(nodes, node("goes", "eth0 10.0.0.0/16"))
+	shuffled := slices.Clone(nodes)
+	rnd.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	e, other, without := New(nodes), New(shuffled), New(nodes[:20])
+	owned := 0
+	for i := range 2000 {
+		a := Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Anywhere: true}
+		rank, after := e.Rank(&a), without.Rank(&a)
+		if !slices.Equal(rank, other.Rank(&a)) || e.Owner(&a) != rank[0] {
+			t.Fatalf("%s: %v, in another order %v, owner %s", a.Addr, rank, other.Rank(&a), e.Owner(&a))
+		}
+		if rank[0] == "goes" {
+			owned++
+		}
+		if rest := slices.DeleteFunc(slices.Clone(rank), func(n string) bool { return n == "goes" }); !slices.Equal(rest, after) {
+			t.Fatalf("%s: %v, and without one of them %v", a.Addr, rank, after)
+		}
+	}
+	// An even share, within five standard deviations.
+	fair := 2000 / float64(len(e.Equals(&Address{Addr: netip.MustParseAddr("10.0.0.1"), Anywhere: true})))
+	if d := float64(owned) - fair; d*d > 25*fair {
+		t.Errorf("one of the nodes has %d of 2000 addresses, a fair share is %.0f", owned, fair)
+	}
+}
+
+func TestRelevant(t *testing.T) {
+	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"), netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}}
+	for text, want := range map[string]bool{
+		"eth0 192.0.2.0/24":             true,
+		"eth0 192.0.2.32/28":            true,
+		"eth0 192.0.2.64/26":            false,
+		"eth0 2001:db8:0:1::/64":        true,
+		"eth0 2001:db8:0:2::/64":        false,
+		"eth0":                          false,
+		"eth9":                          true,
+		"cali123":                       false,
+		"cali123 169.254.0.0/16":        false,
+		"bond0 10.0.0.0/8 192.0.2.0/30": true,
+	} {
+		if got := Relevant(snap, iface(text)); got != want {
+			t.Errorf("%s: %t, want %t", text, got, want)
+		}
+	}
+}
+
+// The owner of each of 10,000 addresses among 100 nodes: what a speaker computes when a
+// node dies.
+func BenchmarkOwner(b *testing.B) {
+	var nodes []Node
+	for i := range 100 {
+		nodes = append(nodes, node(fmt.Sprintf("node-%03d", i), "eth0 10.0.0.0/16", "eth1 192.0.2.0/24"))
+	}
+	for b.Loop() {
+		e := New(nodes)
+		for i := range 10_000 {
+			e.Owner(&Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Anywhere: true})
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package election
+
+import "net/netip"
+
+// The hash must be the same in every version of Fanfare and on every machine: nodes of
+// two versions that run at a time must agree. Addresses and names are hashed by FNV-1a,
+// which is quick for a few bytes but moves the upper bits little; mix, the finalizer of
+// MurmurHash3, makes every bit depend on every other.
+
+const (
+	fnvOffset = 0xcbf29ce484222325
+	fnvPrime  = 0x100000001b3
+)
+
+func hashName(name string) uint64 {
+	h := uint64(fnvOffset)
+	for i := range len(name) {
+		h = (h ^ uint64(name[i])) * fnvPrime
+	}
+	return mix(h)
+}
+
+func hashAddr(a netip.Addr) uint64 {
+	h := uint64(fnvOffset)
+	for _, b := range a.As16() {
+		h = (h ^ uint64(b)) * fnvPrime
+	}
+	return mix(h)
+}
+
+// score is how much a node is for an address: the highest is the owner.
+func score(addr, node uint64) uint64 { return mix(addr ^ node) }
+
+func mix(h uint64) uint64 {
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

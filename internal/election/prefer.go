@@ -1,0 +1,216 @@
+package election
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A Ballot is an address for which a node is to be preferred.
+type Ballot struct {
+	Addr netip.Addr
+	// Equal are the nodes of which any may be, sorted: [Electorate.Equals]. Ballots may
+	// share the slice.
+	Equal []string
+	// Preferred is the node that was preferred until now, empty for none.
+	Preferred string
+}
+
+// Prefer says for each ballot which node to prefer, empty where there is none.
+//
+// No address is on a node that has two more than another on which it could as well be;
+// so nodes that can have the same addresses differ by one at most. As few addresses move
+// as that takes: where all can be on the same nodes, those whose node is none of them any
+// more, and of the others as many as some nodes have too many. An address that has to
+// move goes where the hash has it already if it can, since that is who answers for it
+// meanwhile.
+//
+// The result depends on the ballots alone, not on their order.
+func Prefer(ballots []Ballot) []string {
+	s := newSpread(ballots)
+	// Those that move anyway make room first; the others make up for what is left.
+	for s.relieve(&s.loose) || s.relieve(&s.kept) {
+	}
+	chosen := make([]string, len(ballots))
+	for _, lot := range []*lots{&s.kept, &s.loose} {
+		for p, list := range lot.of {
+			for _, i := range list {
+				chosen[i] = s.names[p.node]
+			}
+		}
+	}
+	return chosen
+}
+
+// A spread is addresses on nodes.
+type spread struct {
+	names []string // of the nodes, sorted
+	load  []int    // how many addresses each has
+	// classes are the sets of nodes that addresses can be on.
+	classes [][]int
+	// kept are on the node where they were, loose on one that was chosen here.
+	kept, loose lots
+}
+
+// A pile is the addresses of one class on one node.
+type pile struct{ node, class int }
+
+// lots are piles: indexes of ballots, by address.
+type lots struct {
+	of     map[pile][]int
+	byNode [][]int // the classes of each node's piles, sorted
+}
+
+func newSpread(ballots []Ballot) *spread {
+	order := byAddr(ballots)
+	sets, classOf := classify(ballots, order)
+	s := &spread{names: slices.Concat(sets...)}
+	slices.Sort(s.names)
+	s.names = slices.Compact(s.names)
+	hashes := make([]uint64, len(s.names))
+	for i, name := range s.names {
+		hashes[i] = hashName(name)
+	}
+	for _, set := range sets {
+		s.classes = append(s.classes, s.indexes(set))
+	}
+	s.load = make([]int, len(s.names))
+	s.kept = lots{map[pile][]int{}, make([][]int, len(s.names))}
+	s.loose = lots{map[pile][]int{}, make([][]int, len(s.names))}
+	for _, i := range order {
+		b := &ballots[i]
+		if len(b.Equal) == 0 {
+			continue
+		}
+		class := s.classes[classOf[i]]
+		if n, ok := slices.BinarySearch(s.names, b.Preferred); ok && slices.Contains(class, n) {
+			s.put(&s.kept, pile{n, classOf[i]}, i)
+		} else {
+			s.put(&s.loose, pile{highest(class, hashes, hashAddr(b.Addr)), classOf[i]}, i)
+		}
+	}
+	return s
+}
+
+// classify finds the sets of nodes that ballots have, in order, and which one each has. Ballots that
+// share a slice are not compared name by name: 10,000 times 100 names are a million.
+func classify(ballots []Ballot, order []int) (sets [][]string, of []int) {
+	type array struct {
+		first *string
+		n     int
+	}
+	arrays, texts := map[array]int{}, map[string]int{}
+	of = make([]int, len(ballots))
+	for _, i := range order {
+		b := &ballots[i]
+		if len(b.Equal) == 0 {
+			continue
+		}
+		a := array{&b.Equal[0], len(b.Equal)}
+		class, ok := arrays[a]
+		if !ok {
+			text := strings.Join(b.Equal, " ")
+			if class, ok = texts[text]; !ok {
+				class = len(sets)
+				sets = append(sets, b.Equal)
+				texts[text] = class
+			}
+			arrays[a] = class
+		}
+		of[i] = class
+	}
+	return sets, of
+}
+
+func (s *spread) indexes(names []string) []int {
+	out := make([]int, len(names))
+	for i, name := range names {
+		out[i], _ = slices.BinarySearch(s.names, name)
+	}
+	return out
+}
+
+// byAddr are the indexes of ballots in the order of their addresses.
+func byAddr(ballots []Ballot) []int {
+	order := make([]int, len(ballots))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return ballots[i].Addr.Compare(ballots[j].Addr) })
+	return order
+}
+
+// highest is the node with the highest hash of an address.
+func highest(nodes []int, hashes []uint64, addr uint64) int {
+	best := nodes[0]
+	for _, n := range nodes[1:] {
+		if score(addr, hashes[n]) > score(addr, hashes[best]) {
+			best = n
+		}
+	}
+	return best
+}
+
+func (s *spread) put(l *lots, p pile, ballot int) {
+	s.load[p.node]++
+	l.of[p] = append(l.of[p], ballot)
+	if classes := l.byNode[p.node]; len(l.of[p]) == 1 {
+		at, _ := slices.BinarySearch(classes, p.class)
+		l.byNode[p.node] = slices.Insert(classes, at, p.class)
+	}
+}
+
+// take takes the last ballot of a pile.
+func (s *spread) take(l *lots, p pile) (ballot int) {
+	s.load[p.node]--
+	list := l.of[p]
+	last := len(list) - 1
+	if ballot, l.of[p] = list[last], list[:last]; last == 0 {
+		classes := l.byNode[p.node]
+		at, _ := slices.BinarySearch(classes, p.class)
+		delete(l.of, p)
+		l.byNode[p.node] = slices.Delete(classes, at, at+1)
+	}
+	return ballot
+}
+
+// relieve moves addresses of l from nodes that have at least two more than another
+// candidate, the fullest first, to the emptiest, until there is none. It says whether any
+// moved. What moves is loose from then on: to move twice is no worse than once.
+func (s *spread) relieve(l *lots) (moved bool) {
+	order := make([]int, len(s.names))
+	for i := range order {
+		order[i] = i
+	}
+	for {
+		slices.SortFunc(order, func(a, b int) int { return cmp.Or(s.load[b]-s.load[a], a-b) })
+		from, to, ok := s.exchange(l, order)
+		if !ok {
+			return moved
+		}
+		s.put(&s.loose, pile{to, from.class}, s.take(l, from))
+		moved = true
+	}
+}
+
+// exchange finds what to move where, from the first of the nodes in order that can be
+// relieved.
+func (s *spread) exchange(l *lots, order []int) (from pile, to int, ok bool) {
+	for _, n := range order {
+		for _, class := range l.byNode[n] {
+			least := s.emptiest(s.classes[class])
+			if s.load[n]-s.load[least] >= 2 && (!ok || s.load[least] < s.load[to]) {
+				from, to, ok = pile{n, class}, least, true
+			}
+		}
+		if ok {
+			break
+		}
+	}
+	return from, to, ok
+}
+
+func (s *spread) emptiest(nodes []int) int {
+	return slices.MinFunc(nodes, func(a, b int) int { return cmp.Or(s.load[a]-s.load[b], a-b) })
+}
