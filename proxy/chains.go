@@ -5,11 +5,9 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"go4.org/netipx"
-	"golang.org/x/net/bpf"
 )
 
 // Chains of iptables that are always there. doc.go explains them.
@@ -341,7 +339,7 @@ func (f *Frontend) strays(s side) bool {
 	case f.Protocol != TCP || len(t.Backends) == 0:
 		return false
 	case len(t.Backends) > 1:
-		return f.xtScheduler() != SourceHash
+		return !f.xtScheduler(t).schedule(t.Backends).seeded
 	}
 	return !f.Scheduler.schedule(t.Backends).seeded && s.prefix != internal.prefix
 }
@@ -386,14 +384,15 @@ func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
 		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}
 	marked := false
-	left := r.ordered(t)
-	for i, b := range left {
+	ordered := r.ordered(t)
+	choices := fe.choices(t, ordered)
+	for i, b := range ordered {
 		// Those that need a new source come last, so that one rule marks all.
 		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
 			to.add(name, setMark(r.mark))
 			marked = true
 		}
-		to.add(name, "-p "+fe.Protocol.String()+" "+fe.choice(t, left[i:])+r.verdict(v, fe, s, b))
+		to.add(name, "-p "+fe.Protocol.String()+" "+choices[i]+r.verdict(v, fe, s, b))
 	}
 }
 
@@ -443,82 +442,44 @@ func affinityName(v *VIP, fe *Frontend, b Backend) string {
 	return affinityPrefix(family(v.Addr)) + shortHash(fe.label(v), b.Addr.String(), fe.Affinity.String())
 }
 
-// hashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
-// nft_hash does: a node with iptables chooses as those with nftables.
-const hashSeed = 0xfa17
-
-// maxHashed is the number of backends that the match cluster can tell apart.
-const maxHashed = 32
-
-// choice is the match that gives the first of the backends that are left its share.
-func (f *Frontend) choice(t *Target, left []Backend) string {
-	if len(left) == 1 {
-		return ""
+// choices are the matches that give each of the backends of t, in this order, its share
+// of what the ones before it left. The last has all that is left.
+func (f *Frontend) choices(t *Target, ordered []Backend) []string {
+	matches := make([]string, len(ordered))
+	if len(ordered) < 2 {
+		return matches
 	}
-	switch f.xtScheduler() {
-	case RoundRobin:
-		return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
-	case SourceHash:
+	scheduler := f.xtScheduler(t)
+	var slots []int
+	if scheduler == Maglev {
+		slots = maglev(t.Backends)
+	}
+	for i, b := range ordered[:len(ordered)-1] {
+		left := ordered[i:]
 		// By the backend's place among all, which is the same on all nodes.
-		return hashMatch(family(left[0].Addr.Addr()), len(t.Backends), slices.Index(t.Backends, left[0]))
-	default:
-		sum := 0
-		for _, b := range left {
-			sum += b.weight()
-		}
-		return "-m statistic --mode random --probability " + probability(left[0].weight(), sum) + " "
-	}
-}
-
-// hashMatch matches the clients of one slot of so many. xt_cluster hashes the first 32
-// bits of an IPv6 address only (NF_CT_TUPLE_L3SIZE counts words, and it takes them for
-// bytes): all clients of a network would have one backend.
-func hashMatch(f setID, slots, slot int) string {
-	if f == 0 && slots <= maxHashed {
-		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
-	}
-	return `-m bpf --bytecode "` + hashProgram(f, slots, slot) + `" `
-}
-
-// hashProgram is a program of the packet filter that hashes the client's address. The 64
-// instructions that a rule may have (XT_BPF_MAX_NUM_INSTR) are too few for the hash of
-// nftables. Multipliers and shifts are those of MurmurHash3's end, which lets each bit
-// of a word move all.
-func hashProgram(f setID, slots, slot int) string {
-	source, words := uint32(12), uint32(1)
-	if f == 1 {
-		source, words = 8, 4
-	}
-	// One round takes the hash so far from X, and leaves it in the accumulator.
-	mix := func(by, shift uint32) []bpf.Instruction {
-		return []bpf.Instruction{
-			bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: by}, bpf.TAX{},
-			bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: shift}, bpf.ALUOpX{Op: bpf.ALUOpXor},
+		place := slices.Index(t.Backends, b)
+		switch scheduler {
+		case RoundRobin:
+			matches[i] = fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
+		case SourceHash:
+			matches[i] = hashMatch(family(b.Addr.Addr()), len(t.Backends), place)
+		case Maglev:
+			matches[i] = bytecode(slotsProgram(family(b.Addr.Addr()), slots, place))
+		default:
+			sum := 0
+			for _, l := range left {
+				sum += l.weight()
+			}
+			matches[i] = "-m statistic --mode random --probability " + probability(b.weight(), sum) + " "
 		}
 	}
-	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
-	for word := range words {
-		program = append(program, bpf.LoadAbsolute{Off: source + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
-		program = append(append(program, mix(0x85ebca6b, 13)...), bpf.TAX{})
-	}
-	program = append(append(program, mix(0xc2b2ae35, 16)...),
-		bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(slots)},
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1},
-		bpf.RetConstant{Val: math.MaxUint16}, bpf.RetConstant{})
-	raw, err := bpf.Assemble(program)
-	if err != nil {
-		panic("BUG: " + err.Error()) // numbers alone change
-	}
-	ops := []string{strconv.Itoa(len(raw))}
-	for _, i := range raw {
-		ops = append(ops, fmt.Sprintf("%d %d %d %d", i.Op, i.Jt, i.Jf, i.K))
-	}
-	return strings.Join(ops, ",")
+	return matches
 }
 
-// xtScheduler is the scheduler that iptables has for the frontend.
-func (f *Frontend) xtScheduler() Scheduler {
-	if f.Scheduler == Maglev {
+// xtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
+// table must fit into a rule.
+func (f *Frontend) xtScheduler(t *Target) Scheduler {
+	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > maxSlots {
 		return Random
 	}
 	return f.Scheduler

@@ -1,12 +1,10 @@
 package proxy
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -52,6 +50,7 @@ func xtGoldenStates() map[string]State {
 	states["affinity"] = one(func(f *Frontend) { f.Affinity = 3 * time.Hour })
 	states["roundrobin"] = one(func(f *Frontend) { f.Scheduler = RoundRobin })
 	states["sourcehash"] = one(func(f *Frontend) { f.Scheduler = SourceHash })
+	states["maglev"] = one(func(f *Frontend) { f.Scheduler = Maglev })
 	states["tree"] = treeState("192.0.2.1", "192.0.2.2", "192.0.2.17", "198.51.100.1", "2001:db8::1", "2001:db8::2", "2001:db8:0:1::1")
 	return states
 }
@@ -192,13 +191,14 @@ func TestHeldElements(t *testing.T) {
 // What iptables cannot do is said.
 func TestUnsupported(t *testing.T) {
 	s := State{VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{
-		{Protocol: TCP, Port: 80, Name: "a/b", Scheduler: Maglev},
+		{Protocol: TCP, Port: 80, Name: "a/b", Scheduler: Maglev, External: crowd(0, at("pod1", 0), 50)},
+		{Protocol: TCP, Port: 82, Name: "a/c", Scheduler: Maglev, External: crowd(0, at("pod1", 0), 49), Internal: crowd(0, at("pod1", 0), 49)},
 		{Protocol: TCP, Port: 81, Scheduler: SourceHash, Internal: crowd(0, at("pod1", 0), maxHashed)},
 		{Protocol: TCP, Port: 83, Scheduler: RoundRobin},
 	}}, {Addr: at("vip", 1), Frontends: []Frontend{
 		{Protocol: UDP, Port: 53, Scheduler: SourceHash, Internal: Target{Backends: backends(1, "pod1", "pod2")}},
 	}}}}
-	want := []string{"192.0.2.1 tcp/80 a/b: iptables has no Maglev: backends are chosen at random"}
+	want := []string{"192.0.2.1 tcp/80 a/b: with iptables Maglev has room for 50 backends; these 51 are chosen at random"}
 	if diff := cmp.Diff(want, unsupported(s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -221,52 +221,4 @@ func crowd(before int, a netip.Addr, others int) (t Target) {
 		t.Backends = append(t.Backends, Backend{Addr: netip.AddrPortFrom(one, 8080), Node: "n1"})
 	}
 	return t
-}
-
-// programSlot is what hashProgram computes.
-func programSlot(client netip.Addr, slots int) int {
-	hash := uint32(hashSeed)
-	for b := client.AsSlice(); len(b) > 0; b = b[4:] {
-		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
-		hash ^= hash >> 13
-	}
-	hash *= 0xc2b2ae35
-	return int((hash ^ hash>>16) % uint32(slots))
-}
-
-// Every client is of one slot, and slots have equal shares of clients in a row, to some
-// five standard deviations.
-func TestHashProgram(t *testing.T) {
-	const each = 400
-	for f, first := range []netip.Addr{netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("2001:db8::")} {
-		for _, slots := range []int{2, 3, 33, 100} {
-			runs := make([]func(*packet) bool, slots)
-			for slot := range runs {
-				text := hashProgram(setID(f), slots, slot)
-				if n, _ := strconv.Atoi(strings.Split(text, ",")[0]); n > 64 || n != strings.Count(text, ",") {
-					t.Fatalf("a program of %d instructions, %s", n, text)
-				}
-				var err error
-				if runs[slot], err = filterProgram(text); err != nil {
-					t.Fatal(err)
-				}
-			}
-			shares := make([]int, slots)
-			client := first
-			for range each * slots {
-				client = client.Next()
-				want := programSlot(client, slots)
-				shares[want]++
-				p := &packet{src: netip.AddrPortFrom(client, 1), dst: netip.AddrPortFrom(at("vip", setID(f)), 80)}
-				if other := (want + 1) % slots; !runs[want](p) || runs[other](p) {
-					t.Fatalf("%s is not of slot %d of %d alone", client, want, slots)
-				}
-			}
-			for slot, n := range shares {
-				if n < each-100 || n > each+100 {
-					t.Errorf("IPv%c: %d clients of %d have slot %d of %d; want %d", "46"[f], n, each*slots, slot, slots, each)
-				}
-			}
-		}
-	}
 }

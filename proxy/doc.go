@@ -461,9 +461,11 @@
 // With iptables-legacy every change of any rule, by whomever, replaces the whole table,
 // and turns begin anew.
 //
-// What iptables cannot do is in [Status].Unsupported, frontend by frontend: no
-// [Maglev], where backends are chosen at random, by their weights. All nodes shall give a flow to the same backend, and a
-// program of 64 instructions, which a rule can have, is too short for the hash that nftables computes of address and port.
+// Source hash and [Maglev] ask with a program of the packet filter what slot a flow has, backend after backend.
+// A program of 64 instructions, which a rule can have, is too short for the hash that nftables computes: nodes with
+// iptables agree with each other, but on other backends than nodes with nftables, unless it is an IPv4 source hash over
+// at most 32 backends, which has a match of its own. A table of 251 slots fits into a program, so that Maglev is for 50
+// backends; more are chosen at random, by their weights, which [Status].Unsupported says, frontend by frontend.
 //
 // Set changes the sets by netlink, and chains by one call of iptables-restore for a
 // family, which is one transaction for each table. Sets are filled before rules ask

@@ -320,11 +320,13 @@ func unsupported(s State) (all []string) {
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
-			if fe.xtScheduler() == fe.Scheduler {
-				continue
+			for _, target := range []*Target{&fe.External, &fe.Internal} {
+				if fe.xtScheduler(target) != fe.Scheduler {
+					all = append(all, fmt.Sprintf("%s: with iptables Maglev has room for %d backends; these %d are chosen at random",
+						strings.TrimSpace(fe.label(v)+" "+fe.Name), maxTabled, len(target.Backends)))
+					break
+				}
 			}
-			const why = "iptables has no Maglev: backends are chosen at random"
-			all = append(all, strings.TrimSpace(fe.label(v)+" "+fe.Name)+": "+why)
 		}
 	}
 	return all

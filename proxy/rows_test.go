@@ -486,7 +486,7 @@ func TestTraceMidstream(t *testing.T) {
 			}
 			view := s.view()
 			for _, row := range s.rows {
-				if row.network != "tcp" || s.in(ModeIPTables, row).want[0] != row.want[0] || s.maglev(row) {
+				if row.network != "tcp" || s.in(ModeIPTables, row).want[0] != row.want[0] {
 					continue
 				}
 				p, err := labPacket(row.from, row.network, row.to, view)
@@ -500,12 +500,6 @@ func TestTraceMidstream(t *testing.T) {
 			}
 		})
 	}
-}
-
-// maglev says whether a row is about a frontend that iptables has no scheduler for.
-func (s *scene) maglev(row sceneRow) bool {
-	fe := s.state.frontend(row.to.Addr(), port{TCP, row.to.Port()})
-	return fe != nil && fe.Scheduler == Maglev
 }
 
 // in is a row where modes differ.

@@ -175,7 +175,7 @@ func TestSourceHashOfMany(t *testing.T) {
 // chooses the same; a backend that goes moves no flow of others but those whose
 // slots moved.
 func TestMaglevFlows(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		port := 20000
@@ -187,8 +187,7 @@ func TestMaglevFlows(t *testing.T) {
 				for network := range networks {
 					for range 6 {
 						port++ // never the same flow twice
-						source := encoding(nil).addr(at("client", family)).port(uint16(port))
-						want := pods[slots[kernelSlot(source, len(slots))]]
+						want := pods[slots[flowSlot(netip.AddrPortFrom(at("client", family), uint16(port)), len(slots))]]
 						if got := l.who(l.client, network, port, to); got != want {
 							t.Errorf("client's port %d to %s %s: %s; want %s", port, network, to, got, want)
 						}
@@ -197,6 +196,14 @@ func TestMaglevFlows(t *testing.T) {
 			}
 		}
 	})
+}
+
+// flowSlot is the slot of a flow.
+func flowSlot(client netip.AddrPort, slots int) int {
+	if testMode == ModeIPTables {
+		return programFlowSlot(client, slots)
+	}
+	return kernelSlot(encoding(nil).addr(client.Addr()).port(client.Port()), slots)
 }
 
 // Flows fall to backends by weight, at random: with three to one, 150 of 200, give

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -441,11 +442,12 @@ func filterProgram(text string) (is func(*packet) bool, err error) {
 		return nil, err
 	}
 	return func(p *packet) bool {
-		// The part of a header before its addresses is of no interest.
-		header := slices.Concat(make([]byte, 12), p.src.Addr().AsSlice(), p.dst.Addr().AsSlice())
+		// Of the part of a header before its addresses only the length is of interest.
+		header := slices.Concat([]byte{0x45}, make([]byte, 11), p.src.Addr().AsSlice(), p.dst.Addr().AsSlice())
 		if p.dst.Addr().Is6() {
 			header = header[4:]
 		}
+		header = binary.BigEndian.AppendUint16(header, p.src.Port())
 		n, err := vm.Run(header)
 		if err != nil {
 			panic(fmt.Sprintf("program %s: %v", text, err))

@@ -1,0 +1,126 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/bpf"
+)
+
+// programSlot is what clientProgram computes.
+func programSlot(client netip.Addr, slots int) int {
+	hash := uint32(hashSeed)
+	for b := client.AsSlice(); len(b) > 0; b = b[4:] {
+		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
+		hash ^= hash >> 13
+	}
+	hash *= 0xc2b2ae35
+	return int((hash ^ hash>>16) % uint32(slots))
+}
+
+// programFlowSlot is what slotsProgram computes.
+func programFlowSlot(client netip.AddrPort, slots int) int {
+	hash := (uint32(client.Port()) ^ hashSeed) * 0x85ebca6b
+	for b := client.Addr().AsSlice(); len(b) > 0; b = b[4:] {
+		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
+	}
+	hash = (hash ^ hash>>16) * 0x85ebca6b
+	hash = (hash ^ hash>>13) * 0xc2b2ae35
+	return int((hash ^ hash>>16) % uint32(slots))
+}
+
+// xtProgram is a program as a rule has it, on a packet from a client to a VIP.
+func xtProgram(t *testing.T, f setID, program []bpf.Instruction) func(client netip.AddrPort) bool {
+	t.Helper()
+	text := strings.Trim(strings.TrimPrefix(bytecode(program), "-m bpf --bytecode "), `" `)
+	if n, _ := strconv.Atoi(strings.Split(text, ",")[0]); n > 64 || n != strings.Count(text, ",") {
+		t.Fatalf("a program of %d instructions, %s", n, text)
+	}
+	run, err := filterProgram(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(client netip.AddrPort) bool {
+		return run(&packet{src: client, dst: netip.AddrPortFrom(at("vip", f), 80)})
+	}
+}
+
+// even fails unless each of the slots has so many, to some five standard deviations.
+func even(t *testing.T, counts []int, each int) {
+	t.Helper()
+	for slot, n := range counts {
+		if n < each-each/4 || n > each+each/4 {
+			t.Errorf("%d of slot %d of %d; want %d", n, slot, len(counts), each)
+		}
+	}
+}
+
+var firstClients = []netip.Addr{netip.MustParseAddr("10.0.0.0"), netip.MustParseAddr("2001:db8::")}
+
+// Every client is of one slot, and slots have equal shares of clients in a row.
+func TestClientProgram(t *testing.T) {
+	const each = 400
+	for f, client := range firstClients {
+		for _, slots := range []int{2, 3, 33, 100} {
+			runs := make([]func(netip.AddrPort) bool, slots)
+			for slot := range runs {
+				runs[slot] = xtProgram(t, setID(f), clientProgram(setID(f), slots, slot))
+			}
+			counts := make([]int, slots)
+			for range each * slots {
+				client = client.Next()
+				want := programSlot(client, slots)
+				counts[want]++
+				if from := netip.AddrPortFrom(client, 1); !runs[want](from) || runs[(want+1)%slots](from) {
+					t.Fatalf("%s is not of slot %d of %d alone", client, want, slots)
+				}
+			}
+			even(t, counts, each)
+		}
+	}
+}
+
+// Every flow is of the backend that has its slot in the table, and slots have equal shares:
+// of one client's ports, and of one port of clients in a row.
+func TestSlotsProgram(t *testing.T) {
+	const each = 400
+	for f, first := range firstClients {
+		for _, n := range []int{2, 7, maxTabled} {
+			names := crowd(0, at("pod1", setID(f)), n-1).Backends
+			slots := maglev(names)
+			if len(slots) != maxSlots {
+				t.Fatalf("%d slots for %d backends; want %d", len(slots), n, maxSlots)
+			}
+			runs := make([]func(netip.AddrPort) bool, n)
+			for owner := range runs {
+				runs[owner] = xtProgram(t, setID(f), slotsProgram(setID(f), slots, owner))
+			}
+			for _, next := range []func(i int, before netip.AddrPort) netip.AddrPort{
+				func(i int, before netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(first, uint16(i)) },
+				func(_ int, before netip.AddrPort) netip.AddrPort {
+					return netip.AddrPortFrom(before.Addr().Next(), 40000)
+				},
+			} {
+				counts := make([]int, maxSlots)
+				client := netip.AddrPortFrom(first, 0)
+				for i := range min(each*maxSlots, 1<<16) {
+					client = next(i, client)
+					slot := programFlowSlot(client, maxSlots)
+					counts[slot]++
+					if i%50 != 0 {
+						continue // each takes all programs
+					}
+					for owner, run := range runs {
+						if got, want := run(client), owner == slots[slot]; got != want {
+							t.Fatalf("%s has slot %d, which is of backend %d; that of %d says %v", client, slot, slots[slot], owner, got)
+						}
+					}
+				}
+				even(t, counts, min(each*maxSlots, 1<<16)/maxSlots)
+			}
+		}
+	}
+}
