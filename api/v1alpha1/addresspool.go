@@ -46,6 +46,48 @@ type AddressPoolSpec struct {
 	//
 	// +optional
 	AvoidBuggyIPs bool `json:"avoidBuggyIPs,omitempty"`
+
+	// Priority says which pool is tried first for a Service that names none: the
+	// one with the higher priority, and of equals the first by name. Any number,
+	// 0 when unset.
+	//
+	// +optional
+	Priority int32 `json:"priority,omitempty"`
+
+	// Namespaces are the only ones whose Services may get addresses of the pool;
+	// those of all when unset. With namespaceSelector and serviceSelector this is
+	// the pool's fence: who does not pass all three never gets an address of the
+	// pool, not even by naming it. What a Service has when the fence changes it
+	// keeps.
+	//
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	Namespaces []string `json:"namespaces,omitempty"`
+
+	// NamespaceSelector selects namespaces by their labels. Only their Services
+	// may get addresses of the pool. All namespaces when unset.
+	//
+	// +optional
+	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+
+	// ServiceSelector selects Services by their labels. Only those may get
+	// addresses of the pool. All Services when unset.
+	//
+	// +optional
+	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+
+	// NamespaceQuota is how many addresses of the pool, of each family, the
+	// Services of one namespace may have together; at least 1, any number when
+	// unset. A namespace that has more when this is lowered keeps them, and gets
+	// no others until it has fewer.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	NamespaceQuota int32 `json:"namespaceQuota,omitempty"`
 }
 
 // PoolAddresses counts the addresses of one family. A pool may have more than an
@@ -59,6 +101,20 @@ type PoolAddresses struct {
 	Available int64 `json:"available"`
 }
 
+// NamespaceAddresses counts the addresses that the Services of a namespace have.
+type NamespaceAddresses struct {
+	// Namespace is its name.
+	Namespace string `json:"namespace"`
+	// IPv4 is how many IPv4 addresses its Services have.
+	//
+	// +optional
+	IPv4 int64 `json:"ipv4,omitempty"`
+	// IPv6 is how many IPv6 addresses its Services have.
+	//
+	// +optional
+	IPv6 int64 `json:"ipv6,omitempty"`
+}
+
 // AddressPoolStatus is what has become of a pool.
 type AddressPoolStatus struct {
 	// IPv4 counts the IPv4 addresses. It is absent when the pool has none.
@@ -70,6 +126,21 @@ type AddressPoolStatus struct {
 	//
 	// +optional
 	IPv6 *PoolAddresses `json:"ipv6,omitempty"`
+
+	// Namespaces says whose the assigned addresses are: the namespaces that have
+	// most of them, at most 100, most first. An address that namespaces share
+	// counts for each.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=namespace
+	Namespaces []NamespaceAddresses `json:"namespaces,omitempty"`
+
+	// OtherNamespaces is how many namespaces have addresses of the pool and are
+	// not in the list.
+	//
+	// +optional
+	OtherNamespaces int64 `json:"otherNamespaces,omitempty"`
 
 	// Conditions: Ready is True when a Service may get an address of the pool,
 	// and else says why not.
@@ -86,12 +157,14 @@ type AddressPoolStatus struct {
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
 // +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Allocation",type=string,JSONPath=`.spec.allocation`
+// +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`
 // +kubebuilder:printcolumn:name="IPv4 Assigned",type=integer,JSONPath=`.status.ipv4.assigned`
 // +kubebuilder:printcolumn:name="IPv4 Available",type=integer,JSONPath=`.status.ipv4.available`
 // +kubebuilder:printcolumn:name="IPv6 Assigned",type=integer,JSONPath=`.status.ipv6.assigned`
 // +kubebuilder:printcolumn:name="IPv6 Available",type=integer,JSONPath=`.status.ipv6.available`,priority=1
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type AddressPool struct {
 	metav1.TypeMeta   `json:",inline"`

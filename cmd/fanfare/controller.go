@@ -79,10 +79,10 @@ wait.`,
 	return cmd
 }
 
-// openAPI watches what the controller reads: neither nodes nor endpoints, unless
-// addresses are to be spread over nodes.
+// openAPI watches what the controller reads: no endpoints, unless addresses are to
+// be spread over nodes.
 func openAPI(ctx context.Context, config *rest.Config, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
-	return cluster.OpenAPI(ctx, config, cluster.Options{SkipNodes: true, SkipEndpointSlices: true, SkipSecrets: true,
+	return cluster.OpenAPI(ctx, config, cluster.Options{SkipEndpointSlices: true, SkipSecrets: true,
 		L2: cluster.L2Speakers, Log: log, Registerer: r})
 }
 

@@ -124,7 +124,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	}
 	open := func(ctx context.Context) (cluster.Source, error) {
 		// Of the Nodes a speaker that only speaks BGP needs its own.
-		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, L2: cluster.L2Nodes, ReadOnly: true, Log: log, Registerer: r})
+		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log, Registerer: r})
 	}
 	standby, err := cluster.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
 	if err != nil {

@@ -27,6 +27,8 @@ type Options struct {
 	NodeName string
 	// What is not needed is not watched, and its part of snapshots stays empty.
 	SkipNodes, SkipEndpointSlices, SkipClaims, SkipAdvertisements bool
+	// SkipNamespaces and SkipServiceCIDRs are for who gives out no addresses.
+	SkipNamespaces, SkipServiceCIDRs bool
 	// L2 is what to watch besides as soon as addresses may go over L2.
 	L2 L2Needs
 	// ReadOnly is for who writes no claims: what only a write must name is not in them.
@@ -160,6 +162,12 @@ func (a *API) start(ctx context.Context, o Options) error {
 	if !o.SkipEndpointSlices {
 		errs = append(errs, start(ctx, a, endpointSlices, trimEndpointSlice))
 	}
+	if !o.SkipNamespaces {
+		errs = append(errs, start(ctx, a, namespaces, trimNamespace))
+	}
+	if !o.SkipServiceCIDRs {
+		errs = append(errs, start(ctx, a, serviceCIDRs, trimServiceCIDR))
+	}
 	if !o.SkipNodes {
 		r := nodes
 		r.one = o.NodeName
@@ -209,7 +217,10 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 }
 
 func (a *API) startL2(ctx context.Context, needs L2Needs) error {
-	err := start(ctx, a, nodes, trimNode)
+	var err error
+	if a.synced[nodes] == nil {
+		err = start(ctx, a, nodes, trimNode)
+	}
 	if needs == L2Speakers {
 		err = errors.Join(err, start(ctx, a, endpointSlices, trimEndpointSlice), start(ctx, a, speakers, trimSpeaker))
 	}

@@ -42,7 +42,7 @@ var opaque = []gocmp.Option{
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	gocmp.Comparer(func(a, b netipx.IPRange) bool { return a == b }),
-	gocmp.Comparer(func(a, b labels.Selector) bool { return a.String() == b.String() }),
+	gocmp.Comparer(func(a, b labels.Selector) bool { return fmt.Sprint(a) == fmt.Sprint(b) }),
 }
 
 // differs says in what the snapshot differs from that of objects.

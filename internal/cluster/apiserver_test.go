@@ -66,6 +66,8 @@ var served = map[string]schema.GroupVersionKind{
 	"secrets":           {Version: "v1", Kind: "Secret"},
 	"nodes":             {Version: "v1", Kind: "Node"},
 	"endpointslices":    {Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"},
+	"namespaces":        {Version: "v1", Kind: "Namespace"},
+	"servicecidrs":      {Group: "networking.k8s.io", Version: "v1", Kind: "ServiceCIDR"},
 	"addresspools":      v1alpha1.GroupVersion.WithKind("AddressPool"),
 	"bgppeers":          v1alpha1.GroupVersion.WithKind("BGPPeer"),
 	"addressclaims":     v1alpha1.GroupVersion.WithKind("AddressClaim"),

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -36,8 +37,12 @@ func KeyOf(obj runtime.Object) (k Key, ok bool) {
 		return Key{"EndpointSlice", Name{shared(o.Namespace), o.Name}}, true
 	case *corev1.Node:
 		return Key{"Node", Name{Name: o.Name}}, true
+	case *corev1.Namespace:
+		return Key{"Namespace", Name{Name: o.Name}}, true
 	case *corev1.Secret:
 		return Key{"Secret", Name{o.Namespace, o.Name}}, true
+	case *networkingv1.ServiceCIDR:
+		return Key{"ServiceCIDR", Name{Name: o.Name}}, true
 	case *v1alpha1.AddressPool:
 		return Key{"AddressPool", Name{Name: o.Name}}, true
 	case *v1alpha1.BGPPeer:
@@ -81,6 +86,9 @@ type Builder struct {
 	secrets   map[string]Password // by name; those that are gone stay while a peer needs them
 	// secretsGone are those whose Secret is not there, or has none.
 	secretsGone map[string]bool
+	// namespaces are those whose labels are known.
+	namespaces   map[string]*Namespace
+	serviceCIDRs map[string]*ServiceCIDR
 	// blind: Secrets are not read, and peers are as if they had no password.
 	blind bool
 	// readOnly: claims have nothing of what only a write must name.
@@ -103,6 +111,9 @@ type Builder struct {
 	readied       bool // l2Ready became true
 	problemsMoved bool
 	last          *Snapshot
+	// namespacesChanged is about labels, networksChanged about the addresses of
+	// nodes, pods, routers and the Services' own.
+	namespacesChanged, networksChanged bool
 }
 
 // NewBuilder returns a Builder that knows no object.
@@ -122,6 +133,9 @@ func NewBuilder() *Builder {
 		claims:    map[string]*Claim{},
 		secrets:   map[string]Password{},
 
+		namespaces:   map[string]*Namespace{},
+		serviceCIDRs: map[string]*ServiceCIDR{},
+
 		secretsGone: map[string]bool{},
 		poolFiles:   map[string]string{},
 		problems:    map[string][]Problem{},
@@ -135,7 +149,7 @@ func NewBuilder() *Builder {
 // kept is said of an object that cannot be used while an older version can.
 const kept = "; the version before stays in use"
 
-// Set adds or replaces an object: a Service, EndpointSlice, Node, Secret, AddressPool,
+// Set adds or replaces an object: a Service, EndpointSlice, Node, Namespace, Secret, ServiceCIDR, AddressPool,
 // BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
 // written any more. File is where it came from, for Problems.
 //
@@ -160,7 +174,13 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	case *corev1.Node:
 		var n *Node
 		n, p = parseNode(o)
-		b.nodesChanged = replace(b.nodes, o.Name, n) || b.nodesChanged
+		b.setNode(o.Name, n)
+	case *corev1.Namespace:
+		b.namespacesChanged = replace(b.namespaces, o.Name, parseNamespace(o)) || b.namespacesChanged
+	case *networkingv1.ServiceCIDR:
+		var c *ServiceCIDR
+		c, p = parseServiceCIDR(o)
+		b.networksChanged = replace(b.serviceCIDRs, o.Name, c) || b.networksChanged
 	case *corev1.Secret:
 		var password Password
 		password, p = parseSecret(o)
@@ -221,7 +241,11 @@ func (b *Builder) Delete(key Key) {
 	case "EndpointSlice":
 		b.setSlice(key.Name, nil)
 	case "Node":
-		b.nodesChanged = replace(b.nodes, name, nil) || b.nodesChanged
+		b.setNode(name, nil)
+	case "Namespace":
+		b.namespacesChanged = replace(b.namespaces, name, nil) || b.namespacesChanged
+	case "ServiceCIDR":
+		b.networksChanged = replace(b.serviceCIDRs, name, nil) || b.networksChanged
 	case "Secret":
 		b.setSecret(key.Name, "")
 	case "AddressPool":
@@ -286,6 +310,18 @@ func (b *Builder) setService(name Name, s *Spec) {
 	}
 }
 
+// setNode tells a Node's addresses from the rest of it, which changes more often.
+func (b *Builder) setNode(name string, n *Node) {
+	old := b.nodes[name]
+	if !replace(b.nodes, name, n) {
+		return
+	}
+	b.nodesChanged = true
+	if old == nil || n == nil || !slices.Equal(old.InternalIPs, n.InternalIPs) || !slices.Equal(old.PodCIDRs, n.PodCIDRs) {
+		b.networksChanged = true
+	}
+}
+
 // setClaim relies on that an address has one name, so that c is not another
 // address's than the claim before.
 func (b *Builder) setClaim(name string, c *Claim) {
@@ -328,7 +364,8 @@ func (b *Builder) rejoin(service Name) {
 // dirty says whether anything may differ from the snapshot that was built last.
 func (b *Builder) dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
-		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved
+		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved ||
+		b.namespacesChanged || b.networksChanged
 }
 
 // mayUseL2 says whether addresses may go over L2: because somebody says so, or because
@@ -351,10 +388,14 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.nodesChanged {
 		s.Nodes = sortedValues(b.nodes)
 	}
-	if b.poolsChanged {
-		var p []Problem
-		s.Pools, p = admit(b.pools, b.poolFiles)
-		b.Report("overlapping pools", p)
+	if b.namespacesChanged {
+		s.Namespaces = sortedValues(b.namespaces)
+	}
+	if b.networksChanged {
+		s.ServiceCIDRs = sortedValues(b.serviceCIDRs)
+	}
+	if b.poolsChanged || b.networksChanged || b.peersChanged {
+		s.Pools = b.admitted()
 	}
 	if b.peersChanged {
 		s.Peers = b.signedPeers()
@@ -385,6 +426,25 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	b.settle(&s)
 	return &s
+}
+
+// admitted are the pools, without what they may not give out. A pool of which
+// nothing has changed is the one before.
+func (b *Builder) admitted() []*Pool {
+	pools, overlaps := admit(b.pools, b.poolFiles)
+	b.Report("overlapping pools", overlaps)
+	pools, conflicts := occupy(pools, b.poolFiles, b.occupied())
+	b.Report("pools with the cluster's own addresses", conflicts)
+	for i, p := range pools {
+		if j := slices.IndexFunc(b.last.Pools, func(q *Pool) bool { return q.Name == p.Name }); j >= 0 && reflect.DeepEqual(p, b.last.Pools[j]) {
+			pools[i] = b.last.Pools[j]
+		}
+	}
+	if slices.Equal(pools, b.last.Pools) {
+		return b.last.Pools
+	}
+	b.poolsChanged = true // also if it is what others have that has changed
+	return pools
 }
 
 // joinEndpoints joins the slices of the Services whose slices changed. It
@@ -490,6 +550,7 @@ func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
 func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
+	b.namespacesChanged, b.networksChanged = false, false
 	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
 	b.l2advertised, b.speakersMoved, b.readied = false, false, false
 }

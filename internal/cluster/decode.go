@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,9 +36,12 @@ var kinds = map[schema.GroupKind]struct {
 	version string
 	kind
 }{
-	{Kind: "Service"}: {"v1", kind{func() runtime.Object { return new(corev1.Service) }, true}},
-	{Kind: "Node"}:    {"v1", kind{func() runtime.Object { return new(corev1.Node) }, false}},
-	{Kind: "Secret"}:  {"v1", kind{func() runtime.Object { return new(corev1.Secret) }, true}},
+	{Kind: "Service"}:   {"v1", kind{func() runtime.Object { return new(corev1.Service) }, true}},
+	{Kind: "Node"}:      {"v1", kind{func() runtime.Object { return new(corev1.Node) }, false}},
+	{Kind: "Namespace"}: {"v1", kind{func() runtime.Object { return new(corev1.Namespace) }, false}},
+	{Group: networkingv1.GroupName, Kind: "ServiceCIDR"}: {
+		"v1", kind{func() runtime.Object { return new(networkingv1.ServiceCIDR) }, false}},
+	{Kind: "Secret"}: {"v1", kind{func() runtime.Object { return new(corev1.Secret) }, true}},
 	{Group: discoveryv1.GroupName, Kind: "EndpointSlice"}: {
 		"v1", kind{func() runtime.Object { return new(discoveryv1.EndpointSlice) }, true}},
 	{Group: v1alpha1.GroupVersion.Group, Kind: "AddressPool"}: {
@@ -62,6 +66,8 @@ var scheme = func() *runtime.Scheme {
 			panic("BUG: " + err.Error())
 		}
 	}
+	s.AddKnownTypes(networkingv1.SchemeGroupVersion, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
+	metav1.AddToGroupVersion(s, networkingv1.SchemeGroupVersion)
 	return s
 }()
 

@@ -91,8 +91,14 @@ func render(s *Snapshot) string {
 		fmt.Fprintf(&b, "node %s%s%s%s%s\n", n.Name, list(" ip ", n.InternalIPs), list(" pods ", n.PodCIDRs),
 			when(n.Excluded, " excluded"), when(n.Leaving != "", " leaving: "+n.Leaving)+when(n.NetworkUnavailable, " network unavailable")+when(n.NotReady, " not ready")+when(n.Silent, " silent"))
 	}
+	for _, n := range s.Namespaces {
+		fmt.Fprintf(&b, "namespace %s %s\n", n.Name, n.Labels)
+	}
+	for _, c := range s.ServiceCIDRs {
+		fmt.Fprintf(&b, "serviceCIDR %s%s\n", c.Name, list(" ", c.CIDRs))
+	}
 	for _, p := range s.Pools {
-		fmt.Fprintf(&b, "pool %s %s%s%s\n", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
+		renderPool(&b, p)
 	}
 	for _, p := range s.Peers {
 		renderPeer(&b, p)
@@ -116,6 +122,18 @@ func render(s *Snapshot) string {
 		fmt.Fprintf(&b, "problem %s\n", p)
 	}
 	return b.String()
+}
+
+func renderPool(b *strings.Builder, p *Pool) {
+	fmt.Fprintf(b, "pool %s %s%s%s", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
+	b.WriteString(when(p.Priority != 0, fmt.Sprint(" priority ", p.Priority)) + when(p.Quota != 0, fmt.Sprint(" quota ", p.Quota)) +
+		when(p.Namespaces != nil, " for "+namespacesText(p.Namespaces)))
+	b.WriteString(when(p.NamespaceSelector != nil, fmt.Sprintf(" for namespaces %q", p.NamespaceSelector)))
+	b.WriteString(when(p.ServiceSelector != nil, fmt.Sprintf(" for services %q", p.ServiceSelector)))
+	for _, o := range p.Occupied {
+		fmt.Fprintf(b, " but %s of %s", rangeText(o.Range), o.By)
+	}
+	b.WriteString("\n")
 }
 
 func sharingText(s *Sharing) string {

@@ -67,6 +67,11 @@ func parsePodCIDRs(o *corev1.Node, p *problems) []netip.Prefix {
 	if len(in) == 0 && o.Spec.PodCIDR != "" {
 		field, in = "spec.podCIDR", []string{o.Spec.PodCIDR}
 	}
+	return parseCIDRs(field, in, p)
+}
+
+// parseCIDRs returns them sorted, without duplicates.
+func parseCIDRs(field string, in []string, p *problems) []netip.Prefix {
 	var out []netip.Prefix
 	for i, s := range in {
 		c, err := netip.ParsePrefix(s)

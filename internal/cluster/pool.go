@@ -19,7 +19,9 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 		Created:       o.CreationTimestamp.UTC(),
 		Allocation:    Automatic,
 		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
+		Priority:      o.Spec.Priority,
 	}
+	parseFence(&o.Spec, pool, &p)
 	switch a := o.Spec.Allocation; a {
 	case "":
 	case v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained:

@@ -89,10 +89,12 @@ const (
 	NoPool           Code = "NoPool"           // no pool to take an address from
 	PoolExhausted    Code = "PoolExhausted"    // every address of the pools is taken
 	RequestRefused   Code = "RequestRefused"   // the requested address or pool cannot be had
-	AddressConflict  Code = "AddressConflict"  // another Service holds the address
+	AddressConflict  Code = "AddressConflict"  // another Service holds the address, or a node or a router has it
+	QuotaExceeded    Code = "QuotaExceeded"    // its namespace may have no more addresses of the pool
 	SharingKept      Code = "SharingKept"      // two share an address that would not be let to now
 	Contradiction    Code = "Contradiction"    // the Service asks for two things at once; one counts
 	PoolGone         Code = "PoolGone"         // the address is kept although its pool no longer has it
+	PoolFenced       Code = "PoolFenced"       // the address is kept although the pool is for others
 	NotOurs          Code = "NotOurs"          // the status names an address of no pool: somebody else's
 	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service
 )

@@ -35,6 +35,11 @@ type Snapshot struct {
 	L2Ready bool
 	// Speakers say what interfaces nodes have. Only controllers read them.
 	Speakers []*Speaker
+	// Namespaces are those whose labels are known. Only who gives out addresses reads
+	// them, and ServiceCIDRs.
+	Namespaces []*Namespace
+	// ServiceCIDRs are what the cluster's own addresses of Services come from.
+	ServiceCIDRs []*ServiceCIDR
 	// Claims are sorted by address. There are none without an API server.
 	Claims []*Claim
 
@@ -241,7 +246,26 @@ type Pool struct {
 	Created       time.Time        // zero when the object carries no creationTimestamp
 	Ranges        []netipx.IPRange // in the object's order; none overlaps another, of this pool or of any
 	Allocation    Allocation
-	AvoidBuggyIPs bool // do not give out .0 and .255 of IPv4
+	AvoidBuggyIPs bool  // do not give out .0 and .255 of IPv4
+	Priority      int32 // higher ones are tried first
+
+	// The fence: who does not pass all three gets no address of the pool. Namespaces
+	// are sorted. Nil lets everybody pass; of Namespaces, empty lets nobody.
+	Namespaces                         []string
+	NamespaceSelector, ServiceSelector labels.Selector
+	// Quota is how many addresses of each family one namespace may have, 0 for any
+	// number.
+	Quota int
+
+	// Occupied are the addresses in Ranges that the cluster itself has, sorted;
+	// none overlaps another. They keep their place in the pool and are not given out.
+	Occupied []Occupied
+}
+
+// Occupied are addresses that are no Service's to have.
+type Occupied struct {
+	Range netipx.IPRange
+	By    string // whose they are, such as "Node node1" or "the pods of Node node1"
 }
 
 // Allocation says when addresses of a pool are given out.

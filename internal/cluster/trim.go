@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -58,6 +59,15 @@ func trimNode(o *corev1.Node) {
 			return c.Type != corev1.NodeNetworkUnavailable && c.Type != corev1.NodeReady
 		}),
 	}
+}
+
+// trimNamespace leaves the labels.
+func trimNamespace(o *corev1.Namespace) {
+	o.Annotations, o.Spec, o.Status = nil, corev1.NamespaceSpec{}, corev1.NamespaceStatus{}
+}
+
+func trimServiceCIDR(o *networkingv1.ServiceCIDR) {
+	o.Annotations, o.Labels, o.Status = nil, nil, networkingv1.ServiceCIDRStatus{}
 }
 
 // trimSecret also drops the annotation in which kubectl apply leaves a copy of all

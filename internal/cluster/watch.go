@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -44,6 +45,9 @@ type resource struct {
 	// optional: without it everything is as before there was any. A speaker of
 	// today starts where the CRD or the role is yesterday's.
 	optional bool
+	// recent: an API server that does not know the resource is only older, and
+	// nobody needs to be told.
+	recent bool
 }
 
 var (
@@ -59,7 +63,14 @@ var (
 		namespace:            SecretNamespace,
 		typ:                  corev1.SecretTypeBasicAuth,
 	}
-	nodes          = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
+	nodes      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
+	namespaces = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("namespaces"), optional: true}
+	// Kubernetes has them as of 1.33.
+	serviceCIDRs = resource{
+		GroupVersionResource: networkingv1.SchemeGroupVersion.WithResource("servicecidrs"),
+		optional:             true,
+		recent:               true,
+	}
 	pools          = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("addresspools")}
 	peers          = resource{GroupVersionResource: v1alpha1.GroupVersion.WithResource("bgppeers")}
 	advertisements = resource{
@@ -246,10 +257,13 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	if err == nil {
 		l.asOf = losses
 	}
-	l.api.heard(ctx, l.resource, err)
 	if f := faultOf(err); f == missing || f == forbidden {
 		l.absent()
+		if f == missing && l.resource.recent {
+			return list, err
+		}
 	}
+	l.api.heard(ctx, l.resource, err)
 	return list, err
 }
 

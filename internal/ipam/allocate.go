@@ -14,7 +14,7 @@ import (
 
 // Allocate says which Service holds which address, sorted by address, and why
 // one holds none, or fewer than it asked for, or a doubtful one, sorted by
-// Service. It reads the Services, Pools, Claims and Assignments of snap:
+// Service. It reads the Services, Namespaces, Pools, Claims and Assignments of snap:
 //
 //  1. What snap.Claims and snap.Assignments say is kept, as long as the Service
 //     exists and wants an address of that family. Where two claim one address, a
@@ -25,8 +25,10 @@ import (
 //     and nobody holds them, or shares them. If not, they get none by chance, and
 //     keep what they held.
 //  3. The others get an address of each family that they have none of, the oldest
-//     first: from a pool that they name, or from the oldest Automatic pool that
-//     has one left. Those that share get one that others have of whom that can be
+//     first: from a pool that they name, or from the Automatic pool of the
+//     highest priority that has one left. They get none of a pool whose fence they
+//     do not pass, of which their namespace has its quota, or that the cluster
+//     itself has. Those that share get one that others have of whom that can be
 //     said, if there is any.
 //
 // An address whose Claim another Service holds is given to nobody, even if that
@@ -48,7 +50,8 @@ func (s *Survey) Allocate() ([]cluster.Assignment, []cluster.Reason) {
 }
 
 // Settled says whether a Service of snap has one address of each of its families,
-// each out of a pool and by a Claim of its own, and does not ask for others.
+// each out of a pool that would give it to it and by a Claim of its own, and does
+// not ask for others.
 // Whatever else is in snap, Allocate leaves it these and gives no reason.
 func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.Contradiction != "" || s.StatusHost != "" {
@@ -58,9 +61,7 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 		if !slices.Contains(s.IPFamilies, cluster.FamilyOf(a)) || i > 0 && s.Status[i-1].Is4() == a.Is4() {
 			return false
 		}
-		c, pool := snap.Claim(a), cluster.PoolOf(snap.Pools, a)
-		if c == nil || len(c.Holders) != 1 || c.Holders[0].Name != s.Name ||
-			pool == "" || len(s.RequestedPools) != 0 && !slices.Contains(s.RequestedPools, pool) {
+		if c := snap.Claim(a); c == nil || len(c.Holders) != 1 || c.Holders[0].Name != s.Name || !due(snap, s, a) {
 			return false
 		}
 	}
@@ -76,6 +77,8 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 type claim struct {
 	addr netip.Addr
 	pool *pool // nil when none has it
+	// origin is the pool that it was of before, empty when nobody knows.
+	origin string
 	// written: the Service's status says so.
 	written bool
 	// ours: a pool has it, or had it when it was given out. If not, another
@@ -91,9 +94,10 @@ type plan struct {
 	*Survey
 	holders []*holder // that are not settled, oldest first
 	byName  map[cluster.Name]*holder
-	pools   []*pool                  // oldest first
+	pools   []*pool                  // by priority
 	taken   map[netip.Addr][]*holder // more than one where they share
 	byKey   map[string][]*cluster.Spec
+	usage   usage
 	reasons []cluster.Reason
 }
 
@@ -136,7 +140,8 @@ func newPlan(s *Survey) *plan {
 	for _, c := range s.Snap.Pools {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
-	slices.SortStableFunc(p.pools, func(a, b *pool) int { return cluster.CompareAge(a.Created, b.Created) })
+	slices.SortFunc(p.pools, byPriority)
+	p.usage = newUsage(s.Snap, s.Held)
 	p.readClaims()
 	return p
 }
@@ -205,7 +210,7 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	}
 	pool := p.poolOf(a.Addr)
 	fits := p.suits(h, pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
-	h.claims = append(h.claims, claim{a.Addr, pool, written, ours, fits})
+	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, written, ours, fits})
 }
 
 func (p *plan) run() {
@@ -227,6 +232,7 @@ func (p *plan) run() {
 		p.place(h)
 	}
 	p.warnShared()
+	p.sayKept()
 }
 
 // moves says whether h holds an address and asks for one of another pool.
@@ -290,9 +296,6 @@ func (p *plan) keepOne(h *holder, c claim) {
 		// Its status says otherwise, or another one's does.
 	default:
 		p.take(h, c.addr)
-		if c.pool == nil {
-			p.say(h, c.addr, cluster.PoolGone, "%s is kept, although no pool has it any more; %s", c.addr, p.describePools())
-		}
 	}
 }
 
@@ -302,6 +305,8 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	switch other := p.owner(a, h); {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
 		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
+	case pool != nil && p.bars(h, pool) != "":
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.bars(h, pool))
 	case other != nil:
 		return cluster.AddressConflict, "which " + other.String()
 	case p.fence(a).gone != nil:
@@ -314,6 +319,11 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and gives out no more", pool.Name)
 	case pool.AvoidBuggyIPs && a.Is4() && buggy(a):
 		return cluster.RequestRefused, fmt.Sprintf("which pool %s does not give out, because of avoidBuggyIPs", pool.Name)
+	case pool.OccupiedBy(a) != "":
+		return cluster.AddressConflict, fmt.Sprintf("which belongs to %s", pool.OccupiedBy(a))
+	}
+	if limit := p.exceeds(h, pool, a); limit != "" {
+		return cluster.QuotaExceeded, fmt.Sprintf("which is in pool %s, %s", pool.Name, limit)
 	}
 	return "", ""
 }
@@ -348,7 +358,7 @@ func (p *plan) place(h *holder) {
 // family is of.
 func (p *plan) elsewhere(h *holder, family corev1.IPFamily) bool {
 	return len(h.RequestedPools) != 0 && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
-		return cluster.FamilyOf(a) == family && p.suits(h, p.poolOf(a))
+		return cluster.FamilyOf(a) == family && p.cameFrom(h, a)
 	})
 }
 
@@ -358,29 +368,22 @@ func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code clust
 	if why != "" {
 		return netip.Addr{}, cluster.RequestRefused, why
 	}
-	if a := p.joined(h, family, pools); a.IsValid() {
-		return a, "", ""
-	}
-	for _, pool := range pools {
-		if pool.full[family] {
-			continue
-		}
-		for a := range pool.space(family).positions(h.seat()) {
-			if p.free(a, h) {
-				return a, "", ""
-			}
-		}
-		pool.full[family] = true
-	}
 	if len(pools) == 0 {
 		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool has %s addresses; %s", family, p.describePools())
 	}
-	return netip.Addr{}, cluster.PoolExhausted, fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(pools))
+	open, barred := p.admit(h, pools)
+	if len(open) == 0 {
+		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool with %s addresses is for this Service: %s", family, barred)
+	}
+	if a := p.joined(h, family, open); a.IsValid() && p.exceeds(h, p.poolOf(a), a) == "" {
+		return a, "", ""
+	}
+	return p.findIn(open, h, family)
 }
 
-// candidates are the pools of which h may get an address without naming it, in
-// the order in which they are tried. If h names only pools that it cannot have,
-// why says so.
+// candidates are the pools of which h could get an address, in the order in which
+// they are tried; of fences only those of pools that h names are asked. If these are
+// only pools that it cannot have, why says so.
 func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why string) {
 	if len(h.RequestedPools) == 0 {
 		for _, pool := range p.pools {
@@ -400,6 +403,8 @@ func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why
 			unknown = "; " + p.describePools()
 		case p.pools[i].Allocation == cluster.Drained:
 			whys = append(whys, fmt.Sprintf("pool %s, which is Drained and gives out no more", name))
+		case p.bars(h, p.pools[i]) != "":
+			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.bars(h, p.pools[i])))
 		case len(p.pools[i].space(family).ranges) == 0:
 			whys = append(whys, fmt.Sprintf("pool %s, which has no %s addresses", name, family))
 		default:
@@ -424,12 +429,14 @@ func (p *plan) poolOf(a netip.Addr) *pool {
 func (p *plan) take(h *holder, a netip.Addr) {
 	p.taken[a] = append(p.taken[a], h)
 	h.addrs = append(h.addrs, a)
+	p.count(h, a, 1)
 }
 
 func (p *plan) release(h *holder, a netip.Addr) {
 	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *holder) bool { return o == h }); len(p.taken[a]) == 0 {
 		delete(p.taken, a)
 	}
+	p.count(h, a, -1)
 	h.addrs = slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b })
 	for _, pool := range p.pools {
 		clear(pool.full)

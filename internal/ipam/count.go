@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -13,23 +14,35 @@ import (
 // math.MaxInt64.
 func Count(p *cluster.Pool, f corev1.IPFamily) int64 {
 	s := newSpace(p, f == corev1.IPv4Protocol)
-	if s.size.hi != 0 || s.size.lo > math.MaxInt64 {
+	n := s.size
+	for _, o := range p.Occupied {
+		if cluster.FamilyOf(o.Range.From()) == f {
+			n = n.sub(length(o.Range)).add(uint128{lo: s.countBuggy(o.Range)}) // those are taken off once
+		}
+	}
+	for _, r := range s.ranges {
+		n = n.sub(uint128{lo: s.countBuggy(r)})
+	}
+	if n.hi != 0 || n.lo > math.MaxInt64 {
 		return math.MaxInt64
 	}
-	n := int64(s.size.lo)
-	if s.avoidBuggy {
-		for _, r := range s.ranges {
-			n -= countBuggy(r.To()) - countBuggy(r.From())
-			if buggy(r.From()) {
-				n--
-			}
-		}
+	return int64(n.lo)
+}
+
+// countBuggy is how many addresses of r are not given out because they are buggy.
+func (s space) countBuggy(r netipx.IPRange) uint64 {
+	if !s.avoidBuggy {
+		return 0
+	}
+	n := countBuggy(r.To()) - countBuggy(r.From())
+	if buggy(r.From()) {
+		n++
 	}
 	return n
 }
 
 // countBuggy is how many IPv4 addresses up to a are buggy: two in each 256.
-func countBuggy(a netip.Addr) int64 {
-	v := int64(toUint128(a).lo)
+func countBuggy(a netip.Addr) uint64 {
+	v := toUint128(a).lo
 	return v/256 + 1 + (v+1)/256
 }

@@ -20,10 +20,11 @@ type space struct {
 	ranges     []netipx.IPRange
 	size       uint128
 	avoidBuggy bool
+	pool       *cluster.Pool
 }
 
 func newSpace(p *cluster.Pool, ipv4 bool) space {
-	s := space{avoidBuggy: p.AvoidBuggyIPs && ipv4}
+	s := space{avoidBuggy: p.AvoidBuggyIPs && ipv4, pool: p}
 	for _, r := range p.Ranges {
 		if r.From().Is4() == ipv4 {
 			s.ranges = append(s.ranges, r)
@@ -80,6 +81,13 @@ func (s space) at(offset uint128) (int, netip.Addr) {
 
 func (s space) walk(from, to netip.Addr, yield func(netip.Addr) bool) bool {
 	for a := from; ; a = a.Next() {
+		if o := s.pool.OccupiedAt(a); o.By != "" {
+			a = o.Range.To() // It may be half of the Internet.
+			if a.Compare(to) >= 0 {
+				return true
+			}
+			continue
+		}
 		if !(s.avoidBuggy && buggy(a)) && !yield(a) {
 			return false
 		}

@@ -61,7 +61,7 @@ func (s *source) Snapshot() *cluster.Snapshot {
 
 // sameInput says whether Allocate would find nothing new in b.
 func sameInput(a, b *cluster.Snapshot) bool {
-	return slices.Equal(a.Pools, b.Pools) &&
+	return slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Namespaces, b.Namespaces) &&
 		slices.EqualFunc(a.Services, b.Services, func(x, y cluster.Service) bool { return x.Spec == y.Spec })
 }
 
@@ -104,6 +104,7 @@ func (p *plan) doubt(h *holder) {
 // get none.
 func (p *plan) home(h *holder, family corev1.IPFamily) netip.Addr {
 	pools, _ := p.candidates(h, family)
+	pools, _ = p.admit(h, pools)
 	if len(pools) == 0 || slices.Contains(h.settled, family) {
 		return netip.Addr{}
 	}

@@ -25,7 +25,7 @@ type Survey struct {
 }
 
 // A Rule says that a Service is settled. It goes by nothing of the snapshot but
-// its Pools and the Claims of the Service's addresses, and implies [Settled].
+// its Pools, its Namespaces and the Claims of the Service's addresses, and implies [Settled].
 type Rule func(*cluster.Snapshot, *cluster.Spec) bool
 
 // NewSurvey looks at everything.
@@ -46,7 +46,7 @@ func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
 	names := s.touched(snap, claims)
-	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
+	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) || !slices.Equal(s.Snap.Namespaces, snap.Namespaces) {
 		return NewSurvey(snap, s.rule)
 	}
 	n := &Survey{Snap: snap, Held: slices.Clone(s.Held), rule: s.rule, settled: s.carry(snap)}

@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// parseFence reads who may have addresses of a pool. What it cannot read lets
+// nobody pass: an address that was given to the wrong tenant cannot be taken back.
+func parseFence(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
+	pool.Namespaces = parseNames("spec.namespaces", "Namespace", s.Namespaces, p)
+	for i, name := range s.Namespaces {
+		if why := validation.IsDNS1123Label(name); name != "" && len(why) != 0 {
+			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "cannot be the name of a Namespace: "+strings.Join(why, "; "))
+		}
+	}
+	pool.NamespaceSelector = parseGate("spec.namespaceSelector", s.NamespaceSelector, p)
+	pool.ServiceSelector = parseGate("spec.serviceSelector", s.ServiceSelector, p)
+	if pool.Quota = int(s.NamespaceQuota); pool.Quota < 0 {
+		pool.Quota = 1
+		p.add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
+	}
+}
+
+// parseGate is parseSelector, and nil for one that is not there.
+func parseGate(field string, s *metav1.LabelSelector, p *problems) labels.Selector {
+	if s == nil {
+		return nil
+	}
+	return parseSelector(field, s, p)
+}
+
+// Bars says why a Service gets no address of the pool, as the end of a sentence
+// about the pool; empty when it may. Of a namespace that is not in namespaces, which
+// are sorted, nothing is known: no selector of namespaces lets it pass.
+func (p *Pool) Bars(s *Spec, namespaces []*Namespace) string {
+	ns := s.Name.Namespace
+	if p.Namespaces != nil && !has(p.Namespaces, ns) {
+		return fmt.Sprintf("is for %s, not for %s", namespacesText(p.Namespaces), ns)
+	}
+	if sel := p.NamespaceSelector; sel != nil && !sel.Empty() {
+		n := findNamespace(namespaces, ns)
+		if n == nil {
+			return fmt.Sprintf("is for namespaces that match %s, and the labels of %s are not known", selectorText(sel), ns)
+		}
+		if !sel.Matches(n.Labels) {
+			return fmt.Sprintf("is for namespaces that match %s, and %s does not", selectorText(sel), ns)
+		}
+	}
+	if sel := p.ServiceSelector; sel != nil && !sel.Matches(s.Labels) {
+		return fmt.Sprintf("is for Services that match %s, and this one does not", selectorText(sel))
+	}
+	return ""
+}
+
+func namespacesText(names []string) string {
+	const most = 5
+	switch {
+	case len(names) == 0:
+		return "no namespace"
+	case len(names) == 1:
+		return "namespace " + names[0]
+	case len(names) > most:
+		return fmt.Sprintf("namespaces %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return "namespaces " + strings.Join(names, ", ")
+}
+
+// selectorText is a selector in the words of kubectl's --selector.
+func selectorText(s labels.Selector) string {
+	if text := s.String(); text != "" {
+		return text
+	}
+	return "a selector with a mistake in it"
+}

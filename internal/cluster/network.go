@@ -1,0 +1,135 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+	networkingv1 "k8s.io/api/networking/v1"
+)
+
+// A ServiceCIDR is where the API server takes the cluster's own addresses of
+// Services from.
+type ServiceCIDR struct {
+	Name  string
+	CIDRs []netip.Prefix
+}
+
+func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, []Problem) {
+	var p problems
+	return &ServiceCIDR{o.Name, parseCIDRs("spec.cidrs", o.Spec.CIDRs, &p)}, p
+}
+
+// occupied are the addresses that the cluster itself has: nodes, pods, routers and
+// the Services' own. They are sorted, and none overlaps another.
+func (b *Builder) occupied() []Occupied {
+	var all []Occupied
+	addr := func(a netip.Addr, by string) {
+		if a.IsValid() && a.Zone() == "" {
+			all = append(all, Occupied{netipx.IPRangeFrom(a, a), by})
+		}
+	}
+	cidrs := func(list []netip.Prefix, by string) {
+		for _, c := range list {
+			all = append(all, Occupied{netipx.RangeOfPrefix(c), by})
+		}
+	}
+	for _, n := range b.nodes {
+		for _, a := range n.InternalIPs {
+			addr(a, "Node "+n.Name)
+		}
+		cidrs(n.PodCIDRs, "the pods of Node "+n.Name)
+	}
+	for _, c := range b.serviceCIDRs {
+		cidrs(c.CIDRs, "ServiceCIDR "+c.Name)
+	}
+	for _, p := range b.peers {
+		addr(p.Address, "BGPPeer "+p.Name)
+	}
+	slices.SortFunc(all, func(x, y Occupied) int {
+		return cmp.Or(x.Range.From().Compare(y.Range.From()), y.Range.To().Compare(x.Range.To()), cmp.Compare(x.By, y.By))
+	})
+	return disjoint(all)
+}
+
+// disjoint cuts off what an earlier one of a list, which is sorted, has already.
+func disjoint(sorted []Occupied) []Occupied {
+	out := sorted[:0]
+	var end netip.Addr // the last address so far
+	for _, o := range sorted {
+		from := o.Range.From()
+		if end.IsValid() && from.Compare(end) <= 0 {
+			if o.Range.To().Compare(end) <= 0 {
+				continue
+			}
+			from = end.Next()
+		}
+		end = o.Range.To()
+		out = append(out, Occupied{netipx.IPRangeFrom(from, end), o.By})
+	}
+	return out
+}
+
+// occupy returns the pools with what of their addresses is in all.
+func occupy(pools []*Pool, files map[string]string, all []Occupied) ([]*Pool, []Problem) {
+	out := make([]*Pool, 0, len(pools))
+	var p []Problem
+	for _, pool := range pools {
+		if mine := occupiedIn(pool, all); len(mine) != 0 {
+			pool = new(*pool)
+			pool.Occupied = mine
+			p = append(p, occupiedProblems(pool, files[pool.Name])...)
+		}
+		out = append(out, pool)
+	}
+	return out, p
+}
+
+// occupiedIn is what of all is in the pool, sorted.
+func occupiedIn(pool *Pool, all []Occupied) (mine []Occupied) {
+	for _, r := range pool.Ranges {
+		i, _ := slices.BinarySearchFunc(all, r.From(), func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
+		for ; i < len(all) && all[i].Range.From().Compare(r.To()) <= 0; i++ {
+			mine = append(mine, Occupied{intersection(all[i].Range, r), all[i].By})
+		}
+	}
+	slices.SortFunc(mine, func(a, b Occupied) int { return a.Range.From().Compare(b.Range.From()) })
+	return mine
+}
+
+// occupiedProblems names the first few: the pool of a whole link has all nodes in it.
+func occupiedProblems(pool *Pool, file string) (p []Problem) {
+	const most = 3
+	for i, o := range pool.Occupied {
+		if i == most {
+			p[i-1].Message += fmt.Sprintf("; so do %d more", len(pool.Occupied)-most)
+			break
+		}
+		p = append(p, Problem{
+			Object: Key{"AddressPool", Name{Name: pool.Name}}.String(), File: file, Field: "spec.addresses", Value: rangeText(o.Range),
+			Message: fmt.Sprintf("belongs to %s, so no Service gets any of it; leave it out of the pool", o.By),
+		})
+	}
+	return p
+}
+
+func rangeText(r netipx.IPRange) string {
+	if r.From() == r.To() {
+		return r.From().String()
+	}
+	return r.String()
+}
+
+// OccupiedBy says who in the cluster has address a, empty when nobody is known to.
+func (p *Pool) OccupiedBy(a netip.Addr) string { return p.OccupiedAt(a).By }
+
+// OccupiedAt is the part of Occupied that has address a, zero when none has.
+func (p *Pool) OccupiedAt(a netip.Addr) Occupied {
+	i, _ := slices.BinarySearchFunc(p.Occupied, a, func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
+	if i < len(p.Occupied) && p.Occupied[i].Range.Contains(a) {
+		return p.Occupied[i]
+	}
+	return Occupied{}
+}

@@ -1,0 +1,133 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// byPriority is the order in which pools are tried: the higher priority first, and
+// of equals the first by name. It is the same whenever a pool was created, so that
+// a cluster that is built anew from its manifests gives the same addresses.
+func byPriority(a, b *pool) int {
+	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
+}
+
+// bars says why h may have no address of the pool, as the end of a sentence about
+// the pool; empty when it may.
+func (p *plan) bars(h *holder, pool *pool) string { return pool.Bars(h.Spec, p.Snap.Namespaces) }
+
+// admit divides pools into those that give addresses to h, and says of the others
+// why not.
+func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
+	var not []string
+	for _, pool := range pools {
+		if bar := p.bars(h, pool); bar != "" {
+			not = append(not, fmt.Sprintf("pool %s %s", pool.Name, bar))
+			continue
+		}
+		open = append(open, pool)
+	}
+	return open, strings.Join(not, "; ")
+}
+
+// findIn is find among pools that h may have addresses of.
+func (p *plan) findIn(pools []*pool, h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
+	var full []*pool
+	var over []string
+	for _, pool := range pools {
+		a, ok := p.next(pool, h, family)
+		if !ok {
+			full = append(full, pool)
+			continue
+		}
+		limit := p.exceeds(h, pool, a)
+		if limit == "" {
+			return a, "", ""
+		}
+		over = append(over, fmt.Sprintf("could get an address of pool %s, %s", pool.Name, limit))
+	}
+	if len(over) != 0 { // what is left there is for others
+		return netip.Addr{}, cluster.QuotaExceeded, strings.Join(over, "; ")
+	}
+	return netip.Addr{}, cluster.PoolExhausted, fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(full))
+}
+
+// next is the first address of the pool that is free for h, from its own position on.
+func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily) (netip.Addr, bool) {
+	if pool.full[family] {
+		return netip.Addr{}, false
+	}
+	for a := range pool.space(family).positions(h.seat()) {
+		if p.free(a, h) {
+			return a, true
+		}
+	}
+	pool.full[family] = true
+	return netip.Addr{}, false
+}
+
+// sayKept says of addresses that Services keep although nobody would be given them
+// now. Who has one works on as before: to take it away is for a person to decide.
+func (p *plan) sayKept() {
+	for _, h := range p.holders {
+		for _, a := range h.addrs {
+			if code, why := p.undue(h, a); why != "" {
+				p.say(h, a, code, "%s is kept, although %s", a, why)
+			}
+		}
+	}
+}
+
+// undue says why h would not be given address a, which it has.
+func (p *plan) undue(h *holder, a netip.Addr) (cluster.Code, string) {
+	pool := p.poolOf(a)
+	if pool == nil {
+		return cluster.PoolGone, "no pool has it any more; " + p.describePools()
+	}
+	if bar := p.bars(h, pool); bar != "" {
+		return cluster.PoolFenced, fmt.Sprintf("pool %s %s", pool.Name, bar)
+	}
+	if by := pool.OccupiedBy(a); by != "" {
+		return cluster.AddressConflict, fmt.Sprintf("it belongs to %s; change one of the two", by)
+	}
+	if !p.suits(h, pool) && p.cameFrom(h, a) {
+		return cluster.PoolGone, fmt.Sprintf("pool %s, which it was given out of and which the Service names, has it no more; it is of pool %s now", p.origin(h, a), pool.Name)
+	}
+	return "", ""
+}
+
+// cameFrom says whether h has address a as one of the pool that it names: because
+// it is, or was when it was given out. A pool that shrinks moves nobody.
+func (p *plan) cameFrom(h *holder, a netip.Addr) bool {
+	pool, origin := p.poolOf(a), p.origin(h, a)
+	return p.suits(h, pool) || slices.Contains(h.RequestedPools, origin) || origin == "" && pool == nil
+}
+
+// origin is the pool that h's address a was given out of, empty when nobody knows.
+func (p *plan) origin(h *holder, a netip.Addr) string {
+	if c := p.Snap.Claim(a); c != nil && p.claimed(a, h.Name) {
+		return c.Pool
+	}
+	i := slices.IndexFunc(h.claims, func(c claim) bool { return c.addr == a && c.origin != "" })
+	if i < 0 {
+		return ""
+	}
+	return h.claims[i].origin
+}
+
+// due says whether the Service would be given address a of snap's pools.
+func due(snap *cluster.Snapshot, s *cluster.Spec, a netip.Addr) bool {
+	i := slices.IndexFunc(snap.Pools, func(p *cluster.Pool) bool { return p.Contains(a) })
+	if i < 0 {
+		return false
+	}
+	pool := snap.Pools[i]
+	return (len(s.RequestedPools) == 0 || slices.Contains(s.RequestedPools, pool.Name)) && pool.OccupiedBy(a) == "" && pool.Bars(s, snap.Namespaces) == ""
+}
