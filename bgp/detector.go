@@ -54,7 +54,7 @@ type BFDStatus struct {
 	// Detection is after how long a silence the router counts as lost, 0 until that
 	// is agreed on.
 	Detection time.Duration `json:"detectionNanoseconds,omitempty"`
-	// Reason is why it is not up any more, empty while it is, and before it was.
+	// Reason is why it is not up, empty while it is.
 	Reason string `json:"reason,omitempty"`
 	// Error is why there is no BFD, for an operator.
 	Error string `json:"error,omitempty"`
@@ -70,6 +70,18 @@ func (b BFDStatus) Summary() string {
 
 // Up says whether each end hears the other.
 func (b BFDStatus) Up() bool { return b.State == stateNames[packet.StateUp] }
+
+// explain says what may be in the way of BFD that has not been up.
+func (b *BFDStatus) explain(conf Session) {
+	switch {
+	case b.Up() || b.Error != "" || b.Reason != "":
+	case conf.TTLSecurityHops != 0:
+		b.Reason = "the router says nothing; some, as FRR 8.4, take a neighbour with ttl-security for one that is several hops away, " +
+			"and speak another BFD to it: have either bfd or ttlSecurityHops"
+	default:
+		b.Reason = "the router says nothing; does it have BFD for this node?"
+	}
+}
 
 func startDetector(d *detector, conf BFD) {
 	ctx, cancel := context.WithCancel(context.Background())

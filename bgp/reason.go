@@ -120,6 +120,8 @@ func endReason(s Session, f wireFacts) string {
 		return "router closed the connection without a NOTIFICATION"
 	case f.readErr != nil:
 		return "connection lost: " + cause(f.readErr)
+	case f.open != nil && f.established.IsZero(): // GoBGP says nothing then
+		return "this node ended the session: after its OPEN the router sent something else than a KEEPALIVE"
 	}
 	return "session ended"
 }

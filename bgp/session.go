@@ -77,8 +77,9 @@ type sessionFacts struct {
 	flaps       int
 	lastError   string
 	lastErrorAt time.Time
-	updates     int   // sent on wires before this one
-	wire        *wire // nil between connections
+	loss        string // why the last session ended that was up
+	updates     int    // sent on wires before this one
+	wire        *wire  // nil between connections
 	local       netip.Addr
 	router      netip.Addr // on the session's interface; invalid until it was heard
 }
@@ -219,7 +220,7 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 	})
 	defer silence.Stop()
 
-	if err := s.await(ctx, w, remote, Active); err != nil {
+	if _, err := s.await(ctx, w, remote, Active); err != nil {
 		return false, err.Error()
 	}
 	if err := s.engine.handOver(ctx, w); err != nil {
@@ -233,8 +234,12 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 	case <-ctx.Done():
 		return true, context.Cause(ctx).Error()
 	}
-	if err := s.await(ctx, w, remote, Established); err != nil {
+	// A KEEPALIVE has come in. But GoBGP may have found fault with what came before.
+	switch reached, err := s.await(ctx, w, remote, Established); {
+	case err != nil:
 		return true, err.Error()
+	case !reached && !w.seen().endedByRouter():
+		return true, ""
 	}
 	silence.Stop()
 	w.release()
@@ -248,17 +253,17 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 
 // await waits until the neighbour has reached a state. It is not an error when
 // w is closed before, and w tells why.
-func (s *session) await(ctx context.Context, w *wire, remote netip.Addr, want SessionState) error {
+func (s *session) await(ctx context.Context, w *wire, remote netip.Addr, want SessionState) (reached bool, err error) {
 	for {
 		got, err := s.engine.state(ctx, remote)
 		if err != nil || got == want {
-			return err
+			return err == nil, err
 		}
 		select {
 		case <-w.closed:
-			return nil
+			return false, nil
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return false, context.Cause(ctx)
 		case <-time.After(pollTime):
 		}
 	}
@@ -359,6 +364,7 @@ func (s *session) ended(ctx context.Context, reason string) {
 		f.lastError, f.lastErrorAt = reason, now
 		if wasUp {
 			f.flaps++
+			f.loss = reason
 		}
 	}
 	s.mu.Unlock()

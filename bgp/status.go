@@ -59,6 +59,9 @@ type SessionStatus struct {
 	// LastError is why the newest attempt or session ended, for an operator.
 	LastError     string    `json:"lastError,omitempty"`
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+	// LossReason is why the last session that was up ended without our doing. Attempts
+	// that fail afterwards do not hide it.
+	LossReason string `json:"lossReason,omitempty"`
 
 	// BFD is nil without BFD, and before the first connection.
 	BFD *BFDStatus `json:"bfd,omitempty"`
@@ -89,6 +92,15 @@ func (st SessionStatus) Router() string {
 		return st.Interface
 	}
 	return st.PeerAddress.String()
+}
+
+// Trouble is why a session is down, for an operator: what ended it, if it was up once,
+// and what has been in the way since then.
+func (st SessionStatus) Trouble() string {
+	if st.LossReason == "" || st.LossReason == st.LastError {
+		return cmp.Or(st.LastError, "not up yet")
+	}
+	return st.LossReason + "; since then: " + st.LastError
 }
 
 // An Omission is a route that one router is not told.
@@ -135,10 +147,12 @@ func (s *session) status(routes []Route) SessionStatus {
 		Flaps:         f.flaps,
 		LastError:     f.lastError,
 		LastErrorTime: f.lastErrorAt,
+		LossReason:    f.loss,
 		Updates:       f.updates,
 	}
 	if d != nil {
 		is := d.seen()
+		is.explain(s.conf)
 		st.BFD = &is
 	}
 	var router *open

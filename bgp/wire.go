@@ -3,6 +3,7 @@ package bgp
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -82,8 +83,15 @@ type wireFacts struct {
 	endOfRIB     [families]time.Time // sent
 	badMessage   error               // the router's OPEN could not be read
 	refusal      string              // why we turned the router away, for an operator
+	confirmed    bool                // KEEPALIVE sent: the router's OPEN is right
 	established  time.Time           // zero before
 	gateReleased bool
+}
+
+// endedByRouter says that the session was up, if only for a moment, and that the router
+// ended it: both ends have sent their KEEPALIVE.
+func (f wireFacts) endedByRouter() bool {
+	return f.confirmed && (f.received != nil || f.readErr != nil && !errors.Is(f.readErr, net.ErrClosed))
 }
 
 func newWire(conn *net.TCPConn, conf Session, alias netip.Addr, gate chan struct{}, onEach func()) *wire {
@@ -228,6 +236,10 @@ func (w *wire) Write(p []byte) (int, error) {
 	switch body := p[headerLen:]; p[headerLen-1] {
 	case msgUpdate:
 		w.sentUpdate(body)
+	case msgKeepalive:
+		w.mu.Lock()
+		w.facts.confirmed = true
+		w.mu.Unlock()
 	case msgNotification:
 		w.note(func(f *wireFacts) { f.sent = parseNotification(body) })
 	}
@@ -342,8 +354,9 @@ func emptyUnreach(attrs []byte) (family, bool) {
 // router announces is of use here, but GoBGP would keep all of it, and end the
 // session over what it cannot read. So from the first KEEPALIVE on, by which the
 // session becomes established, a KEEPALIVE stands for each UPDATE: to the hold timer
-// they are the same (RFC 4271 §4.4). End-of-RIB passes: after a restart GoBGP waits
-// for it.
+// they are the same (RFC 4271 §4.4). One that comes before is an error that GoBGP ends
+// the session for; it need not read it to say so, and gets an empty one. End-of-RIB
+// passes: after a restart GoBGP waits for it.
 type framer struct {
 	header [headerLen]byte
 	n      int // bytes of the header so far
@@ -353,10 +366,11 @@ type framer struct {
 	strict bool // the session is about to be established, or is
 }
 
-// marker begins every message, keepalive is a whole one (RFC 4271 §4.1).
+// marker begins every message, the others are whole ones (RFC 4271 §4.1).
 var (
-	marker    = bytes.Repeat([]byte{0xff}, 16)
-	keepalive = append(slices.Clone(marker), 0, headerLen, msgKeepalive)
+	marker      = bytes.Repeat([]byte{0xff}, 16)
+	keepalive   = append(slices.Clone(marker), 0, headerLen, msgKeepalive)
+	emptyUpdate = append(slices.Clone(marker), 0, headerLen+4, msgUpdate, 0, 0, 0, 0)
 )
 
 // maxEndOfRIB is the length of the longest body of an End-of-RIB.
@@ -400,10 +414,15 @@ func (f *framer) complete(out []byte, hear func(kind byte, body []byte)) []byte 
 	kind := f.header[headerLen-1]
 	hear(kind, f.body)
 	if !f.passes() {
-		if _, end := endOfRIB(f.body); end {
+		_, end := endOfRIB(f.body)
+		switch {
+		case end:
 			return append(append(out, f.header[:]...), f.body...)
+		case f.strict:
+			return append(out, keepalive...)
+		default:
+			return append(out, emptyUpdate...)
 		}
-		return append(out, keepalive...)
 	}
 	f.strict = f.strict || kind == msgKeepalive
 	return out
@@ -412,7 +431,7 @@ func (f *framer) complete(out []byte, hear func(kind byte, body []byte)) []byte 
 // passes says whether GoBGP sees the message. One that does not begin as it must is
 // for GoBGP to complain of: nobody knows where the next one begins.
 func (f *framer) passes() bool {
-	return !f.strict || f.header[headerLen-1] != msgUpdate || !bytes.Equal(f.header[:len(marker)], marker)
+	return f.header[headerLen-1] != msgUpdate || !bytes.Equal(f.header[:len(marker)], marker)
 }
 
 // limit is how long a body may be that is looked into.
