@@ -28,7 +28,7 @@ router bgp 65001
 // A router that is two hops away: over eBGP the session must say so, and how far it is
 // at most; over iBGP it need not.
 func TestFRRMultihop(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := newFRR(t, "far", frrFarConfig)
 		node, between := nstest.Node(t), nstest.New(t, "between")
 		nstest.Link(t, node, "uplink", between, "near")

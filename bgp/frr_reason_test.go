@@ -30,7 +30,7 @@ router bgp 65001
 // What an operator is told when sessions with a real router do not come up, or end. All
 // of them are of one node, and the one that is in order notices nothing.
 func TestFRRReasons(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrReasonConfig)
 		node := nstest.Node(t)
 		node.Addr("uplink", "10.0.0.11/24", "10.0.0.12/24", "10.0.0.13/24", "10.0.0.14/24", "10.0.0.15/24", "10.0.0.18/24", "10.0.0.19/24")
@@ -63,7 +63,9 @@ func TestFRRReasons(t *testing.T) {
 			{name: "shut down", router: "10.0.0.39", source: "10.0.0.19",
 				loss: `router ended the session: Cease/Administrative Shutdown ("maintenance") received`},
 		}
-		sessions := []Session{frrSession("10.0.0.2")}
+		good := frrSession("10.0.0.2")
+		good.HoldTime = 9 * time.Second // many tests share this machine
+		sessions := []Session{good}
 		for _, c := range cases {
 			conf := frrSession(c.source)
 			conf.Name, conf.PeerAddress = c.name, addr(c.router)
@@ -104,7 +106,7 @@ func TestFRRReasons(t *testing.T) {
 
 		// At last the router falls silent, and nothing that comes later hides that it was this.
 		r.signal("bgpd", syscall.SIGSTOP)
-		const silent = "hold timer expired: nothing heard from the router for 3s"
+		const silent = "hold timer expired: nothing heard from the router for 9s"
 		eventually(t, silent, func() bool { return s.sessionStatus("tor1").LossReason == silent })
 		r.kill()
 		const refused = "connection refused: nothing listens at 10.0.0.1 port 179"

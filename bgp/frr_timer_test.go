@@ -27,7 +27,7 @@ router bgp 65001
 // Of both ends' hold times the router keeps the lower one, and it hears from us as
 // often as we are told to say that we are alive.
 func TestFRRTimers(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrTimerConfig)
 		node := nstest.Node(t)
 		var sessions []Session

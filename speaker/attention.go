@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -44,10 +43,14 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	}
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
-			say("router %s: %s", s.Name, cmp.Or(s.LastError, "not up yet"))
+			say("router %s: %s", s.Name, s.Trouble())
 		}
-		if s.BFD != nil && s.BFD.Error != "" {
-			say("router %s: %s", s.Name, s.BFD.Error)
+		switch b := s.BFD; {
+		case b == nil:
+		case b.Error != "":
+			say("router %s: %s", s.Name, b.Error)
+		case s.State == bgp.Established && !b.Up() && now.Sub(b.Since) >= sessionPatience:
+			say("router %s: BFD does not hear it, so that silence is noticed by the hold time only: %s", s.Name, b.Reason)
 		}
 	}
 	for _, p := range st.BGP.Problems {

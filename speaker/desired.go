@@ -74,6 +74,14 @@ func (d *Desired) Address(addr netip.Addr) *Address {
 	return d.Addresses[i]
 }
 
+// routes are those that announce addr.
+func (d *Desired) routes(addr netip.Addr) []bgp.Route {
+	if a := d.Address(addr); a != nil {
+		return a.routes
+	}
+	return nil
+}
+
 // why is the reason for announcing addr by a protocol or not, in a sentence.
 func (d *Desired) why(addr netip.Addr, protocol string) string {
 	a := d.Address(addr)

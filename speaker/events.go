@@ -111,7 +111,7 @@ func news(was told, is scene, limit int) (told, []event) {
 func (t *told) tellSessions(was told, is scene) (all []event) {
 	t.sessions = make(map[string]toldSession, len(is.sessions))
 	for _, s := range is.sessions {
-		why := ": " + cmp.Or(s.LastError, "no reason is known")
+		why := ": " + s.Trouble()
 		switch is.turn(t.sessions, was.sessions, s.Name, toldSession{s.State == bgp.Established, s.Since}, t.presumed) {
 		case stays:
 		case comes:
@@ -119,7 +119,7 @@ func (t *told) tellSessions(was told, is scene) (all []event) {
 		case goes:
 			all = append(all, is.session(s, true, "SessionLost", "lost its session with", why))
 		case returns:
-			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again"+why))
+			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
 		case fails:
 			all = append(all, is.session(s, true, "SessionDown", "gets no session with", why))
 		}
@@ -135,7 +135,7 @@ func (t *told) tellBFD(was told, is scene) (all []event) {
 		if s.BFD == nil {
 			continue
 		}
-		why := ": " + cmp.Or(s.BFD.Error, s.BFD.Reason, "it says nothing; does it have BFD for this node?")
+		why := ": " + cmp.Or(s.BFD.Error, s.BFD.Reason)
 		switch is.turn(t.bfd, was.bfd, s.Name, toldSession{s.BFD.Up(), s.BFD.Since}, t.presumed) {
 		case stays:
 		case comes:
@@ -257,14 +257,16 @@ func (t *told) tellAddresses(was told, is scene, limit int) []event {
 
 // came is an event on each Service that holds addr.
 func (is scene) came(addr netip.Addr) (all []event) {
-	var to []string
-	for _, s := range is.established() {
-		if !slices.ContainsFunc(s.Omissions, func(o bgp.Omission) bool { return o.Prefix.Addr() == addr }) {
-			to = append(to, s.Name)
-		}
+	heard, deaf := audience(addr, is.desired.routes(addr), is.sessions)
+	what := fmt.Sprintf("announces %s", addr)
+	switch {
+	case len(heard) > 0:
+		what += " to " + enumerate(heard)
+	case len(deaf) > 0: // its routers are others than those that listen
+		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(deaf, "; "))
 	}
 	for _, name := range is.desired.holders(addr) {
-		all = append(all, is.event(is.service(name), false, "Announced", "Announce", fmt.Sprintf("announces %s to %s", addr, enumerate(to))))
+		all = append(all, is.event(is.service(name), false, "Announced", "Announce", what))
 	}
 	return all
 }

@@ -114,11 +114,13 @@ func TestNewsOfSessions(t *testing.T) {
 	p.tells("the other is not, for long", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): connection refused")
 	p.session("tor1", bgp.Idle, "hold timer: 100% expired")
 	p.tells("lost", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): hold timer: 100% expired")
-	p.session("tor1", bgp.OpenSent, "hold timer: 100% expired")
+	p.session("tor1", bgp.OpenSent, "connection refused")
+	p.sessions[0].LossReason = "hold timer: 100% expired"
 	p.tells("on the way up")
 	p.session("tor1", bgp.Established, "")
 	p.tells("again", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
-	p.session("tor1", bgp.Established, "it rebooted")
+	p.session("tor1", bgp.Established, "connection refused")
+	p.sessions[0].LossReason = "it rebooted"
 	p.tells("between two looks", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000), and has it again: it rebooted")
 	p.sessions = nil
 	p.tells("no peer selects the node: its owner did that")
@@ -131,11 +133,11 @@ func TestNewsOfBFD(t *testing.T) {
 		p.sessions[0].BFD = &bgp.BFDStatus{State: state, Since: p.at, Reason: reason}
 	}
 	p.session("tor1", bgp.Established, "")
-	bfd("Down", "")
+	bfd("Down", "the router says nothing; does it have BFD for this node?")
 	p.tells("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
 	p.at = p.at.Add(sessionPatience)
 	p.sessions[1].Since = p.at
-	p.tells("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 does not hear, by BFD, "+who+": it says nothing; does it have BFD for this node?")
+	p.tells("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 does not hear, by BFD, "+who+": the router says nothing; does it have BFD for this node?")
 	bfd("Up", "")
 	p.tells("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
 	bfd("Down", "nothing heard from the router for 150ms")
@@ -245,7 +247,7 @@ func TestNewsAfterRestart(t *testing.T) {
 	p.world(web, db)
 	p.tells("and comes back", "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
 	p.at = p.at.Add(sessionPatience)
-	p.tells("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): no reason is known")
+	p.tells("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): not up yet")
 	p.session("tor2", bgp.Established, "")
 	p.world(web, db, eventService("old", "uid-old", "192.0.2.9", "n1"))
 	p.tells("late", "Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",

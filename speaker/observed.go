@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -204,8 +203,14 @@ func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) c
 		if p.programmed {
 			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.obstacle(st.Address, b)
 		}
-	case r.Code == cluster.Announced && !heard(b):
-		r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+trouble(b)
+	case r.Code == cluster.Announced && r.Protocol == "bgp":
+		heard, deaf := audience(st.Address, p.desired.routes(st.Address), b.Sessions)
+		switch {
+		case len(heard) == 0:
+			r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+strings.Join(deaf, "; ")
+		case len(deaf) > 0:
+			r.Message += "; not heard by " + strings.Join(deaf, "; nor by ")
+		}
 	case st.Lingering != nil && r.Protocol == "bgp":
 		r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", st.Lingering.Format(time.TimeOnly))
 	}
@@ -227,18 +232,24 @@ func (p *published) obstacle(addr netip.Addr, b bgp.Status) string {
 	return "no session can carry it"
 }
 
-// heard says whether any router listens.
-func heard(b bgp.Status) bool {
-	return slices.ContainsFunc(b.Sessions, func(s bgp.SessionStatus) bool { return s.State == bgp.Established })
-}
-
-// trouble is what is in the way of each session.
-func trouble(b bgp.Status) string {
-	var what []string
-	for _, s := range b.Sessions {
-		what = append(what, fmt.Sprintf("%s (%s): %s", s.Name, s.State, cmp.Or(s.LastError, "not up yet")))
+// audience parts the routers that routes to an address are for: into the names of those
+// that hear of it, and the others, each with what is in the way.
+func audience(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus) (heard, deaf []string) {
+	for _, s := range sessions {
+		if !slices.ContainsFunc(routes, func(r bgp.Route) bool { return r.Peers.Has(s.Name) }) {
+			continue
+		}
+		i := slices.IndexFunc(s.Omissions, func(o bgp.Omission) bool { return o.Prefix.Contains(addr) })
+		switch {
+		case s.State != bgp.Established:
+			deaf = append(deaf, fmt.Sprintf("%s (%s): %s", s.Name, s.State, s.Trouble()))
+		case i >= 0:
+			deaf = append(deaf, fmt.Sprintf("%s: %s", s.Name, s.Omissions[i].Reason))
+		default:
+			heard = append(heard, s.Name)
+		}
 	}
-	return strings.Join(what, "; ")
+	return heard, deaf
 }
 
 // orphans are the addresses that nobody holds any more and that are still

@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"cmp"
 	"fmt"
 	"time"
 
@@ -50,7 +49,7 @@ func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 	if s.State != bgp.Established {
 		// On the way up a session passes through several states in milliseconds, and
 		// back. To people and to the API server it is down all the while.
-		out.State, out.Error = "Down", cmp.Or(s.LastError, "not up yet")
+		out.State, out.Error = "Down", s.Trouble()
 	}
 	return out
 }

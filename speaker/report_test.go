@@ -77,7 +77,7 @@ func TestReport(t *testing.T) {
     "lingering": 1
   },
   "repairs": 3,
-  "attention": 4,
+  "attention": 5,
   "reasons": [
     {
       "code": "Firewall",

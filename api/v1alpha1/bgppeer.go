@@ -271,7 +271,7 @@ type GracefulRestart struct {
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+h)?([0-9]+m)?([0-9]+s)?$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1s') && duration(self) <= duration('4095s')",message="must be from 1s to 4095s, in whole seconds (RFC 4724 has 12 bits for it)"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('2s') && duration(self) <= duration('4095s')",message="must be from 2s to 4095s, in whole seconds (RFC 4724 has 12 bits for it)"
 	RestartTime *metav1.Duration `json:"restartTime,omitempty"`
 }
 

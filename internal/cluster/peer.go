@@ -63,7 +63,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	if gr := s.GracefulRestart; gr != nil {
 		peer.GracefulRestart = orDefault(gr.Enabled, true)
 		if gr.RestartTime != nil {
-			peer.RestartTime = parseSeconds("spec.gracefulRestart.restartTime", gr.RestartTime, 1, 4095, &p)
+			peer.RestartTime = parseSeconds("spec.gracefulRestart.restartTime", gr.RestartTime, 2, 4095, &p)
 		}
 	}
 	if len(p) != 0 {

@@ -1,0 +1,80 @@
+package speaker
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+)
+
+const toldToOne = `---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: one}
+spec: {peers: [tor2]}
+`
+
+// The reason of an address says which of its routers do not hear of it and why, and
+// nothing of routers that it is not for.
+func TestReasonsOfDeafRouters(t *testing.T) {
+	up := bgp.SessionStatus{Name: "tor1", State: bgp.Established}
+	up2, down, lost, partly := up, up, up, up
+	up2.Name, down.Name, lost.Name, partly.Name = "tor2", "tor2", "tor2", "tor2"
+	down.State, down.LastError = bgp.Active, "wrong AS number"
+	lost.State, lost.LastError, lost.LossReason = bgp.Active, "connection refused", "hold timer expired"
+	down1 := down
+	down1.Name = "tor1"
+	partly.Omissions = []bgp.Omission{{Prefix: netip.MustParsePrefix("192.0.2.1/32"), Reason: "no next hop"}}
+	for _, c := range []struct {
+		name, more string
+		sessions   []bgp.SessionStatus
+		want       string
+	}{
+		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
+		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not heard by tor2 (Active): wrong AS number"},
+		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not heard by tor2 (Active): hold timer expired; since then: connection refused"},
+		{"one cannot be told", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not heard by tor2: no next hop"},
+		{"none is up", "", []bgp.SessionStatus{down1, lost},
+			"WaitingForSession no router hears it: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
+		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router hears it: tor2 (Active): wrong AS number"},
+		{"another one is not up", toldToOne, []bgp.SessionStatus{down1, up2}, "Announced announced to tor2"},
+	} {
+		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(eventWorld+eventService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
+		p := &published{desired: d, programmed: true, have: d.Announce}
+		var got []string
+		for _, r := range p.address(d.Addresses[0], bgp.Status{Sessions: c.sessions}).Reasons {
+			if r.Protocol == "bgp" {
+				got = append(got, string(r.Code)+" "+r.Message)
+			}
+		}
+		if diff := cmp.Diff([]string{c.want}, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", c.name, diff)
+		}
+	}
+}
+
+// BFD that stays down beside a session that is up is worth a word, in time.
+func TestAttentionForBFD(t *testing.T) {
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	for _, c := range []struct {
+		name string
+		bfd  *bgp.BFDStatus
+		want string
+	}{
+		{"none", nil, ""},
+		{"up", &bgp.BFDStatus{State: "Up", Since: now.Add(-time.Hour)}, ""},
+		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router says nothing"}, ""},
+		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionPatience), Reason: "the router says nothing"},
+			"router tor1: BFD does not hear it, so that silence is noticed by the hold time only: the router says nothing"},
+		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"}, "router tor1: another BFD has the port"},
+	} {
+		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, BFD: c.bfd}}}}
+		if got := strings.Join(st.Attention(now), "\n"); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
