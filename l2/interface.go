@@ -24,3 +24,18 @@ type Interface struct {
 func (i Interface) Has(addr netip.Addr) bool {
 	return slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
+
+// carries says whether a is to be answered for on this interface.
+func (i Interface) carries(a Address) bool {
+	if a.Addr.Is6() && !i.IPv6 {
+		return false
+	}
+	if len(a.Interfaces) > 0 {
+		return slices.Contains(a.Interfaces, i.Name)
+	}
+	return i.Has(a.Addr)
+}
+
+func (i Interface) equal(j Interface) bool {
+	return i.Name == j.Name && i.Index == j.Index && i.MAC == j.MAC && i.IPv6 == j.IPv6 && slices.Equal(i.Prefixes, j.Prefixes)
+}

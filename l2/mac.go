@@ -41,3 +41,7 @@ func (m *MAC) UnmarshalText(text []byte) (err error) {
 	*m, err = ParseMAC(string(text))
 	return err
 }
+
+// unicast says whether the address can be one interface's: the others are groups,
+// broadcast among them, and zero, which stands for nobody.
+func (m MAC) unicast() bool { return m != MAC{} && m[0]&1 == 0 }

@@ -53,3 +53,22 @@ func (a Address) String() string {
 	}
 	return text
 }
+
+// fault says what is wrong with an address, and what would be right; or nothing.
+func (a Address) fault() string {
+	switch ip := a.Addr; {
+	case !ip.IsValid():
+		return "not an address: want IPv4 or IPv6"
+	case ip.Is4In6():
+		return "an IPv4 address written as IPv6: want " + ip.Unmap().String()
+	case ip.Zone() != "":
+		return "an address with a zone: want one that means the same on every node"
+	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLoopback(), ip == limitedBroadcast:
+		return "not a unicast address: no host can have it"
+	case ip.IsLinkLocalUnicast():
+		return "a link-local address: hosts take them for themselves"
+	}
+	return ""
+}
+
+var limitedBroadcast = netip.MustParseAddr("255.255.255.255")

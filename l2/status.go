@@ -3,6 +3,7 @@ package l2
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -83,4 +84,73 @@ type Problem struct {
 	Count     int        `json:"count"`         // how many addresses it concerns
 	// Message says what is wrong and what would be right, for an operator.
 	Message string `json:"message"`
+}
+
+// Status says what is so now about each address of the State, sorted.
+func (a *Announcer) Status() []Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	others := make(map[MAC]int)
+	for _, x := range a.addresses {
+		if x.conflict != nil {
+			others[x.conflict.MAC]++
+		}
+	}
+	all := make([]Status, 0, len(a.want.Addresses))
+	for _, w := range a.want.Addresses {
+		x := a.addresses[w.Addr]
+		if x == nil {
+			continue // a State that is being taken up
+		}
+		st := Status{Addr: w.Addr, Phase: x.phase, Since: x.since, Interfaces: x.names()}
+		if x.conflict != nil {
+			c := *x.conflict
+			c.Others = others[c.MAC] - 1
+			st.Conflict = &c
+		}
+		st.Reason = a.why(x, st.Conflict)
+		all = append(all, st)
+	}
+	return all
+}
+
+func (x *address) names() []string {
+	var names []string
+	for _, c := range x.claims {
+		names = append(names, c.port.iface.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// why says why an address is not held.
+func (a *Announcer) why(x *address, c *Conflict) string {
+	switch x.phase {
+	case Probing:
+		return "asking on " + strings.Join(x.names(), ", ") + " whether somebody else has it"
+	case Conflicting:
+		return c.String()
+	case Waiting:
+		return a.whyWaiting(x)
+	default:
+		return ""
+	}
+}
+
+func (a *Announcer) whyWaiting(x *address) string {
+	for _, i := range a.interfaces {
+		if err := a.broken[portKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.carries(x.want) {
+			return err.Error()
+		}
+	}
+	subnet := "has its subnet"
+	if names := x.want.Interfaces; len(names) > 0 {
+		subnet = "is named " + strings.Join(names, " or ")
+	}
+	for _, i := range a.interfaces {
+		if x.want.Addr.Is6() && !i.IPv6 && slices.Contains(x.want.Interfaces, i.Name) {
+			return "IPv6 is switched off on " + i.Name
+		}
+	}
+	return "no interface that is up, has a carrier and is no port of another one " + subnet
 }

@@ -1,0 +1,144 @@
+package l2
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/net/bpf"
+)
+
+func TestCovering(t *testing.T) {
+	addrs := func(from, count, step int) (all []netip.Addr) {
+		for i := range count {
+			n := from + i*step
+			all = append(all, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}))
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name  string
+		addrs []netip.Addr
+		want  string
+	}{
+		{"none", nil, "[]"},
+		{"one", addrs(5, 1, 1), "[{a000005 a000005}]"},
+		{"neighbours", addrs(5, 1000, 1), "[{a000005 a0003ec}]"},
+		{"two", slices.Concat(addrs(9, 1, 1), addrs(5, 1, 1), addrs(5, 1, 1)), "[{a000005 a000005} {a000009 a000009}]"},
+		{"IPv6 by its end", []netip.Addr{ip("2001:db8::1:2"), ip("2001:db9::1:1")}, "[{10001 10002}]"},
+	} {
+		if got := fmt.Sprintf("%x", covering(tt.addrs)); got != tt.want {
+			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
+		}
+	}
+	if got := covering(addrs(0, 1000, 7)); len(got) > maxSpans {
+		t.Errorf("%d spans for 1000 equal gaps", len(got))
+	}
+	// Two far apart keep their gap, however many there are nearer.
+	far := slices.Concat(addrs(0, 500, 3), addrs(1<<20, 500, 3))
+	if got := covering(far); len(got) > maxSpans || slices.ContainsFunc(got, func(s span) bool { return s.last-s.first > 1<<19 }) {
+		t.Errorf("spans %x", got)
+	}
+}
+
+// Whatever the addresses, all are covered, by sorted spans.
+func TestCoveringRandom(t *testing.T) {
+	seed := rand.Uint64()
+	r := rand.New(rand.NewPCG(seed, 0))
+	for range 200 {
+		var addrs []netip.Addr
+		for range r.IntN(200) {
+			addrs = append(addrs, netip.AddrFrom4([4]byte{10, byte(r.IntN(2)), byte(r.IntN(256)), byte(r.IntN(256))}))
+		}
+		spans := covering(addrs)
+		if len(spans) > maxSpans {
+			t.Fatalf("seed %d: %d spans", seed, len(spans))
+		}
+		for i, s := range spans {
+			if s.last < s.first || i > 0 && s.first <= spans[i-1].last {
+				t.Fatalf("seed %d: spans %x", seed, spans)
+			}
+		}
+		for _, a := range addrs {
+			if !slices.ContainsFunc(spans, func(s span) bool { return s.first <= number(a) && number(a) <= s.last }) {
+				t.Fatalf("seed %d: %s is not covered by %x", seed, a, spans)
+			}
+		}
+	}
+}
+
+// The filters of many addresses are programs that the kernel takes, and they take what
+// they should. (What the kernel tells of a packet besides is not simulated: received is
+// tested on it.)
+func TestFilters(t *testing.T) {
+	var four, six []netip.Addr
+	for i := range 1000 {
+		four = append(four, netip.AddrFrom4([4]byte{10, 0, byte(i / 83), byte(3 * i)}))
+		six = append(six, netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 14: byte(i / 83), 15: byte(3 * i)}))
+	}
+	for _, proto := range []*protocol{arpProtocol, ndpProtocol} {
+		ours, other := four, ip("10.9.0.1")
+		if proto == ndpProtocol {
+			ours, other = six, ip("2001::900:1")
+		}
+		prog := proto.filter(covering(ours))
+		if raw, err := bpf.Assemble(prog); err != nil || len(raw) > 4096 {
+			t.Fatalf("%s: %d instructions: %v", proto.name, len(raw), err)
+		}
+		vm, err := bpf.NewVM(prog[len(received()):])
+		if err != nil {
+			t.Fatal(err)
+		}
+		passes := func(p packet) bool {
+			t.Helper()
+			frame, err := proto.marshal(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := vm.Run(frame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n > 0
+		}
+		client := other.Next()
+		for _, a := range ours {
+			for _, p := range []packet{
+				{op: ask, from: mac(0x10), to: broadcast, sender: client, target: a},
+				probe(a, mac(0x10)), announcement(a, mac(0x10)),
+				{op: tell, from: mac(0x10), to: mac(1), sender: a, target: client},
+			} {
+				if !passes(p) {
+					t.Fatalf("%s: %+v is dropped", proto.name, p)
+				}
+			}
+		}
+		for _, p := range []packet{
+			{op: ask, from: mac(0x10), to: broadcast, sender: client, target: other},
+			probe(other, mac(0x10)), announcement(other, mac(0x10)),
+			{op: tell, from: mac(0x10), to: mac(1), sender: other, target: client},
+		} {
+			if passes(p) {
+				t.Errorf("%s: %+v passes", proto.name, p)
+			}
+		}
+	}
+	// IPv6 traffic of all kinds goes by an NDP socket.
+	vm, err := bpf.NewVM(filterNDP([]span{{0, 1<<32 - 1}})[len(received()):])
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame, err := marshalNDP(probe(ip("2001:db8::1"), mac(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, value := range map[int]byte{ipv6Next: 6, icmpv6Type: 128} {
+		b := slices.Clone(frame)
+		b[at] = value
+		if n, err := vm.Run(b); err != nil || n != 0 {
+			t.Errorf("byte %d is %d: passes %d (%v)", at, value, n, err)
+		}
+	}
+}

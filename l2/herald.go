@@ -1,0 +1,108 @@
+package l2
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// herald does what the agenda says, at a pace that neighbours stand.
+func (a *Announcer) herald(ctx context.Context) {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		frames, wait, idle := a.step(time.Now())
+		if !idle {
+			a.pause(ctx, frames)
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+		case <-a.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// pause waits until as many frames more may be sent.
+func (a *Announcer) pause(ctx context.Context, frames int) {
+	for ; frames > 0 && ctx.Err() == nil; frames -= framesAtOnce {
+		_ = a.pace.WaitN(ctx, min(frames, framesAtOnce)) // which fails when ctx ends
+	}
+}
+
+// step does the most urgent thing that is due and says how many frames that was, or how
+// long there is nothing to do.
+func (a *Announcer) step(now time.Time) (frames int, wait time.Duration, idle bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t, wait, some := a.agenda.pop(now)
+	switch {
+	case t != nil:
+		return a.perform(t, now), 0, false
+	case !some:
+		return 0, time.Hour, true // or until woken
+	}
+	return 0, wait, true
+}
+
+// perform does one turn.
+func (a *Announcer) perform(t *turn, now time.Time) (frames int) {
+	if t.stale() {
+		return 0
+	}
+	x := t.address
+	switch t.stage {
+	case probe1, probe2, probe3:
+		for _, c := range x.claims {
+			a.send(c.port, probe(x.want.Addr, c.port.claims.mac))
+			a.metrics.probes.WithLabelValues(c.port.key.protocol.name).Inc()
+		}
+		a.agenda.follow(t, now)
+		return len(x.claims)
+	case passed:
+		x.turn, x.unsure = nil, false
+		a.settle(x, nil, now)
+		poke(a.changed)
+	case retry1, retry2, retry3, retry4, retry5:
+		x.turn = nil
+		x.enter(Waiting, now)
+		a.settle(x, nil, now)
+		poke(a.changed)
+	default:
+		frames = a.tell(t)
+		a.agenda.follow(t, now)
+	}
+	return frames
+}
+
+// stale says that something else has become of the address since.
+func (t *turn) stale() bool {
+	if t.port == nil {
+		return t.address.turn != t
+	}
+	return t.address.phase != Held || !slices.Contains(t.address.claims, claim{t.port, t})
+}
+
+// tell announces an address on a port in the forms that its turn asks for.
+func (a *Announcer) tell(t *turn) (frames int) {
+	addr, mac := t.address.want.Addr, t.port.claims.mac
+	if t.stage != confirm {
+		frames += a.gratuitous(t.port, announcement(addr, mac))
+	}
+	if t.stage != announce && addr.Is4() {
+		frames += a.gratuitous(t.port, confirmation(addr, mac))
+	}
+	if t.stage == refresh {
+		frames *= refreshCost
+	}
+	return frames
+}
+
+func (a *Announcer) gratuitous(p *port, out packet) int {
+	if a.send(p, out) {
+		a.metrics.gratuitous.WithLabelValues(p.key.protocol.name).Inc()
+	}
+	return 1
+}

@@ -1,0 +1,357 @@
+package l2
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// Hosts find the addresses that a node answers for, and keep them: a neighbour that is
+// checked whether it is still there (unicast solicitations, RFC 4861 §7.3) is. What it no
+// longer answers for is found no more.
+func TestResolve(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n, client := start(t, hosts[0]), hosts[1]
+		here := macOn(t, hosts[0], "eth0")
+		both := []string{"10.0.0.100", "fd00::100"}
+		if got := fmt.Sprint(n.set(addresses(both...)...)); got != fmt.Sprint(both) {
+			t.Fatalf("held at once: %s", got)
+		}
+		for _, a := range both {
+			resolve(t, client, a, here)
+			recheck(t, client, a)
+		}
+		if got := n.set(); len(got) != 0 {
+			t.Errorf("still held: %v", got)
+		}
+		forgetAll(t, client)
+		for _, a := range both {
+			talk(t, client, a)
+			until(t, func() string {
+				if m, state := neighbour(t, client, a); state != unix.NUD_FAILED {
+					return fmt.Sprintf("%s is at %s (state %#x)", a, m, state)
+				}
+				return ""
+			})
+		}
+	})
+}
+
+// recheck puts a neighbour into state probe, in which the kernel asks it alone, and awaits
+// that it is reachable.
+func recheck(t *testing.T, ns *nstest.NS, a string) {
+	t.Helper()
+	m, _ := neighbour(t, ns, a)
+	inside(t, ns, func() error {
+		l, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: ip(a).AsSlice(), HardwareAddr: m[:], State: unix.NUD_PROBE})
+	})
+	until(t, func() string {
+		if _, state := neighbour(t, ns, a); state != unix.NUD_REACHABLE {
+			return fmt.Sprintf("%s is in state %#x", a, state)
+		}
+		return ""
+	})
+}
+
+// When another node takes an address, hosts hear of it at once, in every form, and again.
+func TestTakeOver(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "first", "second", "client")
+		first, second, client := start(t, hosts[0]), start(t, hosts[1]), hosts[2]
+		both := addresses("10.0.0.100", "fd00::100")
+		first.set(both...)
+		for _, a := range both {
+			resolve(t, client, a.Addr.String(), macOn(t, hosts[0], "eth0"))
+		}
+		first.set()
+		ear, there := listen(t, client, "eth0"), macOn(t, hosts[1], "eth0")
+		second.set(both...)
+		for _, a := range both {
+			until(t, func() string {
+				if m, _ := neighbour(t, client, a.Addr.String()); m != there {
+					return fmt.Sprintf("%s is still at %s", a.Addr, m)
+				}
+				return ""
+			})
+		}
+		// Of each form at once and five times more.
+		count := make(map[packet]int)
+		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)], count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
+			p := ear.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
+			if p.about == (MAC{}) || p.op == tell {
+				count[p]++
+			}
+		}
+		for p, n := range count {
+			if n > 6 {
+				t.Errorf("%+v was sent %d times", p, n)
+			}
+		}
+	})
+}
+
+// Who wants to take an address that a node answers for is told so.
+func TestDefence(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n, client, ear := start(t, hosts[0]), hosts[1], listen(t, hosts[1], "eth0")
+		n.set(addresses("10.0.0.100", "fd00::100")...)
+
+		ear.send(probe(ip("10.0.0.100"), ear.mac))
+		if got := ear.answer("10.0.0.100"); got != macOn(t, hosts[0], "eth0") {
+			t.Errorf("answered by %s", got)
+		}
+		client.Sysctl("ipv6.conf.eth0.accept_dad", "1")
+		client.Sysctl("ipv6.conf.all.accept_dad", "1")
+		inside(t, client, func() error {
+			l, err := netlink.LinkByName("eth0")
+			if err != nil {
+				return err
+			}
+			a, err := netlink.ParseAddr("fd00::100/64")
+			if err != nil {
+				return err
+			}
+			return netlink.AddrAdd(l, a)
+		})
+		until(t, func() string {
+			why := "the address is not there"
+			inside(t, client, func() error {
+				all, err := netlink.AddrList(nil, unix.AF_INET6)
+				for _, a := range all {
+					if a.IP.String() == "fd00::100" {
+						if why = fmt.Sprintf("flags %#x", a.Flags); a.Flags&unix.IFA_F_DADFAILED != 0 {
+							why = ""
+						}
+					}
+				}
+				return err
+			})
+			return why
+		})
+		// What duplicate address detection sends is no conflict: it only asks.
+		n.awaitHeld("10.0.0.100", "fd00::100")
+		if s := n.Status(); s[0].Conflict != nil || s[1].Conflict != nil {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// An address that somebody has is not announced: who it is is said. When it is free, it is
+// taken after all.
+func TestProbe(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "printer", "client")
+		n, printer := start(t, hosts[0]), hosts[1]
+		printer.Addr("eth0", "10.0.0.100/24", "fd00::100/64")
+		talk(t, hosts[0], "10.0.0.2")
+		there := macOn(t, printer, "eth0")
+		ear := listen(t, hosts[2], "eth0")
+		all := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.0.0.101"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}, {Addr: ip("fd00::101"), Probe: true}}
+		if got := n.set(all...); len(got) != 0 {
+			t.Errorf("held before anybody was asked: %v", got)
+		}
+		if got := n.status("10.0.0.101"); got.Phase != Probing || got.Reason != "asking on eth0 whether somebody else has it" {
+			t.Errorf("status %+v", got)
+		}
+		n.awaitHeld("10.0.0.101", "fd00::101")
+		for _, a := range []string{"10.0.0.100", "fd00::100"} {
+			until(t, func() string {
+				if s := n.status(a); s.Conflict == nil || s.Conflict.MAC != there || s.Conflict.Interface != "eth0" || s.Conflict.Others != 1 || s.Conflict.Count < 2 {
+					return fmt.Sprintf("status %+v with %v, want a second conflict with %s", s, s.Conflict, there)
+				}
+				return ""
+			})
+		}
+		until(t, func() string {
+			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2") {
+				return "reason " + s.Reason
+			}
+			return ""
+		})
+		inside(t, printer, func() error {
+			l, err := netlink.LinkByName("eth0")
+			for _, text := range []string{"10.0.0.100/24", "fd00::100/64"} {
+				if err == nil {
+					var a *netlink.Addr
+					a, err = netlink.ParseAddr(text)
+					if err == nil {
+						err = netlink.AddrDel(l, a)
+					}
+				}
+			}
+			return err
+		})
+		n.awaitHeld("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")
+
+		// Nothing was announced before it had been asked for three times.
+		asked := make(map[netip.Addr]int)
+		for told := 0; told < 2; {
+			p := ear.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
+			switch a := p.target; {
+			case p.op == ask && p.sender.IsUnspecified():
+				asked[a]++
+			case p.sender == ip("10.0.0.101"), p.sender == ip("fd00::101"):
+				if told++; asked[p.sender] < 3 {
+					t.Errorf("%s was announced after %d probes", p.sender, asked[p.sender])
+				}
+			}
+		}
+	})
+}
+
+// Somebody who has an address of ours nevertheless is told once that it is taken; if he goes
+// on, he may have it until a probe finds it free. A speaker may do all that.
+func TestConflict(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "intruder")
+		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		for s := retry1; s <= retry5; s++ {
+			n.agenda.schedule[s] = time.Hour
+		}
+		n.agenda.schedule[retry2] = time.Millisecond
+		both := addresses("10.0.0.100", "fd00::100")
+		n.set(both...)
+		for told := 0; told < 12; told++ { // the burst at the beginning
+			intruder.next(func(p packet) bool {
+				return p == announcement(both[0].Addr, here) || p.from == here && p.sender == both[1].Addr
+			})
+		}
+		for _, a := range both {
+			ours := func(p packet) bool {
+				return p.from == here && p.sender == a.Addr && p.op == announcement(a.Addr, here).op
+			}
+			intruder.send(announcement(a.Addr, intruder.mac))
+			intruder.next(ours)
+			if s := n.status(a.Addr.String()); s.Phase != Held || s.Reason != "" || s.Conflict == nil || s.Conflict.MAC != intruder.mac || s.Conflict.Count != 1 {
+				t.Errorf("after one: %+v", s)
+			}
+			intruder.send(announcement(a.Addr, intruder.mac))
+			until(t, func() string {
+				if s := n.status(a.Addr.String()); s.Phase != Conflicting || s.Conflict.Count != 2 {
+					return fmt.Sprintf("after two: %+v", s)
+				}
+				return ""
+			})
+		}
+		if got := n.holding(); len(got) != 0 {
+			t.Errorf("still held: %v", got)
+		}
+		// It turns out that it is a speaker.
+		if got := n.become(State{Addresses: both, Speakers: []MAC{intruder.mac}}); len(got) != 2 {
+			t.Errorf("held %v: %+v", got, n.Status())
+		}
+		for range 3 {
+			intruder.send(announcement(both[0].Addr, intruder.mac))
+			intruder.send(announcement(both[1].Addr, intruder.mac))
+		}
+		// What was sent before has been heard when this is answered.
+		intruder.ask("10.0.0.100", "10.0.0.2")
+		intruder.answer("10.0.0.100")
+		intruder.ask("fd00::100", "fd00::2")
+		intruder.answer("fd00::100")
+		n.awaitHeld("10.0.0.100", "fd00::100")
+
+		// Given up a second time, they are soon asked for again, and are free.
+		n.become(State{Addresses: both})
+		for range 2 {
+			intruder.send(announcement(both[0].Addr, intruder.mac))
+		}
+		intruder.next(func(p packet) bool { return p.op == ask && p.sender.IsUnspecified() && p.target == both[0].Addr })
+		n.awaitHeld("10.0.0.100", "fd00::100")
+	})
+}
+
+// Changed tells of all that happens by itself.
+func TestChanged(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node")
+		n := start(t, hosts[0])
+		want := State{Addresses: []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.1.0.100")}}}
+		n.become(want)
+		for have := n.become(want); len(have) < 1; have = n.become(want) {
+			<-n.Changed()
+		}
+		hosts[0].Addr("eth0", "10.1.0.1/24")
+		for have := n.become(want); len(have) < 2; have = n.become(want) {
+			<-n.Changed()
+		}
+		hosts[0].Down("eth0")
+		for have := n.become(want); len(have) > 0; have = n.become(want) {
+			<-n.Changed()
+		}
+		if s := n.status("10.0.0.100"); s.Phase != Waiting || s.Reason != "no interface that is up, has a carrier and is no port of another one has its subnet" {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// What is wrong with a State is said, and the rest of it done.
+func TestFaults(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node")
+		n := start(t, hosts[0])
+		var have []netip.Addr
+		var err error
+		state := State{Addresses: []Address{{}, {Addr: ip("10.0.0.100")}, {Addr: ip("10.0.0.100")}, {Addr: ip("10.0.0.99")}, {Addr: ip("224.0.0.1")},
+			{Addr: ip("255.255.255.255")}, {Addr: ip("::")}, {Addr: ip("::ffff:10.0.0.7")}, {Addr: ip("fd00::100")}, {Addr: ip("fe80::1")}, {Addr: ip("fe80::1%eth0")}}}
+		hosts[0].Do(func() { have, err = n.Set(context.Background(), state) })
+		if got := fmt.Sprint(have); got != "[10.0.0.100 fd00::100]" {
+			t.Errorf("held %s", got)
+		}
+		const want = `address invalid IP: not an address: want IPv4 or IPv6
+address 10.0.0.100: twice in the State
+address 10.0.0.99: after 10.0.0.100: want them sorted
+address 224.0.0.1: not a unicast address: no host can have it
+address 255.255.255.255: not a unicast address: no host can have it
+address ::: not a unicast address: no host can have it
+address ::ffff:10.0.0.7: an IPv4 address written as IPv6: want 10.0.0.7
+address fe80::1: a link-local address: hosts take them for themselves
+address fe80::1%eth0: an address with a zone: want one that means the same on every node`
+		if err == nil || err.Error() != want {
+			t.Errorf("error\n%v\nwant\n%s", err, want)
+		}
+		if _, again := n.Set(context.Background(), state); again == nil || again.Error() != want {
+			t.Errorf("the second time: %v", again)
+		}
+	})
+}
+
+// Before the first Set and after Close, there is nothing.
+func TestClosed(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n := start(t, hosts[0])
+		if got := n.Interfaces(); got != nil {
+			t.Errorf("interfaces before the first Set: %v", got)
+		}
+		if got := n.Problems(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
+			t.Errorf("problems before the first Set: %v", got)
+		}
+		n.set(addresses("10.0.0.100")...)
+		other := start(t, hosts[1])
+		must(t, n.Close(t.Context()))
+		if _, err := n.Set(t.Context(), State{}); err == nil {
+			t.Error("a closed Announcer takes a State")
+		}
+		must(t, New(Options{}).Close(t.Context()))
+		ear := listen(t, hosts[0], "eth0")
+		other.set(addresses("10.0.0.101")...)
+		listen(t, hosts[1], "eth0").ask("10.0.0.100", "10.0.0.2")
+		ear.ask("10.0.0.101", "10.0.0.1")
+		ear.answer("10.0.0.101")
+	})
+}

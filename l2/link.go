@@ -1,0 +1,96 @@
+package l2
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// listAttempts bounds how often the interfaces are listed again because they changed
+// meanwhile.
+const listAttempts = 5
+
+// listInterfaces returns those that can be answered on, sorted by name, and the hardware
+// addresses of all.
+func listInterfaces(h *netlink.Handle) (usable []Interface, own map[MAC]bool, err error) {
+	for range listAttempts {
+		var links []netlink.Link
+		var addrs []netlink.Addr
+		if links, err = h.LinkList(); err == nil {
+			addrs, err = h.AddrList(nil, netlink.FAMILY_ALL)
+		}
+		if err == nil {
+			usable, own = interfaces(links, addrs)
+			return usable, own, nil
+		}
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return nil, nil, fmt.Errorf("interfaces: %w", err)
+}
+
+// interfaces makes of what the kernel lists what is of use.
+func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface, own map[MAC]bool) {
+	own = make(map[MAC]bool)
+	kinds := make(map[int]string)
+	for _, l := range links {
+		kinds[l.Attrs().Index] = l.Type()
+	}
+	prefixes, ipv6 := make(map[int][]netip.Prefix), make(map[int]bool)
+	for _, a := range addrs {
+		p, ok := prefixOf(a)
+		if ok && !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() {
+			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
+		}
+		if ok && p.Addr().Is6() {
+			ipv6[a.LinkIndex] = true
+		}
+	}
+	for _, l := range links {
+		attrs := l.Attrs()
+		mac, ok := macOf(attrs.HardwareAddr)
+		if !ok || !mac.unicast() {
+			continue
+		}
+		own[mac] = true
+		if answers(attrs, kinds[attrs.MasterIndex]) {
+			i := Interface{Name: attrs.Name, Index: attrs.Index, MAC: mac, Prefixes: prefixes[attrs.Index], IPv6: ipv6[attrs.Index]}
+			slices.SortFunc(i.Prefixes, netip.Prefix.Compare)
+			i.Prefixes = slices.Compact(i.Prefixes)
+			usable = append(usable, i)
+		}
+	}
+	slices.SortFunc(usable, func(i, j Interface) int { return strings.Compare(i.Name, j.Name) })
+	return usable, own
+}
+
+// answers says whether a link can be answered on. A port of a bridge, of a bond or the
+// like is a part of its master, which has the addresses; but a VRF is a master by its routes
+// only.
+func answers(attrs *netlink.LinkAttrs, master string) bool {
+	const (
+		needs   = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_BROADCAST
+		forbids = unix.IFF_LOOPBACK | unix.IFF_POINTOPOINT | unix.IFF_NOARP // NOARP: as dummies are
+	)
+	return attrs.EncapType == "ether" && attrs.RawFlags&needs == needs && attrs.RawFlags&forbids == 0 &&
+		(attrs.MasterIndex == 0 || master == "vrf")
+}
+
+// prefixOf is the subnet of an interface's address, masked.
+func prefixOf(a netlink.Addr) (netip.Prefix, bool) {
+	if a.IPNet == nil {
+		return netip.Prefix{}, false
+	}
+	ip, ok := netip.AddrFromSlice(a.IP)
+	bits, size := a.Mask.Size()
+	if ip = ip.Unmap(); !ok || size != ip.BitLen() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(ip, bits).Masked(), true
+}

@@ -1,0 +1,192 @@
+package l2
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/ethernet"
+	"github.com/mdlayher/ndp"
+	"golang.org/x/net/icmp"
+	"golang.org/x/sys/unix"
+)
+
+var ndpProtocol = &protocol{
+	name:      "ndp",
+	etherType: unix.ETH_P_IPV6,
+	parse:     parseNDP,
+	marshal:   marshalNDP,
+	filter:    filterNDP,
+}
+
+// sizeofIPv6 is the length of an IPv6 header. Extension headers do not occur before a
+// message of Neighbor Discovery: fragments are forbidden (RFC 6980), nobody sends others,
+// and the filter lets none through.
+const sizeofIPv6 = 40
+
+// solicitedNode is the group in which the owner of addr is asked (RFC 4291 §2.7.1).
+func solicitedNode(addr netip.Addr) netip.Addr {
+	b := addr.As16()
+	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
+}
+
+// An ipv6Header is what there is around a message of Neighbor Discovery.
+type ipv6Header struct {
+	source, destination netip.Addr
+}
+
+// parseNDP makes the checks of RFC 4861 §7.1.1 and §7.1.2. The kernel has made none when
+// it hands out a frame.
+func parseNDP(frame []byte) (packet, error) {
+	var f ethernet.Frame
+	if err := f.UnmarshalBinary(frame); err != nil {
+		return packet{}, err
+	}
+	if f.EtherType != ethernet.EtherTypeIPv6 {
+		return packet{}, fmt.Errorf("EtherType %#04x", uint16(f.EtherType))
+	}
+	ip, message, err := parseIPv6(f.Payload)
+	if err != nil {
+		return packet{}, err
+	}
+	m, err := ndp.ParseMessage(message)
+	if err != nil {
+		return packet{}, err
+	}
+	p := packet{to: MAC(f.Destination)}
+	switch m := m.(type) {
+	case *ndp.NeighborSolicitation:
+		err = p.solicitation(m, ip, MAC(f.Source))
+	case *ndp.NeighborAdvertisement:
+		err = p.advertisement(m, ip, MAC(f.Source))
+	default:
+		err = fmt.Errorf("ICMPv6 type %d", message[0])
+	}
+	if err != nil {
+		return packet{}, err
+	}
+	return p, p.check()
+}
+
+// parseIPv6 returns the ICMPv6 message of a packet, without what Ethernet pads it with.
+func parseIPv6(b []byte) (ipv6Header, []byte, error) {
+	if len(b) < sizeofIPv6 || b[0]>>4 != 6 {
+		return ipv6Header{}, nil, errors.New("no IPv6 header")
+	}
+	length := int(binary.BigEndian.Uint16(b[4:]))
+	switch {
+	case b[6] != unix.IPPROTO_ICMPV6:
+		return ipv6Header{}, nil, fmt.Errorf("protocol %d", b[6])
+	case b[7] != ndp.HopLimit:
+		return ipv6Header{}, nil, fmt.Errorf("hop limit %d: not from this link", b[7])
+	case length > len(b)-sizeofIPv6:
+		return ipv6Header{}, nil, errors.New("cut off")
+	case length < 4:
+		return ipv6Header{}, nil, errors.New("no ICMPv6 header")
+	}
+	ip := ipv6Header{netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))}
+	message := b[sizeofIPv6 : sizeofIPv6+length]
+	switch {
+	case message[1] != 0:
+		return ip, nil, fmt.Errorf("ICMPv6 code %d", message[1])
+	case checksum(ip, message) != 0:
+		return ip, nil, errors.New("wrong checksum")
+	}
+	return ip, message, nil
+}
+
+// checksum is 0 if that in the message is right (RFC 4443 §2.3).
+func checksum(ip ipv6Header, message []byte) uint16 {
+	pseudo := icmp.IPv6PseudoHeader(ip.source.AsSlice(), ip.destination.AsSlice())
+	binary.BigEndian.PutUint32(pseudo[32:], uint32(len(message)))
+	sum := uint32(0)
+	for _, b := range [][]byte{pseudo, message} {
+		for i, c := range b {
+			// All parts but the last have an even length.
+			sum += uint32(c) << (8 * (1 - i%2))
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+func (p *packet) solicitation(m *ndp.NeighborSolicitation, ip ipv6Header, from MAC) error {
+	mac, told := linkLayer(m.Options, ndp.Source)
+	if ip.source.IsUnspecified() {
+		if told {
+			return errors.New("a probe with a source link-layer address")
+		}
+		if ip.destination != solicitedNode(m.TargetAddress) {
+			return errors.New("a probe to " + ip.destination.String())
+		}
+	}
+	if !told {
+		mac = from // as it is in unicast solicitations, to save bytes
+	}
+	p.op, p.from, p.sender, p.target = ask, mac, ip.source, m.TargetAddress
+	return nil
+}
+
+func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from MAC) error {
+	if ip.destination.IsMulticast() && m.Solicited {
+		return errors.New("solicited, and to everybody")
+	}
+	mac, told := linkLayer(m.Options, ndp.Target)
+	if !told {
+		mac = from
+	}
+	p.op, p.from, p.sender, p.target = tell, mac, m.TargetAddress, ip.destination
+	return nil
+}
+
+func linkLayer(options []ndp.Option, d ndp.Direction) (MAC, bool) {
+	for _, o := range options {
+		if l, ok := o.(*ndp.LinkLayerAddress); ok && l.Direction == d {
+			return macOf(l.Addr)
+		}
+	}
+	return MAC{}, false
+}
+
+// marshalNDP sends advertisements from the address itself, as the kernel does for its
+// own.
+func marshalNDP(p packet) ([]byte, error) {
+	ip := ipv6Header{p.sender, p.target}
+	var m ndp.Message
+	switch {
+	case p.op == tell:
+		m = &ndp.NeighborAdvertisement{
+			// A host, not a router, to those who ask for this address; and what
+			// others may have told before is over (RFC 4861 §7.2.5).
+			Solicited: !p.target.IsMulticast(), Override: true,
+			TargetAddress: p.sender,
+			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: p.from[:]}},
+		}
+	default:
+		ip.destination = solicitedNode(p.target)
+		ns := &ndp.NeighborSolicitation{TargetAddress: p.target}
+		if !p.sender.IsUnspecified() {
+			ns.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: p.from[:]}}
+		}
+		m = ns
+	}
+	message, err := ndp.MarshalMessageChecksum(m, ip.source, ip.destination)
+	if err != nil {
+		return nil, err
+	}
+	return (&ethernet.Frame{Destination: p.to[:], Source: p.from[:], EtherType: ethernet.EtherTypeIPv6, Payload: ip.marshal(message)}).MarshalBinary()
+}
+
+// marshal puts an IPv6 header before a message.
+func (ip ipv6Header) marshal(message []byte) []byte {
+	b := make([]byte, sizeofIPv6, sizeofIPv6+len(message))
+	b[0] = 6 << 4
+	binary.BigEndian.PutUint16(b[4:], uint16(len(message)))
+	b[6], b[7] = unix.IPPROTO_ICMPV6, ndp.HopLimit
+	copy(b[8:], ip.source.AsSlice())
+	copy(b[24:], ip.destination.AsSlice())
+	return append(b, message...)
+}

@@ -1,0 +1,185 @@
+package l2
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// What is answered, with what, and why the rest is not. The node is at 02:…:01 and :02, and
+// holds .1; it probes .2; .3 is somebody else's, .4 has no interface.
+func TestReply(t *testing.T) {
+	for _, family := range []struct{ name, prefix, nobody string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
+		at := func(last string) netip.Addr {
+			if last == "" {
+				return ip(family.nobody)
+			}
+			return ip(family.prefix + last)
+		}
+		c := claims{
+			mac: mac(1), own: map[MAC]bool{mac(1): true, mac(2): true}, speakers: map[MAC]bool{mac(3): true},
+			addresses: map[netip.Addr]*address{
+				at("1"): {phase: Held}, at("2"): {phase: Probing}, at("3"): {phase: Conflicting}, at("4"): {phase: Waiting},
+			},
+		}
+		for _, tt := range []struct {
+			name   string
+			op     op
+			from   byte
+			sender string // empty: unspecified
+			target string
+			want   verdict
+		}{
+			{"asks for ours", ask, 0x10, "9", "1", answered},
+			{"probes ours", ask, 0x10, "", "1", answered},
+			{"another speaker's kernel asks", ask, 3, "9", "1", answered},
+			{"another speaker probes what we hold", ask, 3, "", "1", answered},
+			{"asks for another", ask, 0x10, "9", "7", foreign},
+			{"asks for what we probe", ask, 0x10, "9", "2", unheld},
+			{"asks for what we gave up", ask, 0x10, "9", "3", unheld},
+			{"asks for what is nowhere", ask, 0x10, "9", "4", unheld},
+			{"probes what we probe", ask, 0x10, "", "2", clashing},
+			{"another speaker probes what we probe", ask, 3, "", "2", unheld},
+			{"probes what we gave up", ask, 0x10, "", "3", unheld},
+			{"tells us something", tell, 0x10, "9", "1", foreign},
+			{"tells that it has ours", tell, 0x10, "1", "9", clashing},
+			{"announces ours", ask, 0x10, "1", "1", clashing},
+			{"asks for another from ours", ask, 0x10, "1", "9", clashing},
+			{"answers our probe", tell, 0x10, "2", "9", clashing},
+			{"has what we gave up", tell, 0x10, "3", "9", unheld},
+			{"another speaker has ours", tell, 3, "1", "9", sibling},
+			{"another speaker has what we probe", tell, 3, "2", "9", sibling},
+			{"our own announcement", tell, 1, "1", "9", echoed},
+			{"our own probe", ask, 1, "", "2", echoed},
+			{"that of another interface", ask, 2, "1", "1", echoed},
+		} {
+			t.Run(family.name+" "+tt.name, func(t *testing.T) {
+				in := packet{op: tt.op, from: mac(tt.from), to: mac(1), sender: at(tt.sender), target: at(tt.target)}
+				out, got := reply(in, c)
+				if got != tt.want {
+					t.Errorf("%s, want %s", got, tt.want)
+				}
+				if want := answer(in, mac(1)); got == answered && out != want || got != answered && out != (packet{}) {
+					t.Errorf("answer %+v", out)
+				}
+			})
+		}
+	}
+}
+
+// No sender is answered without end, and however many there are, memory is bounded.
+func TestLimiter(t *testing.T) {
+	var l limiter
+	now := time.Unix(1e9, 0)
+	allowed := func(m MAC, tries int) (n int) {
+		for range tries {
+			if l.allow(m, now) {
+				n++
+			}
+		}
+		return n
+	}
+	if got := allowed(mac(1), 2*answersAtOnce); got != answersAtOnce {
+		t.Errorf("%d answers at once, want %d", got, answersAtOnce)
+	}
+	if got := allowed(mac(2), 1); got != 1 {
+		t.Error("another sender has to wait for the first")
+	}
+	now = now.Add(time.Second / 2)
+	if got := allowed(mac(1), answersAtOnce); got != answersPerSecond/2 {
+		t.Errorf("%d answers in half a second, want %d", got, answersPerSecond/2)
+	}
+	total := 0
+	for i := range 100_000 {
+		total += allowed(MAC{6, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)}, 1)
+	}
+	if len(l.senders) > maxSenders || total > maxSenders+answersAtOnce {
+		t.Errorf("%d senders are remembered, and got %d answers", len(l.senders), total)
+	}
+	now = now.Add(time.Minute)
+	if got := allowed(MAC{10}, 1); got != 1 || len(l.senders) > 1 {
+		t.Errorf("after a minute, %d senders are remembered", len(l.senders))
+	}
+}
+
+// The agenda is told the time, and says what is sent when.
+func TestAgenda(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	run := func(a agenda, until time.Duration, turns ...*turn) (got []string) {
+		now := start
+		for _, tn := range turns {
+			a.add(tn, now)
+		}
+		for now.Sub(start) <= until {
+			tn, wait, ok := a.pop(now)
+			if tn == nil {
+				if !ok {
+					return append(got, "nothing more")
+				}
+				now = now.Add(wait)
+				continue
+			}
+			got = append(got, fmt.Sprintf("%s %s %d", now.Sub(start), tn.address.want.Addr, tn.stage))
+			a.follow(tn, now)
+		}
+		return got
+	}
+	at := func(s string, stage stage) *turn {
+		return &turn{address: &address{want: Address{Addr: ip(s)}}, stage: stage}
+	}
+	for _, tt := range []struct {
+		name    string
+		refresh time.Duration
+		until   time.Duration
+		turns   []*turn
+		want    string
+	}{
+		{"announcements", 0, time.Hour, []*turn{at("192.0.2.1", announce), at("2001:db8::1", announce)},
+			"0s 192.0.2.1 0; 0s 2001:db8::1 0; 0s 192.0.2.1 1;" +
+				" 100ms 2001:db8::1 6; 100ms 192.0.2.1 6; 500ms 2001:db8::1 7; 500ms 192.0.2.1 7; 1.5s 2001:db8::1 8; 1.5s 192.0.2.1 8;" +
+				" 3.5s 2001:db8::1 9; 3.5s 192.0.2.1 9; 7.5s 2001:db8::1 10; 7.5s 192.0.2.1 10; nothing more"},
+		{"refreshing", time.Minute, 3 * time.Minute, []*turn{at("2001:db8::1", again5)},
+			"4s 2001:db8::1 10; 1m4s 2001:db8::1 11; 2m4s 2001:db8::1 11"},
+		{"probing, with an announcement that comes first", 0, time.Second, []*turn{at("192.0.2.2", probe1), at("192.0.2.1", announce)},
+			"0s 192.0.2.1 0; 0s 192.0.2.1 1; 0s 192.0.2.2 2; 100ms 192.0.2.1 6; 200ms 192.0.2.2 3; 400ms 192.0.2.2 4; 500ms 192.0.2.1 7; 700ms 192.0.2.2 5"},
+		{"after a conflict", 0, time.Hour, []*turn{at("192.0.2.2", retry5), at("192.0.2.1", retry1)},
+			"30s 192.0.2.1 12; 5m0s 192.0.2.2 16; nothing more"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := run(agenda{schedule: usual(tt.refresh)}, tt.until, tt.turns...)
+			if text := join(got); text != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", text, tt.want)
+			}
+		})
+	}
+}
+
+func join(lines []string) string {
+	text := ""
+	for i, l := range lines {
+		if i > 0 {
+			text += "; "
+		}
+		text += l
+	}
+	return text
+}
+
+// Before any is announced a second time, all have been announced once.
+func TestAgendaIsFair(t *testing.T) {
+	a := agenda{schedule: usual(0)}
+	now := time.Unix(1e9, 0)
+	const n = 1000
+	for i := range n {
+		a.add(&turn{address: &address{want: Address{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}}}, now)
+	}
+	for i := range 3 * n {
+		tn, _, _ := a.pop(now)
+		if want := []stage{announce, confirm, again1}[i/n]; tn == nil || tn.stage != want {
+			t.Fatalf("turn %d is %+v, want stage %d", i, tn, want)
+		}
+		a.follow(tn, now)
+		now = now.Add(time.Millisecond) // a slow link: the first ones' second turn is due long before
+	}
+}
