@@ -25,10 +25,8 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 type Decider struct {
 	config Config
 	last   *Desired
-	// holders has the indexes into Services of who holds Addresses[i]; held is
-	// the other way round. Both live as long as the Assignments do.
-	holders [][]int
-	held    [][]int
+	// holders lives as long as the Assignments do.
+	holders holders
 }
 
 // NewDecider returns a Decider that has not seen a snapshot yet.
@@ -75,22 +73,12 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	return changed, true
 }
 
-// holding returns the indexes of the addresses that any of the Services hold,
-// sorted.
-func (d *Decider) holding(services []int) (addresses []int) {
-	for _, i := range services {
-		addresses = append(addresses, d.held[i]...)
-	}
-	slices.Sort(addresses)
-	return slices.Compact(addresses)
-}
-
 // again decides about the changed Services and takes the rest from last.
 func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired {
 	next := *d.last
 	next.snap = snap
 	next.checkAgain(v, changed)
-	addresses := d.holding(changed)
+	addresses := d.holders.of(changed)
 	if len(addresses) == 0 {
 		return &next
 	}
@@ -99,7 +87,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	routes := false
 	for _, i := range addresses {
 		was := next.Addresses[i]
-		is := v.decide(was.Addr, was.Pool, d.services(snap, i)).after(was)
+		is := v.decide(was.Addr, was.Pool, d.services(nil, snap, i)).after(was)
 		routes = routes || !slices.Equal(is.routes, was.routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
@@ -111,7 +99,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 
 // anew decides about everything.
 func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
-	d.index(snap)
+	d.holders = d.holders.next(snap)
 	next := &Desired{
 		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
 		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
@@ -122,12 +110,14 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	next.Addresses = make([]*Address, len(assigned))
 	next.Proxy.VIPs = make([]*proxy.VIP, len(assigned))
 	former := d.former()
+	var services []cluster.Service // most are as they were, and not kept
 	for i, a := range assigned {
-		was, services := former(a.Addr), d.services(snap, i)
+		was := former(a.Addr)
+		services = d.services(services[:0], snap, i)
 		if was != nil && d.last.view == v && was.Pool == a.Pool && slices.Equal(was.from, services) {
 			next.Addresses[i] = was
 		} else {
-			next.Addresses[i] = v.decide(a.Addr, a.Pool, services).after(was)
+			next.Addresses[i] = v.decide(a.Addr, a.Pool, slices.Clone(services)).after(was)
 		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
@@ -163,30 +153,13 @@ func (a *Address) after(was *Address) *Address {
 	return a
 }
 
-// index finds out who holds what. Assignments are sorted by address, so those
-// of one address stand together.
-func (d *Decider) index(snap *cluster.Snapshot) {
-	d.holders, d.held = make([][]int, 0, len(snap.Assignments)), make([][]int, len(snap.Services))
-	for i, a := range snap.Assignments {
-		if i == 0 || snap.Assignments[i-1].Addr != a.Addr {
-			d.holders = append(d.holders, nil)
-		}
-		if s := find(snap, a.Service); s >= 0 {
-			n := len(d.holders) - 1
-			d.holders[n] = append(d.holders[n], s)
-			d.held[s] = append(d.held[s], n)
-		}
+// services appends those that hold an address to none, in the order of precedence.
+func (d *Decider) services(none []cluster.Service, snap *cluster.Snapshot, address int) []cluster.Service {
+	for _, s := range d.holders.by(address) {
+		none = append(none, snap.Services[s])
 	}
-}
-
-// services are those that hold an address, in the order of precedence.
-func (d *Decider) services(snap *cluster.Snapshot, address int) []cluster.Service {
-	services := make([]cluster.Service, len(d.holders[address]))
-	for i, s := range d.holders[address] {
-		services[i] = snap.Services[s]
-	}
-	byPrecedence(services)
-	return services
+	byPrecedence(none)
+	return none
 }
 
 // byPrecedence puts older Services first: where two claim one port, the newcomer
