@@ -125,12 +125,12 @@ func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) erro
 	return c.ours.Post().Resource("addressclaims").Body(o).Do(ctx).Error()
 }
 
-// setHolders changes the holders of a claim if it is still at the version that
-// was read.
-func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder) error {
+// setHolders changes the holders of a claim, and for whom it is kept, if it is
+// still at the version that was read.
+func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) error {
 	b, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
-		"spec":     map[string]any{"holders": holders},
+		"spec":     map[string]any{"holders": holders, "reservedFor": kept},
 	})
 	if err != nil {
 		return err

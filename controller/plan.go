@@ -40,7 +40,8 @@ type claim struct {
 	pool string
 	// old is the claim as it was read, nil when there was none.
 	old *cluster.Claim
-	// holders are all Services that shall have the address.
+	// holders are all Services that shall have the address, and those that may have
+	// it beside them.
 	holders []cluster.Name
 }
 
@@ -49,8 +50,15 @@ type claim struct {
 type release struct {
 	old  *cluster.Claim
 	from []cluster.Holder // a part of the claim's; all when there are none left
+	// kept are those for whom the claim is kept, besides those of from that asked
+	// for it and are gone.
+	kept []cluster.Name
+	gone bool
 	why  string
 }
+
+// keeps says whether the address is kept for a holder that it is released from.
+func (r release) keeps(h cluster.Holder) bool { return r.gone && h.Reserve }
 
 // plan says what to write, so that claims and status become what was decided.
 // For a Service that is as it should be that is nothing.
@@ -103,6 +111,9 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	}
 	var text []byte
 	for _, a := range s.Status {
+		if snap.Claim(a).Holders[0].Reserve != s.Reserve {
+			return false
+		}
 		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(snap.Pools, a)})
 	}
 	return string(text) == s.Told.Message
@@ -144,15 +155,29 @@ func (p *planner) release(t *todo, c *cluster.Claim) {
 			leftover = append(leftover, h)
 		}
 	}
-	if len(gone) != 0 {
-		t.gone = append(t.gone, release{c, gone, "is gone"})
-	} else if len(c.Holders) == 0 && !c.Reserved {
-		t.gone = append(t.gone, release{c, nil, "nobody holds it, and it is not reserved"})
-	}
+	kept := p.kept(c)
 	// Two writes to one claim in one pass would meet as a conflict.
-	if len(leftover) != 0 && len(gone) == 0 {
-		t.leftover = append(t.leftover, release{c, leftover, "does not need it"})
+	switch {
+	case len(gone) != 0:
+		t.gone = append(t.gone, release{old: c, from: gone, kept: kept, gone: true, why: "is gone"})
+	case len(c.Holders) == 0 && !c.Reserved && len(kept) == 0:
+		t.gone = append(t.gone, release{old: c, why: "nobody holds it, and it is not reserved"})
+	case len(leftover) != 0:
+		t.leftover = append(t.leftover, release{old: c, from: leftover, kept: kept, why: "does not need it"})
+	case len(kept) != len(c.ReservedFor):
+		t.leftover = append(t.leftover, release{old: c, kept: kept, why: "it is kept for a Service that has another"})
 	}
+}
+
+// kept are those for whom a claim is to be kept still: not for a Service that is
+// back and does not take it. What a person keeps is kept.
+func (p *planner) kept(c *cluster.Claim) []cluster.Name {
+	if c.Reserved {
+		return c.ReservedFor
+	}
+	return slices.DeleteFunc(slices.Clone(c.ReservedFor), func(name cluster.Name) bool {
+		return p.snap.Service(name) != nil && !p.foreign(name) && !p.shallHave(name, c.Addr)
+	})
 }
 
 // settle plans what the Service shall have. ok is false when it has it, when it
@@ -171,25 +196,43 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 	}
 	for _, a := range p.addrs[spec.Name] {
 		c := claim{a.Addr, a.Pool, p.snap.Claim(a.Addr), p.holders(a.Addr)}
+		c.holders = append(c.holders, p.sharers(spec, c.old)...)
 		switch {
 		case c.taken():
 			return settlement{}, false
-		case !holds(c.old, spec.Name) || !slices.Contains(spec.Status, a.Addr):
+		case !holds(c.old, spec.Name) || !slices.Contains(spec.Status, a.Addr) || c.unkept(spec):
 			n.secure = append(n.secure, c)
 		}
 	}
 	for _, a := range spec.Status {
-		if !slices.Contains(n.addrs, a) && p.others(a, spec.Name) {
+		// A holder of the claim leaves the address by its own will.
+		if !slices.Contains(n.addrs, a) && !holds(p.snap.Claim(a), spec.Name) && p.others(a) {
 			n.disputed = append(n.disputed, a)
 		}
 	}
 	return n, len(n.secure) != 0 || n.writesStatus()
 }
 
-// others says whether another Service than name has the address or its claim.
-func (p *planner) others(a netip.Addr, name cluster.Name) bool {
-	claim := p.snap.Claim(a)
-	return len(p.holders(a)) != 0 || claim != nil && !holds(claim, name)
+// others says whether another Service has the address or its claim, of which the
+// one that asks is no holder.
+func (p *planner) others(a netip.Addr) bool {
+	return len(p.holders(a)) != 0 || p.snap.Claim(a) != nil
+}
+
+// sharers are the holders of a claim with which a Service shares. One that is
+// about to leave is not in its way: two that change places would wait for ever.
+func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Name) {
+	if s.Sharing == nil || c == nil {
+		return nil
+	}
+	for _, h := range c.Holders {
+		if o := p.snap.Service(h.Name); o != nil {
+			if _, apart := ipam.Apart(s, o); !apart {
+				names = append(names, h.Name)
+			}
+		}
+	}
+	return names
 }
 
 // tell is what the Service's condition shall say.
@@ -255,6 +298,13 @@ func holds(c *cluster.Claim, name cluster.Name) bool {
 	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
 }
 
+// unkept says whether the claim is to be kept for the Service, or not any more, and
+// does not say so.
+func (c claim) unkept(s *cluster.Spec) bool {
+	return slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
+		!c.old.Reserved && slices.Contains(c.old.ReservedFor, s.Name)
+}
+
 // taken says whether the claim has a holder that shall not have the address.
 func (c claim) taken() bool {
 	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
@@ -278,10 +328,18 @@ func (t todo) String() string {
 
 func (r release) String() string {
 	var b strings.Builder
+	kept := r.kept
 	for _, h := range r.from {
 		fmt.Fprintf(&b, "release %s: %s %s\n", r.old.Addr, h.Name, r.why)
+		if r.keeps(h) {
+			kept = keep(kept, h.Name)
+		}
 	}
 	switch keeps := len(r.old.Holders) > len(r.from); {
+	case len(kept) != 0:
+		fmt.Fprintf(&b, "keep claim %s for %s\n", r.old.Addr, strings.Trim(fmt.Sprint(kept), "[]"))
+	case len(r.from) == 0 && len(r.old.Holders) != 0:
+		fmt.Fprintf(&b, "keep claim %s for nobody any more: %s\n", r.old.Addr, r.why)
 	case len(r.from) == 0:
 		fmt.Fprintf(&b, "delete claim %s: %s\n", r.old.Addr, r.why)
 	case !keeps && r.old.Reserved:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
@@ -39,6 +40,12 @@ type world struct {
 	nodes  [2]*node
 	mutant mutant
 	calm   bool // nothing fails any more
+	// rich: Services also share addresses, ask for several, and keep theirs while
+	// they are away.
+	rich bool
+	// agreed are the pairs of Services that shared at some time, by their paths.
+	agreed map[[2]string]bool
+	shared int // how often a second Service got an address
 
 	// pending are requests that have not reached the API server.
 	waiting sync.Mutex
@@ -196,8 +203,14 @@ func (w *world) stop(i int) {
 
 // runWorld says which promise was broken in the world of a seed, if any was.
 func runWorld(t *testing.T, seed uint64, m mutant) (broken string) {
+	broken, _ = runEither(t, seed, m, false)
+	return broken
+}
+
+// runEither also says how often Services came to share an address.
+func runEither(t *testing.T, seed uint64, m mutant, rich bool) (broken string, shared int) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m}
+		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m, rich: rich, agreed: map[[2]string]bool{}}
 		w.populate()
 		w.store.wrote = w.watchOver
 		for i := range w.nodes {
@@ -214,9 +227,9 @@ func runWorld(t *testing.T, seed uint64, m mutant) (broken string) {
 		for i := range w.nodes {
 			w.stop(i)
 		}
-		broken = w.broken
+		broken, shared = w.broken, w.shared
 	})
-	return broken
+	return broken, shared
 }
 
 // step lets one thing happen.
@@ -301,6 +314,15 @@ func (w *world) setPool(name string, n int) {
 }
 
 func (w *world) service(name string) *corev1.Service {
+	s := w.plain(name)
+	if w.rich {
+		s.Spec.Ports[0].Port += int32(name[len(name)-1] % 3)
+		w.enrich(s)
+	}
+	return s
+}
+
+func (w *world) plain(name string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, CreationTimestamp: metav1.NewTime(time.Now().Truncate(time.Second))},
 		Spec: corev1.ServiceSpec{
@@ -343,8 +365,44 @@ func (w *world) reserve() {
 	}
 }
 
+// annotations are a copy, never nil.
+func annotations(svc *corev1.Service) map[string]string {
+	all := map[string]string{}
+	maps.Copy(all, svc.Annotations)
+	return all
+}
+
+// enrich has a Service share, or not, and keep its addresses, or not.
+func (w *world) enrich(svc *corev1.Service) {
+	svc.Annotations = annotations(svc)
+	for _, a := range [][2]string{{cluster.SharingAnnotation, "k"}, {cluster.ReserveAnnotation, "true"}} {
+		if delete(svc.Annotations, a[0]); w.IntN(3) != 0 {
+			svc.Annotations[a[0]] = a[1]
+		}
+	}
+}
+
 func (w *world) edit(svc *corev1.Service) {
-	set := func(key, value string) { svc.Annotations = map[string]string{key: value} }
+	if w.rich {
+		switch w.IntN(4) {
+		case 0:
+			w.enrich(svc)
+			return
+		case 1:
+			svc.Annotations = annotations(svc)
+			svc.Annotations["fanfare.io/load-balancer-ips"] = fmt.Sprintf("%s,%s", address("lan", w.IntN(3)), address("dmz", w.IntN(2)))
+			return
+		}
+	}
+	set := func(key, value string) {
+		old := svc.Annotations
+		svc.Annotations = map[string]string{key: value}
+		for _, key := range []string{cluster.SharingAnnotation, cluster.ReserveAnnotation} {
+			if v, ok := old[key]; ok {
+				svc.Annotations[key] = v
+			}
+		}
+	}
 	switch w.IntN(4) {
 	case 0:
 		set("fanfare.io/address-pool", []string{"lan", "dmz"}[w.IntN(2)])
@@ -368,9 +426,13 @@ func (w *world) watchOver(path string, before, after object) {
 		return
 	}
 	is := into[corev1.Service](w.t, after)
+	w.agree(path, &is)
 	for _, a := range addrs(is) {
 		for other, o := range w.objects {
-			if other != path && strings.Contains(other, "/services/") && slices.Contains(addrs(into[corev1.Service](w.t, o)), a) {
+			if other == path || !strings.Contains(other, "/services/") || !slices.Contains(addrs(into[corev1.Service](w.t, o)), a) {
+				continue
+			}
+			if w.shared++; !w.agreed[[2]string{path, other}] {
 				w.broken = fmt.Sprintf("%s has %s, and so has %s", path, a, other)
 			}
 		}
@@ -380,6 +442,24 @@ func (w *world) watchOver(path string, before, after object) {
 	}
 	if was := addrs(into[corev1.Service](w.t, before)); strings.HasPrefix(is.Name, "steady") && len(was) != 0 && !slices.Equal(was, addrs(is)) {
 		w.broken = fmt.Sprintf("%s had %v and now has %v", path, was, addrs(is))
+	}
+}
+
+// agree notes with whom a Service shares now. That it once did must do: when it
+// ceases to, what it shares already stays so.
+func (w *world) agree(path string, s *corev1.Service) {
+	spec := specOf(s)
+	for other, o := range w.objects {
+		if !w.rich || spec == nil || other == path || !strings.Contains(other, "/services/") {
+			continue
+		}
+		os := specOf(new(into[corev1.Service](w.t, o)))
+		if os == nil {
+			continue
+		}
+		if _, apart := ipam.Apart(spec, os); !apart {
+			w.agreed[[2]string{path, other}], w.agreed[[2]string{other, path}] = true, true
+		}
 	}
 }
 
@@ -478,5 +558,15 @@ func TestWorlds(t *testing.T) {
 		if broken := runWorld(t, seed, mutant{}); broken != "" {
 			t.Fatalf("seed %d: %s", seed, broken)
 		}
+	}
+	shared := 0
+	for seed := range n {
+		broken, times := runEither(t, seed, mutant{}, true)
+		if shared += times; broken != "" {
+			t.Fatalf("rich seed %d: %s", seed, broken)
+		}
+	}
+	if uint64(shared) < n/4 {
+		t.Errorf("in %d worlds something was shared %d times: too few to show anything", n, shared)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
 // errStale is that the API server has something else than the snapshot. Nothing
@@ -51,7 +52,7 @@ func (w writer) settle(ctx context.Context, n settlement) error {
 		}
 	}
 	for _, c := range n.secure {
-		if err := w.secure(ctx, c, live); err != nil {
+		if err := w.secure(ctx, c, n.spec, live); err != nil {
 			return fmt.Errorf("claim %s for %s: %w", c.addr, n.spec.Name, err)
 		}
 	}
@@ -98,10 +99,10 @@ func specOf(live *corev1.Service) *cluster.Spec {
 
 // secure makes sure that the claim names the Service, at the version that was
 // read of it.
-func (w writer) secure(ctx context.Context, c claim, live *corev1.Service) error {
+func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *corev1.Service) error {
 	old := c.old
 	if old == nil {
-		err := w.createClaim(ctx, newClaim(c, live))
+		err := w.createClaim(ctx, newClaim(c, spec, live))
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
@@ -113,11 +114,58 @@ func (w writer) secure(ctx context.Context, c claim, live *corev1.Service) error
 			return fmt.Errorf("%w: somebody else has it", errStale)
 		}
 	}
-	holders := bind(old.Holders, live)
-	if slices.Equal(holders, toAPI(old.Holders)) {
+	if err := w.agreed(ctx, old, spec); err != nil {
+		return err
+	}
+	holders, kept := bind(old.Holders, spec, live), without(old, spec.Name)
+	if slices.Equal(holders, toAPI(old.Holders)) && slices.Equal(kept, reservations(old.ReservedFor)) {
 		return nil
 	}
-	return stale(w.setHolders(ctx, old, holders))
+	return stale(w.setHolders(ctx, old, holders, kept))
+}
+
+// agreed returns nil when the other holders of a claim share the address with a
+// Service that has yet to join them. The snapshot may be from before one of them
+// ceased to, and their owner must not find a stranger there later.
+func (w writer) agreed(ctx context.Context, c *cluster.Claim, spec *cluster.Spec) error {
+	if slices.Contains(spec.Status, c.Addr) {
+		return nil
+	}
+	for _, h := range c.Holders {
+		if h.Name == spec.Name {
+			continue
+		}
+		live, err := w.service(ctx, h.Name)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("service %s, which has it, too: %w", h.Name, err)
+		}
+		if other := specOf(live); other != nil {
+			if why, apart := ipam.Apart(spec, other); apart {
+				return fmt.Errorf("%w: %s does not share it: %s", errStale, h.Name, why)
+			}
+		}
+	}
+	return nil
+}
+
+// without is for whom a claim is kept once a Service has it. What a person keeps
+// stays as that person wrote it.
+func without(c *cluster.Claim, name cluster.Name) []v1alpha1.ClaimReservation {
+	if c.Reserved {
+		return reservations(c.ReservedFor)
+	}
+	return reservations(slices.DeleteFunc(slices.Clone(c.ReservedFor), func(k cluster.Name) bool { return k == name }))
+}
+
+// reservations is nil when there are none: in a merge patch, that is "unset".
+func reservations(names []cluster.Name) (out []v1alpha1.ClaimReservation) {
+	for _, n := range names {
+		out = append(out, v1alpha1.ClaimReservation{Namespace: n.Namespace, Name: n.Name})
+	}
+	return out
 }
 
 // readClaim reads a claim, as it is now.
@@ -132,18 +180,17 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 	return nil, fmt.Errorf("%w: the name is no address", errStale)
 }
 
-func newClaim(c claim, live *corev1.Service) *v1alpha1.AddressClaim {
+func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.AddressClaim {
 	return &v1alpha1.AddressClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
-		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.pool, Holders: bind(nil, live)},
+		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.pool, Holders: bind(nil, spec, live)},
 	}
 }
 
 // bind is old with the Service, at the version that was read of it.
-func bind(old []cluster.Holder, live *corev1.Service) []v1alpha1.ClaimHolder {
-	name := cluster.Name{Namespace: live.Namespace, Name: live.Name}
-	holders := slices.DeleteFunc(slices.Clone(old), func(h cluster.Holder) bool { return h.Name == name })
-	holders = append(holders, cluster.Holder{Name: name, UID: live.UID, ResourceVersion: live.ResourceVersion})
+func bind(old []cluster.Holder, spec *cluster.Spec, live *corev1.Service) []v1alpha1.ClaimHolder {
+	holders := slices.DeleteFunc(slices.Clone(old), func(h cluster.Holder) bool { return h.Name == spec.Name })
+	holders = append(holders, cluster.Holder{Name: spec.Name, UID: live.UID, ResourceVersion: live.ResourceVersion, Reserve: spec.Reserve})
 	slices.SortFunc(holders, func(a, b cluster.Holder) int { return a.Name.Compare(b.Name) })
 	return toAPI(holders)
 }
@@ -153,7 +200,7 @@ func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 	out := make([]v1alpha1.ClaimHolder, 0, len(holders))
 	for _, h := range holders {
 		out = append(out, v1alpha1.ClaimHolder{
-			Namespace: h.Name.Namespace, Name: h.Name.Name, UID: string(h.UID), ResourceVersion: h.ResourceVersion,
+			Namespace: h.Name.Namespace, Name: h.Name.Name, UID: string(h.UID), ResourceVersion: h.ResourceVersion, Reserve: h.Reserve,
 		})
 	}
 	return out
@@ -199,32 +246,42 @@ func condition(live *corev1.Service, told cluster.Told) metav1.Condition {
 // do not have the address, and never will by a write that is on its way.
 func (w writer) release(ctx context.Context, r release) error {
 	var errs []error
-	left := slices.Clone(r.old.Holders)
+	left, kept := slices.Clone(r.old.Holders), r.kept
 	for _, h := range r.from {
 		if err := w.letGo(ctx, r.old.Addr, h); err != nil {
 			errs = append(errs, fmt.Errorf("release %s from %s: %w", r.old.Addr, h.Name, err))
 			continue
 		}
 		left = slices.DeleteFunc(left, func(l cluster.Holder) bool { return l == h })
+		if r.keeps(h) {
+			kept = keep(kept, h.Name)
+		}
 	}
-	if err := w.shrink(ctx, r.old, left); err != nil {
+	if err := w.shrink(ctx, r.old, left, kept); err != nil {
 		errs = append(errs, fmt.Errorf("claim %s: %w", r.old.Addr, err))
 	}
 	return errors.Join(errs...)
 }
 
-// shrink leaves the claim to those that are left.
-func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.Holder) error {
+// keep adds a name to those for whom a claim is kept.
+func keep(kept []cluster.Name, name cluster.Name) []cluster.Name {
+	kept = append(slices.Clone(kept), name)
+	slices.SortFunc(kept, cluster.Name.Compare)
+	return slices.Compact(kept)
+}
+
+// shrink leaves the claim to those that are left, and for whom it is kept.
+func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.Holder, kept []cluster.Name) error {
 	switch {
-	case len(left) == 0 && !old.Reserved:
+	case len(left) == 0 && !old.Reserved && len(kept) == 0:
 		if err := w.deleteClaim(ctx, old); !apierrors.IsNotFound(err) {
 			return stale(err)
 		}
 		return nil
-	case len(left) == len(old.Holders):
+	case len(left) == len(old.Holders) && slices.Equal(kept, old.ReservedFor):
 		return nil
 	}
-	return stale(w.setHolders(ctx, old, toAPI(left)))
+	return stale(w.setHolders(ctx, old, toAPI(left), reservations(kept)))
 }
 
 // letGo returns nil when the Service does not have the address, and a status

@@ -42,6 +42,35 @@ type AddressClaimSpec struct {
 	//
 	// +optional
 	Reserved bool `json:"reserved,omitempty"`
+
+	// ReservedFor are the Services for which the address is kept while nobody
+	// holds it. One that is named gets it without asking when it is there. A
+	// Service of one of the namespaces gets it if it asks for it by name, and
+	// no other does. The controller adds a Service with the annotation
+	// fanfare.io/reserve when it goes, and removes it when it is back; to end
+	// such a reservation, delete the claim.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=256
+	ReservedFor []ClaimReservation `json:"reservedFor,omitempty"`
+}
+
+// ClaimReservation is a Service, or a namespace, for which the address is kept.
+type ClaimReservation struct {
+	// Namespace is the Service's.
+	//
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace"`
+
+	// Name is the Service's. Without one it is any Service of the namespace that
+	// asks for the address by name.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
 }
 
 // ClaimHolder is a Service that has the address.
@@ -73,6 +102,11 @@ type ClaimHolder struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	ResourceVersion string `json:"resourceVersion,omitempty"`
+
+	// Reserve keeps the address for the Service when it goes.
+	//
+	// +optional
+	Reserve bool `json:"reserve,omitempty"`
 }
 
 // AddressClaim says that an address is taken, and by whom. Its name is the
@@ -81,7 +115,7 @@ type ClaimHolder struct {
 // creates the claim, and only then writes the address into a Service's status.
 //
 // The controller writes claims. A person may create one with reserved set, and
-// no holder, to keep an address from being given out.
+// no holder, to keep an address from being given out, or for whom it names.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
@@ -90,6 +124,7 @@ type ClaimHolder struct {
 // +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.holders[*].namespace`
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holders[*].name`
 // +kubebuilder:printcolumn:name="Reserved",type=boolean,JSONPath=`.spec.reserved`
+// +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.reservedFor[*].name`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == (self.spec.address.startsWith(':') ? '0' : \"\") + self.spec.address.replace(':', '-') + (self.spec.address.endsWith(':') ? '0' : \"\")",message="metadata.name must be spec.address with '-' for ':', such as 192.0.2.10 or 2001-db8--10 (0--1 for ::1, 2001-db8--0 for 2001:db8::)"

@@ -38,10 +38,19 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 			p.add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
 			continue
 		}
-		c.Holders = append(c.Holders, Holder{Name{shared(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion})
+		c.Holders = append(c.Holders, Holder{Name{shared(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
 	}
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
 	c.Holders = slices.CompactFunc(c.Holders, func(a, b Holder) bool { return a.Name == b.Name })
+	for i, r := range o.Spec.ReservedFor {
+		if r.Namespace == "" {
+			p.add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it is kept for nobody by this")
+			continue
+		}
+		c.ReservedFor = append(c.ReservedFor, Name{shared(r.Namespace), r.Name})
+	}
+	slices.SortFunc(c.ReservedFor, Name.Compare)
+	c.ReservedFor = slices.Compact(c.ReservedFor)
 	return c, p
 }
 

@@ -113,7 +113,7 @@ func render(s *Snapshot) string {
 		fmt.Fprintf(&b, "speaker %s%s\n", sp.Node, list(" ", sp.Interfaces))
 	}
 	for _, c := range s.Claims {
-		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved"))
+		fmt.Fprintf(&b, "claim %s pool %s%s%s%s\n", c.Addr, cmp.Or(c.Pool, "-"), list(" holders ", c.Holders), when(c.Node != "", " at "+c.Node), when(c.Reserved, " reserved")+list(" kept for ", c.ReservedFor))
 	}
 	for _, a := range s.Assignments {
 		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))

@@ -370,6 +370,9 @@ type Claim struct {
 	Holders  []Holder // sorted by name; none when it is only reserved
 	Node     string   // that should answer for the address over L2, empty for any
 	Reserved bool     // the claim stays when nobody holds the address
+	// ReservedFor are those for whom the address is kept while nobody holds it,
+	// sorted. One without a name is every Service of its namespace.
+	ReservedFor []Name
 
 	// What a write must name, so that it changes no other version than this.
 	UID             types.UID
@@ -387,6 +390,7 @@ type Holder struct {
 	// empty.
 	UID             types.UID
 	ResourceVersion string
+	Reserve         bool // the address is kept for it when it goes
 }
 
 // An Assignment is an address that a Service holds.

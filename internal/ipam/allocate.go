@@ -152,6 +152,7 @@ type fence struct {
 	// gone is a holder that exists no more. The Claim has yet to be released.
 	gone     *cluster.Name
 	reserved bool
+	kept     []cluster.Name // see Claim.ReservedFor
 }
 
 // fence is that of an address, with nobody behind it if there is none.
@@ -160,7 +161,7 @@ func (p *plan) fence(a netip.Addr) (f fence) {
 	if c == nil {
 		return f
 	}
-	f.reserved = c.Reserved
+	f.reserved, f.kept = c.Reserved || len(c.ReservedFor) != 0, c.ReservedFor
 	for i, h := range c.Holders {
 		if p.Snap.Service(h.Name) == nil {
 			f.gone = &c.Holders[i].Name
@@ -177,6 +178,11 @@ func (p *plan) readClaims() {
 		for _, by := range c.Holders {
 			if h := p.byName[by.Name]; h != nil && !slices.Contains(h.Status, c.Addr) { // else it is in Assignments
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: h.Name}, false, true)
+			}
+		}
+		for _, name := range c.ReservedFor {
+			if h := p.byName[name]; h != nil && !holding(c, name) && !slices.Contains(h.Status, c.Addr) {
+				p.claim(cluster.Assignment{Addr: c.Addr, Service: name}, false, true)
 			}
 		}
 	}
@@ -309,6 +315,8 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.bars(h, pool))
 	case other != nil:
 		return cluster.AddressConflict, "which " + other.String()
+	case !p.fence(a).admits(h.Name):
+		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.fence(a).beneficiaries())
 	case p.fence(a).gone != nil:
 		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fence(a).gone)
 	case pool == nil:

@@ -15,7 +15,7 @@ import (
 // To leave out what is settled is to say the same sooner: in any cluster, with
 // any claims, whatever has changed since addresses were given out.
 func TestSettledChangesNothing(t *testing.T) {
-	settled := 0
+	settled, kept := 0, 0
 	for seed := range uint64(4 * worlds) {
 		w := newWorld(seed)
 		before := w.snapshot()
@@ -33,6 +33,7 @@ func TestSettledChangesNothing(t *testing.T) {
 			}
 		}
 		got, gotReasons := Allocate(s)
+		kept += checkKept(t, seed, s, got)
 		want, wantReasons := NewSurvey(s, nobody).Allocate()
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
@@ -44,6 +45,31 @@ func TestSettledChangesNothing(t *testing.T) {
 	if settled < worlds {
 		t.Errorf("%d Services were settled in all worlds: too few to show anything", settled)
 	}
+	if kept < worlds/20 {
+		t.Errorf("%d reserved addresses were given out: too few to show anything", kept)
+	}
+}
+
+// checkKept counts the reserved addresses that are given to a Service that nobody
+// says has them: only one for which they are kept gets them, or one that may and
+// asks for them.
+func checkKept(t *testing.T, seed uint64, s *cluster.Snapshot, assigned []cluster.Assignment) (kept int) {
+	t.Helper()
+	for _, a := range assigned {
+		c, spec := s.Claim(a.Addr), s.Service(a.Service)
+		if c == nil || !c.Reserved && len(c.ReservedFor) == 0 || len(c.Holders) != 0 || slices.Contains(spec.Status, a.Addr) {
+			continue
+		}
+		kept++
+		if slices.Contains(c.ReservedFor, a.Service) {
+			continue
+		}
+		same := func(k cluster.Name) bool { return k.Namespace == a.Service.Namespace }
+		if !asked(s.Pools, spec, a.Addr) || len(c.ReservedFor) != 0 && !slices.ContainsFunc(c.ReservedFor, same) {
+			t.Fatalf("seed %d: %v, which is reserved (%v)", seed, a, c.ReservedFor)
+		}
+	}
+	return kept
 }
 
 // claims are what a controller would have written, and now and then something
@@ -70,6 +96,8 @@ func (w *world) claims(assigned []cluster.Assignment) []*cluster.Claim {
 			c.Holders = append(c.Holders, other())
 		case 3:
 			c.Holders = nil
+		case 4:
+			c.ReservedFor = []cluster.Name{a.Service}
 		}
 		claims = append(claims, c)
 	}
@@ -78,7 +106,14 @@ func (w *world) claims(assigned []cluster.Assignment) []*cluster.Claim {
 		if slices.ContainsFunc(claims, func(c *cluster.Claim) bool { return c.Addr == a }) {
 			continue
 		}
-		claims = append(claims, &cluster.Claim{Addr: a, Holders: []cluster.Holder{other()}, Reserved: w.IntN(2) == 0})
+		c := &cluster.Claim{Addr: a, Holders: []cluster.Holder{other()}, Reserved: w.IntN(2) == 0}
+		if w.IntN(2) == 0 {
+			c.Holders, c.ReservedFor = nil, []cluster.Name{other().Name}
+			if w.IntN(3) == 0 {
+				c.ReservedFor[0].Name = ""
+			}
+		}
+		claims = append(claims, c)
 	}
 	slices.SortFunc(claims, func(a, b *cluster.Claim) int { return a.Addr.Compare(b.Addr) })
 	for _, c := range claims {

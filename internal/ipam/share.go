@@ -11,9 +11,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// apart says why s cannot share an address that o has, empty when there is no more
-// to say than that it is o's. Both ways the answer is the same but for the words.
-func apart(s, o *cluster.Spec) (why string, is bool) {
+// Apart says whether s cannot share an address that o has, and why: that is empty
+// when there is no more to say than that it is o's. Both ways the answer is the same but for the words.
+func Apart(s, o *cluster.Spec) (why string, is bool) {
 	switch a, b := s.Sharing, o.Sharing; {
 	case a == nil && b == nil:
 		return "", true
@@ -104,7 +104,7 @@ func (p *plan) owner(a netip.Addr, h *holder) *obstacle {
 
 // between is o if it keeps s from address a.
 func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
-	why, is := apart(s, o)
+	why, is := Apart(s, o)
 	if !is || p.standing(a, s, o) {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (p *plan) warnShared() {
 				continue
 			}
 			for _, o := range p.with(a, h) {
-				if why, is := apart(h.Spec, o); is {
+				if why, is := Apart(h.Spec, o); is {
 					p.say(h, a, cluster.SharingKept, "%s is shared with %s as it was, although it would not be now: %s", a, o.Name, cmp.Or(why, "neither asks for it"))
 				}
 			}

@@ -71,6 +71,9 @@ func (s *Survey) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cl
 		for _, h := range c.Holders {
 			names[h.Name] = struct{}{}
 		}
+		for _, name := range c.ReservedFor {
+			names[name] = struct{}{}
+		}
 	}
 	return names
 }
@@ -145,7 +148,7 @@ func (s *Survey) loosen(doubtful []*cluster.Claim) {
 }
 
 func (s *Survey) loose(c *cluster.Claim) bool {
-	if len(c.Holders) != 1 {
+	if len(c.Holders) != 1 || len(c.ReservedFor) != 0 {
 		return true
 	}
 	i, found := find(s.Snap.Services, c.Holders[0].Name)

@@ -1,0 +1,34 @@
+package ipam
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// admits says whether a Service that asks for a reserved address by name gets it:
+// a namespace is one hand, so that who replaces a Service by another of a new
+// name need not know whom the old one's address is kept for.
+func (f fence) admits(name cluster.Name) bool {
+	return len(f.kept) == 0 || slices.Contains(f.holders, name) ||
+		slices.ContainsFunc(f.kept, func(k cluster.Name) bool { return k.Namespace == name.Namespace })
+}
+
+// beneficiaries are those for whom an address is kept, in words.
+func (f fence) beneficiaries() string {
+	var s []string
+	for _, k := range f.kept {
+		if k.Name == "" {
+			s = append(s, "namespace "+k.Namespace)
+		} else {
+			s = append(s, k.String())
+		}
+	}
+	return strings.Join(s, ", ")
+}
+
+// holding says whether name is a holder of c.
+func holding(c *cluster.Claim, name cluster.Name) bool {
+	return slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
+}
