@@ -1,0 +1,157 @@
+package gossip
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+)
+
+// MaxMeta is the most bytes of metadata: memberlist's, less the one that says farewell.
+const MaxMeta = memberlist.MetaMaxSize - 1
+
+// The first byte of the metadata.
+const (
+	stays byte = iota
+	leaves
+)
+
+// maxObituaries is how many dead nodes are told of in an exchange.
+const maxObituaries = 256
+
+// A delegate is what memberlist calls. It holds locks meanwhile: nothing here calls it
+// back.
+type delegate struct{ *Gossip }
+
+// NodeMeta is what the others are to know of this node.
+func (d delegate) NodeMeta(int) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	says := stays
+	if d.leaving {
+		says = leaves
+	}
+	return append([]byte{says}, d.meta...)
+}
+
+// NotifyAlive admits a member, or not: only nodes at their own addresses.
+func (d delegate) NotifyAlive(n *memberlist.Node) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at := addrOf(n.Addr)
+	node, there := d.nodes[n.Name]
+	switch {
+	case there && slices.Contains(node.Addrs, at):
+		return nil
+	case there:
+		err := fmt.Errorf("somebody at %s calls itself %s, and node %s is at %v; is its --node-name right?", at, n.Name, n.Name, node.Addrs)
+		d.problems.set("name "+n.Name+" "+at.String(), time.Now(), err)
+		return err
+	default: // a node whose object has yet to come, or whose object has just gone
+		return fmt.Errorf("there is no node %s", n.Name)
+	}
+}
+
+// NotifyConflict is told of two that call themselves alike, both at addresses of the node.
+func (d delegate) NotifyConflict(is, other *memberlist.Node) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.problems.set("name "+is.Name, time.Now(), fmt.Errorf("two speakers call themselves %s: at %s and at %s; the second is not listened to", is.Name, is.Address(), other.Address()))
+}
+
+// NotifyJoin is told of one that is there.
+func (d delegate) NotifyJoin(n *memberlist.Node) { d.is(n, Alive) }
+
+// NotifyUpdate is told of other metadata.
+func (d delegate) NotifyUpdate(n *memberlist.Node) { d.is(n, Alive) }
+
+// NotifyLeave is told of one that is dead, or has left.
+func (d delegate) NotifyLeave(n *memberlist.Node) { d.is(n, Dead) }
+
+// is takes down what has become of a member.
+func (d delegate) is(n *memberlist.Node, state State) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	meta := slices.Clone(n.Meta)
+	if len(meta) == 0 {
+		meta = []byte{stays}
+	}
+	if meta[0] == leaves {
+		state = Left
+	}
+	m := d.table[n.Name]
+	if m == nil || m.State != state {
+		m = &Member{Node: n.Name, State: state, Since: time.Now()}
+		d.table[n.Name] = m
+	}
+	m.Meta = meta[1:]
+	d.nudge()
+}
+
+// GetBroadcasts are messages that go with the next packet.
+func (d delegate) GetBroadcasts(overhead, limit int) [][]byte {
+	return d.queue.GetBroadcasts(overhead, limit)
+}
+
+// NotifyMsg takes a message, and passes it on if it is news.
+func (d delegate) NotifyMsg(b []byte) {
+	e, err := parse(b)
+	if err != nil || e.Node == d.Node {
+		return
+	}
+	d.mu.Lock()
+	_, expected := d.nodes[e.Node]
+	s := d.heard[e.Node]
+	if s == nil && expected {
+		s = &seen{}
+		d.heard[e.Node] = s
+	}
+	news := expected && s.first(e)
+	d.mu.Unlock()
+	if !news {
+		return
+	}
+	d.queue.QueueBroadcast(rumour(e.bytes()))
+	select {
+	case d.received <- e.Message:
+	default:
+		d.metrics.lost.Inc()
+	}
+}
+
+// LocalState tells who is dead, and for how long: somebody who has just started cannot
+// know, since memberlist passes on only those who live.
+func (d delegate) LocalState(bool) (b []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, m := range d.table {
+		if m.State != Dead || len(m.Node) > 255 || n == maxObituaries {
+			continue
+		}
+		n++
+		b = append(b, byte(len(m.Node)))
+		b = append(b, m.Node...)
+		b = binary.BigEndian.AppendUint32(b, uint32(min(time.Since(m.Since).Seconds(), 1<<31)))
+	}
+	return b
+}
+
+// MergeRemoteState is told what LocalState is at another. Whom we know ourselves we
+// know better.
+func (d delegate) MergeRemoteState(b []byte, _ bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for len(b) > 0 && len(b) >= 1+int(b[0])+4 {
+		n := int(b[0])
+		name, age := string(b[1:1+n]), binary.BigEndian.Uint32(b[1+n:])
+		b = b[5+n:]
+		if _, expected := d.nodes[name]; !expected || d.table[name] != nil || name == d.Node {
+			continue
+		}
+		d.table[name] = &Member{Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second)}
+		d.nudge()
+	}
+}

@@ -1,0 +1,572 @@
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// tick is how often is looked who is to be tried, and whether we were frozen.
+	tick = 100 * time.Millisecond
+	// frozen is a pause between two ticks that no load explains.
+	frozen = time.Second
+	// keyInterval is how often the key file is read: it is small, and what replaces it
+	// in a container (a symlink of a symlink) is not worth to be watched.
+	keyInterval = 2 * time.Second
+	// startRetry is after how long to try again to listen.
+	startRetry = 2 * time.Second
+	// atOnce is how many others are tried at a time.
+	atOnce = 8
+	// greet is how many are asked after a pause.
+	greet = 3
+	// direct is up to how many others a message is sent to at once; the others hear it
+	// from those.
+	direct = 64
+	// inbox is how many messages wait for their reader.
+	inbox = 256
+	// farewell is how long the last words may take.
+	farewell = 500 * time.Millisecond
+)
+
+// A State is what is known of a member.
+type State uint8
+
+const (
+	// Alive has answered lately.
+	Alive State = iota
+	// Left has said farewell.
+	Left
+	// Dead does not answer.
+	Dead
+)
+
+func (s State) String() string { return [...]string{"alive", "left", "dead"}[s] }
+
+// A Node is one that may be a member.
+type Node struct {
+	Name  string
+	Addrs []netip.Addr // that it may be at
+}
+
+// A Member is a node that was heard of.
+type Member struct {
+	Node  string
+	State State
+	Since time.Time // when it became so
+	Meta  []byte    // what it has said by SetMeta
+}
+
+func (m Member) equal(o Member) bool {
+	return m.Node == o.Node && m.State == o.State && m.Since.Equal(o.Since) && bytes.Equal(m.Meta, o.Meta)
+}
+
+// View is what is known at one time. It is immutable.
+type View struct {
+	// Members are sorted by Node, this one among them. None, while this node does not
+	// listen: then nobody is known to be dead.
+	Members []Member
+}
+
+// Options are what New needs.
+type Options struct {
+	Node    string // the name of this node
+	Port    uint16 // UDP and TCP, the same on all nodes
+	KeyFile string
+	Log     *slog.Logger
+	// Registerer gets the metrics; nil: nobody does.
+	Registerer prometheus.Registerer
+}
+
+// A Gossip is one node's part in it.
+type Gossip struct {
+	Options
+	metrics  *metrics
+	changed  chan struct{} // has room for one
+	poke     chan struct{} // has room for one
+	received chan Message
+	queue    *memberlist.TransmitLimitedQueue
+	boot     uint64
+	// open returns what listens at an address: sockets, but in tests.
+	open func(netip.AddrPort, *log.Logger) (memberlist.Transport, error)
+	slow time.Duration // tests on busy machines have timers as many times slower
+
+	// Of run alone:
+	keys    keyring
+	readAt  time.Time // when the key file was read last
+	startAt time.Time // when to try to listen
+	tickAt  time.Time
+	next    map[string]time.Time // when to try a node again
+
+	mu       sync.Mutex
+	nodes    map[string]Node
+	table    map[string]*Member
+	heard    map[string]*seen
+	list     *memberlist.Memberlist
+	ring     *memberlist.Keyring
+	at       netip.Addr // where list listens
+	meta     []byte
+	leaving  bool
+	seq      uint64
+	trying   map[string]bool
+	problems problems
+	view     *View
+}
+
+// New returns one that neither listens nor speaks until Set has said where, and Run
+// runs.
+func New(o Options) *Gossip {
+	g := &Gossip{
+		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), poke: make(chan struct{}, 1), received: make(chan Message, inbox),
+		boot: rand.Uint64(), open: sockets, slow: 1, next: map[string]time.Time{}, nodes: map[string]Node{}, table: map[string]*Member{}, heard: map[string]*seen{},
+		trying: map[string]bool{}, problems: problems{}, view: &View{},
+	}
+	g.queue = &memberlist.TransmitLimitedQueue{NumNodes: g.alive, RetransmitMult: 3}
+	return g
+}
+
+// Set says which nodes there are, this one among them. Others are no members.
+func (g *Gossip) Set(nodes []Node) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.nodes = make(map[string]Node, len(nodes))
+	for _, n := range nodes {
+		g.nodes[n.Name] = n
+	}
+	for name := range g.table {
+		if _, there := g.nodes[name]; !there {
+			delete(g.table, name)
+		}
+	}
+	g.nudge()
+}
+
+// SetMeta says what the others are to know of this node: MaxMeta bytes at most.
+func (g *Gossip) SetMeta(meta []byte) error {
+	if len(meta) > MaxMeta {
+		return fmt.Errorf("metadata of %d bytes; want %d at most", len(meta), MaxMeta)
+	}
+	g.mu.Lock()
+	same := bytes.Equal(g.meta, meta)
+	g.meta = bytes.Clone(meta)
+	list := g.list
+	g.mu.Unlock()
+	if same || list == nil {
+		return nil
+	}
+	g.nudge()
+	go list.UpdateNode(farewell) // it waits until somebody was told, which is its own affair
+	return nil
+}
+
+// Changed has a value when View has another answer than before.
+func (g *Gossip) Changed() <-chan struct{} { return g.changed }
+
+// Received are the messages of others, each once, in the order of their arrival.
+func (g *Gossip) Received() <-chan Message { return g.received }
+
+// View is who is there.
+func (g *Gossip) View() *View {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.view
+}
+
+// Problems are what somebody has to mend, sorted.
+func (g *Gossip) Problems() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.problems.list(time.Now())
+}
+
+// Broadcast tells all members something, or as many as hear it: most in the time of a
+// packet, and who missed that from others. An error says that nobody is told.
+func (g *Gossip) Broadcast(data []byte) error {
+	if err := check(g.Node, data); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	list := g.list
+	g.seq++
+	e := envelope{Message{g.Node, data}, g.boot, g.seq}
+	g.mu.Unlock()
+	if list == nil {
+		return errors.New("this node is no member")
+	}
+	b := e.bytes()
+	g.queue.QueueBroadcast(rumour(b))
+	others := slices.DeleteFunc(list.Members(), func(n *memberlist.Node) bool { return n.Name == g.Node })
+	for _, n := range others[:min(len(others), direct)] {
+		if err := list.SendBestEffort(n, b); err != nil {
+			g.Log.Debug("message", "to", n.Name, "err", err)
+		}
+	}
+	return nil
+}
+
+// Run listens, until ctx ends. It ends without a word: see Leave.
+func (g *Gossip) Run(ctx context.Context) {
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	defer g.shut()
+	for {
+		now := time.Now()
+		g.readKeys(now)
+		g.listen(now)
+		g.try(now)
+		g.publish()
+		select {
+		case <-ctx.Done():
+			return
+		case <-g.poke:
+		case <-ticks.C:
+		}
+	}
+}
+
+// Leave tells the others that this node's speaker goes, and that nothing has happened
+// to the node.
+func (g *Gossip) Leave() {
+	g.mu.Lock()
+	g.leaving = true
+	list := g.list
+	g.mu.Unlock()
+	if list == nil {
+		return
+	}
+	err := errors.Join(list.UpdateNode(farewell), list.Leave(farewell))
+	if err != nil {
+		g.Log.Debug("farewell", "err", err)
+	}
+}
+
+func (g *Gossip) nudge() {
+	select {
+	case g.poke <- struct{}{}:
+	default:
+	}
+}
+
+// readKeys reads the key file when it is time to. Without a readable one the keys that
+// are known stay in use.
+func (g *Gossip) readKeys(now time.Time) {
+	if now.Sub(g.readAt) < keyInterval {
+		return
+	}
+	g.readAt = now
+	keys, err := readKeys(g.KeyFile)
+	g.mu.Lock()
+	g.problems.set("key", now, err)
+	ring := g.ring
+	g.mu.Unlock()
+	switch {
+	case err == nil:
+		g.keys.read(keys, now)
+	case len(g.keys.file) > 0:
+		g.keys.choose(now)
+	}
+	if ring != nil {
+		if err := turn(ring, &g.keys); err != nil {
+			g.Log.Error("keys", "err", err)
+		}
+	}
+}
+
+// turn makes a ring what the keys say.
+func turn(ring *memberlist.Keyring, keys *keyring) error {
+	var errs []error
+	accepted := keys.accepted()
+	for _, k := range accepted {
+		errs = append(errs, ring.AddKey(k[:]))
+	}
+	errs = append(errs, ring.UseKey(keys.use[:]))
+	for _, have := range ring.GetKeys() {
+		if !slices.Contains(accepted, key(have)) {
+			errs = append(errs, ring.RemoveKey(have))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// home is where this node is to listen: its first address.
+func (g *Gossip) home() (netip.Addr, error) {
+	self, there := g.nodes[g.Node]
+	switch {
+	case len(g.nodes) == 0:
+		return netip.Addr{}, errors.New("no node is known yet")
+	case !there:
+		return netip.Addr{}, fmt.Errorf("there is no node named %q", g.Node)
+	case len(self.Addrs) == 0:
+		return netip.Addr{}, fmt.Errorf("node %s has no InternalIP", g.Node)
+	default:
+		return self.Addrs[0], nil
+	}
+}
+
+// listen has memberlist listen where it should, if there is a key.
+func (g *Gossip) listen(now time.Time) {
+	g.mu.Lock()
+	at, err := g.home()
+	move := g.list != nil && err == nil && at != g.at
+	need := err == nil && len(g.keys.file) > 0 && (g.list == nil || move) && !now.Before(g.startAt)
+	if g.list == nil {
+		g.problems.set("listen", now, err)
+	}
+	g.mu.Unlock()
+	if !need {
+		return
+	}
+	if move {
+		g.shut()
+	}
+	if err := g.start(at); err != nil {
+		g.startAt = now.Add(startRetry)
+		g.mu.Lock()
+		g.problems.set("listen", now, err)
+		g.mu.Unlock()
+	}
+}
+
+// start listens at an address.
+func (g *Gossip) start(at netip.Addr) error {
+	ring, err := memberlist.NewKeyring(nil, g.keys.use[:])
+	if err != nil {
+		return err
+	}
+	if err := turn(ring, &g.keys); err != nil {
+		return err
+	}
+	c := config(g.slow)
+	c.Name, c.BindAddr, c.AdvertiseAddr = g.Node, at.String(), at.String()
+	c.BindPort, c.AdvertisePort = int(g.Port), int(g.Port)
+	c.Keyring, c.Logger = ring, log.New(chronicle{g.Log, g.stranger}, "", 0)
+	d := delegate{g}
+	c.Delegate, c.Events, c.Alive, c.Conflict = d, d, d, d
+	if c.Transport, err = g.open(netip.AddrPortFrom(at, g.Port), c.Logger); err != nil {
+		return err
+	}
+	list, err := memberlist.Create(c)
+	if err != nil {
+		return errors.Join(err, c.Transport.Shutdown())
+	}
+	g.mu.Lock()
+	g.list, g.ring, g.at = list, ring, at
+	g.problems.set("listen", time.Now(), nil)
+	g.mu.Unlock()
+	g.Log.Info("listening for other speakers", "at", netip.AddrPortFrom(at, g.Port))
+	return nil
+}
+
+// sockets listens for packets and connections.
+func sockets(at netip.AddrPort, log *log.Logger) (memberlist.Transport, error) {
+	t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{at.Addr().String()}, BindPort: int(at.Port()), Logger: log})
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free? MetalLB's speakers take 7946 as well", at, err)
+	}
+	return bound{t, at.Addr()}, nil
+}
+
+// bound connects from the address that it listens at, as it sends packets: whoever
+// lets through nodes only can tell by the source.
+type bound struct {
+	*memberlist.NetTransport
+	at netip.Addr
+}
+
+func (b bound) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.at, 0))}
+	return d.Dial("tcp", addr)
+}
+
+func (b bound) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
+	return b.DialTimeout(a.Addr, timeout)
+}
+
+// shut ends memberlist without a word. What was known of others is forgotten.
+func (g *Gossip) shut() {
+	g.mu.Lock()
+	list := g.list
+	g.list, g.ring, g.at = nil, nil, netip.Addr{}
+	g.table = map[string]*Member{}
+	g.mu.Unlock()
+	if list == nil {
+		return
+	}
+	if err := list.Shutdown(); err != nil {
+		g.Log.Debug("memberlist", "err", err)
+	}
+}
+
+// try makes contact with those who should be there and are not; after a pause, with
+// some who were there: they may have declared this node dead, which is to contradict.
+func (g *Gossip) try(now time.Time) {
+	paused := !g.tickAt.IsZero() && now.Sub(g.tickAt) > frozen
+	g.tickAt = now
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.list == nil || g.leaving {
+		return
+	}
+	if paused {
+		g.Log.Warn("this process stood still; other nodes may have taken this one for dead", "node", g.Node)
+	}
+	alive := g.aliveLocked()
+	names := make([]string, 0, len(g.nodes))
+	for name := range g.nodes {
+		names = append(names, name)
+	}
+	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	greeted := 0
+	for _, name := range names {
+		m := g.table[name]
+		switch {
+		case name == g.Node || g.trying[name]:
+		case m != nil && m.State == Alive:
+			if paused && greeted < greet {
+				greeted++
+				g.contact(name)
+			}
+			delete(g.next, name)
+		case !now.Before(g.next[name]) && len(g.trying) < atOnce:
+			var away time.Duration
+			if m != nil {
+				away = now.Sub(m.Since)
+			}
+			pause := tries(m != nil, away, alive)
+			if _, tried := g.next[name]; tried || m == nil {
+				g.contact(name)
+			}
+			g.next[name] = now.Add(time.Duration(float64(pause) * (0.5 + rand.Float64())))
+		}
+	}
+}
+
+// contact exchanges with a node all that is known, in its own time.
+func (g *Gossip) contact(name string) {
+	to, ok := g.nodes[name].reach(g.at)
+	if !ok {
+		return
+	}
+	g.trying[name] = true
+	list := g.list
+	go func() {
+		_, err := list.Join([]string{netip.AddrPortFrom(to, g.Port).String()})
+		if err != nil {
+			g.Log.Debug("contact", "node", name, "err", err)
+		}
+		g.mu.Lock()
+		delete(g.trying, name)
+		g.mu.Unlock()
+	}()
+}
+
+// reach is the address of a node to send to from another: its first one of that family.
+func (n Node) reach(from netip.Addr) (netip.Addr, bool) {
+	i := slices.IndexFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() == from.Is4() })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return n.Addrs[i], true
+}
+
+// alive is how many members are there, this one among them.
+func (g *Gossip) alive() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.aliveLocked()
+}
+
+func (g *Gossip) aliveLocked() (n int) {
+	for _, m := range g.table {
+		if m.State == Alive {
+			n++
+		}
+	}
+	return n
+}
+
+// publish makes what is known the view, and logs what has changed.
+func (g *Gossip) publish() {
+	g.mu.Lock()
+	next := &View{}
+	if g.list != nil {
+		for name, m := range g.table {
+			if _, expected := g.nodes[name]; expected {
+				next.Members = append(next.Members, *m)
+			}
+		}
+	}
+	slices.SortFunc(next.Members, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	was := g.view
+	same := slices.EqualFunc(was.Members, next.Members, Member.equal)
+	if !same {
+		g.view = next
+	}
+	g.mu.Unlock()
+	if same {
+		return
+	}
+	g.metrics.observe(next)
+	g.tell(was, next)
+	select {
+	case g.changed <- struct{}{}:
+	default:
+	}
+}
+
+// tell logs who has come and gone.
+func (g *Gossip) tell(was, is *View) {
+	before := map[string]State{}
+	for _, m := range was.Members {
+		before[m.Node] = m.State
+	}
+	for _, m := range is.Members {
+		old, known := before[m.Node]
+		switch {
+		case m.Node == g.Node || known && old == m.State:
+		case m.State == Dead:
+			g.metrics.deaths.Inc()
+			g.Log.Warn("node is not heard of any more", "node", m.Node)
+		case m.State == Left:
+			g.Log.Info("speaker has said farewell", "node", m.Node)
+		case known:
+			g.Log.Info("node is heard of again", "node", m.Node)
+		default:
+			g.Log.Info("node is heard of", "node", m.Node)
+		}
+	}
+}
+
+// stranger takes down that somebody speaks without a key of ours.
+func (g *Gossip) stranger(from netip.Addr) {
+	g.metrics.strangers.Inc()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	who := from.String()
+	for name, n := range g.nodes {
+		if slices.Contains(n.Addrs, from) {
+			who = "node " + name + " (" + who + ")"
+		}
+	}
+	g.problems.set("stranger "+from.String(), time.Now(), fmt.Errorf("%s speaks to us with another key, or with none, and is not listened to; is its key file the same, and is port %s open to nodes only?", who, strconv.Itoa(int(g.Port))))
+}
+
+// addrOf is a memberlist address.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
+}
