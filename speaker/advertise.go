@@ -55,6 +55,8 @@ func (v *view) advertised(pool string, s *cluster.Spec) (list []*cluster.Adverti
 	switch {
 	case len(list) > 0:
 		return list, ""
+	case len(about) == 0 && v.onlyLinks(pool, seat{}):
+		return nil, "an L2Advertisement is about its pool, and no BGPAdvertisement"
 	case len(about) == 0:
 		return plain, ""
 	case len(peerless) > 0:

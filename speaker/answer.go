@@ -31,12 +31,19 @@ type overL2 struct {
 // the link answers for it as soon as it has found that nobody else does, and asks nobody
 // here whether it is forwarded still.
 func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
-	if len(allowed)+len(o.sent)+len(o.have) == 0 {
-		return nil, nil // A node that announces nothing over L2 opens nothing for it.
+	if !d.Links && len(o.sent)+len(o.have) == 0 {
+		return nil, nil // A node of a cluster without L2 opens nothing for it.
 	}
 	// What waits is not allowed in every call, but wanted.
 	o.holds.want(d.Answered)
-	state := l2.State{Speakers: d.L2.Speakers, Addresses: o.holds.admit(answersTo(allowed, d.L2.Addresses, o.sent), time.Now())}
+	want := d.L2.Addresses
+	if !same(allowed, d.hosts) {
+		want = answersTo(allowed, d.L2.Addresses, o.sent)
+	}
+	state := l2.State{Speakers: d.L2.Speakers, Addresses: o.holds.admit(want, time.Now())}
+	if slices.EqualFunc(state.Addresses, o.sent, answersAlike) {
+		state.Addresses = o.sent
+	}
 	var failed error
 	if again := o.holds.renewals(); len(again) > 0 {
 		// Only what is new is said to neighbours, who heard another node say it since.
@@ -53,6 +60,16 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 	// The same slice, so that whoever compares need not look into it.
 	o.told = keep(o.told, keep(allowed, told))
 	return o.told, errors.Join(failed, err)
+}
+
+// answersAlike compares without Probe, which means nothing once the link was asked.
+func answersAlike(a, b l2.Address) bool {
+	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces)
+}
+
+// alike is answersAlike for addresses that may be nil.
+func alike(a, b *l2.Address) bool {
+	return a == b || a != nil && b != nil && answersAlike(*a, *b)
 }
 
 // answersTo returns the addresses of prefixes, from the first of the lists that has one.

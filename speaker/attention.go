@@ -56,6 +56,9 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	for _, p := range st.BGP.Problems {
 		say("%s", p)
 	}
+	for _, p := range st.L2.Problems {
+		say("%s", p.Message)
+	}
 	for _, p := range st.Problems {
 		say("%s", p)
 	}
@@ -65,9 +68,13 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {
 			if r.Protocol == "proxy" && r.Code != cluster.Programmed || r.Code == cluster.HealthPortTaken ||
-				r.Code == cluster.AggregateRefused || r.Code == cluster.AttributeClash {
+				r.Code == cluster.AggregateRefused || r.Code == cluster.AttributeClash ||
+				r.Code == cluster.AddressInUse || r.Code == cluster.NoCandidate || r.Code == cluster.NoInterface {
 				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
 			}
+		}
+		if a.Answered() && a.L2.Conflict != nil && now.Sub(a.L2.Conflict.When) < repairNews {
+			say("address %s: %s", a.Address, a.L2.Conflict)
 		}
 	}
 	return lines

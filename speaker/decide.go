@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -57,6 +58,9 @@ func (d *Decider) look(snap *cluster.Snapshot) *view {
 // snapshot's, sorted, and false when who holds what has changed as well.
 func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	have := d.last.snap
+	if d.last.view.links && !same(have.Claims, snap.Claims) {
+		return nil, false
+	}
 	if !same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
 		return nil, false
 	}
@@ -87,8 +91,8 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	routes := false
 	for _, i := range addresses {
 		was := next.Addresses[i]
-		is := v.decide(was.Addr, was.Pool, d.services(nil, snap, i)).after(was)
-		routes = routes || !slices.Equal(is.routes, was.routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
+		is := v.decide(was.Addr, was.Pool, d.services(nil, snap, i), was.claim).after(was)
+		routes = routes || !alike(is.answer, was.answer) || !slices.Equal(is.routes, was.routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
 	if routes {
@@ -103,6 +107,8 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	next := &Desired{
 		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
 		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
+		L2:    l2.State{Speakers: v.speakers},
+		Links: v.links,
 		snap:  snap,
 		view:  v,
 	}
@@ -114,10 +120,14 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	for i, a := range assigned {
 		was := former(a.Addr)
 		services = d.services(services[:0], snap, i)
-		if was != nil && d.last.view == v && was.Pool == a.Pool && slices.Equal(was.from, services) {
+		var claim *cluster.Claim
+		if v.links {
+			claim = snap.Claim(a.Addr)
+		}
+		if was != nil && d.last.view == v && was.Pool == a.Pool && was.claim == claim && slices.Equal(was.from, services) {
 			next.Addresses[i] = was
 		} else {
-			next.Addresses[i] = v.decide(a.Addr, a.Pool, slices.Clone(services)).after(was)
+			next.Addresses[i] = v.decide(a.Addr, a.Pool, slices.Clone(services), claim).after(was)
 		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
@@ -179,15 +189,20 @@ func find(snap *cluster.Snapshot, name cluster.Name) int {
 	return i
 }
 
-// announce fills in what BGP announces from the addresses. What is equal to was,
+// announce fills in what is announced from the addresses. What is equal to was,
 // which may be nil, is was's.
 func (d *Desired) announce(v *view, was *Desired) {
 	routed, routes := make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
+	var answered []netip.Addr
+	var answers []l2.Address
 	var offers []offer
 	first := map[netip.Prefix]*Address{} // of each aggregate
 	for _, a := range d.Addresses {
 		if len(a.routes) > 0 {
 			routed = append(routed, a.Addr)
+		}
+		if a.answer != nil {
+			answered, answers = append(answered, a.Addr), append(answers, *a.answer)
 		}
 		for _, r := range a.routes {
 			if r.Prefix.IsSingleIP() {
@@ -217,6 +232,14 @@ func (d *Desired) announce(v *view, was *Desired) {
 		was = &Desired{}
 	}
 	d.Routed, d.aggregates = keep(was.Routed, routed), keep(was.aggregates, prefixesOf(aggregates))
+	if d.L2.Addresses = answers; slices.EqualFunc(was.L2.Addresses, answers, answersAlike) {
+		d.L2.Addresses = was.L2.Addresses
+	}
+	if d.Answered = keep(was.Answered, answered); !same(d.Answered, was.Answered) {
+		d.hosts = hostPrefixes(d.Answered)
+	} else {
+		d.hosts = was.hosts
+	}
 	d.Announce = keep(was.Announce, union(d.Routed, d.Answered, netip.Addr.Compare))
 	d.BGP.Routes, d.prefixes = keep(was.BGP.Routes, routes), keep(was.prefixes, prefixesOf(routes))
 	d.Proxy.Owned = keep(was.Proxy.Owned, with(v.owned, d.aggregates))
@@ -248,8 +271,8 @@ func with(list, more []netip.Prefix) []netip.Prefix {
 
 // decide decides about one address, which the given Services hold, in the order
 // of precedence.
-func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) *Address {
-	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}, from: services}
+func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, claim *cluster.Claim) *Address {
+	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}, from: services, claim: claim}
 	verdicts := make([]verdict, len(services))
 	var pods []netip.Addr
 	for i, s := range services {
@@ -270,10 +293,12 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service) 
 	away := awayOf(verdicts)
 	p := v.plan(a, services, verdicts, away)
 	v.weigh(p.routes, pods)
+	seat := v.elect(a, services, verdicts)
 	for i, s := range services {
-		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p)...)
+		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p, seat)...)
 	}
-	a.routes, a.aggregated, a.Announce = p.routes, p.aggregated, len(p.routes) > 0
+	a.routes, a.aggregated, a.linked, a.answer = p.routes, p.aggregated, seat.linked, seat.answer
+	a.Announce = len(a.routes) > 0 || a.answer != nil
 	a.Handover = away != nil && v.refusal == "" || v.planned && away == nil && slices.ContainsFunc(verdicts, verdict.good)
 	return a
 }
@@ -305,7 +330,7 @@ func awayOf(verdicts []verdict) *verdict {
 }
 
 // explain gives the reasons for one Service of an address that p announces.
-func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict, p plan) (reasons []cluster.Reason) {
+func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict, p plan, seat seat) (reasons []cluster.Reason) {
 	reason := func(protocol string, code cluster.Code, format string, args ...any) {
 		reasons = append(reasons, cluster.Reason{VIP: a.Addr, Service: s.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
 	}
@@ -317,6 +342,10 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 	case cluster.AddressConflict: // said already, port by port
 	default:
 		reason("proxy", cluster.Programmed, "%s", is.message)
+	}
+	v.sayLinks(seat, is, reason)
+	if v.onlyLinks(a.Pool, seat) {
+		return reasons
 	}
 	switch {
 	case is.code != "":
@@ -506,7 +535,7 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 			}
 		}
 		byPrecedence(services)
-		a = d.view.decide(addr, "", services)
+		a = d.view.decide(addr, "", services, nil)
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {

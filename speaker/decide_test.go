@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
@@ -8,6 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -20,10 +22,12 @@ func TestDeciderEqualsDecide(t *testing.T) {
 		Addresses []*Address
 		Checks    []healthcheck.Check
 		Announce  any
+		L2        l2.State
+		Links     bool
 		Reasons   []cluster.Reason
 	}
 	see := func(d *Desired) visible {
-		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, d.Announce, d.Reasons()}
+		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, [][]netip.Addr{d.Announce, d.Routed, d.Answered}, d.L2, d.Links, d.Reasons()}
 	}
 	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
 	for seed := range seeds(t) / 4 {
@@ -35,6 +39,7 @@ func TestDeciderEqualsDecide(t *testing.T) {
 			snap := w.snapshot()
 			c.Members = w.members
 			decider.config.Members = w.members
+			c.Interfaces, decider.config.Interfaces = w.interfaces, w.interfaces
 			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)

@@ -34,6 +34,8 @@ type Desired struct {
 	prefixes, aggregates []netip.Prefix
 	// hosts are Answered as prefixes.
 	hosts []netip.Prefix
+	// Links says that addresses may go over L2 here.
+	Links bool
 	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family:
 	// like kube-proxy's, those of Services that have no address yet as well.
 	Checks []healthcheck.Check
@@ -51,7 +53,7 @@ type Address struct {
 	Pool     string
 	Services []cluster.Name // who holds it, in the order of precedence
 	VIP      *proxy.VIP
-	Announce bool
+	Announce bool        // by any protocol
 	routes   []bgp.Route // that announce it, sorted by prefix
 	// aggregated are what makes those of routes that are aggregates.
 	aggregated []offer
@@ -59,10 +61,15 @@ type Address struct {
 	// about to go, or is not to attract traffic any more, or because only
 	// other nodes have endpoints for it, which are about to if they do not yet.
 	Handover bool
-	// Reasons has, for each Service, at least one for "proxy" and one for "bgp".
+	// Reasons has, for each Service, at least one for "proxy", and one for each of "bgp"
+	// and "l2" by which the address is announced or might be expected to.
 	Reasons []cluster.Reason
 
-	from []cluster.Service // what was decided about
+	linked bool        // it goes over L2
+	answer *l2.Address // how this node answers for it there; nil if it does not
+
+	from  []cluster.Service // what was decided about
+	claim *cluster.Claim
 }
 
 // Address finds the decision for addr, nil if there is none.

@@ -3,6 +3,7 @@ package speaker
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -44,8 +46,10 @@ type scene struct {
 	sessions []bgp.SessionStatus
 	// obstacles are in the way of traffic on this node.
 	obstacles []proxy.Obstacle
-	// announced is what the network is told, sorted.
+	// announced is what routers are told, sorted, and answers what became of addresses
+	// over L2.
 	announced []netip.Addr
+	answers   []l2.Status
 	// programmed: the kernel has what is desired; else err says why not, and
 	// behind since when something waits.
 	programmed bool
@@ -55,12 +59,12 @@ type scene struct {
 
 // scene is what there is to see now; ok is false before the first pass.
 func (s *speaker) scene() (now scene, ok bool) {
-	p := s.published.Load()
+	p := s.now()
 	if p.desired == nil {
 		return scene{}, false
 	}
 	return scene{
-		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Status().Obstacles, announced: p.have,
+		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Status().Obstacles, announced: p.have, answers: p.answers,
 		programmed: p.programmed, err: p.err, behind: p.behind,
 	}, true
 }
@@ -72,8 +76,10 @@ type told struct {
 	bfd       map[string]toldSession
 	obstacles []proxy.Obstacle
 	announced []netip.Addr
-	desired   *Desired // that announced was of; nil at first
-	failing   bool     // the kernel does not take what is desired
+	answered  map[netip.Addr]string // over L2, and on which interfaces
+	conflicts map[netip.Addr]int    // how many there have been
+	desired   *Desired              // that announced was of; nil at first
+	failing   bool                  // the kernel does not take what is desired
 
 	// What was true before this process began is no news: adopted addresses may
 	// have been announced, and sessions that come up before presumed were up.
@@ -105,6 +111,8 @@ func news(was told, is scene, limit int) (told, []event) {
 	all = append(all, now.tellBFD(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
 	all = append(all, now.tellObstacles(was, is)...)
+	all = append(all, now.tellConflicts(was, is, limit)...)
+	all = append(all, now.tellAnswers(was, is, limit)...)
 	return now, append(all, now.tellAddresses(was, is, limit)...)
 }
 
@@ -255,6 +263,61 @@ func (t *told) tellAddresses(was told, is scene, limit int) []event {
 		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(is.announced)))}
 }
 
+// tellAnswers tells for which addresses this node has begun to answer over L2, and for
+// which it has stopped.
+func (t *told) tellAnswers(was told, is scene, limit int) (all []event) {
+	t.answered = map[netip.Addr]string{}
+	changes := 0
+	for _, a := range is.answers {
+		if a.Phase != l2.Held {
+			continue
+		}
+		t.answered[a.Addr] = strings.Join(a.Interfaces, ", ")
+		if _, before := was.answered[a.Addr]; before {
+			continue
+		}
+		changes++
+		for _, name := range is.desired.holders(a.Addr) {
+			all = append(all, is.event(is.service(name), false, "Announced", "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, t.answered[a.Addr])))
+		}
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(was.answered), netip.Addr.Compare) {
+		if _, still := t.answered[a]; still {
+			continue
+		}
+		changes++
+		for _, name := range was.desired.holders(a) {
+			if ref, before := is.service(name), (scene{desired: was.desired}).service(name); ref.Name != "" && ref.UID == before.UID {
+				all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, is.why(a, name, "l2"))))
+			}
+		}
+	}
+	if changes > limit {
+		return []event{is.event(is.node(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
+			"began or stopped to answer for %d addresses; it answers for %d now: `fanfare status` there says which", changes, len(t.answered)))}
+	}
+	return all
+}
+
+// tellConflicts tells who else uses addresses.
+func (t *told) tellConflicts(was told, is scene, limit int) (all []event) {
+	t.conflicts = map[netip.Addr]int{}
+	for _, a := range is.answers {
+		if a.Conflict == nil {
+			continue
+		}
+		// Once it is told, more of the same are no news until it was over.
+		t.conflicts[a.Addr] = a.Conflict.Count
+		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
+			continue
+		}
+		for _, name := range is.desired.holders(a.Addr) {
+			all = append(all, is.event(is.service(name), true, "AddressInUse", "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
+		}
+	}
+	return all
+}
+
 // came is an event on each Service that holds addr.
 func (is scene) came(addr netip.Addr) (all []event) {
 	heard, deaf := audience(addr, is.desired.routes(addr), is.sessions)
@@ -287,19 +350,19 @@ func (is scene) withdrawn(addr netip.Addr, was *Desired, routers []bgp.SessionSt
 		if ref.Name == "" || ref.UID != before.UID {
 			continue
 		}
-		all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, is.why(addr, name))))
+		all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, is.why(addr, name, "bgp"))))
 	}
 	return all
 }
 
-// why is why addr is not announced for the Service.
-func (is scene) why(addr netip.Addr, name cluster.Name) string {
+// why is why addr is not announced by a protocol for the Service.
+func (is scene) why(addr netip.Addr, name cluster.Name, protocol string) string {
 	a := is.desired.Address(addr)
 	if a == nil || !slices.Contains(a.Services, name) {
 		return "the Service does not hold it any more"
 	}
 	for _, r := range a.Reasons {
-		if r.Protocol == "bgp" && r.Service == name && !r.Code.Announces() {
+		if r.Protocol == protocol && r.Service == name && !r.Code.Announces() {
 			return strings.TrimPrefix(r.Message, "not announced: ")
 		}
 	}

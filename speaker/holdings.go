@@ -1,10 +1,10 @@
 package speaker
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,18 +21,14 @@ const (
 	// wordsKept is for how long what was said of an address counts although this node
 	// knows no Service that has it: it may hear of the Service later.
 	wordsKept = time.Minute
-	// maxSaying is how many addresses go into one message: 25 IPv6 addresses and the name
-	// of a node are less than the 1,200 bytes that go through any network in one piece.
-	maxSaying = 25
 )
 
 // holdings is what speakers have told one another about who answers for which address.
 // It decides nothing about who should: it lets a new owner begin when the old one has
 // stopped, and knows whether anybody ever answered for an address.
 //
-// Each speaker says when it begins and when it has stopped. What is lost on the way is
-// made good when speakers exchange everything, as they do when they meet and from time to
-// time; and nobody waits for longer than releasePatience.
+// Each speaker says when it begins and when it has stopped, and all that it answers for
+// when somebody is met. Nobody waits for longer than releasePatience for what is lost.
 type holdings struct {
 	node string
 	log  *slog.Logger
@@ -40,11 +36,15 @@ type holdings struct {
 	changed chan struct{} // has room for one
 
 	mu sync.Mutex
+	// paused is until when nothing new is admitted; zero: it is.
+	paused time.Time
 	// say tells all other speakers, and dead says of a node whether it is known not to
 	// answer for anything.
 	say   func(message []byte)
 	dead  func(node string) bool
-	count uint64 // of what this node has said
+	boot  uint64
+	count uint64            // of what this node has said
+	boots map[string]uint64 // of the other nodes' speakers
 	words map[netip.Addr]map[string]word
 	waits map[netip.Addr]wait
 	stale map[netip.Addr]bool // that neighbours may think are another node's
@@ -63,23 +63,12 @@ type wait struct {
 	until  time.Time
 }
 
-// A saying is what speakers send one another.
-type saying struct {
-	Node     string       `json:"n"`
-	Count    uint64       `json:"c"`
-	Held     []netip.Addr `json:"h,omitempty"`
-	Released []netip.Addr `json:"r,omitempty"`
-	// All: the node answers for nothing but Held.
-	All bool `json:"a,omitempty"`
-}
-
-// newHoldings knows of addresses that an earlier process answered for. Counts go on
-// where those of that process ended, unless the clock was set back.
+// newHoldings knows of addresses that an earlier process answered for.
 func newHoldings(node string, known []netip.Addr, log *slog.Logger) *holdings {
 	h := &holdings{node: node, log: log, changed: make(chan struct{}, 1), say: func([]byte) {}, dead: func(string) bool { return false },
-		count: uint64(time.Now().UnixNano()), words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, stale: map[netip.Addr]bool{}}
+		boot: rand.Uint64(), boots: map[string]uint64{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, stale: map[netip.Addr]bool{}}
 	for _, a := range known {
-		h.put(a, node, word{count: 1, heard: time.Now()})
+		h.put(a, node, word{heard: time.Now()})
 	}
 	return h
 }
@@ -138,6 +127,9 @@ func (h *holdings) admit(want []l2.Address, now time.Time) []l2.Address {
 
 // free says whether an address has nobody to wait for any more.
 func (h *holdings) free(a netip.Addr, now time.Time) bool {
+	if now.Before(h.paused) && !h.words[a][h.node].held {
+		return false
+	}
 	holder := h.holder(a)
 	if holder == "" {
 		delete(h.waits, a)
@@ -190,11 +182,21 @@ func (h *holdings) waiting(now time.Time) map[netip.Addr]string {
 	return waiting
 }
 
+// pause admits nothing new until then. Zero ends it.
+func (h *holdings) pause(until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.paused = until
+}
+
 // next is when the first of the addresses that wait has waited long enough, zero when
 // none waits.
 func (h *holdings) next(now time.Time) (at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.paused.After(now) {
+		at = h.paused
+	}
 	for _, w := range h.waits {
 		if w.until.After(now) && (at.IsZero() || w.until.Before(at)) {
 			at = w.until
@@ -261,15 +263,26 @@ func (h *holdings) tell(have []netip.Addr) {
 		h.put(a, h.node, word{h.count, false, now})
 		delete(h.stale, a)
 	}
-	say, count := h.say, h.count
+	say, message := h.say, saying{h.boot, h.count, ended, begun}
 	h.mu.Unlock()
-	slices.SortFunc(ended, netip.Addr.Compare)
-	// What has ended is what somebody waits for.
-	for some := range slices.Chunk(ended, maxSaying) {
-		say(encode(saying{Node: h.node, Count: count, Released: some}))
+	for _, m := range message.messages() {
+		say(m)
 	}
-	for some := range slices.Chunk(begun, maxSaying) {
-		say(encode(saying{Node: h.node, Count: count, Held: some}))
+}
+
+// greet tells all that this node answers for, to somebody who knows nothing.
+func (h *holdings) greet() {
+	h.mu.Lock()
+	h.count++
+	say, message := h.say, saying{boot: h.boot, count: h.count}
+	for a, said := range h.words {
+		if w := said[h.node]; w.held {
+			message.held = append(message.held, a)
+		}
+	}
+	h.mu.Unlock()
+	for _, m := range message.messages() {
+		say(m)
 	}
 }
 
@@ -280,30 +293,40 @@ func (h *holdings) put(a netip.Addr, node string, w word) {
 	h.words[a][node] = w
 }
 
-// hear takes what another speaker said: one saying, or all that it knows.
-func (h *holdings) hear(message []byte) error {
-	var sayings []saying
-	if err := json.Unmarshal(message, &sayings); err != nil {
-		return fmt.Errorf("what another speaker said: %w", err)
+// hear takes one message of another node's speaker.
+func (h *holdings) hear(node string, message []byte) error {
+	s, err := parseSaying(message)
+	if err != nil {
+		return fmt.Errorf("what the speaker of node %s said: %w", node, err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range sayings {
-		if s.Node == h.node {
-			h.outdo(s)
-			continue
-		}
-		for _, a := range s.Held {
-			h.note(a, s.Node, word{s.Count, true, time.Now()})
-		}
-		for _, a := range s.Released {
-			h.note(a, s.Node, word{s.Count, false, time.Now()})
-		}
-		if s.All {
-			h.rest(s)
-		}
+	if node == h.node {
+		return nil
+	}
+	if h.boots[node] != s.boot {
+		h.boots[node] = s.boot
+		h.void(node)
+	}
+	for _, a := range s.held {
+		h.note(a, node, word{s.count, true, time.Now()})
+	}
+	for _, a := range s.released {
+		h.note(a, node, word{s.count, false, time.Now()})
 	}
 	return nil
+}
+
+// void takes it that a node answers for nothing any more: its speaker has begun anew.
+func (h *holdings) void(node string) {
+	for a, said := range h.words {
+		if w, ok := said[node]; ok {
+			said[node] = word{heard: time.Now()}
+			if w.held {
+				h.over(a)
+			}
+		}
+	}
 }
 
 // note takes down one word, unless a later one is known. Words may overtake one another.
@@ -315,79 +338,6 @@ func (h *holdings) note(a netip.Addr, node string, w word) {
 	if !w.held {
 		h.over(a)
 	}
-}
-
-// rest takes it that a node released what it does not hold any more: it did not live to
-// say so, or nobody heard.
-func (h *holdings) rest(s saying) {
-	held := make(map[netip.Addr]bool, len(s.Held))
-	for _, a := range s.Held {
-		held[a] = true
-	}
-	for a, said := range h.words {
-		if w := said[s.Node]; w.held && w.count < s.Count && !held[a] {
-			h.note(a, s.Node, word{s.Count, false, time.Now()})
-		}
-	}
-}
-
-// outdo has what this node says count for more than what is remembered of an earlier
-// process on it, whose clock was ahead of ours.
-func (h *holdings) outdo(s saying) {
-	h.count = max(h.count, s.Count)
-	for _, a := range slices.Concat(s.Held, s.Released) {
-		if _, known := h.words[a][h.node]; !known {
-			h.put(a, h.node, word{s.Count, false, time.Now()})
-		}
-	}
-}
-
-// all is what there is to tell to whoever knows nothing: what this node answers for,
-// and what it has heard of the others.
-func (h *holdings) all() []byte {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	type version struct {
-		node  string
-		count uint64
-	}
-	parts := map[version]*saying{}
-	part := func(node string, count uint64) *saying {
-		s := parts[version{node, count}]
-		if s == nil {
-			s = &saying{Node: node, Count: count, All: node == h.node}
-			parts[version{node, count}] = s
-		}
-		return s
-	}
-	part(h.node, h.count)
-	for a, said := range h.words {
-		for node, w := range said {
-			if node == h.node {
-				w.count = h.count
-			}
-			s := part(node, w.count)
-			if w.held {
-				s.Held = append(s.Held, a)
-			} else {
-				s.Released = append(s.Released, a)
-			}
-		}
-	}
-	list := make([]saying, 0, len(parts))
-	for _, s := range parts {
-		list = append(list, *s)
-	}
-	return encode(list...)
-}
-
-// encode cannot fail: there is nothing in a saying that JSON does not have.
-func encode(s ...saying) []byte {
-	b, err := json.Marshal(s)
-	if err != nil {
-		panic(fmt.Sprintf("BUG: %v", err))
-	}
-	return b
 }
 
 // keep forgets addresses that no Service has any more; assigned is sorted.

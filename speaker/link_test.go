@@ -44,6 +44,7 @@ func (t *trial) elect(d *Desired) *Desired {
 		t.links.ours[a] = !t.links.ours[a]
 	}
 	q, was := *d, t.links.last
+	q.Links, q.L2.Addresses, q.Answered = true, nil, nil
 	for _, a := range d.Addresses {
 		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.links.ours[a.Addr] && serves {
@@ -64,13 +65,13 @@ func (t *trial) hear() {
 		return
 	}
 	addrs := []netip.Addr{worldAddrs()[luck.IntN(worldAddresses)]}
-	s := saying{Node: "n2", Count: uint64(time.Now().UnixNano())}
+	s := saying{boot: luck.Uint64N(2), count: uint64(time.Now().UnixNano())}
 	if luck.IntN(2) == 0 {
-		s.Held = addrs
+		s.held = addrs
 	} else {
-		s.Released = addrs
+		s.released = addrs
 	}
-	if err := t.links.holds.hear(encode(s)); err != nil {
+	if err := t.links.holds.hear("n2", s.messages()[0]); err != nil {
 		t.violate("hear: %v", err)
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,6 +22,64 @@ type memory struct {
 	dir     string
 	kept    []cluster.Assignment
 	written bool // kept is in the file
+	// answered is what is in the file of that name.
+	answered []netip.Addr
+}
+
+// A parting is an address that a speaker answered for over L2: until when it is to be
+// forwarded, or zero when it was answered for to the last.
+type parting struct {
+	Addr  netip.Addr
+	Until time.Time `json:",omitzero"`
+}
+
+func (m *memory) partingsPath() string { return filepath.Join(m.dir, "answered.json") }
+
+// keepAnswered writes what is answered for over L2, and what was until lately.
+func (m *memory) keepAnswered(w *way) error {
+	if same(m.answered, w.have) {
+		return nil
+	}
+	list := []parting{}
+	for _, a := range w.have {
+		list = append(list, parting{Addr: a})
+	}
+	for a, left := range w.departed {
+		list = append(list, parting{a, left.until})
+	}
+	if err := m.write(m.partingsPath(), list); err != nil {
+		return fmt.Errorf("remember what is answered for: %w", err)
+	}
+	m.answered = w.have
+	return nil
+}
+
+// partings are what the speaker before this one answered for; none when there was none. A
+// file that cannot be read is worth no more than none.
+func (m *memory) partings() (list []parting, err error) {
+	data, err := os.ReadFile(m.partingsPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("what was answered for is not known: %w", err)
+	}
+	return list, nil
+}
+
+// write writes a file in a way that a crash leaves either the old one or the new one.
+func (m *memory) write(path string, content any) error {
+	data, err := json.MarshalIndent(content, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", data, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".tmp", path)
 }
 
 func (m *memory) path() string { return filepath.Join(m.dir, "assignments.json") }
@@ -31,21 +91,12 @@ func (m *memory) cluster() bool {
 	return err == nil
 }
 
-// keep writes the assignments if they have changed, in a way that a crash leaves
-// either the old file or the new one.
+// keep writes the assignments if they have changed.
 func (m *memory) keep(snap *cluster.Snapshot) error {
 	if m.written && same(m.kept, snap.Assignments) {
 		return nil
 	}
-	data, err := json.MarshalIndent(snap.Assignments, "", " ")
-	if err != nil {
-		return fmt.Errorf("remember assignments: %w", err)
-	}
-	temp := m.path() + ".tmp"
-	if err := os.WriteFile(temp, data, 0o644); err != nil {
-		return fmt.Errorf("remember assignments: %w", err)
-	}
-	if err := os.Rename(temp, m.path()); err != nil {
+	if err := m.write(m.path(), snap.Assignments); err != nil {
 		return fmt.Errorf("remember assignments: %w", err)
 	}
 	m.kept, m.written = snap.Assignments, true
@@ -109,7 +160,7 @@ func Running(runDir string) bool {
 // Forget removes what speakers leave in the run directory.
 func Forget(runDir string) error {
 	var errs []error
-	for _, name := range []string{"assignments.json", "cluster.json", "speaker.lock", "speaker.sock"} {
+	for _, name := range []string{"answered.json", "assignments.json", "cluster.json", "speaker.lock", "speaker.sock"} {
 		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

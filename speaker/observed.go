@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -33,6 +34,7 @@ type Status struct {
 	Adopted int `json:"adopted,omitempty"`
 
 	BGP       bgp.Status        `json:"bgp"`
+	L2        LinkStatus        `json:"l2,omitzero"`
 	Proxy     proxy.Status      `json:"proxy"`
 	Addresses []AddressStatus   `json:"addresses"`
 	Waiting   []ReasonStatus    `json:"withoutAddress,omitempty"`
@@ -50,12 +52,19 @@ type AddressStatus struct {
 	// Attributes are what routers are told of them, such as "med 10 community 64500:1";
 	// of several prefixes, each with its own.
 	Attributes []string `json:"attributes,omitempty"`
+	// L2 is how far this node has come to answer for it; absent where it does not.
+	L2 *l2.Status `json:"l2,omitempty"`
 	// Weight is what routers with weightByEndpoints are to be told; 0: none.
 	Weight     uint32         `json:"weight,omitempty"`
 	Programmed bool           `json:"programmed"`
 	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
 	Reasons    []ReasonStatus `json:"reasons,omitempty"`
+
+	routed bool // announced by BGP
 }
+
+// Answered says whether this node answers for the address over L2.
+func (a *AddressStatus) Answered() bool { return a.L2 != nil && a.L2.Phase == l2.Held }
 
 // A ReasonStatus is a cluster.Reason for JSON.
 type ReasonStatus struct {
@@ -71,6 +80,10 @@ type published struct {
 	desired    *Desired // nil before the first pass
 	have       []netip.Addr
 	departed   map[netip.Addr]departure
+	parted     map[netip.Addr]departure // departed from L2
+	answers    []l2.Status              // at the time of asking
+	waits      map[netip.Addr]string    // for the nodes that have to stop first; as answers
+	problems   []l2.Problem
 	programmed bool // desired is in the kernel
 	ready      bool
 	behind     time.Time // when the first pass began that has not succeeded since
@@ -89,7 +102,7 @@ func (s *speaker) publish(d *Desired, err error) {
 	now := &published{desired: d, err: err, unanswered: s.unanswered}
 	if d != nil {
 		now.have = s.routes.have
-		now.departed = maps.Clone(s.routes.departed)
+		now.departed, now.parted, now.problems = maps.Clone(s.routes.departed), maps.Clone(s.links.way.departed), s.links.problems
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed
 		if err != nil && was != nil {
@@ -109,9 +122,16 @@ func (s *speaker) busy(began time.Time) {
 	}
 }
 
+// now is what the last pass left behind, with what has become of it over L2 since.
+func (s *speaker) now() *published {
+	p := *s.published.Load()
+	p.answers, p.waits = s.links.announcer.Status(), s.links.holds.waiting(time.Now())
+	return &p
+}
+
 // Status says what the speaker does now. It may be called at any time.
 func (s *speaker) status() Status {
-	p := s.published.Load()
+	p := s.now()
 	st := Status{Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted), BGP: s.bgp.Status(), Proxy: s.proxy.Status()}
 	if !p.behind.IsZero() {
 		st.Behind = &p.behind
@@ -124,6 +144,9 @@ func (s *speaker) status() Status {
 	}
 	if n := p.desired.view.self; n != nil {
 		st.NodeUID = n.UID
+	}
+	if p.desired.Links {
+		st.L2 = LinkStatus{Interfaces: s.links.announcer.Interfaces(), Problems: p.problems}
 	}
 	st.Problems = append(slices.Clip(p.desired.snap.Problems), p.desired.view.problems()...)
 	for _, r := range p.desired.snap.Refusals {
@@ -144,9 +167,10 @@ func (s *speaker) status() Status {
 // address combines what was decided for an address with what came of it.
 func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: p.programmed}
-	_, st.Announced = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
-	if left, ok := p.departed[a.Addr]; ok && !st.Announced && !a.Announce {
-		st.Lingering = &left.until
+	_, st.routed = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
+	st.L2 = p.on(a.Addr)
+	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
+		st.Lingering = p.lingering(a.Addr)
 	}
 	st.Prefixes = prefixesOf(a.routes)
 	st.Attributes = p.desired.attributes(st.Prefixes)
@@ -193,12 +217,14 @@ func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
 // the way, where something is.
 func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {
 	switch {
+	case r.Protocol == "l2":
+		return p.observedLinks(r, st)
 	case r.Code == cluster.Programmed && !p.programmed:
 		r.Code, r.Message = cluster.WaitingForProxy, "the kernel does not have this yet"
 		if p.err != nil {
 			r.Message += ": " + p.err.Error()
 		}
-	case r.Code == cluster.Announced && !st.Announced:
+	case r.Code == cluster.Announced && !st.routed:
 		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
 		if p.programmed {
 			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.obstacle(st.Address, b)
@@ -212,7 +238,9 @@ func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) c
 			r.Message += "; not heard by " + strings.Join(deaf, "; nor by ")
 		}
 	case st.Lingering != nil && r.Protocol == "bgp":
-		r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", st.Lingering.Format(time.TimeOnly))
+		if left, ok := p.departed[st.Address]; ok {
+			r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", left.until.Format(time.TimeOnly))
+		}
 	}
 	return r
 }
@@ -252,20 +280,36 @@ func audience(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus)
 	return heard, deaf
 }
 
+// lingering is until when an address that left the network is forwarded, nil when it is
+// not.
+func (p *published) lingering(addr netip.Addr) (until *time.Time) {
+	for _, parted := range []map[netip.Addr]departure{p.departed, p.parted} {
+		if left, ok := parted[addr]; ok && (until == nil || until.Before(left.until)) {
+			until = &left.until
+		}
+	}
+	return until
+}
+
 // orphans are the addresses that nobody holds any more and that are still
 // forwarded.
 func (p *published) orphans() []netip.Addr {
 	var orphans []netip.Addr
-	for a := range p.departed {
-		if p.desired.Address(a) == nil {
-			orphans = append(orphans, a)
+	for _, parted := range []map[netip.Addr]departure{p.departed, p.parted} {
+		for a := range parted {
+			if p.desired.Address(a) == nil && !slices.Contains(orphans, a) {
+				orphans = append(orphans, a)
+			}
 		}
 	}
 	return orphans
 }
 
 func (p *published) orphan(addr netip.Addr) AddressStatus {
-	left := p.departed[addr]
+	left, protocol := p.departed[addr], "bgp"
+	if parted, ok := p.parted[addr]; ok && left.until.Before(parted.until) {
+		left, protocol = parted, "l2"
+	}
 	message := "no Service holds it any more"
 	if left.adopted {
 		message = "an earlier speaker forwarded it and no Service holds it now"
@@ -274,7 +318,7 @@ func (p *published) orphan(addr netip.Addr) AddressStatus {
 	for _, name := range left.owners {
 		st.Services = append(st.Services, name.String())
 	}
-	st.Reasons = []ReasonStatus{{Protocol: "bgp", Code: cluster.Lingering, Message: fmt.Sprintf("%s; refused until %s, then forgotten", message, left.until.Format(time.TimeOnly))}}
+	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; refused until %s, then forgotten", message, left.until.Format(time.TimeOnly))}}
 	return st
 }
 

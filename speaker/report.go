@@ -14,6 +14,12 @@ import (
 // maxError is the length to which an error is cut in a report.
 const maxError = 4096
 
+// maxInterfaces and maxPrefixes, of each, are what the CRD takes.
+const (
+	maxInterfaces = 64
+	maxPrefixes   = 32
+)
+
 // report is what of a Status goes to the API server: bounded, and without what
 // changes all the time.
 func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
@@ -34,8 +40,25 @@ func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
 	for i := range st.Addresses {
 		count(&r.Addresses, &st.Addresses[i], up > 0)
 	}
+	r.Interfaces = interfaceReports(st)
 	r.Reasons = reasons(st)
 	return r
+}
+
+// interfaceReports are of those that matter to any address: of a node with hundreds, most
+// are pods'.
+func interfaceReports(st *Status) (out []v1alpha1.SpeakerInterface) {
+	for _, i := range st.L2.Interfaces {
+		if len(out) == maxInterfaces {
+			break
+		}
+		r := v1alpha1.SpeakerInterface{Name: i.Name, MAC: i.MAC.String()}
+		for _, p := range i.Prefixes[:min(len(i.Prefixes), maxPrefixes)] {
+			r.Prefixes = append(r.Prefixes, p.String())
+		}
+		out = append(out, r)
+	}
+	return out
 }
 
 func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
@@ -61,7 +84,7 @@ func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, heard bool) {
 	if a.Programmed {
 		c.Forwarded++
 	}
-	if a.Announced && heard {
+	if a.Announced && heard || a.Answered() {
 		c.Announced++
 	}
 	if a.Lingering != nil {
@@ -84,6 +107,9 @@ func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
 	for _, p := range st.Problems {
 		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.String()})
 	}
+	for _, p := range st.L2.Problems {
+		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p.Message})
+	}
 	for _, p := range st.BGP.Problems {
 		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p})
 	}
@@ -92,7 +118,7 @@ func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
 	}
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {
-			if r.Code == cluster.Programmed || r.Code == cluster.Announced {
+			if r.Code == cluster.Programmed || r.Code == cluster.Announced || r.Code == cluster.AnotherNode {
 				continue
 			}
 			if !add(v1alpha1.SpeakerReason{Address: a.Address.String(), Service: r.Service, Code: string(r.Code), Message: r.Message}) {

@@ -94,7 +94,8 @@ func quietSpeaker(t *testing.T, k forwarder) *speaker {
 	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), full: time.Now().Add(24 * time.Hour)}
 	s.decider, s.memory, s.metrics = NewDecider(o.Config), memory{dir: o.RunDir}, newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, time.Second)
-	s.pass = newPass(k, o.Log, s.routes)
+	s.links = newLinks(o, nil, &s.memory)
+	s.pass = newPass(k, o.Log, s.routes, s.links.way)
 	return s
 }
 

@@ -44,8 +44,11 @@ type Options struct {
 	// RunDir holds the socket, the lock and what is remembered until the next
 	// start. It should not survive a reboot.
 	RunDir string
-	// Linger is how long an address is forwarded after its route was withdrawn.
-	Linger time.Duration
+	// Linger is how long an address is forwarded after its route was withdrawn, and
+	// LingerL2 how long after this node has stopped to answer for it.
+	Linger, LingerL2 time.Duration
+	// RefreshL2 is after how long addresses are announced to neighbours again; 0: never.
+	RefreshL2 time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen string
 	// Open returns where to read the cluster from, once there is something to
@@ -68,6 +71,7 @@ type speaker struct {
 	bgp     *bgp.Server
 	health  *healthcheck.Server
 	routes  *way
+	links   *links
 	pass    *pass
 	decider *Decider
 	memory  memory
@@ -121,6 +125,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
+	go watchThaws(kill, s.thaw)
 	s.loop(ctx)
 	defer s.diary.close()
 	return s.stop(kill)
@@ -150,7 +155,8 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.herald = o.Reporter.herald(known)
 	s.metrics = newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
-	s.pass = newPass(s.proxy, o.Log, s.routes)
+	s.links = newLinks(o, s.adopted, &s.memory)
+	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	if len(s.adopted) > 0 {
@@ -187,6 +193,8 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
+		case <-s.links.announcer.Changed():
+		case <-s.links.holds.changed:
 		case <-s.proxy.Disturbed():
 			trusted = false
 		case <-timer.C:
@@ -216,7 +224,9 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		s.decider.config.Gateways = s.gateway.now()
 	}
+	s.decider.config.Interfaces = s.links.interfaces()
 	d := s.decider.Decide(snap)
+	s.links.prepare(d, snap, began)
 	if s.reshape != nil {
 		d = s.reshape(d)
 	}
@@ -231,7 +241,8 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.publish(d, err)
 	s.Reporter.note()
 	s.herald.note()
-	return errors.Join(err, s.remember(d.snap))
+	s.links.look(ctx, d, began)
+	return errors.Join(err, s.remember(d.snap), s.memory.keepAnswered(s.links.way))
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the
@@ -263,6 +274,9 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 	if next := s.pass.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
+	if next := s.links.holds.next(began); !next.IsZero() && next.Before(at) {
+		at = next
+	}
 	if err == nil && len(s.unanswered) == 0 {
 		s.retry.Reset()
 		return at
@@ -282,41 +296,65 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 //     table; routers keep the routes by graceful restart. Routers without it drop
 //     the routes when the session ends, so those sessions end first, and the rest
 //     waits for the linger time.
+//
+// What it answers for over L2 goes to other nodes in any case: nobody keeps that for it.
+// They begin as soon as it has said that it stopped, and the table, which stays, forwards
+// for those who have not heard. The next speaker gets back what is its own.
 func (s *speaker) stop(kill context.Context) error {
 	how := bgp.Restart
 	if d := s.published.Load().desired; d != nil {
 		switch {
 		case d.view.self == nil || d.view.self.Leaving != "":
-			s.Log.Info("stopping for good: withdrawing", "reason", d.view.refusalMessage, "linger", s.Linger)
+			linger := s.Linger
+			if len(s.links.way.have) > 0 {
+				linger = max(linger, s.LingerL2)
+			}
+			s.Log.Info("stopping for good: withdrawing", "reason", d.view.refusalMessage, "linger", linger)
 			how = bgp.Withdraw
-			s.drain(kill, (*Desired).silent)
-		case len(d.restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Announce) > 0:
+			s.drain(kill, (*Desired).silent, linger)
+		case len(d.restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
 			s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
-			s.drain(kill, (*Desired).restartable)
+			s.drain(kill, func(d *Desired) *Desired { return d.restartable().unlinked() }, s.Linger)
+		case len(s.links.way.have) > 0:
+			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
+			s.reshape = (*Desired).unlinked
+			// Its error is logged, and whoever comes next forwards what is in the kernel.
+			_ = s.once(context.WithoutCancel(kill), true)
 		default:
 			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(kill), 5*time.Second)
 	defer cancel()
-	if err := s.bgp.Close(ctx, how); err != nil {
-		return fmt.Errorf("bgp: %w", err)
+	var errs []error
+	if err := s.links.announcer.Close(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("l2: %w", err))
 	}
-	return nil
+	if err := s.bgp.Close(ctx, how); err != nil {
+		errs = append(errs, fmt.Errorf("bgp: %w", err))
+	}
+	return errors.Join(errs...)
 }
 
 // drain goes on for the linger time with what reshape leaves of the desired.
-func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired) {
+func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired, linger time.Duration) {
 	s.reshape = reshape
-	ctx, cancel := context.WithTimeout(kill, s.Linger)
+	ctx, cancel := context.WithTimeout(kill, linger)
 	defer cancel()
 	s.loop(ctx)
 }
 
 // silent is d without any announcement.
 func (d *Desired) silent() *Desired {
-	q := *d
+	q := *d.unlinked()
 	q.Announce, q.Routed, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil, nil
+	return &q
+}
+
+// unlinked is d without what goes over L2.
+func (d *Desired) unlinked() *Desired {
+	q := *d
+	q.L2.Addresses, q.Answered, q.hosts, q.Announce = nil, nil, nil, d.Routed
 	return &q
 }
 

@@ -13,6 +13,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -35,6 +37,10 @@ type Config struct {
 	// Members are the nodes that have been heard of, which may change; nil: nobody
 	// listens.
 	Members *Members
+
+	// Interfaces are those of this node on which addresses may be answered for over L2,
+	// which may change; nil: not known, and any address has one.
+	Interfaces []l2.Interface
 
 	// HealthChecks says of which Services the healthCheckNodePort is answered here.
 	HealthChecks HealthChecks
@@ -88,18 +94,35 @@ type view struct {
 
 	fromPeers []*cluster.Peer
 	fromPools []*cluster.Pool
-	// fromAdverts are the cluster's, also those that do not select this node.
+	// fromAdverts and fromL2 are the cluster's, also those that do not select this node.
 	fromAdverts []*cluster.Advertisement
+	fromL2      []*cluster.L2Advertisement
+
+	// links says that addresses may go over L2; the rest is there only then.
+	links      bool
+	ready      bool // all is known that decides about L2
+	fromNodes  []*cluster.Node
+	interfaces []l2.Interface
+	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
+	electorate *election.Electorate // nil until ready
+	elector    election.Node        // this node
+	speakers   []l2.MAC             // of other nodes
 }
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
 	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
-		slices.Equal(v.fromAdverts, snap.Advertisements)
+		slices.Equal(v.fromAdverts, snap.Advertisements) && v.ofLinks(c, snap)
+}
+
+// ofLinks is of for what L2 depends on.
+func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
+	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == mayUseL2(snap) &&
+		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && same(v.interfaces, c.Interfaces))
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {
-	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, gateways: c.Gateways, members: c.Members}
+	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
 	v.silent = c.Members.silent(c.Node)
 	v.owned = owned(snap.Pools)
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
@@ -113,6 +136,7 @@ func look(c Config, snap *cluster.Snapshot) *view {
 	v.lookAtPeers(peers)
 	v.lookAtOthers(peers)
 	v.refusal, v.refusalMessage = v.refuse(len(snap.Peers))
+	v.lookAtLinks(c, snap)
 	v.planned = v.refusal == cluster.NodeLeaving || v.refusal == cluster.NodeExcluded
 	return v
 }

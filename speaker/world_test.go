@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/l2"
 )
 
 // A world is a small cluster that changes at random. Its snapshots share what
@@ -28,6 +29,12 @@ type world struct {
 	adverts     []*cluster.Advertisement
 	assignments []cluster.Assignment
 	members     *Members // nil at first
+
+	// wires is what L2 depends on: a source of its own, as traits is.
+	wires      *rand.Rand
+	l2adverts  []*cluster.L2Advertisement
+	claims     []*cluster.Claim
+	interfaces []l2.Interface // of n1; nil at first
 }
 
 const (
@@ -38,7 +45,7 @@ const (
 var worldNodes = []string{"n1", "n2", "n3"}
 
 func newWorld(seed uint64) *world {
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), traits: rand.New(rand.NewPCG(seed, 2))}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), traits: rand.New(rand.NewPCG(seed, 2)), wires: rand.New(rand.NewPCG(seed, 4))}
 	for _, name := range worldNodes {
 		w.nodes = append(w.nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
@@ -55,6 +62,7 @@ func (w *world) snapshot() *cluster.Snapshot {
 	return &cluster.Snapshot{
 		Services: slices.Clone(w.services), Nodes: slices.Clone(w.nodes), Pools: slices.Clone(w.pools),
 		Peers: slices.Clone(w.peers), Advertisements: slices.Clone(w.adverts), Assignments: w.assignments,
+		L2Advertisements: slices.Clone(w.l2adverts), L2Ready: w.interfaces != nil, Claims: w.claims,
 	}
 }
 
@@ -62,6 +70,9 @@ func (w *world) snapshot() *cluster.Snapshot {
 func (w *world) step() {
 	if w.traits.IntN(5) == 0 {
 		w.hear()
+	}
+	if w.wires.IntN(5) == 0 {
+		w.rewire()
 	}
 	switch n := w.IntN(20); {
 	case n < 2:
@@ -85,6 +96,36 @@ func (w *world) step() {
 	}
 }
 
+// rewire changes what decides who answers over L2.
+func (w *world) rewire() {
+	switch w.wires.IntN(3) {
+	case 0:
+		w.l2adverts = nil
+		for i := range w.wires.IntN(3) {
+			a := &cluster.L2Advertisement{Name: fmt.Sprintf("l%d", i), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+			if w.wires.IntN(3) == 0 {
+				a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+			}
+			if w.wires.IntN(3) == 0 {
+				a.Interfaces = []string{"eth0"}
+			}
+			w.l2adverts = append(w.l2adverts, a)
+		}
+	case 1:
+		w.claims = nil
+		for i := range worldAddresses {
+			if w.wires.IntN(2) == 0 {
+				w.claims = append(w.claims, &cluster.Claim{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Pool: "lan", Node: worldNodes[w.wires.IntN(len(worldNodes))]})
+			}
+		}
+	default:
+		w.interfaces = []l2.Interface{}
+		for i := range w.wires.IntN(3) {
+			w.interfaces = append(w.interfaces, l2.Interface{Name: fmt.Sprintf("eth%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.0/%d", 24+w.wires.IntN(7)))}})
+		}
+	}
+}
+
 // hear has nodes die, say farewell and come back, or be heard of no more at all.
 func (w *world) hear() {
 	w.members = nil
@@ -95,6 +136,7 @@ func (w *world) hear() {
 	for _, name := range worldNodes {
 		m := Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
 		m.Left = !m.Alive && w.traits.IntN(4) == 0
+		m.Interfaces = []Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
 		w.members.Nodes = append(w.members.Nodes, m)
 	}
 }

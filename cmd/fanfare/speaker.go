@@ -172,6 +172,8 @@ func speakerCommand() *cobra.Command {
 	var (
 		node     nodeFlags
 		linger   time.Duration
+		lingerL2 time.Duration
+		refresh  time.Duration
 		listen   string
 		logLevel string
 		mode     string
@@ -181,10 +183,11 @@ func speakerCommand() *cobra.Command {
 		Short: "Forward and announce the addresses of LoadBalancer Services on this node",
 		Long: `Forward and announce the addresses of LoadBalancer Services on this node.
 
-It needs CAP_NET_ADMIN. SIGTERM is a planned restart: routers with graceful
-restart keep the routes, the kernel goes on forwarding, and the next speaker
-takes over. If the Node carries a taint that says it is going away, SIGTERM
-withdraws everything and forwards for the linger time first.`,
+It needs CAP_NET_ADMIN, and for layer 2 CAP_NET_RAW. SIGTERM is a planned
+restart: routers with graceful restart keep the routes, the kernel goes on
+forwarding, and the next speaker takes over; other nodes answer for what this one
+answered for by ARP and NDP. If the Node carries a taint that says it is going
+away, SIGTERM withdraws everything and forwards for the linger time first.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := node.config()
@@ -193,6 +196,12 @@ withdraws everything and forwards for the linger time first.`,
 			}
 			if linger < 0 {
 				return fmt.Errorf("--linger-bgp %s: want zero or more", linger)
+			}
+			if lingerL2 < 0 {
+				return fmt.Errorf("--linger-l2 %s: want zero or more", lingerL2)
+			}
+			if refresh < 0 || refresh > 0 && refresh < time.Second {
+				return fmt.Errorf("--l2-refresh %s: want zero, or a second or more", refresh)
 			}
 			proxyMode, err := proxy.ParseMode(mode)
 			if err != nil {
@@ -211,7 +220,7 @@ withdraws everything and forwards for the linger time first.`,
 				return err
 			}
 			return speaker.Run(ctx, kill, speaker.Options{
-				Config: config, ProxyMode: proxyMode, RunDir: node.runDir, Linger: linger, Listen: listen, Reporter: reporter,
+				Config: config, ProxyMode: proxyMode, RunDir: node.runDir, Linger: linger, LingerL2: lingerL2, RefreshL2: refresh, Listen: listen, Reporter: reporter,
 				Open: func(ctx context.Context) (cluster.Source, func() bool, error) { return node.source(ctx, log, metrics) },
 				Log:  log, Registry: metrics, Version: version(),
 			})
@@ -219,6 +228,8 @@ withdraws everything and forwards for the linger time first.`,
 	}
 	node.add(cmd.Flags())
 	cmd.Flags().DurationVar(&linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
+	cmd.Flags().DurationVar(&lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped to answer for it by ARP and NDP")
+	cmd.Flags().DurationVar(&refresh, "l2-refresh", 0, "after how long an address is announced to neighbours again (gratuitous ARP), for switches that forget; 0: never")
 	cmd.Flags().StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty for none")
 	cmd.Flags().StringVar(&mode, "proxy-mode", string(proxy.ModeAuto), "what forwards: nftables, iptables, or auto: nftables where it works, else iptables")
 	cmd.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")

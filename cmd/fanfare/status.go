@@ -55,6 +55,7 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node %s, fanfare %s, up %s\n", st.Node, st.Version, duration.HumanDuration(now.Sub(st.Started)))
 	printSessions(t, st.BGP, now)
+	printInterfaces(t, st)
 	printAddresses(t, st.Addresses)
 	if err := t.Flush(); err != nil {
 		return err
@@ -88,6 +89,29 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	}
 }
 
+// printInterfaces lists those on which this node answers for addresses, or could.
+func printInterfaces(w io.Writer, st *speaker.Status) {
+	if len(st.L2.Interfaces) == 0 {
+		return
+	}
+	answers := map[string]int{}
+	for _, a := range st.Addresses {
+		if a.Answered() {
+			for _, name := range a.L2.Interfaces {
+				answers[name]++
+			}
+		}
+	}
+	fmt.Fprint(w, "\nINTERFACE\tMAC\tSUBNETS\tANSWERS FOR\n")
+	for _, i := range st.L2.Interfaces {
+		var subnets []string
+		for _, p := range i.Prefixes {
+			subnets = append(subnets, p.String())
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", i.Name, i.MAC, dash(subnets), answers[i.Name])
+	}
+}
+
 func bfdState(b *bgp.BFDStatus) string {
 	if b == nil {
 		return "-"
@@ -105,17 +129,46 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	}
 }
 
-// announced is "yes", or "no" and why. What no router hears is not announced,
-// whatever we say.
+// announced is "yes", or "no" and why; for each protocol, where it is about two.
 func announced(a speaker.AddressStatus) string {
+	about := func(protocol string) bool {
+		return slices.ContainsFunc(a.Reasons, func(r speaker.ReasonStatus) bool { return r.Protocol == protocol })
+	}
+	switch bgp, l2 := about("bgp"), about("l2"); {
+	case bgp && l2:
+		return "BGP: " + routed(a) + "; L2: " + answered(a)
+	case l2:
+		return answered(a)
+	default:
+		return routed(a)
+	}
+}
+
+// whyNot is why a protocol does not announce an address, empty if it does.
+func whyNot(a speaker.AddressStatus, protocol string) string {
 	var why []string
 	for _, r := range a.Reasons {
-		if r.Protocol == "bgp" && !r.Code.Announces() {
-			why = append(why, strings.TrimPrefix(r.Message, "not announced: "))
+		message := strings.TrimPrefix(strings.TrimPrefix(r.Message, "not announced: "), "not announced yet: ")
+		if r.Protocol == protocol && !r.Code.Announces() && !slices.Contains(why, message) {
+			why = append(why, message)
 		}
 	}
-	if len(why) > 0 {
-		return "no: " + strings.Join(why, "; ")
+	return strings.Join(why, "; ")
+}
+
+// answered says whether this node answers for an address over L2.
+func answered(a speaker.AddressStatus) string {
+	if a.Answered() {
+		return "yes, on " + strings.Join(a.L2.Interfaces, ", ")
+	}
+	return "no: " + whyNot(a, "l2")
+}
+
+// routed says whether routers are told an address. What no router hears is not announced,
+// whatever we say.
+func routed(a speaker.AddressStatus) string {
+	if why := whyNot(a, "bgp"); why != "" {
+		return "no: " + why
 	}
 	text := yes(a.Announced)
 	if !a.Announced {

@@ -37,7 +37,7 @@ func (p Problem) String() string {
 type Reason struct {
 	VIP      netip.Addr // invalid when it is about an address that the Service does not hold
 	Service  Name
-	Protocol string // the part of Fanfare that decided: "ipam", "proxy" or "bgp"
+	Protocol string // the part of Fanfare that decided: "ipam", "proxy" "bgp" or "l2"
 	Code     Code
 	Message  string // a sentence for a person, with the names and numbers that matter
 }
@@ -79,7 +79,16 @@ const (
 	AttributeOverride Code = "AttributeOverride" // the more specific one counts
 	AttributeClash    Code = "AttributeClash"    // neither is more specific; the first by name counts
 
+	// Not over L2, on this node.
+	AnotherNode  Code = "AnotherNode"  // another node answers for it
+	NoCandidate  Code = "NoCandidate"  // no node can answer for it
+	AddressInUse Code = "AddressInUse" // somebody who is no speaker answers for it
+	NoInterface  Code = "NoInterface"  // this node has none with its subnet, though it seemed to have
+
 	// Not yet.
+	WaitingForNodes   Code = "WaitingForNodes"   // other nodes are not known yet
+	WaitingForRelease Code = "WaitingForRelease" // another node still answers for it
+	WaitingForProbe   Code = "WaitingForProbe"   // the link is asked whether somebody uses it
 	WaitingForProxy   Code = "WaitingForProxy"   // to be announced once the kernel forwards it
 	WaitingForSession Code = "WaitingForSession" // no router is listening
 	Lingering         Code = "Lingering"         // withdrawn, still forwarded for those who have not heard

@@ -1,0 +1,179 @@
+package speaker
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// lookAtLinks takes over what decides about L2. In a cluster that only speaks BGP that is
+// nothing, and other nodes are none of our business.
+func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
+	v.links = mayUseL2(snap)
+	if !v.links {
+		return
+	}
+	v.fromNodes, v.interfaces, v.ready = snap.Nodes, c.Interfaces, snap.L2Ready
+	v.terms = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Advertisements: snap.Advertisements, Peers: snap.Peers}
+	v.speakers = speakersOf(c.Members, c.Node)
+	if !snap.L2Ready {
+		return
+	}
+	nodes := make([]election.Node, len(snap.Nodes))
+	for i, n := range snap.Nodes {
+		nodes[i] = v.candidate(c, n)
+	}
+	v.electorate = election.New(nodes)
+	if i := slices.IndexFunc(nodes, func(n election.Node) bool { return n.Name == c.Node }); i >= 0 {
+		v.elector = nodes[i]
+	}
+}
+
+// mayUseL2 says whether addresses may go over L2: because somebody says so, or because
+// there is no router that could be told.
+func mayUseL2(snap *cluster.Snapshot) bool {
+	return len(snap.L2Advertisements) > 0 || len(snap.Pools) > 0 && len(snap.Peers) == 0
+}
+
+// candidate is what this node knows of one that may answer. It is itself alive; of others
+// that is known only of those that are members, and without members of all.
+func (v *view) candidate(c Config, n *cluster.Node) election.Node {
+	out := election.Node{Name: n.Name, Labels: n.Labels}
+	if n.Name == c.Node {
+		out.Standing = election.StandingOf(n, true)
+		out.Unknown, out.Interfaces = c.Interfaces == nil, interfacesOf(c.Interfaces)
+		return out
+	}
+	if c.Members == nil {
+		out.Standing, out.Unknown = election.StandingOf(n, true), true
+		return out
+	}
+	m, _ := c.Members.Find(n.Name)
+	out.Standing = election.StandingOf(n, m.Alive)
+	for _, i := range m.Interfaces {
+		out.Interfaces = append(out.Interfaces, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
+	}
+	return out
+}
+
+func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
+	for _, i := range list {
+		out = append(out, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
+	}
+	return out
+}
+
+// speakersOf are the hardware addresses of other speakers, sorted.
+func speakersOf(m *Members, self string) (all []l2.MAC) {
+	if m == nil {
+		return nil
+	}
+	for _, n := range m.Nodes {
+		if n.Node == self {
+			continue
+		}
+		for _, i := range n.Interfaces {
+			if len(i.MAC) == len(l2.MAC{}) {
+				all = append(all, l2.MAC(i.MAC))
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b l2.MAC) int { return slices.Compare(a[:], b[:]) })
+	return slices.Compact(all)
+}
+
+// A seat is who answers for an address over L2, and why.
+type seat struct {
+	// linked says that the address goes over L2 at all; else why says why not, as far as
+	// somebody may have expected it.
+	linked bool
+	code   cluster.Code
+	why    string
+	// answer is set on the node that answers.
+	answer *l2.Address
+}
+
+// elect decides who answers for an address that services hold, of which verdicts say how
+// they are served here.
+func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict) (s seat) {
+	if !v.links {
+		return s
+	}
+	var able []cluster.Service
+	for i, service := range services {
+		if verdicts[i].good() || verdicts[i].code == cluster.NoLocalEndpoint {
+			able = append(able, service)
+		}
+	}
+	terms, linked, why := election.TermsOf(v.terms, a.Pool, services)
+	switch s.linked = linked; {
+	case !linked:
+		s.code, s.why = cluster.NotAdvertised, why
+		return s
+	case len(able) == 0:
+		return s // What is wrong is said of each.
+	case v.electorate == nil:
+		s.code, s.why = cluster.WaitingForNodes, "the other nodes are not known yet"
+		return s
+	}
+	from := v.electorate.Address(a.Addr, terms, able, a.claim)
+	switch owner := v.electorate.Owner(&from); {
+	case owner == "":
+		s.code, s.why = cluster.NoCandidate, v.electorate.None(&from)
+	case owner != v.node:
+		s.code, s.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it", owner)
+	case !slices.ContainsFunc(verdicts, verdict.good):
+		s.code, s.why = cluster.NoLocalEndpoint, "this node shall answer for it, and has no endpoint yet"
+	default:
+		s.answer = &l2.Address{Addr: a.Addr}
+		if len(terms.By) > 0 {
+			s.answer.Interfaces = terms.Interfaces(a.Addr, &v.elector)
+		}
+		s.code, s.why = cluster.Announced, "answered for on "+v.onInterfaces(terms, a.Addr)
+	}
+	return s
+}
+
+// sayLinks gives the reason for one Service of an address that goes over L2, or might.
+func (v *view) sayLinks(s seat, is verdict, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+	switch {
+	case !s.linked && s.why == "":
+	case s.answer != nil && is.good():
+		reason("l2", s.code, "%s", s.why)
+	case s.answer != nil:
+		reason("l2", is.code, "%s for others that share the address; %s", s.why, is.message)
+	case s.code == "":
+		reason("l2", is.code, "not announced: %s", is.message)
+	default:
+		reason("l2", s.code, "not announced: %s", s.why)
+	}
+}
+
+// onlyLinks says whether addresses of a pool are none of BGP's: because they go over L2
+// by default, or an L2Advertisement is about the pool and no BGPAdvertisement.
+func (v *view) onlyLinks(pool string, s seat) bool {
+	if !v.links || slices.ContainsFunc(v.fromAdverts, func(a *cluster.Advertisement) bool { return a.SelectsPool(pool) }) {
+		return false
+	}
+	return s.linked || slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(pool) })
+}
+
+// onInterfaces lists the interfaces to answer on for a sentence. A plan for another node
+// does not know them.
+func (v *view) onInterfaces(terms election.Terms, addr netip.Addr) string {
+	if names := terms.Interfaces(addr, &v.elector); len(names) > 0 {
+		return strings.Join(names, ", ")
+	}
+	text := fmt.Sprintf("the interfaces with the subnet of %s", addr)
+	for _, a := range terms.By {
+		if len(a.Interfaces) > 0 {
+			text += fmt.Sprintf(", if L2Advertisement %s allows them (%s)", a.Name, strings.Join(a.Interfaces, ", "))
+		}
+	}
+	return text
+}

@@ -1,0 +1,169 @@
+package speaker
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// acquaintance is how long a speaker that begins gives others to be heard of: until then
+// it would think that it is alone, and answer for everything.
+const acquaintance = 2 * time.Second
+
+// problemInterval is between two looks at what in the kernel is in the way of addresses
+// that go over L2.
+const problemInterval = time.Minute
+
+// links is what a speaker needs for L2. All of it belongs to the goroutine of run.
+type links struct {
+	announcer *l2.Announcer
+	over      *overL2
+	way       *way
+	holds     *holdings
+	met       *Members  // that holds knows of
+	stranger  time.Time // until when others are waited for to be heard of; zero: no wait has begun
+	looked    time.Time // when problems were looked for
+	problems  []l2.Problem
+}
+
+// newLinks opens nothing yet.
+func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
+	parted, err := m.partings()
+	if err != nil {
+		o.Log.Warn("over L2", "err", err)
+	}
+	var known []netip.Addr
+	for _, p := range parted {
+		known = append(known, p.Addr)
+	}
+	k := &links{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), holds: newHoldings(o.Node, known, o.Log)}
+	k.over = &overL2{link: k.announcer, holds: k.holds}
+	k.way = byL2(k.over, o.LingerL2)
+	for _, p := range parted {
+		if !slices.Contains(adopted, p.Addr) {
+			continue
+		}
+		until := time.Now().Add(o.LingerL2)
+		if !p.Until.IsZero() && p.Until.Before(until) {
+			until = p.Until
+		}
+		k.way.adopt(p.Addr, until)
+	}
+	return k
+}
+
+// interfaces are those of this node: none, rather than unknown ones, before they are known.
+func (k *links) interfaces() []l2.Interface {
+	if list := k.announcer.Interfaces(); list != nil {
+		return list
+	}
+	return []l2.Interface{}
+}
+
+// prepare has L2 know what d was decided by, before it is applied.
+func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
+	if !d.Links {
+		return
+	}
+	k.holds.keep(d.Addresses, now)
+	k.meet(d.view.members, snap.Nodes, func([]byte) {}, now)
+}
+
+// meet has holdings know who lives. It holds everything back until all nodes that should
+// be there have been heard of, for a bounded time.
+func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
+	if m == nil {
+		return
+	}
+	if k.stranger.IsZero() {
+		k.stranger = now.Add(acquaintance)
+	}
+	until := k.stranger
+	if !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
+		until = time.Time{}
+		k.stranger = now
+	}
+	k.holds.pause(until)
+	if m == k.met {
+		return
+	}
+	news := slices.ContainsFunc(m.Nodes, func(n Member) bool {
+		was, _ := k.met.Find(n.Node)
+		return n.Alive && !was.Alive
+	})
+	k.met = m
+	k.holds.meet(say, func(node string) bool {
+		n, known := m.Find(node)
+		return !known || n.dead()
+	})
+	if news {
+		k.holds.greet()
+	}
+}
+
+// look finds out what is in the way of traffic, now and then.
+func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
+	if !d.Links || now.Sub(k.looked) < problemInterval {
+		return
+	}
+	k.looked = now
+	var addrs []netip.Addr
+	for _, a := range d.Addresses {
+		if a.linked {
+			addrs = append(addrs, a.Addr)
+		}
+	}
+	k.problems = k.announcer.Problems(ctx, addrs)
+}
+
+// thaw announces everything anew after this process stood still for a while.
+func (s *speaker) thaw(stood time.Duration) {
+	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
+	s.links.holds.renewAll()
+}
+
+// A LinkStatus is what a speaker does over L2.
+type LinkStatus struct {
+	// Interfaces are those on which addresses may be answered for.
+	Interfaces []l2.Interface `json:"interfaces,omitempty"`
+	// Problems are what is in the way of traffic that comes over L2.
+	Problems []l2.Problem `json:"problems,omitempty"`
+}
+
+// on says what became of an address over L2.
+func (p *published) on(addr netip.Addr) *l2.Status {
+	i, ok := slices.BinarySearchFunc(p.answers, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
+	if !ok {
+		return nil
+	}
+	return &p.answers[i]
+}
+
+// observedLinks is observed for what goes over L2.
+func (p *published) observedLinks(r cluster.Reason, st AddressStatus) cluster.Reason {
+	switch {
+	case r.Code != cluster.Announced:
+		if left, ok := p.parted[st.Address]; ok {
+			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that have not heard", left.until.Format(time.TimeOnly))
+		}
+	case p.waits[st.Address] != "":
+		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waits[st.Address])
+	case st.L2 == nil:
+		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
+		if p.programmed {
+			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes may answer for it that are not heard of yet"
+		}
+	case st.L2.Phase == l2.Probing:
+		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: the link is asked whether somebody uses it"
+	case st.L2.Phase == l2.Conflicting:
+		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
+	case st.L2.Phase == l2.Waiting:
+		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
+	}
+	return r
+}

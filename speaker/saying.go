@@ -1,0 +1,69 @@
+package speaker
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+)
+
+// maxSaying is the most bytes of one message between speakers.
+const maxSaying = 512
+
+// sayingVersion begins each message. What begins otherwise is another release's.
+const sayingVersion = 1
+
+// A saying is what speakers tell one another about addresses.
+type saying struct {
+	boot  uint64 // of the speaker's process, at random: what earlier ones said is void
+	count uint64 // later words of one process have higher ones
+	// released is what the speaker has stopped to answer for, held what it answers for.
+	released, held []netip.Addr
+}
+
+// messages is the saying in as many messages as it takes, one at least.
+func (s saying) messages() (all [][]byte) {
+	begin := func() []byte {
+		b := binary.BigEndian.AppendUint64([]byte{sayingVersion}, s.boot)
+		return binary.BigEndian.AppendUint64(b, s.count)
+	}
+	b := begin()
+	add := func(held byte, list []netip.Addr) {
+		for _, a := range list {
+			raw := a.AsSlice()
+			if len(b)+1+len(raw) > maxSaying {
+				all, b = append(all, b), begin()
+			}
+			b = append(append(b, held|byte(len(raw))), raw...)
+		}
+	}
+	// What is released is what somebody waits for.
+	add(0, s.released)
+	add(heldBit, s.held)
+	return append(all, b)
+}
+
+// heldBit is set in the length of addresses that are held.
+const heldBit = 0x80
+
+var errSaying = errors.New("is no message about addresses, or one of another release")
+
+// parseSaying reads one message.
+func parseSaying(b []byte) (saying, error) {
+	if len(b) < 17 || b[0] != sayingVersion {
+		return saying{}, errSaying
+	}
+	s := saying{boot: binary.BigEndian.Uint64(b[1:]), count: binary.BigEndian.Uint64(b[9:])}
+	for b = b[17:]; len(b) > 0; {
+		held, n := b[0]&heldBit != 0, int(b[0]&^heldBit)
+		if n != 4 && n != 16 || len(b) < 1+n {
+			return saying{}, errSaying
+		}
+		a, _ := netip.AddrFromSlice(b[1 : 1+n])
+		if b = b[1+n:]; held {
+			s.held = append(s.held, a)
+		} else {
+			s.released = append(s.released, a)
+		}
+	}
+	return s, nil
+}
