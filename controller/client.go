@@ -157,7 +157,9 @@ func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, 
 // patchPool sets the status of a pool. Nobody else writes it, so that no version
 // matters; a family that the pool has no more goes.
 func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressPoolStatus) error {
-	b, err := json.Marshal(map[string]any{"status": map[string]any{"ipv4": s.IPv4, "ipv6": s.IPv6, "conditions": s.Conditions}})
+	b, err := json.Marshal(map[string]any{"status": map[string]any{
+		"ipv4": s.IPv4, "ipv6": s.IPv6, "namespaces": s.Namespaces, "otherNamespaces": s.OtherNamespaces, "conditions": s.Conditions,
+	}})
 	if err != nil {
 		return err
 	}

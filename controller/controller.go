@@ -107,7 +107,7 @@ func newController(o Options) (*controller, error) {
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
 	c.writer = writer{client, c.events.tell}
-	c.pools = pools{client: client, written: map[string]writtenPool{}}
+	c.pools = pools{client: client, events: c.events, written: map[string]writtenPool{}}
 	c.retry.Reset()
 	return c, nil
 }
@@ -119,7 +119,7 @@ func (c *controller) lead(ctx context.Context) {
 	defer c.metrics.leading.Set(0)
 	defer c.health.rest()
 	// Another one may have led meanwhile.
-	c.pools = pools{client: c.writer.client, written: map[string]writtenPool{}}
+	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)

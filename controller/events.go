@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -39,6 +41,34 @@ type events struct {
 func (e *events) tell(ctx context.Context, s *corev1.Service, told cluster.Told) {
 	e.send(ctx, newEvent(s, told, e.instance))
 }
+
+// tellPool sends the Event of a pool's condition that was written over live.
+func (e *events) tellPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s/%s/%s", live.UID, live.ResourceVersion, c.Reason)
+	kind := corev1.EventTypeWarning
+	if c.Status == metav1.ConditionTrue || c.Reason == reasonDrain {
+		kind = corev1.EventTypeNormal
+	}
+	e.send(ctx, &eventsv1.Event{
+		// Those of objects without a namespace are here.
+		ObjectMeta:          metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%016x", cutName(live.Name), h.Sum64())},
+		EventTime:           metav1.NewMicroTime(time.Now()),
+		ReportingController: reporter,
+		ReportingInstance:   e.instance,
+		Action:              "CountAddresses",
+		Reason:              c.Reason,
+		Type:                kind,
+		Note:                c.Message,
+		Regarding: corev1.ObjectReference{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "AddressPool", Name: live.Name, UID: live.UID, ResourceVersion: live.ResourceVersion,
+		},
+	})
+}
+
+// cutName leaves room for what makes an Event's name unique: a pool's alone may be
+// as long as a name can be.
+func cutName(name string) string { return strings.TrimRight(name[:min(len(name), 200)], ".-") }
 
 func (e *events) send(ctx context.Context, ev *eventsv1.Event) error {
 	err := e.client.createEvent(ctx, ev)

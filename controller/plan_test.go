@@ -76,7 +76,8 @@ func decode(t *testing.T, s string) []runtime.Object {
 			t.Fatal(err)
 		}
 		obj := map[string]runtime.Object{
-			"Service": &corev1.Service{}, "AddressPool": &v1alpha1.AddressPool{}, "AddressClaim": &v1alpha1.AddressClaim{},
+			"Service": &corev1.Service{}, "Node": &corev1.Node{}, "Namespace": &corev1.Namespace{},
+			"AddressPool": &v1alpha1.AddressPool{}, "AddressClaim": &v1alpha1.AddressClaim{},
 		}[kind.Kind]
 		if obj == nil {
 			t.Fatalf("no such kind: %q", kind.Kind)

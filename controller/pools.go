@@ -5,18 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"reflect"
-	"strings"
+	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
 // poolInterval is how often pools are written at most. Every Service that comes
@@ -36,6 +33,7 @@ const (
 // count that changes would else look to every node like another pool.
 type pools struct {
 	client  *client
+	events  *events
 	written map[string]writtenPool // by name
 	at      time.Time              // when pools were last looked at
 	due     bool                   // it was too early the last time
@@ -85,7 +83,22 @@ func (p *pools) write(ctx context.Context, name string, want v1alpha1.AddressPoo
 	if apierrors.IsNotFound(err) {
 		return p.missing(ctx, name)
 	}
+	if err == nil {
+		p.tell(ctx, live, want.Conditions)
+	}
 	return err
+}
+
+// tell sends an Event for a condition that says something else than it did.
+func (p *pools) tell(ctx context.Context, was *v1alpha1.AddressPool, now []metav1.Condition) {
+	for _, c := range now {
+		same := func(o metav1.Condition) bool {
+			return o.Type == c.Type && o.Status == c.Status && o.Reason == c.Reason && o.Message == c.Message
+		}
+		if !slices.ContainsFunc(was.Status.Conditions, same) {
+			p.events.tellPool(ctx, was, c)
+		}
+	}
 }
 
 // missing tells a pool that is gone, which is no error, from one whose CRD is of
@@ -120,84 +133,4 @@ func timeless(s v1alpha1.AddressPoolStatus) v1alpha1.AddressPoolStatus {
 		s.Conditions[i].LastTransitionTime = metav1.Time{}
 	}
 	return s
-}
-
-// poolStatuses is what the status of each pool shall be.
-func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[string]v1alpha1.AddressPoolStatus {
-	assigned := map[netip.Addr]bool{}
-	used := tally{}
-	for _, a := range assignments {
-		if !assigned[a.Addr] { // Services may share it.
-			used.add(a.Pool, a.Addr, true)
-		}
-		assigned[a.Addr] = true
-	}
-	for _, c := range snap.Claims {
-		if !assigned[c.Addr] {
-			used.add(cluster.PoolOf(snap.Pools, c.Addr), c.Addr, false)
-		}
-	}
-	out := make(map[string]v1alpha1.AddressPoolStatus, len(snap.Pools))
-	for _, p := range snap.Pools {
-		s := v1alpha1.AddressPoolStatus{IPv4: used.of(p, corev1.IPv4Protocol), IPv6: used.of(p, corev1.IPv6Protocol)}
-		s.Conditions = []metav1.Condition{poolReady(p, s, snap.Problems)}
-		out[p.Name] = s
-	}
-	return out
-}
-
-// A tally counts the addresses of each pool and family that are assigned, and
-// those that are only claimed.
-type tally map[poolFamily]struct{ assigned, claimed int64 }
-
-type poolFamily struct {
-	pool   string
-	family corev1.IPFamily
-}
-
-func (t tally) add(pool string, a netip.Addr, assigned bool) {
-	k := poolFamily{pool, cluster.FamilyOf(a)}
-	n := t[k]
-	if assigned {
-		n.assigned++
-	} else {
-		n.claimed++
-	}
-	t[k] = n
-}
-
-// of is nil when the pool has no addresses of the family.
-func (t tally) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
-	total := ipam.Count(p, f)
-	if total == 0 {
-		return nil
-	}
-	n := t[poolFamily{p.Name, f}]
-	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Available: max(0, total-n.assigned-n.claimed)}
-}
-
-// poolReady says whether a Service may get an address of the pool.
-func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, problems []cluster.Problem) metav1.Condition {
-	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
-	var wrong []string
-	for _, problem := range problems {
-		if problem.Object == "AddressPool "+p.Name {
-			wrong = append(wrong, problem.String())
-		}
-	}
-	full := (s.IPv4 == nil || s.IPv4.Available == 0) && (s.IPv6 == nil || s.IPv6.Available == 0)
-	switch {
-	case len(wrong) != 0:
-		c.Reason, c.Message = reasonFaulty, cut(strings.Join(wrong, "; "))
-	case p.Allocation == cluster.Drained:
-		c.Reason, c.Message = reasonDrain, "gives out no more addresses; those that Services have stay"
-	case full:
-		c.Reason, c.Message = string(cluster.PoolExhausted), "every address is taken; add addresses"
-	default:
-		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReady, "has addresses to give"
-		if p.Allocation == cluster.OnRequest {
-			c.Message += " to Services that ask for them"
-		}
-	}
-	return c
 }

@@ -3,12 +3,15 @@ package controller
 import (
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go4.org/netipx"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -25,6 +28,12 @@ func line(name string, s v1alpha1.AddressPoolStatus) string {
 	}
 	if n := s.IPv6; n != nil {
 		fmt.Fprintf(&b, " IPv6 %d of %d, %d free;", n.Assigned, n.Total, n.Available)
+	}
+	for _, n := range s.Namespaces {
+		fmt.Fprintf(&b, " %s %d+%d;", n.Namespace, n.IPv4, n.IPv6)
+	}
+	if s.OtherNamespaces != 0 {
+		fmt.Fprintf(&b, " %d others;", s.OtherNamespaces)
 	}
 	for _, c := range s.Conditions {
 		fmt.Fprintf(&b, " %s %s %s: %s", c.Type, c.Status, c.Reason, c.Message)
@@ -59,13 +68,66 @@ spec: {address: 192.0.4.1, reserved: true}
 ---
 kind: Service
 metadata: {name: web, namespace: shop}
-spec: {type: LoadBalancer, clusterIP: 10.0.0.1, ipFamilies: [IPv4, IPv6], ports: [{port: 80}]}`)...)
+spec: {type: LoadBalancer, clusterIP: 10.0.0.1, ipFamilies: [IPv4, IPv6], ports: [{port: 80}]}
+---
+kind: AddressPool
+metadata: {name: draining}
+spec: {addresses: [192.0.7.1], allocation: Drained}
+---
+kind: Service
+metadata: {name: stays, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.2, ipFamilies: [IPv4], ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 192.0.7.1}]}}
+---
+kind: AddressPool
+metadata: {name: half}
+spec: {addresses: [192.0.8.1, "2001:db8:8::/64"], namespaces: [half], priority: 1}
+---
+kind: Service
+metadata: {name: four, namespace: half}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.3, ipFamilies: [IPv4], ports: [{port: 80}]}
+---
+kind: AddressPool
+metadata: {name: limited}
+spec: {addresses: [192.0.9.0/24], namespaces: [greedy, modest], namespaceQuota: 1, allocation: OnRequest}
+---
+kind: Service
+metadata: {name: one, namespace: greedy}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.4, ipFamilies: [IPv4], ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 192.0.9.1}]}}
+---
+kind: Service
+metadata: {name: two, namespace: greedy}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.5, ipFamilies: [IPv4], ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 192.0.9.2}]}}
+---
+kind: Service
+metadata: {name: three, namespace: modest}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.6, ipFamilies: [IPv4], ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 192.0.9.3}]}}
+---
+kind: AddressPool
+metadata: {name: onlink}
+spec: {addresses: [192.0.10.0/30], allocation: OnRequest}
+---
+kind: Node
+metadata: {name: n1}
+status: {addresses: [{type: InternalIP, address: 192.0.10.1}]}
+---
+kind: Service
+metadata: {name: careless, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.0.0.7, ipFamilies: [IPv4], ports: [{port: 80}]}
+status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 	as, _ := ipam.Allocate(snap)
 	got := poolStatuses(snap, as)
 	want := []string{
-		`both IPv4 1 of 3, 2 free; IPv6 1 of 9223372036854775807, 9223372036854775806 free; Ready True Ready: has addresses to give`,
-		`drained IPv4 0 of 1, 1 free; Ready False Drained: gives out no more addresses; those that Services have stay`,
+		`both IPv4 1 of 3, 2 free; IPv6 1 of 9223372036854775807, 9223372036854775806 free; shop 1+1; Ready True Ready: has addresses to give`,
+		`drained IPv4 0 of 1, 1 free; Ready False Drained: gives out no more addresses, and no Service has one: it can be removed`,
+		`draining IPv4 1 of 1, 0 free; shop 1+0; Ready False Drained: gives out no more addresses; those that Services have stay`,
 		`full IPv4 0 of 1, 0 free; Ready False PoolExhausted: every address is taken; add addresses`,
+		`half IPv4 1 of 1, 0 free; IPv6 0 of 9223372036854775807, 9223372036854775807 free; half 1+0; Ready True Ready: has addresses to give; every IPv4 address is taken`,
+		`limited IPv4 3 of 256, 253 free; greedy 2+0; modest 1+0; Ready True Ready: has addresses to give to Services that ask for them; more than the quota of 1 have, and keep: namespaces greedy`,
+		`onlink IPv4 1 of 3, 3 free; shop 1+0; Ready False Invalid: AddressPool onlink: spec.addresses "192.0.10.1": belongs to Node n1, so no Service gets any of it; leave it out of the pool`,
 		`request IPv4 0 of 2, 2 free; Ready True Ready: has addresses to give to Services that ask for them`,
 		`wrong IPv4 0 of 1, 1 free; Ready False Invalid: AddressPool wrong: spec.addresses[1] "nonsense": is no IP address; write one such as 192.0.2.10 or 2001:db8::10`,
 	}
@@ -114,6 +176,87 @@ func TestPoolsSeldom(t *testing.T) {
 		next.pass(t.Context())
 		if writes != 0 {
 			t.Errorf("%d writes of what was there", writes)
+		}
+	})
+}
+
+// Of ten thousand namespaces a status names those that have most.
+func TestPoolNamespaces(t *testing.T) {
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.0.0.0-10.255.255.255")}}}}
+	var as []cluster.Assignment
+	a := netip.MustParseAddr("10.0.0.0")
+	for i := range maxNamespaces + 7 {
+		for range 1 + i%2 {
+			as = append(as, cluster.Assignment{Addr: a, Service: cluster.Name{Namespace: fmt.Sprintf("ns%03d", i), Name: "a"}, Pool: "lan"})
+			a = a.Next()
+		}
+	}
+	// One address that two Services of one namespace share, and one of another.
+	last := as[len(as)-1]
+	last.Service.Name = "b"
+	as = append(as, last)
+	last.Service.Namespace = "zz"
+	as = append(as, last)
+	s := poolStatuses(snap, as)["lan"]
+	if len(s.Namespaces) != maxNamespaces || s.OtherNamespaces != 8 {
+		t.Fatalf("%d namespaces and %d others", len(s.Namespaces), s.OtherNamespaces)
+	}
+	first, end := s.Namespaces[0], s.Namespaces[maxNamespaces-1]
+	if first.Namespace != "ns001" || first.IPv4 != 2 || end.Namespace != "ns092" || end.IPv4 != 1 {
+		t.Errorf("from %v to %v", first, end)
+	}
+	if want := int64(len(as) - 2); s.IPv4.Assigned != want || s.IPv4.Available != 1<<24-want {
+		t.Errorf("%+v, want %d assigned", s.IPv4, want)
+	}
+}
+
+// A pool's condition is told once for each time that it changes, also by the next
+// leader, and numbers are no change of it.
+func TestPoolEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		w := &world{store: s}
+		w.setPool("lan", 2)
+		var events []string
+		s.wrote = func(path string, _, after object) {
+			if strings.Contains(path, "/events/") {
+				if e := into[eventsv1.Event](t, after); e.Regarding.Kind == "AddressPool" {
+					events = append(events, fmt.Sprintf("%s %s %s/%s: %s", e.Type, e.Reason, e.Namespace, e.Regarding.Name, e.Note))
+				}
+			}
+		}
+		c := start(t, s, nil)
+		pass := func() {
+			t.Helper()
+			time.Sleep(poolInterval)
+			c.source = s.source()
+			if _, errs := c.pass(t.Context()); len(errs) != 0 {
+				t.Fatal(errs)
+			}
+		}
+		service := func(i int) string {
+			name := fmt.Sprint("s", i)
+			s.put(servicesPath+name, nil, from(t, w.service(name)))
+			return name
+		}
+		pass()
+		service(0)
+		pass()
+		last := service(1)
+		pass()
+		pass()
+		c = start(t, s, nil)
+		pass()
+		s.remove(servicesPath + last)
+		pass()
+		pass()
+		want := []string{
+			"Normal Ready default/lan: has addresses to give",
+			"Warning PoolExhausted default/lan: every address is taken; add addresses",
+			"Normal Ready default/lan: has addresses to give",
+		}
+		if !slices.Equal(events, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(events, "\n"), strings.Join(want, "\n"))
 		}
 	})
 }

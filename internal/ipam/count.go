@@ -29,6 +29,11 @@ func Count(p *cluster.Pool, f corev1.IPFamily) int64 {
 	return int64(n.lo)
 }
 
+// Gives says whether address a of the pool is one that it gives out.
+func Gives(p *cluster.Pool, a netip.Addr) bool {
+	return p.Contains(a) && p.OccupiedBy(a) == "" && !(p.AvoidBuggyIPs && a.Is4() && buggy(a))
+}
+
 // countBuggy is how many addresses of r are not given out because they are buggy.
 func (s space) countBuggy(r netipx.IPRange) uint64 {
 	if !s.avoidBuggy {

@@ -51,7 +51,7 @@ func (p *plan) findIn(pools []*pool, h *holder, family corev1.IPFamily) (a netip
 		if limit == "" {
 			return a, "", ""
 		}
-		over = append(over, fmt.Sprintf("could get an address of pool %s, %s", pool.Name, limit))
+		over = append(over, fmt.Sprintf("gets no address of pool %s, %s", pool.Name, limit))
 	}
 	if len(over) != 0 { // what is left there is for others
 		return netip.Addr{}, cluster.QuotaExceeded, strings.Join(over, "; ")

@@ -80,5 +80,5 @@ func (p *plan) exceeds(h *holder, pool *pool, a netip.Addr) string {
 	if n < pool.Quota {
 		return ""
 	}
-	return fmt.Sprintf("of which namespace %s has %d %s addresses and may have %d (namespaceQuota)", h.Name.Namespace, n, family, pool.Quota)
+	return fmt.Sprintf("of which namespace %s has %d %s addresses already; its namespaceQuota is %d", h.Name.Namespace, n, family, pool.Quota)
 }
