@@ -112,8 +112,9 @@ func (a *agenda) pop(now time.Time) (t *turn, wait time.Duration, ok bool) {
 		}
 		left := q[0].due.Sub(now)
 		if left <= 0 {
+			t, q[0] = q[0], nil // the array outlives it
 			a.queues[s] = q[1:]
-			return q[0], 0, true
+			return t, 0, true
 		}
 		if !ok || left < wait {
 			wait, ok = left, true

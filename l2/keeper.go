@@ -182,9 +182,15 @@ func (a *Announcer) look(ctx context.Context) {
 	a.list()
 	a.reconcile()
 	a.report(ctx, before)
-	if !slices.EqualFunc(before, a.Interfaces(), Interface.equal) || !sameSlice(held, a.holding()) {
+	if !slices.EqualFunc(numbered(before), numbered(a.Interfaces()), Interface.equal) || !sameSlice(held, a.holding()) {
 		poke(a.changed)
 	}
+}
+
+// numbered are interfaces with subnets. The others, those of pods among them, come and go
+// without meaning anything to anybody.
+func numbered(all []Interface) []Interface {
+	return slices.DeleteFunc(slices.Clone(all), func(i Interface) bool { return len(i.Prefixes) == 0 })
 }
 
 // listFailed stands among what is broken for the interfaces themselves.

@@ -59,7 +59,7 @@ type Announcer struct {
 	// setting is held during Set and Close. What they alone use follows.
 	setting sync.Mutex
 	closed  bool
-	asked   *State // the last State as it came, to compare pointers with
+	asked   *State // the last State as it came
 	quit    context.CancelFunc
 	running sync.WaitGroup
 
@@ -122,8 +122,9 @@ func New(o Options) *Announcer {
 	return a
 }
 
-// Changed gets a value after Set would return, or Interfaces or Status say, something else
-// than before. It has room for one, so that nobody waits for the reader.
+// Changed gets a value after Set would return, or Status say, something else than before, and
+// after an interface that has a subnet has changed. It has room for one, so that nobody waits
+// for the reader.
 func (a *Announcer) Changed() <-chan struct{} { return a.changed }
 
 func poke(c chan struct{}) {
@@ -142,8 +143,8 @@ func poke(c chan struct{}) {
 //
 // When Set returns, nothing more is sent about an address that was left out.
 //
-// Set with what it was called with before, the same slices, costs nothing. The caller must
-// not write to the returned slice nor, from then on, to want.
+// Set with what it was called with before costs a comparison. The caller must not write to
+// the returned slice nor, from then on, to want.
 func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err error) {
 	a.setting.Lock()
 	defer a.setting.Unlock()
@@ -155,7 +156,7 @@ func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err
 			return nil, err
 		}
 	}
-	if a.asked == nil || !sameSlice(a.asked.Addresses, want.Addresses) || !sameSlice(a.asked.Speakers, want.Speakers) {
+	if a.asked == nil || !a.asked.equal(want) {
 		a.asked = nil
 		if err := a.keeper.do(ctx, func() { a.take(want) }); err != nil {
 			return a.holding(), err

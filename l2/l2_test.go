@@ -22,6 +22,9 @@ func TestResolve(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, client := start(t, hosts[0]), hosts[1]
 		here := macOn(t, hosts[0], "eth0")
+		client.Sysctl("ipv4.neigh.eth0.retrans_time_ms", "200") // so that it gives up soon
+		client.Sysctl("ipv6.neigh.eth0.retrans_time_ms", "200")
+		hosts[0].Forward() // as nodes do: the kernel gets what is for these addresses, too
 		both := []string{"10.0.0.100", "fd00::100"}
 		if got := fmt.Sprint(n.set(addresses(both...)...)); got != fmt.Sprint(both) {
 			t.Fatalf("held at once: %s", got)
@@ -103,6 +106,18 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// Who wants it so is told again and again.
+func TestRefresh(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n, ear, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		n.set(addresses("10.0.0.100", "fd00::100")...)
+		for told := map[netip.Addr]int{}; told[ip("10.0.0.100")] < 24 || told[ip("fd00::100")] < 12; {
+			told[ear.next(func(p packet) bool { return p.from == here }).sender]++
+		}
+	})
+}
+
 // Who wants to take an address that a node answers for is told so.
 func TestDefence(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -157,6 +172,7 @@ func TestProbe(t *testing.T) {
 		hosts := lan(t, "node", "printer", "client")
 		n, printer := start(t, hosts[0]), hosts[1]
 		printer.Addr("eth0", "10.0.0.100/24", "fd00::100/64")
+		hosts[0].Route("0.0.0.0/0", "10.0.0.2", "")
 		talk(t, hosts[0], "10.0.0.2")
 		there := macOn(t, printer, "eth0")
 		ear := listen(t, hosts[2], "eth0")
@@ -177,7 +193,7 @@ func TestProbe(t *testing.T) {
 			})
 		}
 		until(t, func() string {
-			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2") {
+			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2, a gateway of this node, and for 1 more of our addresses: if it is a router") {
 				return "reason " + s.Reason
 			}
 			return ""
@@ -219,10 +235,7 @@ func TestConflict(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "intruder")
 		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
-		for s := retry1; s <= retry5; s++ {
-			n.agenda.schedule[s] = time.Hour
-		}
-		n.agenda.schedule[retry2] = time.Millisecond
+		n.agenda.schedule[retry1] = time.Hour // and then soon
 		both := addresses("10.0.0.100", "fd00::100")
 		n.set(both...)
 		for told := 0; told < 12; told++ { // the burst at the beginning
@@ -265,7 +278,7 @@ func TestConflict(t *testing.T) {
 		intruder.answer("fd00::100")
 		n.awaitHeld("10.0.0.100", "fd00::100")
 
-		// Given up a second time, they are soon asked for again, and are free.
+		// Given up a second time, one is soon asked for again, and is free.
 		n.become(State{Addresses: both})
 		for range 2 {
 			intruder.send(announcement(both[0].Addr, intruder.mac))

@@ -88,7 +88,12 @@ type node struct {
 // for addresses that it gave up.
 func start(t *testing.T, ns *nstest.NS) *node {
 	t.Helper()
-	n := &node{New(Options{}), t, ns}
+	return startWith(t, ns, Options{})
+}
+
+func startWith(t *testing.T, ns *nstest.NS, o Options) *node {
+	t.Helper()
+	n := &node{New(o), t, ns}
 	for s := retry1; s <= retry5; s++ {
 		n.agenda.schedule[s] = 300 * time.Millisecond
 	}

@@ -3,6 +3,7 @@ package l2
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -52,6 +53,14 @@ func (a Address) String() string {
 		text += ", after a probe"
 	}
 	return text
+}
+
+func (s State) equal(t State) bool {
+	return slices.Equal(s.Speakers, t.Speakers) && slices.EqualFunc(s.Addresses, t.Addresses, Address.equal)
+}
+
+func (a Address) equal(b Address) bool {
+	return a.Addr == b.Addr && a.Probe == b.Probe && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // fault says what is wrong with an address, and what would be right; or nothing.

@@ -35,9 +35,9 @@ func (a *Announcer) Problems(ctx context.Context, addresses []netip.Addr) []Prob
 type facts struct {
 	addresses []netip.Addr
 	links     []linkFacts // of interfaces that the addresses belong on
-	// local are those of the addresses that the kernel takes for its own, by the
-	// interface that they are on.
-	local map[netip.Addr]string
+	// local are those of the addresses that the kernel takes for its own, with the
+	// interfaces that they are on.
+	local map[netip.Addr][]string
 }
 
 // linkFacts are about one interface.
@@ -54,7 +54,7 @@ type linkFacts struct {
 
 // survey reads what there is to know.
 func (k *keeper) survey(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
-	f := facts{addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare), local: make(map[netip.Addr]string)}
+	f := facts{addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare), local: make(map[netip.Addr][]string)}
 	first := make(map[int]netip.Addr) // the IPv4 address of each interface
 	all, err := k.netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -67,7 +67,7 @@ func (k *keeper) survey(want []Address, addresses []netip.Addr, interfaces []Int
 			continue
 		}
 		if _, found := slices.BinarySearchFunc(f.addresses, ip, netip.Addr.Compare); found {
-			f.local[ip] = names[a.LinkIndex]
+			f.local[ip] = append(f.local[ip], names[a.LinkIndex])
 		}
 		if _, ok := first[a.LinkIndex]; ip.Is4() && !ok {
 			first[a.LinkIndex] = ip
@@ -125,10 +125,14 @@ var elsewhere = netip.MustParseAddr("198.18.0.1")
 
 // wayBack asks the kernel what it would do with a packet that a client behind a router sends
 // by an interface to this node. If it dropped it because the way back is by another one
-// (rp_filter), that is the answer, else 0. Policy routing is thus taken into account.
+// (rp_filter), that is the answer, else 0. Policy routing is thus taken into account. The
+// kernel's word for it is EXDEV, since Linux 6.13 EINVAL, as for much else.
 func (k *keeper) wayBack(i Interface, here netip.Addr) int {
+	if setting(i.Name, "rp_filter") != 1 {
+		return 0
+	}
 	_, err := k.netlink.RouteGetWithOptions(here.AsSlice(), &netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: elsewhere.AsSlice()})
-	if !errors.Is(err, unix.EXDEV) {
+	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return 0
 	}
 	routes, err := k.netlink.RouteGet(elsewhere.AsSlice())
@@ -166,20 +170,23 @@ func (f facts) on(l linkFacts) []netip.Addr {
 // them on all interfaces, in competition with the node that should. For IPv6 it answers only
 // on the interface that has the address.
 func (f facts) kernelAnswers(l linkFacts) []Problem {
-	here, others := make(map[string][]netip.Addr), make(map[string][]netip.Addr)
+	var here []netip.Addr
+	others := make(map[string][]netip.Addr)
 	for _, a := range f.addresses {
-		switch name, ok := f.local[a]; {
-		case !ok || !l.Has(a):
-		case name == l.Name:
-			here[name] = append(here[name], a)
-		case a.Is4():
-			others[name] = append(others[name], a)
+		for _, name := range f.local[a] {
+			switch {
+			case !l.Has(a):
+			case name == l.Name:
+				here = append(here, a)
+			case a.Is4():
+				others[name] = append(others[name], a)
+			}
 		}
 	}
 	var found []Problem
-	for name, addrs := range here {
-		found = append(found, f.about(l, addrs, fmt.Sprintf(
-			"%s is an address of %s: the kernel answers for it, whichever node should; take it from the interface, or out of the pool", addrs[0], name)))
+	if len(here) > 0 {
+		found = append(found, f.about(l, here, fmt.Sprintf(
+			"%s is an address of %s: the kernel answers for it, whichever node should; take it from the interface, or out of the pool", here[0], l.Name)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
 		const want = "want ipvs.strictARP: true in kube-proxy's configuration if that is IPVS's, else"

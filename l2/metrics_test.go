@@ -1,0 +1,74 @@
+package l2
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// The metrics count what was on the link.
+func TestMetrics(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		r := prometheus.NewPedanticRegistry()
+		n := startWith(t, hosts[0], Options{Registerer: r})
+		ear, here := listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		n.set(append(addresses("10.0.0.100", "10.9.0.1"), Address{Addr: ip("fd00::100"), Probe: true})...)
+		n.awaitHeld("10.0.0.100", "fd00::100")
+		for told := map[netip.Addr]int{}; told[ip("10.0.0.100")] < 6 || told[ip("fd00::100")] < 6; {
+			told[ear.next(func(p packet) bool { return p == forget(announcement(p.sender, here), p) }).sender]++
+		}
+		for range 3 {
+			ear.ask("10.0.0.100", "10.0.0.2")
+			ear.answer("10.0.0.100")
+		}
+		ear.ask("fd00::100", "fd00::2")
+		ear.answer("fd00::100")
+		ear.send(packet{op: ask, from: ear.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
+		ear.send(announcement(ip("10.0.0.100"), ear.mac))
+		ear.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // its defence
+		var want strings.Builder
+		for _, m := range []struct {
+			name, help, labels string
+			value              int
+		}{
+			{"fanfare_l2_addresses", "", `phase="Conflicting"`, 0},
+			{"", "", `phase="Held"`, 2}, {"", "", `phase="Probing"`, 0}, {"", "", `phase="Waiting"`, 1},
+		} {
+			if m.name != "" {
+				fmt.Fprintf(&want, "# HELP %s Addresses that this node shall answer for, by how far they have come; those Held are answered for. Observed.\n# TYPE %s gauge\n", m.name, m.name)
+			}
+			fmt.Fprintf(&want, "fanfare_l2_addresses{%s} %d\n", m.labels, m.value)
+		}
+		if err := testutil.GatherAndCompare(r, strings.NewReader(want.String()), "fanfare_l2_addresses"); err != nil {
+			t.Error(err)
+		}
+		for _, m := range []struct {
+			c    *prometheus.CounterVec
+			with []string
+			want float64
+		}{
+			{n.metrics.packets, []string{"arp", "answered"}, 3}, {n.metrics.packets, []string{"ndp", "answered"}, 1},
+			{n.metrics.packets, []string{"arp", "malformed"}, 1}, {n.metrics.packets, []string{"arp", "conflict"}, 1},
+			{n.metrics.conflicts, []string{"arp"}, 1}, {n.metrics.conflicts, []string{"ndp"}, 0},
+			{n.metrics.probes, []string{"ndp"}, 3}, {n.metrics.probes, []string{"arp"}, 0},
+			{n.metrics.unsent, []string{"arp"}, 0},
+		} {
+			if got := testutil.ToFloat64(m.c.WithLabelValues(m.with...)); got != m.want {
+				t.Errorf("%v: %v, want %v", m.with, got, m.want)
+			}
+		}
+		if got := testutil.ToFloat64(n.metrics.gratuitous.WithLabelValues("arp")); got != 13 {
+			t.Errorf("%v gratuitous packets were sent by ARP", got)
+		}
+		if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+			t.Errorf("%v %v", problems, err)
+		}
+	})
+}
