@@ -273,7 +273,7 @@ func with(list, more []netip.Prefix) []netip.Prefix {
 // of precedence.
 func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, claim *cluster.Claim) *Address {
 	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}, from: services, claim: claim}
-	verdicts := make([]verdict, len(services))
+	verdicts, parts := make([]verdict, len(services)), make([]part, len(services))
 	var pods []netip.Addr
 	for i, s := range services {
 		a.Services = append(a.Services, s.Name)
@@ -286,6 +286,11 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, 
 			verdict = displaced(s.Name, clashes)
 		}
 		verdicts[i] = verdict
+		parts[i] = part{s, fronts, &verdicts[i]}
+	}
+	seat := v.elect(a, services, verdicts)
+	if len(parts) > 1 {
+		a.VIP.Frontends = v.relieve(addr, parts, seat.answer != nil)
 	}
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
@@ -293,7 +298,6 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, 
 	away := awayOf(verdicts)
 	p := v.plan(a, services, verdicts, away)
 	v.weigh(p.routes, pods)
-	seat := v.elect(a, services, verdicts)
 	for i, s := range services {
 		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p, seat)...)
 	}
@@ -309,13 +313,23 @@ type verdict struct {
 	// code is what speaks against announcing it, empty when nothing does.
 	code    cluster.Code
 	message string
+	// elsewhere: only other nodes have endpoints, and are sent its clients all the same.
+	elsewhere bool
 }
 
 func (v verdict) good() bool { return v.code == "" }
 
+// served is how connections are served that are not refused or dropped.
+func (v verdict) served() cluster.Code {
+	if v.elsewhere {
+		return cluster.Elsewhere
+	}
+	return cluster.Programmed
+}
+
 // displaced is the verdict on a Service whose every port is served for others.
 func displaced(service cluster.Name, clashes []cluster.Reason) verdict {
-	return verdict{service, cluster.AddressConflict, clashes[0].Message}
+	return verdict{service: service, code: cluster.AddressConflict, message: clashes[0].Message}
 }
 
 // awayOf finds the Service that keeps an address away from this node: one that
@@ -341,7 +355,7 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("proxy", is.code, "connections are dropped: %s", is.message)
 	case cluster.AddressConflict: // said already, port by port
 	default:
-		reason("proxy", cluster.Programmed, "%s", is.message)
+		reason("proxy", is.served(), "%s", is.message)
 	}
 	v.sayLinks(seat, is, reason)
 	if v.onlyLinks(a.Pool, seat) {
@@ -398,7 +412,7 @@ func (v *view) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verd
 		fronts = append(fronts, f)
 	}
 	code, message := v.judge(s.Spec, addr, e)
-	return fronts, verdict{s.Name, code, message}
+	return fronts, verdict{service: s.Name, code: code, message: message}
 }
 
 // most is how many names a sentence lists before it says how many more there are.

@@ -219,7 +219,7 @@ func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) c
 	switch {
 	case r.Protocol == "l2":
 		return p.observedLinks(r, st)
-	case r.Code == cluster.Programmed && !p.programmed:
+	case r.Code.Forwards() && !p.programmed:
 		r.Code, r.Message = cluster.WaitingForProxy, "the kernel does not have this yet"
 		if p.err != nil {
 			r.Message += ": " + p.err.Error()

@@ -63,6 +63,7 @@ const (
 	// Not, because of the Service.
 	NoEndpoints     Code = "NoEndpoints"     // nothing is ready anywhere
 	NoLocalEndpoint Code = "NoLocalEndpoint" // externalTrafficPolicy Local and nothing on this node
+	Elsewhere       Code = "Elsewhere"       // Local, and forwarded to other nodes all the same: who shares the address is on others
 	NoSource        Code = "NoSource"        // its source ranges permit nobody of the address's family
 	HealthPortTaken Code = "HealthPortTaken" // somebody else has its healthCheckNodePort
 
@@ -107,6 +108,9 @@ const (
 	NotOurs          Code = "NotOurs"          // the status names an address of no pool: somebody else's
 	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service
 )
+
+// Forwards says whether connections are forwarded with this reason of the proxy's.
+func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere }
 
 // Announces says whether an address with this reason of BGP's is announced: there
 // are reasons for how as well.
