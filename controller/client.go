@@ -138,6 +138,19 @@ func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1a
 	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
 }
 
+// setNode changes the node that a claim names if it is still at the version that was
+// read.
+func (c *client) setNode(ctx context.Context, o *cluster.Claim, node string) error {
+	b, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
+		"spec":     map[string]any{"node": node},
+	})
+	if err != nil {
+		return err
+	}
+	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
+}
+
 // deleteClaim deletes a claim if it is still at the version that was read.
 func (c *client) deleteClaim(ctx context.Context, o *cluster.Claim) error {
 	return c.ours.Delete().Resource("addressclaims").Name(o.Name()).Body(&metav1.DeleteOptions{

@@ -50,6 +50,9 @@ type Options struct {
 	Instance string // the name of this process, in Events
 	Log      *slog.Logger
 	Registry *prometheus.Registry
+	// Settle is how long a change of a node has to last before addresses are spread over
+	// nodes anew; DefaultSettle when zero.
+	Settle time.Duration
 }
 
 // A controller is one running controller. All but health belongs to the
@@ -60,6 +63,7 @@ type controller struct {
 	writer  writer
 	events  *events
 	pools   pools
+	owners  owners
 	metrics *metrics
 	health  health
 	// echoes are the Services that were written, as they were before, and when:
@@ -108,6 +112,7 @@ func newController(o Options) (*controller, error) {
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
 	c.writer = writer{client, c.events.tell}
 	c.pools = pools{client: client, events: c.events, written: map[string]writtenPool{}}
+	c.owners = newOwners(o.Settle)
 	c.retry.Reset()
 	return c, nil
 }
@@ -120,6 +125,7 @@ func (c *controller) lead(ctx context.Context) {
 	defer c.health.rest()
 	// Another one may have led meanwhile.
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
+	c.owners = newOwners(c.Settle)
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)
@@ -143,15 +149,20 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 		return c.retry.NextBackOff()
 	}
 	c.retry.Reset()
-	switch {
-	case left:
+	if left {
 		return 0
-	case c.pools.due:
-		return poolInterval
-	case len(c.echoes) != 0:
-		return echoTime
 	}
-	return fullInterval
+	next := fullInterval
+	if c.pools.due {
+		next = min(next, poolInterval)
+	}
+	if len(c.echoes)+len(c.owners.echoes) != 0 {
+		next = min(next, echoTime)
+	}
+	if c.owners.due != 0 {
+		next = min(next, c.owners.due)
+	}
+	return next
 }
 
 // pass decides on the newest snapshot, and writes. Left says that it had no time
@@ -170,6 +181,8 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	c.metrics.count(snap, assignments, reasons)
 	c.forget(snap)
 	left, errs = c.carryOut(ctx, plan(c.survey, assignments, reasons), began.Add(passSlice))
+	more, failed := c.prefer(ctx, snap, began.Add(passSlice))
+	left, errs = left || more, append(errs, failed...)
 	errs = append(errs, c.events.again(ctx)...)
 	errs = append(errs, c.pools.report(ctx, snap, assignments)...)
 	c.metrics.observe(time.Since(began), errs)
@@ -182,22 +195,8 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 // carryOut writes what is planned, until the time is over.
 func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (left bool, errs []error) {
 	each := func(n int, write func(i int) error) {
-		failures := make([]error, n)
-		var g errgroup.Group
-		g.SetLimit(writers)
-		for i := range n {
-			if ctx.Err() != nil || time.Now().After(until) {
-				left = true
-				break
-			}
-			g.Go(func() error {
-				failures[i] = write(i)
-				c.health.progress()
-				return nil
-			})
-		}
-		g.Wait()
-		errs = append(errs, slices.DeleteFunc(failures, func(err error) bool { return err == nil })...)
+		more, failed := c.each(ctx, until, n, write)
+		left, errs = left || more, append(errs, failed...)
 	}
 	each(len(t.gone), func(i int) error { return c.release(ctx, t.gone[i]) })
 	settle := c.unwritten(t.settle)
@@ -213,6 +212,27 @@ func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (lef
 	}
 	each(len(t.leftover), func(i int) error { return c.release(ctx, t.leftover[i]) })
 	return left, errs
+}
+
+// each calls write n times, some at a time, until the time is over. Left says that it was
+// before all were called.
+func (c *controller) each(ctx context.Context, until time.Time, n int, write func(i int) error) (left bool, errs []error) {
+	failures := make([]error, n)
+	var g errgroup.Group
+	g.SetLimit(writers)
+	for i := range n {
+		if ctx.Err() != nil || time.Now().After(until) {
+			left = true
+			break
+		}
+		g.Go(func() error {
+			failures[i] = write(i)
+			c.health.progress()
+			return nil
+		})
+	}
+	g.Wait()
+	return left, slices.DeleteFunc(failures, func(err error) bool { return err == nil })
 }
 
 // settle carries out a settlement. Written says that the status was.

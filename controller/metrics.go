@@ -39,7 +39,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}),
 		writes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: ns, Subsystem: sub, Name: "writes_total",
-			Help: "Services settled and claims released, by result: ok, stale (the API server knew more than the snapshot) or error.",
+			Help: "Services settled, claims released and nodes preferred, by result: ok, stale (the API server knew more than the snapshot) or error.",
 		}, []string{"what", "result"}),
 		throttle: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: ns, Subsystem: sub, Name: "throttle_duration_seconds",

@@ -148,7 +148,7 @@ func TestMutants(t *testing.T) {
 		t.Run(strings.ReplaceAll(m.name, " ", "-"), func(t *testing.T) {
 			for i := range uint64(2000) {
 				seed := m.seed + i
-				if broken := runWorld(t, seed, m); broken != "" {
+				if broken := runWorld(t, seed, m, false); broken != "" {
 					t.Logf("seed %d: %s", seed, broken)
 					return
 				}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -35,6 +36,7 @@ func controllerCommand() *cobra.Command {
 		namespace  string
 		listen     string
 		logLevel   string
+		settle     time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "controller",
@@ -51,6 +53,9 @@ wait.`,
 			if err != nil {
 				return err
 			}
+			if settle <= 0 {
+				return fmt.Errorf("--l2-settle-time %s: must be more than 0", settle)
+			}
 			config, err := apiConfig(kubeconfig)
 			if err != nil {
 				return err
@@ -58,7 +63,7 @@ wait.`,
 			ctx, _, stop := signals(cmd.Context())
 			defer stop()
 			o := controller.Options{
-				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(),
+				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(), Settle: settle,
 			}
 			o.Open = func(ctx context.Context) (cluster.Source, error) { return openAPI(ctx, config, log, o.Registry) }
 			if elect {
@@ -75,6 +80,7 @@ wait.`,
 	set.BoolVar(&elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&namespace, "namespace", "", "namespace of the Lease; default the pod's own, else "+defaultNamespace)
 	set.StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
+	set.DurationVar(&settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes anew; failover does not wait for it")
 	set.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

@@ -1,0 +1,330 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
+)
+
+// A field is a store, and nodes, on which a controller spreads the addresses of Services.
+type field struct {
+	*store
+	t     *testing.T
+	c     *controller
+	nodes map[string]*corev1.Node
+	other []runtime.Object
+	moves int // of claims from one node to another
+
+	builder *cluster.Builder // of what the store's log has had until heard
+	heard   int
+	last    []runtime.Object // the nodes and others that it knows
+}
+
+func newField(t *testing.T, services int, nodes ...string) *field {
+	f := &field{store: newStore(t), t: t, nodes: map[string]*corev1.Node{}, builder: cluster.NewBuilder()}
+	w := &world{store: f.store}
+	w.setPool("lan", services)
+	for i := range services {
+		name := fmt.Sprintf("s%02d", i)
+		f.put(servicesPath+name, nil, from(t, w.service(name)))
+	}
+	for _, n := range nodes {
+		f.add(n)
+	}
+	f.wrote = func(path string, before, after object) {
+		if before != nil && after != nil && strings.HasPrefix(path, claimsPath) {
+			was, is := into[v1alpha1.AddressClaim](t, before), into[v1alpha1.AddressClaim](t, after)
+			if was.Spec.Node != is.Spec.Node {
+				f.moves++
+			}
+		}
+	}
+	c, err := newController(options(f.store))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.c = c
+	return f
+}
+
+func (f *field) add(node string) {
+	f.nodes[node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"name": node}}}
+}
+
+func (f *field) ready(node string, s corev1.ConditionStatus) {
+	f.nodes[node] = f.nodes[node].DeepCopy()
+	f.nodes[node].Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: s}}
+}
+
+// run lets the controller work for a time, a pass each second, and returns how many
+// claims it moved.
+func (f *field) run(d time.Duration) (moves int) {
+	before := f.moves
+	for range int(d / time.Second) {
+		f.c.source = f
+		if _, errs := f.c.pass(f.t.Context()); len(errs) != 0 {
+			f.t.Fatal(errs)
+		}
+		time.Sleep(time.Second)
+	}
+	return f.moves - before
+}
+
+// Snapshot makes a field a Source.
+func (f *field) Snapshot() *cluster.Snapshot {
+	w := &world{store: f.store}
+	for ; f.heard < len(f.log); f.heard++ {
+		w.apply(f.builder, f.log[f.heard])
+	}
+	for _, o := range f.last {
+		if key, _ := cluster.KeyOf(o); key.Kind != "Node" || f.nodes[key.Name.Name] == nil {
+			f.builder.Delete(key)
+		}
+	}
+	f.last = slices.Clone(f.other)
+	for name, n := range f.nodes {
+		f.last = append(f.last, n)
+		f.builder.Set(speakerStatus(name, "192.0.2.0/24"), "") // It outlives its node.
+	}
+	for _, o := range f.last {
+		f.builder.Set(o, "")
+	}
+	return f.builder.Snapshot()
+}
+
+func (f *field) Changed() <-chan struct{} { return nil }
+
+// spread is how many addresses each node is preferred for.
+func (f *field) spread() string {
+	load := map[string]int{}
+	for path, o := range f.objects {
+		if strings.HasPrefix(path, claimsPath) {
+			load[into[v1alpha1.AddressClaim](f.t, o).Spec.Node]++
+		}
+	}
+	return strings.TrimPrefix(fmt.Sprint(load), "map")
+}
+
+// Addresses are spread evenly; a node that goes for good loses its own and no other; one
+// that comes gets its share and no more; and what does not last moves nothing.
+func TestOwnersThroughLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newField(t, 30, "n1", "n2", "n3")
+		step := func(what string, d time.Duration, moves int, want string) {
+			t.Helper()
+			if n := f.run(d); n != moves || f.spread() != want {
+				t.Fatalf("%s: %d moves to %s, want %d to %s", what, n, f.spread(), moves, want)
+			}
+		}
+		step("first", 3*time.Second, 30, "[n1:10 n2:10 n3:10]")
+		version := f.version
+		step("at rest", time.Minute, 0, "[n1:10 n2:10 n3:10]")
+		if f.version != version {
+			t.Errorf("%d writes while nothing changed", f.version-version)
+		}
+		f.ready("n3", corev1.ConditionUnknown)
+		step("silent, for a moment", 20*time.Second, 0, "[n1:10 n2:10 n3:10]")
+		f.ready("n3", corev1.ConditionTrue)
+		step("back", time.Minute, 0, "[n1:10 n2:10 n3:10]")
+		f.ready("n3", corev1.ConditionUnknown)
+		step("silent", DefaultSettle-time.Second, 0, "[n1:10 n2:10 n3:10]")
+		step("silent for good", 4*time.Second, 10, "[n1:15 n2:15]")
+		f.ready("n3", corev1.ConditionTrue)
+		step("back after long", DefaultSettle+4*time.Second, 10, "[n1:10 n2:10 n3:10]")
+		f.ready("n1", corev1.ConditionUnknown)
+		f.ready("n2", corev1.ConditionUnknown)
+		step("most are silent", 2*time.Minute, 0, "[n1:10 n2:10 n3:10]")
+		f.ready("n1", corev1.ConditionTrue)
+		f.ready("n2", corev1.ConditionTrue)
+		f.add("n4")
+		step("one more", 2*DefaultSettle, 7, "[n1:7 n2:8 n3:8 n4:7]")
+		delete(f.nodes, "n1")
+		step("one fewer", 2*DefaultSettle, 7, "[n2:10 n3:10 n4:10]")
+		f.nodes = map[string]*corev1.Node{}
+		step("none", 2*DefaultSettle, 0, "[n2:10 n3:10 n4:10]")
+	})
+}
+
+// What people say of Services and nodes is done: pins, preferences, selection.
+func TestOwnersDoAsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newField(t, 12, "n1", "n2", "n3", "n4")
+		advertisement := &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}
+		advertisement.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "name", Operator: metav1.LabelSelectorOpIn, Values: []string{"n1", "n2", "n3"}}}}
+		advertisement.Spec.PreferredNodeSelectors = []v1alpha1.PreferredNodeSelector{
+			{Weight: 10, Preference: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+				{Key: "name", Operator: metav1.LabelSelectorOpIn, Values: []string{"n1", "n2"}}}}}}
+		f.other = append(f.other, advertisement)
+		pinned := into[corev1.Service](t, f.objects[servicesPath+"s05"])
+		pinned.Annotations = map[string]string{"fanfare.io/l2-node": "n3"}
+		f.put(servicesPath+"s05", f.objects[servicesPath+"s05"], from(t, pinned))
+		if f.run(5 * time.Second); f.spread() != "[n1:6 n2:5 n3:1]" && f.spread() != "[n1:5 n2:6 n3:1]" {
+			t.Errorf("spread %s", f.spread())
+		}
+		// The preferred ones are gone: any other will do.
+		delete(f.nodes, "n1")
+		delete(f.nodes, "n2")
+		if f.run(time.Minute); f.spread() != "[n3:12]" {
+			t.Errorf("without those that are preferred: %s", f.spread())
+		}
+		f.add("n1")
+		if f.run(time.Minute); f.spread() != "[n1:11 n3:1]" {
+			t.Errorf("with one of those that are preferred: %s", f.spread())
+		}
+		// Once nothing goes over L2 any more, claims stay as they are.
+		peer := &v1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}
+		peer.Spec.PeerAddress, peer.Spec.PeerASN.Number, peer.Spec.MyASN = "192.0.2.254", 64512, 64513
+		f.other = []runtime.Object{peer}
+		f.add("n2")
+		if moves := f.run(time.Minute); moves != 0 {
+			t.Errorf("%d addresses moved although a router is told of them", moves)
+		}
+	})
+}
+
+// A write that fails is tried again, and one whose echo has not come is not repeated.
+func TestOwnersWriteOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newField(t, 6, "n1", "n2", "n3")
+		f.run(time.Second) // claims
+		f.c.source = still{f.Snapshot()}
+		for range 5 {
+			if _, errs := f.c.pass(t.Context()); len(errs) != 0 {
+				t.Fatal(errs)
+			}
+			time.Sleep(time.Second)
+		}
+		if f.moves != 6 || f.spread() != "[n1:2 n2:2 n3:2]" {
+			t.Errorf("%d moves to %s, want 6", f.moves, f.spread())
+		}
+		// Somebody has changed a claim meanwhile, of which the snapshot does not know.
+		snap := f.Snapshot()
+		path := claimsPath + "/192.0.2.1"
+		claim := into[v1alpha1.AddressClaim](t, f.objects[path])
+		claim.Spec.Reserved, claim.Spec.Node = true, ""
+		f.put(path, f.objects[path], from(t, claim))
+		f.c.source = still{withoutNode(snap)}
+		time.Sleep(2 * time.Second)
+		if _, errs := f.c.pass(t.Context()); len(errs) != 1 || !strings.Contains(errs[0].Error(), "node of claim 192.0.2.1") {
+			t.Errorf("errors %v, want one", errs)
+		}
+		if f.run(3 * time.Second); f.spread() != "[n1:2 n2:2 n3:2]" || !into[v1alpha1.AddressClaim](t, f.objects[path]).Spec.Reserved {
+			t.Errorf("in the end %s", f.spread())
+		}
+	})
+}
+
+// withoutNode is s with a first claim that names no node.
+func withoutNode(s *cluster.Snapshot) *cluster.Snapshot {
+	with, claim := *s, *s.Claims[0]
+	claim.Node = ""
+	with.Claims = append([]*cluster.Claim{&claim}, s.Claims[1:]...)
+	return &with
+}
+
+func TestCandidates(t *testing.T) {
+	node := func(name string, ready corev1.ConditionStatus) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}}}
+	}
+	b := cluster.NewBuilder()
+	for _, o := range []runtime.Object{node("good", corev1.ConditionTrue), node("mute", corev1.ConditionTrue), node("silent", corev1.ConditionUnknown),
+		node("sick", corev1.ConditionFalse), speakerStatus("good", "192.0.2.0/24"), speakerStatus("silent", "192.0.2.0/24"),
+		speakerStatus("sick", "192.0.2.0/24"), speakerStatus("gone", "192.0.2.0/24")} {
+		b.Set(o, "")
+	}
+	standings := func() string {
+		got := map[string]election.Standing{}
+		for _, n := range candidates(b.Snapshot()) {
+			got[n.Name] = n.Standing
+		}
+		return fmt.Sprint(got)
+	}
+	want := fmt.Sprint(map[string]election.Standing{"good": election.Fit, "mute": election.Dead, "silent": election.Dead, "sick": election.NotReady})
+	if got := standings(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	// When half of them are silent, that says nothing about any.
+	b.Set(node("good", corev1.ConditionUnknown), "")
+	want = fmt.Sprint(map[string]election.Standing{"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady})
+	if got := standings(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestSettler(t *testing.T) {
+	at := time.Unix(0, 0)
+	s := settler{after: 10 * time.Second}
+	node := func(name string, st election.Standing) election.Node { return election.Node{Name: name, Standing: st} }
+	for i, step := range []struct {
+		after time.Duration
+		seen  []election.Node
+		want  string
+		wait  time.Duration
+	}{
+		{0, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a0 b2", 0},
+		{time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a0 b2", 10 * time.Second},
+		{9 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a0 b2", time.Second},
+		{time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
+		{time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
+		{6 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
+		{6 * time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
+		{6 * time.Second, []election.Node{node("a", election.Leaving), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
+		{6 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", 4 * time.Second},
+		{4 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1 b2", 6 * time.Second},
+		{5 * time.Second, []election.Node{node("a", election.Leaving)}, "a1 b2", time.Second},
+		{time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1", 10 * time.Second},
+		{20 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1 c0", 0},
+	} {
+		at = at.Add(step.after)
+		nodes, wait := s.take(at, step.seen)
+		var got []string
+		for _, n := range nodes {
+			got = append(got, fmt.Sprint(n.Name, n.Standing))
+		}
+		if strings.Join(got, " ") != step.want || wait != step.wait {
+			t.Fatalf("step %d: %v and wait for %s, want %s and %s", i, got, wait, step.want, step.wait)
+		}
+	}
+}
+
+// BenchmarkPreferences is what it costs to see that 10,000 addresses on 100 nodes are
+// where they should be, which is done once a second at most.
+func BenchmarkPreferences(b *testing.B) {
+	builder := cluster.NewBuilder()
+	var nodes []string
+	for i := range 100 {
+		name := fmt.Sprintf("node-%03d", i)
+		builder.Set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, "")
+		builder.Set(speakerStatus(name, "10.0.0.0/16"), "")
+		nodes = append(nodes, name)
+	}
+	builder.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Addresses: []string{"10.0.0.0/16"}}}, "")
+	w := &world{}
+	for i := range 10_000 {
+		addr := fmt.Sprintf("10.0.%d.%d", i>>8, i&255)
+		svc := w.service(fmt.Sprintf("s%05d", i))
+		svc.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: addr}}
+		builder.Set(svc, "")
+		builder.Set(&v1alpha1.AddressClaim{ObjectMeta: metav1.ObjectMeta{Name: addr}, Spec: v1alpha1.AddressClaimSpec{Address: addr, Node: nodes[i%100]}}, "")
+	}
+	snap := builder.Snapshot()
+	seen := candidates(snap)
+	for b.Loop() {
+		if list := preferences(snap, seen, func(c *cluster.Claim) string { return c.Node }); len(list) != 0 {
+			b.Fatal(list[0])
+		}
+	}
+}
