@@ -229,8 +229,28 @@ func (s *Server) stop(ctx context.Context, how How) error {
 	}
 	err := end(ctx, sessions, errStopping)
 	err = errors.Join(err, e.stop(ctx, how == Restart))
+	part(ctx, sessions)
 	s.poke()
 	return err
+}
+
+// partTime is how long a router may take to notice that its connection is closed.
+const partTime = 100 * time.Millisecond
+
+// part ends BFD, after the connections. FRR takes BFD's goodbye, as it would the silence,
+// for the loss of a session that is still open, and forgets routes that graceful
+// restart has it keep.
+func part(ctx context.Context, sessions []*session) {
+	if !slices.ContainsFunc(sessions, func(s *session) bool { return s.conf.BFD.enabled() }) {
+		return
+	}
+	select {
+	case <-time.After(partTime):
+	case <-ctx.Done():
+	}
+	for _, x := range sessions {
+		x.stopDetector()
+	}
 }
 
 // shut holds the gate until reopen is called: no session comes up meanwhile.

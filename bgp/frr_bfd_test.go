@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -72,8 +73,8 @@ func TestFRRBFD(t *testing.T) {
 				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
 				r.signal("bfdd", syscall.SIGCONT)
 				t.Logf("a silent router is noticed after %s at 3x50 ms", took.Round(time.Millisecond))
-				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps {
-					t.Errorf("it was not BFD: %s", st.LastError)
+				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps || st.LossReason != "BFD: nothing heard from the router for 150ms" {
+					t.Errorf("it was not BFD: %s", st.LossReason)
 				}
 				eventually(t, "BFD up again", func() bool { return bfdUp(s) })
 
@@ -90,11 +91,7 @@ func TestFRRBFD(t *testing.T) {
 func TestFRRBFDFreeze(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSlowBFDConfig, "bfdd")
-		node := exec.Command(os.Args[0], "-test.run=^TestFrozenNode$", "-test.v")
-		node.Env = append(os.Environ(), frozenNode+"=1")
-		node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		must(t, node.Start())
-		t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait() })
+		node := startNode(t, "plain")
 		bfd := func() string { return r.vtysh("-c", "show bfd peers brief") }
 		// Connections are counted by the router, which has seen all of them.
 		drops := func() string {
@@ -182,17 +179,94 @@ func TestFRRBFDRemoved(t *testing.T) {
 	})
 }
 
-const frozenNode = "FANFARE_TEST_FROZEN_NODE"
+const frrSecureBFDConfig = `
+hostname tor1
+router bgp 65001
+ bgp router-id 10.255.0.1
+ no bgp ebgp-requires-policy
+ neighbor 10.0.0.11 remote-as 65010
+ neighbor 10.0.0.11 bfd 7 300 300
+ neighbor 10.0.0.11 ttl-security hops 1
+`
 
-// TestFrozenNode is the node of TestFRRBFDFreeze, in a process that can be stopped.
-func TestFrozenNode(t *testing.T) {
-	if os.Getenv(frozenNode) == "" {
+// With ttl-security FRR speaks BFD as with a router several hops away, which nobody here
+// hears. The session is up all the same, and BFD says what is in its way.
+func TestFRRBFDWithGTSM(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		r := startFRRWith(t, frrSecureBFDConfig, "bfdd")
+		nstest.Node(t).Addr("uplink", "10.0.0.11/24")
+		s := newServer(t, Options{})
+		conf := bfdSession("10.0.0.1", "10.0.0.11")
+		conf.BFD, conf.TTLSecurityHops = slowBFD, 1
+		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
+		must(t, err)
+		eventually(t, "route", func() bool { return r.kernel() == "192.0.2.1/32 via 10.0.0.11" })
+		// A release of FRR that gets it right passes, too.
+		eventually(t, "BFD, or why there is none", func() bool {
+			st := s.sessionStatus("tor1").BFD
+			multihop := strings.Contains(r.vtysh("-c", "show bfd peers"), "multihop")
+			return st != nil && (st.Up() && !multihop || !st.Up() && multihop && strings.Contains(st.Reason, "have either bfd or ttlSecurityHops"))
+		})
+		if st := s.sessionStatus("tor1"); st.State != Established || st.Flaps != 0 {
+			t.Errorf("status: %+v", st)
+		}
+	})
+}
+
+// A node that has crashed and begins anew, faster than BFD notices, finds that the router
+// has kept its routes, and its new session stays. So does one that says goodbye.
+func TestFRRBFDRestart(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, frrSlowBFDConfig, "bfdd")
+		up := func() bool {
+			return r.kernel() == "192.0.2.1/32 via 10.0.0.2" && strings.Contains(r.vtysh("-c", "show bfd peers brief"), "up")
+		}
+		node := startNode(t, "graceful")
+		eventually(t, "route and BFD", up)
+		r.happened()
+		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+			must(t, node.Process.Signal(sig))
+			_ = node.Wait() // what it says of being killed
+			node = startNode(t, "restarting")
+			eventually(t, "BFD noticed", func() bool { return !up() })
+			eventually(t, "route and BFD again", up)
+			begin := time.Now()
+			eventually(t, "a second in peace", func() bool { return time.Since(begin) > time.Second })
+			if events := r.happened(); len(events) != 0 {
+				t.Errorf("%s, and another process: %v", sig, events)
+			}
+		}
+	})
+}
+
+// aNode says to a process of this test that it is a node, and of which kind.
+const aNode = "FANFARE_TEST_NODE"
+
+// startNode starts a node in a process of its own, until the test ends.
+func startNode(t *testing.T, kind string) *exec.Cmd {
+	t.Helper()
+	node := exec.Command(os.Args[0], "-test.run=^TestNode$", "-test.v")
+	node.Env = append(os.Environ(), aNode+"="+kind)
+	node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(t, node.Start())
+	t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait() })
+	return node
+}
+
+// TestNode is a node in a process that can be stopped and killed. Told to end, it
+// leaves its routes behind.
+func TestNode(t *testing.T) {
+	kind := os.Getenv(aNode)
+	if kind == "" {
 		return
 	}
-	s := New(Options{})
+	s := New(Options{Restarting: kind == "restarting"})
 	conf := bfdSession("10.0.0.1", "10.0.0.2")
-	conf.BFD = slowBFD
+	conf.BFD, conf.GracefulRestart = slowBFD, kind != "plain"
 	_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 	must(t, err)
-	select {}
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM)
+	<-ended
+	must(t, s.Close(t.Context(), Restart))
 }

@@ -65,12 +65,18 @@ func startFRR(t *testing.T) *frr {
 func startFRRWith(t *testing.T, conf string, more ...string) *frr {
 	t.Helper()
 	r := newFRR(t, "router", conf, more...)
-	node := nstest.Node(t)
-	nstest.Link(t, node, "uplink", r.ns, "eth0")
-	node.Addr("uplink", "10.0.0.2/24", "10.0.0.3/24", "fd00::2/64")
-	r.ns.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
+	r.uplink()
 	r.run()
 	return r
+}
+
+// uplink joins the router and this node.
+func (r *frr) uplink() {
+	r.t.Helper()
+	node := nstest.Node(r.t)
+	nstest.Link(r.t, node, "uplink", r.ns, "eth0")
+	node.Addr("uplink", "10.0.0.2/24", "10.0.0.3/24", "fd00::2/64")
+	r.ns.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
 }
 
 // newFRR is a router that has no links yet, and does not run.

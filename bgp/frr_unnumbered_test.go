@@ -13,23 +13,13 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A router that knows a link and nobody's address, as docs/bgp.md shows it. It
-// advertises itself more often, so that the test need not wait.
-const frrUnnumberedConfig = `
-hostname tor1
-interface eth0
- no ipv6 nd suppress-ra
- ipv6 nd ra-interval 1
- ipv6 nd ra-lifetime 0
-router bgp 65001
- bgp router-id 10.255.0.1
- no bgp ebgp-requires-policy
- neighbor eth0 interface remote-as external
- neighbor eth0 timers 1 3
- neighbor eth0 timers connect 1
- address-family ipv6 unicast
-  neighbor eth0 activate
-`
+// frrUnnumbered is a router that knows a link and nobody's address, as docs/bgp.md shows
+// it. It advertises itself more often, so that the test need not wait.
+func frrUnnumbered(t *testing.T) string {
+	t.Helper()
+	return "interface eth0\n ipv6 nd ra-interval 1\nexit\n" + strings.ReplaceAll(guide(t, "bgp.md", "Unnumbered"), "swp1", "eth0") +
+		" exit-address-family\n neighbor eth0 timers 1 3\n neighbor eth0 timers connect 1\n"
+}
 
 func unnumbered(name, iface string) Session {
 	return Session{Name: name, Interface: iface, External: true, HoldTime: 3 * time.Second, ConnectTime: time.Second}
@@ -40,7 +30,7 @@ func unnumbered(name, iface string) Session {
 // follows the link.
 func TestFRRUnnumbered(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		r := startFRRWith(t, frrUnnumberedConfig)
+		r := startFRRWith(t, frrUnnumbered(t))
 		node := nstest.Node(t)
 		node.Addr("lo", "192.0.2.1/32")
 		r.ns.Addr("lo", "203.0.113.1/32")
@@ -58,7 +48,7 @@ func TestFRRUnnumbered(t *testing.T) {
 		took := within(t, time.Minute, "routes", up)
 		t.Logf("nobody knew anybody; routes of both families in the router's kernel after %s:\n%s", took.Round(time.Millisecond), r.kernel())
 		st := s.sessionStatus("tor1")
-		if !st.PeerAddress.IsLinkLocalUnicast() || st.PeerAddress.Zone() != "uplink" || st.PeerASN != 65001 {
+		if !st.PeerAddress.IsLinkLocalUnicast() || st.PeerAddress.Zone() != "uplink" || st.PeerASN != 64512 {
 			t.Errorf("status: %+v", st)
 		}
 		node.Route("203.0.113.0/24", st.PeerAddress.WithZone("").String(), "uplink")

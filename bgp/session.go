@@ -95,7 +95,11 @@ func (s *session) start() {
 // run makes attempts until ctx ends.
 func (s *session) run(ctx context.Context) {
 	defer close(s.done)
-	defer s.stopDetector()
+	defer func() {
+		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see part
+			s.stopDetector()
+		}
+	}()
 	defer s.listen.leave(s)
 	var moved <-chan struct{} // nil, and so never, for a router with an address
 	if s.conf.Interface != "" {
@@ -103,6 +107,7 @@ func (s *session) run(ctx context.Context) {
 		moved = s.link.Changed()
 	}
 	pace := pacing{limit: s.conf.connectTime()}
+	s.outwait(ctx)
 	for ctx.Err() == nil {
 		begin := time.Now()
 		reason := s.attempt(ctx)
@@ -115,6 +120,18 @@ func (s *session) run(ctx context.Context) {
 			pace.last = 0
 		case <-ctx.Done():
 			next.Stop()
+		}
+	}
+}
+
+// outwait gives the router the time to notice by BFD that the process before this one
+// is gone, if that could not say goodbye. FRR ends whatever session there is by then,
+// and with it what graceful restart has it keep.
+func (s *session) outwait(ctx context.Context) {
+	if b := s.conf.BFD; b.enabled() && !s.restartUntil.IsZero() {
+		select {
+		case <-time.After(min(time.Duration(b.Multiplier)*b.Transmit, s.conf.restartTime()/2)):
+		case <-ctx.Done():
 		}
 	}
 }
@@ -324,8 +341,11 @@ func (s *session) detect(w *wire) {
 }
 
 func (s *session) stopDetector() {
-	if s.detector != nil {
-		s.detector.stop()
+	s.mu.Lock()
+	d := s.detector
+	s.mu.Unlock()
+	if d != nil {
+		d.stop()
 	}
 }
 

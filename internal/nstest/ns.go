@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -99,6 +100,25 @@ func (n *NS) Bridge(name string, ports ...string) {
 		check(n.tb, port, n.link.LinkSetMaster(n.iface(port), n.iface(name)))
 	}
 	n.Up(name)
+}
+
+// VRF makes a VRF called name with a routing table, and with the given interfaces in
+// it; those keep their IPv4 addresses only. It is false, and nothing was made, where the
+// kernel has no VRFs, which not every kernel is built with.
+func (n *NS) VRF(name string, table uint32, ports ...string) bool {
+	n.tb.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	err := n.link.LinkAdd(&netlink.Vrf{LinkAttrs: attrs, Table: table})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return false
+	}
+	check(n.tb, n.Name+" "+name, err)
+	n.Up(name)
+	for _, port := range ports {
+		check(n.tb, port, n.link.LinkSetMaster(n.iface(port), n.iface(name)))
+	}
+	return true
 }
 
 // Hairpin lets a port of a bridge send back what came in by it, as plugins of CNI

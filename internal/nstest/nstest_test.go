@@ -1,10 +1,13 @@
 package nstest
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
 	"testing"
+
+	"github.com/vishvananda/netlink"
 )
 
 // Two namespaces with a router between them: traffic flows, and the outer
@@ -73,5 +76,25 @@ func TestRunInSubtest(t *testing.T) {
 				t.Errorf("interfaces %v, %v; want only loopback", links, err)
 			}
 		})
+	})
+}
+
+// What VRF says of the kernel is so: there is a VRF, or no trace of one.
+func TestVRF(t *testing.T) {
+	Run(t, func(t *testing.T) {
+		a, b := Node(t), New(t, "b")
+		Link(t, a, "inside", b, "eth0")
+		a.Addr("inside", "10.0.0.1/24")
+		made := a.VRF("red", 100, "inside")
+		link, err := a.link.LinkByName("red")
+		if !made {
+			if !errors.As(err, new(netlink.LinkNotFoundError)) {
+				t.Errorf("this kernel is said to have no VRFs, and there is %v (%v)", link, err)
+			}
+			return
+		}
+		if err != nil || link.Type() != "vrf" || a.iface("inside").Attrs().MasterIndex != link.Attrs().Index {
+			t.Errorf("red is %v (%v), and inside is not in it", link, err)
+		}
 	})
 }
