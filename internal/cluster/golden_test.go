@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -239,7 +240,46 @@ func TestSamples(t *testing.T) {
 	if len(s.Problems) != 0 {
 		t.Errorf("problems: %v", s.Problems)
 	}
-	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 1 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
+	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 2 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
 		t.Errorf("the samples do not make a whole:\n%s", render(s))
+	}
+}
+
+var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+
+// So must the objects in the documents, each as it stands.
+func TestDocumentedObjects(t *testing.T) {
+	files, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects := 0
+	for _, name := range append(files, "../../README.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range yamlBlock.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(m[1], "apiVersion: fanfare.io/") {
+				continue
+			}
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(m[1]), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			f, err := OpenFiles(t.Context(), dir, quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A sample may be about objects that another one shows.
+			bad := slices.DeleteFunc(slices.Clone(f.Snapshot().Problems), func(p Problem) bool { return strings.HasSuffix(p.Message, " of this name") })
+			if len(bad) != 0 {
+				t.Errorf("%s: problems %v of\n%s", name, bad, m[1])
+			}
+			objects += strings.Count(m[1], "apiVersion: fanfare.io/")
+		}
+	}
+	if objects < 10 {
+		t.Errorf("%d objects were found", objects)
 	}
 }
