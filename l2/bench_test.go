@@ -1,12 +1,16 @@
 package l2
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // crowd is a port with n addresses of a family, and requests for them.
@@ -67,6 +71,78 @@ func BenchmarkPlan(b *testing.B) {
 						b.Fatal(len(berth.addresses))
 					}
 				}
+			}
+		})
+	}
+}
+
+// many are n addresses of each family on the network of a host of lan.
+func many(n int) (all []Address) {
+	for i := range n {
+		all = append(all, Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(1 + i>>8), byte(i)})})
+	}
+	for i := range n {
+		all = append(all, Address{Addr: netip.AddrFrom16([16]byte{0: 0xfd, 13: 1, 14: byte(i >> 8), 15: byte(i)})})
+	}
+	return all
+}
+
+// What a request costs with all that the kernel does: the time of both ends, with a link of
+// veth between them, the one that asks included. A 1,000 addresses of each family are held.
+func BenchmarkAnswer(b *testing.B) {
+	nstest.Isolate(b)
+	host, client := nstest.New(b, "node"), nstest.New(b, "client")
+	nstest.Link(b, host, "eth0", client, "eth0")
+	host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
+	ear := listen(b, client, "eth0")
+	n := start(b, host)
+	all := many(1000)
+	n.set(all...)
+	for told := 0; told < 6*2000+6*1000; told++ {
+		<-ear.got // until there is silence
+	}
+	for _, family := range []struct {
+		name, sender string
+		addresses    []Address
+	}{{"arp", "10.0.9.9", all[:1000]}, {"ndp", "fd00::9", all[1000:]}} {
+		b.Run(family.name, func(b *testing.B) {
+			began := used()
+			for i := 0; b.Loop(); i++ {
+				a := family.addresses[i%len(family.addresses)].Addr.String()
+				ear.mac[5] = byte(i % 64) // nobody asks too often
+				ear.ask(a, family.sender)
+				ear.answer(a)
+			}
+			b.ReportMetric(float64(used()-began)/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// used is the time that this process has had of any processor.
+func used() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// What it costs to take one more address beside others, and to give it up, with all that the
+// kernel does.
+func BenchmarkSet(b *testing.B) {
+	for _, count := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprint(count), func(b *testing.B) {
+			nstest.Isolate(b)
+			host, other := nstest.New(b, "node"), nstest.New(b, "other")
+			nstest.Link(b, host, "eth0", other, "eth0")
+			host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
+			n := start(b, host)
+			all := many(count)
+			n.set(all...)
+			states := []State{{Addresses: all[1:]}, {Addresses: all}}
+			for i := 0; b.Loop(); i++ {
+				_, err := n.Set(context.Background(), states[i%2])
+				must(b, err)
 			}
 		})
 	}

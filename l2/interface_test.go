@@ -333,13 +333,7 @@ func TestThousand(t *testing.T) {
 		nstest.Link(t, host, "eth0", client, "eth0")
 		host.Addr("eth0", "10.0.0.1/16", "fd00::1/64")
 		n, ear := start(t, host), listen(t, client, "eth0")
-		var all []Address
-		for i := range 500 {
-			all = append(all, Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(1 + i>>8), byte(i)})})
-		}
-		for i := range 500 {
-			all = append(all, Address{Addr: netip.AddrFrom16([16]byte{0: 0xfd, 13: 1, 14: byte(i >> 8), 15: byte(i)})})
-		}
+		all := many(500)
 		began := time.Now()
 		if got := n.set(all...); len(got) != len(all) {
 			t.Fatalf("%d are held at once", len(got))

@@ -22,7 +22,7 @@ const patience = time.Minute
 
 // lan makes hosts on one bridge, each in a namespace of its own with an interface eth0 and
 // the addresses 10.0.0.N and fd00::N, counted from 1.
-func lan(t *testing.T, names ...string) []*nstest.NS {
+func lan(t testing.TB, names ...string) []*nstest.NS {
 	t.Helper()
 	sw := nstest.New(t, "switch")
 	hosts, ports := make([]*nstest.NS, len(names)), make([]string, len(names))
@@ -36,7 +36,7 @@ func lan(t *testing.T, names ...string) []*nstest.NS {
 }
 
 // within runs f in a namespace. An error ends the test.
-func inside(t *testing.T, ns *nstest.NS, f func() error) {
+func inside(t testing.TB, ns *nstest.NS, f func() error) {
 	t.Helper()
 	var err error
 	ns.Do(func() { err = f() })
@@ -51,7 +51,7 @@ func must(t testing.TB, err error) {
 }
 
 // until waits for a condition, which says why it does not hold yet.
-func until(t *testing.T, holds func() string) {
+func until(t testing.TB, holds func() string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		why := holds()
@@ -65,7 +65,7 @@ func until(t *testing.T, holds func() string) {
 }
 
 // macOn is the hardware address of an interface.
-func macOn(t *testing.T, ns *nstest.NS, name string) (m MAC) {
+func macOn(t testing.TB, ns *nstest.NS, name string) (m MAC) {
 	t.Helper()
 	inside(t, ns, func() error {
 		l, err := netlink.LinkByName(name)
@@ -80,18 +80,18 @@ func macOn(t *testing.T, ns *nstest.NS, name string) (m MAC) {
 // A node is an Announcer in a namespace.
 type node struct {
 	*Announcer
-	t  *testing.T
+	t  testing.TB
 	ns *nstest.NS
 }
 
 // start makes an Announcer that repeats what it says ten times as fast, and asks again soon
 // for addresses that it gave up.
-func start(t *testing.T, ns *nstest.NS) *node {
+func start(t testing.TB, ns *nstest.NS) *node {
 	t.Helper()
 	return startWith(t, ns, Options{})
 }
 
-func startWith(t *testing.T, ns *nstest.NS, o Options) *node {
+func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	t.Helper()
 	n := &node{New(o), t, ns}
 	for s := retry1; s <= retry5; s++ {
@@ -154,7 +154,7 @@ func addresses(texts ...string) []Address {
 }
 
 // neighbour is what a host's kernel knows of an address.
-func neighbour(t *testing.T, ns *nstest.NS, a string) (m MAC, state int) {
+func neighbour(t testing.TB, ns *nstest.NS, a string) (m MAC, state int) {
 	t.Helper()
 	inside(t, ns, func() error {
 		family := unix.AF_INET
@@ -174,7 +174,7 @@ func neighbour(t *testing.T, ns *nstest.NS, a string) (m MAC, state int) {
 }
 
 // talk sends a datagram to an address, which makes the kernel look for its owner.
-func talk(t *testing.T, ns *nstest.NS, a string) {
+func talk(t testing.TB, ns *nstest.NS, a string) {
 	t.Helper()
 	inside(t, ns, func() error {
 		c, err := net.Dial("udp", netip.AddrPortFrom(ip(a), 9).String())
@@ -188,7 +188,7 @@ func talk(t *testing.T, ns *nstest.NS, a string) {
 }
 
 // resolve makes a host's kernel find out who has an address.
-func resolve(t *testing.T, ns *nstest.NS, a string, want MAC) {
+func resolve(t testing.TB, ns *nstest.NS, a string, want MAC) {
 	t.Helper()
 	talk(t, ns, a)
 	until(t, func() string {
@@ -203,7 +203,7 @@ func resolve(t *testing.T, ns *nstest.NS, a string, want MAC) {
 }
 
 // forgetAll empties a host's neighbour tables.
-func forgetAll(t *testing.T, ns *nstest.NS) {
+func forgetAll(t testing.TB, ns *nstest.NS) {
 	t.Helper()
 	inside(t, ns, func() error {
 		entries, err := netlink.NeighList(0, 0)
@@ -218,14 +218,14 @@ func forgetAll(t *testing.T, ns *nstest.NS) {
 
 // A station sends and receives whatever it wants on an interface.
 type station struct {
-	t    *testing.T
+	t    testing.TB
 	mac  MAC
 	conn *afpacket.Conn
 	got  chan packet
 }
 
 // listen opens one. It is told all packets of both protocols that come in.
-func listen(t *testing.T, ns *nstest.NS, name string) *station {
+func listen(t testing.TB, ns *nstest.NS, name string) *station {
 	t.Helper()
 	s := &station{t: t, mac: macOn(t, ns, name), got: make(chan packet, 1<<16)}
 	inside(t, ns, func() error {

@@ -43,6 +43,7 @@ type port struct {
 	failed atomic.Bool // the socket is of no use any more
 
 	// The keeper's alone.
+	fitted map[netip.Addr]bool // for which spans and groups are right
 	spans  []span
 	groups groups
 
@@ -84,6 +85,18 @@ func (p *port) close() {
 
 // fit makes the port get what is sent for the addresses, and as little else as possible.
 func (p *port) fit(addresses map[netip.Addr]bool) error {
+	if p.fitted != nil && maps.Equal(p.fitted, addresses) {
+		return nil
+	}
+	p.fitted = nil
+	if err := p.refit(addresses); err != nil {
+		return err
+	}
+	p.fitted = addresses
+	return nil
+}
+
+func (p *port) refit(addresses map[netip.Addr]bool) error {
 	all := slices.Collect(maps.Keys(addresses))
 	if spans := covering(all); !slices.Equal(spans, p.spans) {
 		filter, err := bpf.Assemble(p.key.protocol.filter(spans))

@@ -1,0 +1,130 @@
+package l2
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A client behind a router reaches a pod by an address on the node's second network only when
+// answers go back by it, which what docs/layer2.md says to type brings about.
+func TestReturnPath(t *testing.T) {
+	commands := documented(t, "../docs/layer2.md", "nft -f")
+	nstest.Run(t, func(t *testing.T) {
+		if _, err := exec.LookPath("nft"); err != nil {
+			nstest.Missing(t, err.Error())
+		}
+		host, near, far := nstest.New(t, "node"), nstest.New(t, "near"), nstest.New(t, "far")
+		client, pod := nstest.New(t, "client"), nstest.New(t, "pod")
+		nstest.Link(t, host, "eth0", near, "eth0")
+		nstest.Link(t, host, "eth1", far, "eth0")
+		nstest.Link(t, far, "eth1", client, "eth0")
+		nstest.Link(t, host, "pod0", pod, "eth0")
+		host.Addr("eth0", "10.0.0.1/24")
+		near.Addr("eth0", "10.0.0.2/24")
+		host.Addr("eth1", "10.1.0.1/24")
+		far.Addr("eth0", "10.1.0.254/24")
+		far.Addr("eth1", "203.0.113.1/24")
+		client.Addr("eth0", "203.0.113.10/24")
+		host.Addr("pod0", "10.244.1.1/24")
+		pod.Addr("eth0", "10.244.1.10/24")
+		host.Route("0.0.0.0/0", "10.0.0.2", "")
+		client.Route("0.0.0.0/0", "203.0.113.1", "")
+		pod.Route("0.0.0.0/0", "10.244.1.1", "")
+		for _, ns := range []*nstest.NS{host, far} {
+			ns.Forward()
+			ns.Sysctl("ipv4.conf.all.rp_filter", "0")
+			ns.Sysctl("ipv4.conf.eth1.rp_filter", "0")
+		}
+		run(t, host, `nft 'add table ip vip; add chain ip vip in { type nat hook prerouting priority dstnat; }; add rule ip vip in ip daddr 10.1.0.100 tcp dport 80 dnat to 10.244.1.10'`)
+		serve(t, pod)
+		n := start(t, host)
+		n.set(addresses("10.1.0.100")...)
+
+		host.Sysctl("ipv4.conf.eth1.rp_filter", "1")
+		if p := n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100")}); len(p) != 1 || p[0].Interface != "eth1" || !strings.Contains(p[0].Message, "rp_filter of eth1 is strict") {
+			t.Errorf("problems %+v", p)
+		}
+		if seen, err := connect(client, time.Second/4); err == nil {
+			t.Errorf("strict, and answers go by eth0: the pod sees %s", seen)
+		}
+		host.Sysctl("ipv4.conf.eth1.rp_filter", "2")
+		if seen, err := connect(client, time.Second/4); err == nil {
+			t.Errorf("answers go by eth0: the pod sees %s", seen)
+		}
+		run(t, host, commands)
+		seen, err := connect(client, patience)
+		if err != nil || seen != "203.0.113.10" {
+			t.Errorf("the pod sees %q: %v", seen, err)
+		}
+	})
+}
+
+// documented is the block of code in a document that begins so.
+func documented(t *testing.T, name, begin string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	must(t, err)
+	for i, block := range strings.Split(string(b), "\n```\n") {
+		if i%2 == 1 && strings.HasPrefix(block, begin) {
+			return block
+		}
+	}
+	t.Fatalf("%s: no block begins with %q", name, begin)
+	return ""
+}
+
+func run(t *testing.T, ns *nstest.NS, commands string) {
+	t.Helper()
+	inside(t, ns, func() error {
+		out, err := exec.Command("sh", "-ec", commands).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// serve tells everybody who connects to port 80 where he comes from.
+func serve(t *testing.T, ns *nstest.NS) {
+	t.Helper()
+	var l net.Listener
+	inside(t, ns, func() (err error) {
+		l, err = net.Listen("tcp", ":80")
+		return err
+	})
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+			_, _ = io.WriteString(c, host) // an error is the client's to notice
+			c.Close()
+		}
+	}()
+}
+
+func connect(ns *nstest.NS, patience time.Duration) (seen string, err error) {
+	ns.Do(func() {
+		var c net.Conn
+		if c, err = net.DialTimeout("tcp", "10.1.0.100:80", patience); err != nil {
+			return
+		}
+		defer c.Close()
+		var b []byte
+		b, err = io.ReadAll(c)
+		seen = string(b)
+	})
+	return seen, err
+}
