@@ -64,6 +64,7 @@ func ordinary() []object {
 	return []object{
 		newService("a", "192.0.2.1"), newService("b"), newSlice("a1", "a", "10.0.0.1"), newSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
 		newNode("n1"), newNode("n2"), newPool("lan", "192.0.2.0/24"), newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
+		newNamespace("default", "a"), newServiceCIDR("kubernetes", "10.96.0.0/16"),
 	}
 }
 
@@ -362,6 +363,34 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 	}
 }
 
+// An API server before Kubernetes 1.33 has no ServiceCIDRs, and that is no fault of
+// anybody's; one that does not let us read Namespaces lets nobody past a selector.
+func TestAPIWithoutNamespaces(t *testing.T) {
+	s := newAPIServer(t, ordinary()...)
+	s.refuse("servicecidrs", notFound("servicecidrs"))
+	a := s.open(Options{})
+	if snap := a.Snapshot(); len(snap.ServiceCIDRs) != 0 || len(snap.Namespaces) != 1 || len(snap.Problems) != 0 {
+		t.Errorf("without ServiceCIDRs:\n%s", render(snap))
+	}
+	s.refuse("servicecidrs", nil)
+	awaitAPI(t, a, differs(Parse(s.all()...)))
+
+	s.refuse("namespaces", apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", fmt.Errorf("no role")))
+	a = s.open(Options{})
+	snap := a.Snapshot()
+	if len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].Message, "namespaces cannot be read since") {
+		t.Errorf("problems: %v", snap.Problems)
+	}
+	pool := &Pool{NamespaceSelector: labels.SelectorFromSet(labels.Set{"team": "a"})}
+	if why := pool.Bars(snap.Services[0].Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
+		t.Errorf("barred %q", why)
+	}
+	s.refuse("namespaces", nil)
+	if why := pool.Bars(snap.Services[0].Spec, awaitAPI(t, a, differs(Parse(s.all()...))).Namespaces); why != "" {
+		t.Errorf("barred %q", why)
+	}
+}
+
 // The CRD may also go while we watch. All pools have gone with it.
 func TestAPILostCRD(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
@@ -393,7 +422,10 @@ func TestAPIOptions(t *testing.T) {
 	if s.asked("stream endpointslices") != 0 || s.asked("stream addressclaims") != 0 || s.asked("stream bgpadvertisements") != 0 {
 		t.Error("asked for what is not needed")
 	}
-	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 1 {
+	if a := s.open(Options{SkipNamespaces: true, SkipServiceCIDRs: true}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
+		t.Error("asked for what only a controller needs")
+	}
+	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 2 {
 		t.Error("asked for Nodes")
 	}
 }

@@ -3,12 +3,14 @@ package cluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -39,6 +41,14 @@ func newSlice(name, service string, addrs ...string) *discoveryv1.EndpointSlice 
 
 func newPool(name string, addrs ...string) *v1alpha1.AddressPool {
 	return &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.AddressPoolSpec{Addresses: addrs}}
+}
+
+func newNamespace(name, team string) *corev1.Namespace {
+	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"team": team}}}
+}
+
+func newServiceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
+	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
 }
 
 func newNode(name string) *corev1.Node {
@@ -152,7 +162,7 @@ func randomObject(rnd *rand.Rand) runtime.Object {
 	n := rnd.IntN(4)
 	name := string(rune('a' + n))
 	ip := fmt.Sprintf("10.0.%d.%d", rnd.IntN(2), rnd.IntN(4))
-	switch rnd.IntN(7) {
+	switch rnd.IntN(10) {
 	case 0:
 		return newService(name)
 	case 1:
@@ -169,6 +179,15 @@ func randomObject(rnd *rand.Rand) runtime.Object {
 		return s
 	case 5:
 		return newPool(name, fmt.Sprintf("192.0.2.%d-192.0.2.%d", n, n+rnd.IntN(2)))
+	case 6:
+		return newNamespace(name, fmt.Sprint(rnd.IntN(2)))
+	case 7:
+		return newServiceCIDR(name, fmt.Sprintf("192.0.2.%d/31", 2*rnd.IntN(2)))
+	case 8:
+		o := newNode(name)
+		o.Labels["rack"] = fmt.Sprint(rnd.IntN(2))
+		o.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("192.0.2.%d", rnd.IntN(6))}}
+		return o
 	default:
 		return newPeer(name, ip)
 	}
@@ -199,6 +218,35 @@ func TestMistakeKeepsTheVersionBefore(t *testing.T) {
 	b.Delete(Key{"BGPPeer", Name{Name: "tor"}})
 	if s = b.Snapshot(); len(s.Peers) != 0 || len(s.Problems) != 0 {
 		t.Errorf("not deleted:\n%s", render(s))
+	}
+}
+
+// Of a change of Nodes only the pools are others that have the Node's addresses: a
+// pool that is another one makes everybody look at all addresses again.
+func TestPoolsStayTheSame(t *testing.T) {
+	b := NewBuilder()
+	for _, o := range []runtime.Object{newPool("lan", "192.0.2.0/24"), newPool("dmz", "198.51.100.0/24"), newNode("n1"), newPeer("tor", "10.0.0.254")} {
+		b.Set(o, "")
+	}
+	was := b.Snapshot()
+	o := newNode("n1")
+	o.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}}
+	b.Set(o, "")
+	b.Set(newPeer("tor", "10.0.0.253"), "")
+	is := b.Snapshot()
+	if !sameArray(was.Pools, is.Pools) || is == was {
+		t.Errorf("other pools, although nothing has changed in them:\n%s", render(is))
+	}
+	o = o.DeepCopy()
+	o.Status.Addresses[0].Address = "192.0.2.7"
+	b.Set(o, "")
+	is = b.Snapshot()
+	if is.Pools[0] != was.Pools[0] || is.Pools[1] == was.Pools[1] || is.Pools[1].OccupiedBy(netip.MustParseAddr("192.0.2.7")) != "Node n1" || len(is.Problems) != 1 {
+		t.Errorf("a node has an address of lan:\n%s", render(is))
+	}
+	b.Delete(Key{"Node", Name{Name: "n1"}})
+	if is = b.Snapshot(); len(is.Pools[1].Occupied) != 0 || len(is.Problems) != 0 || len(was.Pools[1].Occupied) != 0 {
+		t.Errorf("the node is gone:\n%s", render(is))
 	}
 }
 

@@ -44,6 +44,44 @@ func FuzzParseRange(f *testing.F) {
 	})
 }
 
+// Whatever a fence is made of: who says that there is something wrong with it lets
+// nobody pass by that part, and what is right lets pass whom it names.
+func FuzzParseFence(f *testing.F) {
+	f.Add("shop", "team", "a", "tier", "In", "public", int32(3), "shop", "public")
+	f.Add("", "", "", "", "", "", int32(-1), "", "")
+	f.Add("Shop", "a/b/c", "-", "x", "Exists", "y", int32(1<<31-1), "dev", "x y")
+	f.Fuzz(func(t *testing.T, namespace, key, value, serviceKey, operator, serviceValue string, quota int32, ns, label string) {
+		o := newPool("lan", "192.0.2.0/24")
+		o.Spec.Namespaces = []string{namespace}
+		o.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+		o.Spec.ServiceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: serviceKey, Operator: metav1.LabelSelectorOperator(operator), Values: []string{serviceValue}}}}
+		o.Spec.NamespaceQuota = quota
+		p, problems := parsePool(o)
+		if p.Quota < 0 || p.Quota != int(quota) && len(problems) == 0 {
+			t.Errorf("quota %d became %d", quota, p.Quota)
+		}
+		s := &Spec{Name: Name{Namespace: ns, Name: "a"}, Labels: map[string]string{serviceKey: label}}
+		known := []*Namespace{parseNamespace(newNamespace(ns, "x"))}
+		known[0].Labels[key] = value
+		why := p.Bars(s, known)
+		for _, problem := range problems {
+			if strings.Contains(problem.Field, "elector") && why == "" {
+				t.Errorf("%s, and it lets pass", problem)
+			}
+		}
+		if ns != namespace && why == "" {
+			t.Errorf("a fence for %q lets %q pass", namespace, ns)
+		}
+		if len(problems) == 0 && ns == namespace && operator == "In" && label == serviceValue && why != "" {
+			t.Errorf("it %s", why)
+		}
+		if p.Bars(s, nil) == "" {
+			t.Error("who knows no Namespaces lets pass")
+		}
+	})
+}
+
 // Addresses that are accepted are sorted, different, and addresses that a
 // Service can have; what is not accepted is named.
 func FuzzParseAddrs(f *testing.F) {

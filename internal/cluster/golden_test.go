@@ -129,12 +129,21 @@ func renderPool(b *strings.Builder, p *Pool) {
 	fmt.Fprintf(b, "pool %s %s%s%s", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
 	b.WriteString(when(p.Priority != 0, fmt.Sprint(" priority ", p.Priority)) + when(p.Quota != 0, fmt.Sprint(" quota ", p.Quota)) +
 		when(p.Namespaces != nil, " for "+namespacesText(p.Namespaces)))
-	b.WriteString(when(p.NamespaceSelector != nil, fmt.Sprintf(" for namespaces %q", p.NamespaceSelector)))
-	b.WriteString(when(p.ServiceSelector != nil, fmt.Sprintf(" for services %q", p.ServiceSelector)))
+	b.WriteString(gateText(" for namespaces ", p.NamespaceSelector) + gateText(" for services ", p.ServiceSelector))
 	for _, o := range p.Occupied {
 		fmt.Fprintf(b, " but %s of %s", rangeText(o.Range), o.By)
 	}
 	b.WriteString("\n")
+}
+
+func gateText(prefix string, s labels.Selector) string {
+	if s == nil {
+		return ""
+	}
+	if _, selectable := s.Requirements(); !selectable {
+		return prefix + "never"
+	}
+	return prefix + strconv.Quote(s.String())
 }
 
 func sharingText(s *Sharing) string {

@@ -126,6 +126,64 @@ func (p *Peer) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// plainPool is Pool without its methods.
+type plainPool Pool
+
+type poolJSON struct {
+	plainPool
+	NamespaceSelector, ServiceSelector gateJSON
+}
+
+// MarshalJSON is for Remember.
+func (p *Pool) MarshalJSON() ([]byte, error) {
+	return json.Marshal(poolJSON{plainPool(*p), gateJSON{p.NamespaceSelector}, gateJSON{p.ServiceSelector}})
+}
+
+// UnmarshalJSON is for Recall.
+func (p *Pool) UnmarshalJSON(data []byte) error {
+	var j poolJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*p = Pool(j.plainPool)
+	p.NamespaceSelector, p.ServiceSelector = j.NamespaceSelector.Selector, j.ServiceSelector.Selector
+	return nil
+}
+
+// A gateJSON is a selector of which nil and one that matches nothing are others than
+// one that matches everything.
+type gateJSON struct{ labels.Selector }
+
+// matchesNothing is no selector that could be written.
+const matchesNothing = "!"
+
+// MarshalJSON is for Remember.
+func (g gateJSON) MarshalJSON() ([]byte, error) {
+	if g.Selector == nil {
+		return []byte("null"), nil
+	}
+	text := g.String()
+	if _, selectable := g.Requirements(); !selectable {
+		text = matchesNothing
+	}
+	return json.Marshal(text)
+}
+
+// UnmarshalJSON is for Recall.
+func (g *gateJSON) UnmarshalJSON(data []byte) error {
+	var text *string
+	err := json.Unmarshal(data, &text)
+	switch {
+	case err != nil || text == nil:
+		g.Selector = nil
+	case *text == matchesNothing:
+		g.Selector = labels.Nothing()
+	default:
+		g.Selector, err = labels.Parse(*text)
+	}
+	return err
+}
+
 // plainAdvertisement is Advertisement without its methods.
 type plainAdvertisement Advertisement
 

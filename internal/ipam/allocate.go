@@ -141,7 +141,7 @@ func newPlan(s *Survey) *plan {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
 	slices.SortFunc(p.pools, byPriority)
-	p.usage = newUsage(s.Snap, s.Held)
+	p.usage = newUsage(s)
 	p.readClaims()
 	return p
 }
@@ -176,12 +176,13 @@ func (p *plan) fence(a netip.Addr) (f fence) {
 func (p *plan) readClaims() {
 	for _, c := range p.Loose {
 		for _, by := range c.Holders {
-			if h := p.byName[by.Name]; h != nil && !slices.Contains(h.Status, c.Addr) { // else it is in Assignments
+			h := p.byName[by.Name]
+			if h != nil && !slices.Contains(h.Status, c.Addr) && (h.is(by) || p.inherits(h, c.Addr)) { // else it is in Assignments
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: h.Name}, false, true)
 			}
 		}
 		for _, name := range c.ReservedFor {
-			if h := p.byName[name]; h != nil && !holding(c, name) && !slices.Contains(h.Status, c.Addr) {
+			if h := p.byName[name]; h != nil && !holding(c, name) && !slices.Contains(h.Status, c.Addr) && p.inherits(h, c.Addr) {
 				p.claim(cluster.Assignment{Addr: c.Addr, Service: name}, false, true)
 			}
 		}

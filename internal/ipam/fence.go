@@ -73,6 +73,17 @@ func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily) (netip.Addr, 
 	return netip.Addr{}, false
 }
 
+// is says whether h is the Service that by names, and not a later one of its name.
+func (h *holder) is(by cluster.Holder) bool { return by.UID == "" || h.UID == "" || by.UID == h.UID }
+
+// inherits says whether h may have address a because an earlier Service of its name
+// had it. It is a new one, with labels of its own: the fence is asked, and whether a
+// node has the address by now.
+func (p *plan) inherits(h *holder, a netip.Addr) bool {
+	pool := p.poolOf(a)
+	return pool == nil || p.bars(h, pool) == "" && pool.OccupiedBy(a) == ""
+}
+
 // sayKept says of addresses that Services keep although nobody would be given them
 // now. Who has one works on as before: to take it away is for a person to decide.
 func (p *plan) sayKept() {

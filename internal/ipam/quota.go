@@ -19,10 +19,11 @@ type share struct {
 // that they have together counts once. It is kept of pools with a quota only.
 type usage map[share]map[netip.Addr]int
 
-// newUsage counts what is settled.
-func newUsage(snap *cluster.Snapshot, held []cluster.Assignment) usage {
+// newUsage counts what is settled, and what is kept for Services that are away: who
+// creates and deletes Services must not get more than who keeps them.
+func newUsage(s *Survey) usage {
 	limited := map[string]bool{}
-	for _, p := range snap.Pools {
+	for _, p := range s.Snap.Pools {
 		if p.Quota != 0 {
 			limited[p.Name] = true
 		}
@@ -31,9 +32,17 @@ func newUsage(snap *cluster.Snapshot, held []cluster.Assignment) usage {
 		return nil
 	}
 	u := usage{}
-	for _, a := range held {
+	for _, a := range s.Held {
 		if limited[a.Pool] {
 			u.add(a.Pool, a.Service, a.Addr, 1)
+		}
+	}
+	for _, c := range s.Loose {
+		pool := cluster.PoolOf(s.Snap.Pools, c.Addr)
+		for _, name := range c.ReservedFor {
+			if limited[pool] {
+				u.add(pool, name, c.Addr, 1)
+			}
 		}
 	}
 	return u
