@@ -3,6 +3,7 @@ package fanfare
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -27,6 +29,52 @@ func TestReadme(t *testing.T) {
 	}
 	if plan := plan(t, dir, "node1"); !strings.Contains(text, "--node-name node1\n"+plan+"```\n") {
 		t.Errorf("the README shows another plan than\n%s", plan)
+	}
+}
+
+// What docs/layer2.md shows can be used as it stands, and does what the text says: the
+// node that the Service names answers for its address, on the interfaces named.
+func TestLayer2(t *testing.T) {
+	dir := t.TempDir()
+	for i, m := range yamlBlock.FindAllStringSubmatch(read(t, "docs/layer2.md"), -1) {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(m[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := ipam.NewSource(files, nil).Snapshot()
+	if len(snap.Problems) != 0 || len(snap.Assignments) != 1 || len(snap.L2Advertisements) != 1 {
+		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments, snap.L2Advertisements, snap.Problems)
+	}
+	addr := snap.Assignments[0].Addr
+	terms, ok, why := election.TermsOf(snap, snap.Assignments[0].Pool, snap.Services)
+	if !ok {
+		t.Fatal(why)
+	}
+	lan := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	node := func(name string, labels map[string]string, interfaces ...string) election.Node {
+		n := election.Node{Name: name, Labels: labels}
+		for _, i := range interfaces {
+			n.Interfaces = append(n.Interfaces, cluster.Interface{Name: i, Prefixes: lan})
+		}
+		return n
+	}
+	zone := map[string]string{"topology.kubernetes.io/zone": "a"}
+	e := election.New([]election.Node{node("node1", nil, "bond0", "eth0", "eth1"), node("node2", zone, "eth0"), node("node3", zone, "eth1"),
+		node("control", map[string]string{"node-role.kubernetes.io/control-plane": ""}, "eth0")})
+	a := e.Address(addr, terms, snap.Services, nil)
+	if got := fmt.Sprint(e.Rank(&a)); got != "[node1 node2]" {
+		t.Errorf("%s is on the nodes %s, in this order", addr, got)
+	}
+	if a.Pinned = ""; e.Owner(&a) != "node2" {
+		t.Errorf("%s is on %s, and not on the node that is preferred", addr, e.Owner(&a))
+	}
+	first := node("node1", nil, "bond0", "eth0", "eth1")
+	if got := fmt.Sprint(terms.Interfaces(addr, &first)); got != "[bond0 eth0]" {
+		t.Errorf("%s is answered for on %s", addr, got)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -125,6 +126,17 @@ func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
 func (s *speaker) thaw(stood time.Duration) {
 	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
 	s.links.holds.renewAll()
+}
+
+// relevant are the interfaces that matter to any address. A node may have hundreds of
+// others, which come and go with its pods.
+func relevant(snap *cluster.Snapshot, all []l2.Interface) (list []l2.Interface) {
+	for _, i := range all {
+		if election.Relevant(snap, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes}) {
+			list = append(list, i)
+		}
+	}
+	return list
 }
 
 // A LinkStatus is what a speaker does over L2.

@@ -146,7 +146,7 @@ func (s *speaker) status() Status {
 		st.NodeUID = n.UID
 	}
 	if p.desired.Links {
-		st.L2 = LinkStatus{Interfaces: s.links.announcer.Interfaces(), Problems: p.problems}
+		st.L2 = LinkStatus{Interfaces: relevant(p.desired.snap, s.links.announcer.Interfaces()), Problems: p.problems}
 	}
 	st.Problems = append(slices.Clip(p.desired.snap.Problems), p.desired.view.problems()...)
 	for _, r := range p.desired.snap.Refusals {
