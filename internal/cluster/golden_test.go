@@ -16,6 +16,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
