@@ -162,6 +162,10 @@ func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
 	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
+func (c *client) createSecret(ctx context.Context, s *corev1.Secret) error {
+	return c.core.Post().Namespace(s.Namespace).Resource("secrets").Body(s).Do(ctx).Error()
+}
+
 func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, error) {
 	o := &v1alpha1.AddressPool{}
 	return o, c.ours.Get().Resource("addresspools").Name(name).Do(ctx).Into(o)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -45,6 +46,9 @@ type Options struct {
 	Open func(context.Context) (cluster.Source, error)
 	// Election is where the leader is elected, nil when there is only one.
 	Election *Election
+	// Key is the Secret with the key under which speakers talk to one another, which is
+	// made where it is missing; the zero value: it is not.
+	Key cluster.Name
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen   string
 	Instance string // the name of this process, in Events
@@ -126,6 +130,9 @@ func (c *controller) lead(ctx context.Context) {
 	// Another one may have led meanwhile.
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(c.Settle)
+	var keys sync.WaitGroup
+	keys.Go(func() { c.keepKey(ctx) })
+	defer keys.Wait()
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)

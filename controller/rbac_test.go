@@ -83,6 +83,7 @@ func everything(t *testing.T) map[string]bool {
 	c := &clerk{store: s, asked: map[string]bool{}}
 	o := options(s)
 	o.Config = s.config(c)
+	o.Key = cluster.Name{Namespace: "fanfare-system", Name: "fanfare-members"}
 	ctl, err := newController(o)
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +106,7 @@ func everything(t *testing.T) map[string]bool {
 		ctl.pass(ctx)
 		ctl.source = s.source()
 		ctl.pass(ctx)
-		<-ctx.Done()
+		ctl.keepKey(ctx) // until ctx ends
 	})
 	return c.asked
 }

@@ -56,6 +56,11 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	for _, p := range st.BGP.Problems {
 		say("%s", p)
 	}
+	if st.Members != nil {
+		for _, p := range st.Members.Problems {
+			say("members: %s", p)
+		}
+	}
 	for _, p := range st.L2.Problems {
 		say("%s", p.Message)
 	}

@@ -80,6 +80,7 @@ type told struct {
 	conflicts map[netip.Addr]int    // how many there have been
 	desired   *Desired              // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
+	dead      []string              // nodes that are not heard of, sorted
 
 	// What was true before this process began is no news: adopted addresses may
 	// have been announced, and sessions that come up before presumed were up.
@@ -111,6 +112,7 @@ func news(was told, is scene, limit int) (told, []event) {
 	all = append(all, now.tellBFD(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
 	all = append(all, now.tellObstacles(was, is)...)
+	all = append(all, now.tellMembers(was, is)...)
 	all = append(all, now.tellConflicts(was, is, limit)...)
 	all = append(all, now.tellAnswers(was, is, limit)...)
 	return now, append(all, now.tellAddresses(was, is, limit)...)
@@ -229,6 +231,41 @@ func (t *told) tellObstacles(was told, is scene) (all []event) {
 	for _, o := range was.obstacles {
 		if !slices.ContainsFunc(is.obstacles, o.Same) {
 			all = append(all, is.event(is.node(), false, "TrafficUnobstructed", "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
+		}
+	}
+	return all
+}
+
+// tellMembers tells which nodes are not heard of any more, and which are again. One node
+// tells it for all.
+func (t *told) tellMembers(was told, is scene) (all []event) {
+	v := is.desired.view
+	if v.members == nil {
+		t.dead = was.dead
+		return nil
+	}
+	since := map[string]time.Time{}
+	for _, m := range v.members.dead(v.node) {
+		t.dead = append(t.dead, m.Node)
+		since[m.Node] = m.Since
+	}
+	if !v.members.teller(v.node) {
+		return nil
+	}
+	for _, name := range t.dead {
+		if slices.Contains(was.dead, name) {
+			continue
+		}
+		what := "what is there is left out"
+		if !v.isSilent(name) {
+			what = "what is there is used as before, since half of the nodes or more are not heard of"
+		}
+		all = append(all, is.event(is.other(name), true, "NodeSilent", "Listen", fmt.Sprintf(
+			"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
+	}
+	for _, name := range was.dead {
+		if !slices.Contains(t.dead, name) {
+			all = append(all, is.event(is.other(name), false, "NodeHeard", "Listen", fmt.Sprintf("no longer misses node %s", name)))
 		}
 	}
 	return all
@@ -405,6 +442,15 @@ func (is scene) service(name cluster.Name) corev1.ObjectReference {
 func (is scene) node() corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.view.node}
 	if n := is.desired.view.self; n != nil {
+		ref.UID = n.UID
+	}
+	return ref
+}
+
+// other refers to a node that may be another one.
+func (is scene) other(name string) corev1.ObjectReference {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
+	if n := node(is.desired.snap, name); n != nil {
 		ref.UID = n.UID
 	}
 	return ref

@@ -26,9 +26,10 @@ type links struct {
 	over      *overL2
 	way       *way
 	holds     *holdings
-	met       *Members  // that holds knows of
-	stranger  time.Time // until when others are waited for to be heard of; zero: no wait has begun
-	looked    time.Time // when problems were looked for
+	say       func([]byte) // to other speakers
+	met       *Members     // that holds knows of
+	stranger  time.Time    // until when others are waited for to be heard of; zero: no wait has begun
+	looked    time.Time    // when problems were looked for
 	problems  []l2.Problem
 }
 
@@ -72,7 +73,7 @@ func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
 		return
 	}
 	k.holds.keep(d.Addresses, now)
-	k.meet(d.view.members, snap.Nodes, func([]byte) {}, now)
+	k.meet(d.view.members, snap.Nodes, k.say, now)
 }
 
 // meet has holdings know who lives. It holds everything back until all nodes that should

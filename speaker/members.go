@@ -24,6 +24,8 @@ type Member struct {
 	// Alive says that the node has answered lately, or has been seen to renew its
 	// Lease since it stopped to.
 	Alive bool
+	// ByLease says that it is alive by its Lease alone.
+	ByLease bool
 	// Left says that its speaker has said farewell: it restarts, or is stopped. The
 	// node and its pods are as they were, but nobody there answers for an address. Such
 	// a member is not Alive, and not dead.

@@ -13,9 +13,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// membersOf are members by a letter each: a is alive, d dead, l has said farewell. They
+// roll are members by a letter each: a is alive, d dead, l has said farewell. They
 // are called n1, n2 and so on.
-func membersOf(states string) *Members {
+func roll(states string) *Members {
 	m := &Members{}
 	for i, s := range states {
 		m.Nodes = append(m.Nodes, Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
@@ -43,7 +43,7 @@ func TestSilentNodes(t *testing.T) {
 		{"aaddl", "n3 n4"},
 	} {
 		var got []string
-		silent := membersOf(tt.members).silent("n1")
+		silent := roll(tt.members).silent("n1")
 		for i := range 9 {
 			if name := fmt.Sprintf("n%d", i); !silent[name].IsZero() {
 				got = append(got, name)
@@ -78,7 +78,7 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 		{"add", "1r 2r 3r", "1 2 3", "1 2 3", "1", "", ""},
 		{"aal", "1r 3r", "1 3", "1 3", "1", "", ""},
 	} {
-		c := Config{Node: "n1", Members: membersOf(tt.members)}
+		c := Config{Node: "n1", Members: roll(tt.members)}
 		v := look(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
 		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, Endpoints: &cluster.Endpoints{}}
 		for word := range strings.FieldsSeq(tt.endpoints) {
@@ -121,7 +121,7 @@ endpoints:
 `
 	snap := snapshotOf(t, []byte(eventWorld+service))
 	said := func(members string) string {
-		return Decide(Config{Node: "n1", Members: membersOf(members)}, snap).Reasons()[0].Message
+		return Decide(Config{Node: "n1", Members: roll(members)}, snap).Reasons()[0].Message
 	}
 	for members, want := range map[string]string{
 		"aaa": "endpoints: 10.244.2.5:8080, 10.244.3.5:8080",
@@ -131,4 +131,31 @@ endpoints:
 			t.Errorf("%s: %q, want %q", members, got, want)
 		}
 	}
+}
+
+// Of all who miss a node one tells people, once, and that it is back.
+func TestMembersAreTold(t *testing.T) {
+	for _, self := range []string{"n1", "n2"} {
+		p := newPlay(t, told{})
+		see := func(states string) {
+			p.desired = Decide(Config{Node: self, Members: roll(states)}, snapshotOf(t, []byte(eventWorld)))
+		}
+		tells := func(when string, want ...string) {
+			t.Helper()
+			if self != "n1" { // the first one alive tells
+				want = nil
+			}
+			p.tells(when, want...)
+		}
+		tells("without members")
+		see("aaa")
+		tells("all are there")
+		see("aad")
+		tells("one is silent", "Warning NodeSilent Node/n3 (): node n1 has not heard of node n3 since 2026-05-04T03:02:02Z; what is there is left out")
+		see("aal")
+		tells("it is back", "Normal NodeHeard Node/n3 (): node n1 no longer misses node n3")
+	}
+	p := newPlay(t, told{})
+	p.desired = Decide(Config{Node: "n1", Members: roll("ad")}, snapshotOf(t, []byte(eventWorld)))
+	p.tells("half are silent", "Warning NodeSilent Node/n2 (): node n1 has not heard of node n2 since 2026-05-04T03:02:01Z; what is there is used as before, since half of the nodes or more are not heard of")
 }

@@ -33,6 +33,9 @@ type Status struct {
 	// Adopted is how many addresses an earlier speaker had left in the kernel.
 	Adopted int `json:"adopted,omitempty"`
 
+	// Members are the speakers of other nodes; absent without --members-key-file.
+	Members *MembersStatus `json:"members,omitempty"`
+
 	BGP       bgp.Status        `json:"bgp"`
 	L2        LinkStatus        `json:"l2,omitzero"`
 	Proxy     proxy.Status      `json:"proxy"`
@@ -140,8 +143,10 @@ func (s *speaker) status() Status {
 		st.Error = p.err.Error()
 	}
 	if p.desired == nil {
+		st.Members = s.roster.status(nil)
 		return st
 	}
+	st.Members = s.roster.status(p.desired.view)
 	if n := p.desired.view.self; n != nil {
 		st.NodeUID = n.UID
 	}

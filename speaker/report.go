@@ -29,6 +29,7 @@ func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
 		Error:     st.Error[:min(len(st.Error), maxError)],
 		Attention: int32(len(st.Attention(now))),
 	}
+	r.Members = st.Members.Summary()
 	up := 0
 	for _, s := range st.BGP.Sessions {
 		r.Sessions = append(r.Sessions, sessionReport(s))
@@ -112,6 +113,11 @@ func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
 	}
 	for _, p := range st.BGP.Problems {
 		add(v1alpha1.SpeakerReason{Code: "Problem", Message: p})
+	}
+	if st.Members != nil {
+		for _, p := range st.Members.Problems {
+			add(v1alpha1.SpeakerReason{Code: "Problem", Message: "members: " + p})
+		}
 	}
 	for _, r := range st.Waiting {
 		add(v1alpha1.SpeakerReason{Service: r.Service, Code: string(r.Code), Message: r.Message})

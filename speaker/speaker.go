@@ -49,6 +49,13 @@ type Options struct {
 	Linger, LingerL2 time.Duration
 	// RefreshL2 is after how long addresses are announced to neighbours again; 0: never.
 	RefreshL2 time.Duration
+	// MembersKeyFile holds the keys that speakers talk to one another under, on
+	// MembersPort, UDP and TCP; empty: they do not talk, and nobody is known to be dead.
+	MembersKeyFile string
+	MembersPort    uint16
+	// Leaser renews this node's Lease each LeaseInterval; nil or zero: nobody does.
+	Leaser        *Leaser
+	LeaseInterval time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen string
 	// Open returns where to read the cluster from, once there is something to
@@ -79,6 +86,7 @@ type speaker struct {
 	herald  *herald
 	metrics *metrics
 	gateway *gatewayWatch
+	roster  *roster // nil without a key
 
 	started time.Time
 	adopted []netip.Addr
@@ -122,6 +130,8 @@ func Run(ctx, kill context.Context, o Options) error {
 	defer s.proxy.Close()
 	defer s.health.Close()
 	defer s.gateway.close()
+	s.roster.begin(kill, s.links.holds.hear)
+	defer s.roster.close()
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
@@ -146,6 +156,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
 	s.decider = NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
+	s.roster = newRoster(o)
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
 	var known told
@@ -156,6 +167,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.metrics = newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
 	s.links = newLinks(o, s.adopted, &s.memory)
+	s.links.say = s.roster.say
 	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
@@ -193,6 +205,8 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
+		case <-s.roster.changed():
+		case <-s.roster.renewed():
 		case <-s.links.announcer.Changed():
 		case <-s.links.holds.changed:
 		case <-s.proxy.Disturbed():
@@ -224,7 +238,8 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		s.decider.config.Gateways = s.gateway.now()
 	}
-	s.decider.config.Interfaces = s.links.interfaces()
+	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(), s.roster.now(snap)
+	s.roster.tell(snap, s.decider.config.Interfaces)
 	d := s.decider.Decide(snap)
 	s.links.prepare(d, snap, began)
 	if s.reshape != nil {
@@ -330,6 +345,7 @@ func (s *speaker) stop(kill context.Context) error {
 	if err := s.links.announcer.Close(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("l2: %w", err))
 	}
+	s.roster.leave()
 	if err := s.bgp.Close(ctx, how); err != nil {
 		errs = append(errs, fmt.Errorf("bgp: %w", err))
 	}

@@ -31,6 +31,12 @@ type SpeakerReport struct {
 	// +listMapKey=name
 	Sessions []SpeakerSession `json:"sessions,omitempty"`
 
+	// Members counts the nodes that are heard of, of all that ever were: "2/3"; empty
+	// where speakers do not talk to one another.
+	//
+	// +optional
+	Members string `json:"members,omitempty"`
+
 	// Addresses counts the addresses of Services.
 	//
 	// +optional
@@ -169,6 +175,7 @@ type SpeakerReason struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=speakerstatuses,singular=speakerstatus
 // +kubebuilder:printcolumn:name="Sessions",type=string,JSONPath=`.status.established`
+// +kubebuilder:printcolumn:name="Members",type=string,JSONPath=`.status.members`
 // +kubebuilder:printcolumn:name="Addresses",type=integer,JSONPath=`.status.addresses.assigned`
 // +kubebuilder:printcolumn:name="Forwarded",type=integer,JSONPath=`.status.addresses.forwarded`
 // +kubebuilder:printcolumn:name="Announced",type=integer,JSONPath=`.status.addresses.announced`

@@ -37,6 +37,7 @@ func controllerCommand() *cobra.Command {
 		listen     string
 		logLevel   string
 		settle     time.Duration
+		key        string
 	)
 	cmd := &cobra.Command{
 		Use:   "controller",
@@ -66,6 +67,9 @@ wait.`,
 				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(), Settle: settle,
 			}
 			o.Open = func(ctx context.Context) (cluster.Source, error) { return openAPI(ctx, config, log, o.Registry) }
+			if key != "" {
+				o.Key = cluster.Name{Namespace: cmp.Or(namespace, ownNamespace()), Name: key}
+			}
 			if elect {
 				o.Election = &controller.Election{Namespace: cmp.Or(namespace, ownNamespace()), Name: leaseName, Identity: o.Instance}
 			}
@@ -78,9 +82,10 @@ wait.`,
 	set := cmd.Flags()
 	set.StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig file to reach the API server with; default the pod's own account")
 	set.BoolVar(&elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
-	set.StringVar(&namespace, "namespace", "", "namespace of the Lease; default the pod's own, else "+defaultNamespace)
+	set.StringVar(&namespace, "namespace", "", "namespace of the Lease and of the speakers' key; default the pod's own, else "+defaultNamespace)
 	set.StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
 	set.DurationVar(&settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes anew; failover does not wait for it")
+	set.StringVar(&key, "members-secret", "", "Secret with the key under which speakers talk to one another, made where it is missing; empty: nobody makes one")
 	set.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }

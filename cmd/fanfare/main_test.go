@@ -49,6 +49,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"plan --node-name n1 --files " + dir + " --snat-ports none", `--snat-ports "none": want fully-random`},
 		{"speaker --node-name n1 --files " + dir + " --log-level loud", `--log-level "loud": want debug`},
 		{"speaker --node-name n1 --files " + dir + " --linger-bgp -1s", "--linger-bgp -1s: want zero or more"},
+		{"speaker --node-name n1 --files " + dir + " --members-port 0", "--members-port 0: want a port"},
+		{"speaker --node-name n1 --files " + dir + " --lease-interval 1ms", "--lease-interval 1ms: want zero, or a second or more"},
 		{"status --run-dir " + dir, "no speaker answers at " + dir},
 		{"routes --run-dir " + dir, "no speaker answers at " + dir},
 		{"stauts", `unknown command "stauts"`},

@@ -179,12 +179,18 @@ func TestSpeakerManifest(t *testing.T) {
 		t.Error("NODE_NAME is not the node's name")
 	}
 	v, m := pod.Volumes, c.VolumeMounts
-	if len(v) != 2 || v[0].HostPath.Path != defaultRunDir || m[0].Name != v[0].Name || m[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
+	if len(v) != 3 || v[0].HostPath.Path != defaultRunDir || m[0].Name != v[0].Name || m[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
 		t.Fatalf("volumes %v: want the run directory on the node, so that it outlives the pod", v)
 	}
 	// Where iptables looks for it, if nobody says otherwise.
 	if lock := "/run/xtables.lock"; v[1].HostPath.Path != lock || m[1].Name != v[1].Name || m[1].MountPath != lock {
 		t.Errorf("volumes %v: want the node's lock for iptables-legacy", v)
+	}
+	// The file is there as soon as the controller has made the Secret, and pods start without.
+	made := parse(t, controllerCommand(), one[*appsv1.Deployment](t, objects(t), "controller").Spec.Template.Spec.Containers[0]).Flags().Lookup("members-secret").Value.String()
+	if s := v[2].Secret; s == nil || s.SecretName != made || !*s.Optional || m[2].Name != v[2].Name ||
+		cmd.Flags().Lookup("members-key-file").Value.String() != m[2].MountPath+"/keys" {
+		t.Errorf("volumes %v: want the speakers' key, which the controller makes as Secret %s", v, made)
 	}
 }
 

@@ -38,6 +38,8 @@ type nodeFlags struct {
 	detectLocal []string
 	snat        snatFlags
 	health      string
+	// allNodes: the speakers of other nodes are to be talked to.
+	allNodes bool
 }
 
 func (f *nodeFlags) add(set *pflag.FlagSet) {
@@ -123,8 +125,12 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		return nil, nil, err
 	}
 	open := func(ctx context.Context) (cluster.Source, error) {
-		// Of the Nodes a speaker that only speaks BGP needs its own.
-		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log, Registerer: r})
+		// Of the Nodes a speaker that only speaks BGP, and with no other speaker, needs its own.
+		one := f.node
+		if f.allNodes {
+			one = ""
+		}
+		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: one, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log, Registerer: r})
 	}
 	standby, err := cluster.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
 	if err != nil {
@@ -177,6 +183,7 @@ func speakerCommand() *cobra.Command {
 		listen   string
 		logLevel string
 		mode     string
+		members  membersFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "speaker",
@@ -211,6 +218,10 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 			if err != nil {
 				return err
 			}
+			if err := members.check(); err != nil {
+				return err
+			}
+			node.allNodes = members.keyFile != ""
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
 			saveMemory()
@@ -219,7 +230,12 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 			if err != nil {
 				return err
 			}
+			leaser, err := node.leaser(members)
+			if err != nil {
+				return err
+			}
 			return speaker.Run(ctx, kill, speaker.Options{
+				MembersKeyFile: members.keyFile, MembersPort: members.port, Leaser: leaser, LeaseInterval: members.lease,
 				Config: config, ProxyMode: proxyMode, RunDir: node.runDir, Linger: linger, LingerL2: lingerL2, RefreshL2: refresh, Listen: listen, Reporter: reporter,
 				Open: func(ctx context.Context) (cluster.Source, func() bool, error) { return node.source(ctx, log, metrics) },
 				Log:  log, Registry: metrics, Version: version(),
@@ -227,6 +243,7 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 		},
 	}
 	node.add(cmd.Flags())
+	members.add(cmd.Flags())
 	cmd.Flags().DurationVar(&linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
 	cmd.Flags().DurationVar(&lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped to answer for it by ARP and NDP")
 	cmd.Flags().DurationVar(&refresh, "l2-refresh", 0, "after how long an address is announced to neighbours again (gratuitous ARP), for switches that forget; 0: never")

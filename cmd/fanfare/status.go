@@ -54,6 +54,7 @@ func statusCommand() *cobra.Command {
 func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node %s, fanfare %s, up %s\n", st.Node, st.Version, duration.HumanDuration(now.Sub(st.Started)))
+	printMembers(t, st.Members, now)
 	printSessions(t, st.BGP, now)
 	printInterfaces(t, st)
 	printAddresses(t, st.Addresses)
@@ -67,6 +68,28 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 		fmt.Fprintf(w, "\nNeeds attention:\n  %s\n", strings.Join(lines, "\n  "))
 	}
 	return nil
+}
+
+// printMembers counts who is heard of, and names who is not.
+func printMembers(w io.Writer, m *speaker.MembersStatus, now time.Time) {
+	if m.Summary() == "" {
+		return
+	}
+	fmt.Fprintf(w, "speakers heard of: %s\n", m.Summary())
+	if !slices.ContainsFunc(m.Nodes, func(n speaker.MemberStatus) bool { return n.State != "alive" }) {
+		return
+	}
+	fmt.Fprint(w, "\nNODE\tSTATE\tSINCE\tENDPOINTS\n")
+	for _, n := range m.Nodes {
+		if n.State == "alive" {
+			continue
+		}
+		endpoints := "used"
+		if slices.Contains(m.LeftOut, n.Node) {
+			endpoints = "left out"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n.Node, n.State, duration.HumanDuration(now.Sub(n.Since)), endpoints)
+	}
 }
 
 func printSessions(w io.Writer, b bgp.Status, now time.Time) {

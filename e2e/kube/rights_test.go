@@ -25,6 +25,7 @@ var rights = map[string]string{
 create addressclaims.fanfare.io
 create events.events.k8s.io
 create leases.coordination.k8s.io in fanfare-system
+create secrets in fanfare-system
 delete addressclaims.fanfare.io
 get addressclaims.fanfare.io
 get addresspools.fanfare.io
@@ -53,6 +54,7 @@ watch speakerstatuses.fanfare.io
 `,
 	"speaker": `
 create events.events.k8s.io
+create leases.coordination.k8s.io in fanfare-system
 create speakerstatuses.fanfare.io
 list addressclaims.fanfare.io
 list addresspools.fanfare.io
@@ -64,6 +66,7 @@ list nodes
 list secrets in fanfare-system
 list services
 patch events.events.k8s.io
+patch leases.coordination.k8s.io in fanfare-system
 patch speakerstatuses.fanfare.io
 watch addressclaims.fanfare.io
 watch addresspools.fanfare.io
@@ -71,6 +74,7 @@ watch bgpadvertisements.fanfare.io
 watch bgppeers.fanfare.io
 watch endpointslices.discovery.k8s.io
 watch l2advertisements.fanfare.io
+watch leases.coordination.k8s.io in fanfare-system
 watch nodes
 watch secrets in fanfare-system
 watch services

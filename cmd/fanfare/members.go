@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+// A membersFlags value says how speakers know of one another.
+type membersFlags struct {
+	keyFile string
+	port    uint16
+	lease   time.Duration
+}
+
+func (f *membersFlags) add(set *pflag.FlagSet) {
+	set.StringVar(&f.keyFile, "members-key-file", "", "file with the key under which speakers talk to one another, one a line, the newest first; empty: they do not, and nodes that fall silent are not noticed")
+	set.Uint16Var(&f.port, "members-port", 7946, "port, UDP and TCP, on which they do, at each node's InternalIP")
+	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the node's Lease is renewed, by which nodes see that it lives although they do not hear it; 0: never")
+}
+
+// check says what is wrong with the flags.
+func (f *membersFlags) check() error {
+	if f.port == 0 {
+		return fmt.Errorf("--members-port %d: want a port, the same on all nodes", f.port)
+	}
+	if f.lease < 0 || f.lease > 0 && f.lease < time.Second {
+		return fmt.Errorf("--lease-interval %s: want zero, or a second or more", f.lease)
+	}
+	return nil
+}
+
+// leaser returns nil for a folder, and where speakers do not talk to one another: there
+// is nobody to renew a Lease for.
+func (f *nodeFlags) leaser(m membersFlags) (*speaker.Leaser, error) {
+	if f.files != "" || m.keyFile == "" || m.lease == 0 {
+		return nil, nil
+	}
+	config, err := f.api()
+	if err != nil {
+		return nil, err
+	}
+	return speaker.NewLeaser(config, ownNamespace())
+}

@@ -1,0 +1,64 @@
+package controller
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+const (
+	// keyInterval is how often it is made sure that the speakers' key is there.
+	keyInterval = 10 * time.Minute
+	// keyField is where in the Secret it is: a file of one key a line.
+	keyField = "keys"
+	// keyBytes are as many as the cipher uses.
+	keyBytes = 32
+)
+
+// keepKey makes the speakers' key whenever there is none, until ctx ends. One that is
+// there it neither reads nor changes, and may not: so it asks for it to be created.
+func (c *controller) keepKey(ctx context.Context) {
+	if c.Key == (cluster.Name{}) {
+		return
+	}
+	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: time.Minute}
+	retry.Reset()
+	for {
+		pause := keyInterval
+		switch err := c.writer.createSecret(ctx, newKey(c.Key)); {
+		case err == nil:
+			c.Log.Info("made the key under which speakers talk to one another", "secret", c.Key)
+			retry.Reset()
+		case apierrors.IsAlreadyExists(err):
+			retry.Reset()
+		case ctx.Err() == nil:
+			c.Log.Warn("the key of speakers", "err", fmt.Errorf("Secret %s: %w", c.Key, err))
+			pause = retry.NextBackOff()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// newKey is a Secret with a key that nobody knows.
+func newKey(name cluster.Name) *corev1.Secret {
+	key := make([]byte, keyBytes)
+	rand.Read(key) // It never fails, or ends the process.
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{"app.kubernetes.io/name": "fanfare"}},
+		Type:       corev1.SecretTypeOpaque,
+		Data:       map[string][]byte{keyField: []byte(base64.StdEncoding.EncodeToString(key) + "\n")},
+	}
+}

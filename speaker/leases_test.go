@@ -1,0 +1,226 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/speaker/gossip"
+)
+
+// Who is there, by what is heard and by renewals, in seconds: the death is at 100.
+func TestMembersOf(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	for _, tt := range []struct {
+		state   gossip.State
+		renewal int // 0: none was seen
+		now     int
+		want    string
+	}{
+		{gossip.Alive, 0, 200, "alive"},
+		{gossip.Alive, 1, 200, "alive"},
+		{gossip.Left, 199, 200, "left"}, // its speaker has said so itself
+		{gossip.Dead, 0, 100, "dead"},
+		{gossip.Dead, 99, 100, "dead"},  // from before
+		{gossip.Dead, 100, 101, "dead"}, // at the same time: not after
+		{gossip.Dead, 101, 101, "lease"},
+		{gossip.Dead, 101, 115, "lease"},
+		{gossip.Dead, 101, 116, "dead"}, // three intervals later
+		{gossip.Dead, 115, 116, "lease"},
+	} {
+		v := &gossip.View{Members: []gossip.Member{{Node: "n2", State: tt.state, Since: at(100)}}}
+		renewals := map[string]time.Time{}
+		if tt.renewal > 0 {
+			renewals["n2"] = at(tt.renewal)
+		}
+		m, _ := membersOf(v, renewals, 15*time.Second, at(tt.now)).Find("n2")
+		if got := m.state(); got != tt.want || !m.Since.Equal(at(100)) {
+			t.Errorf("%+v: %s", tt, got)
+		}
+	}
+	if got := membersOf(&gossip.View{}, nil, time.Second, at(0)); got != nil {
+		t.Errorf("nobody: %+v", got)
+	}
+}
+
+// A registry is an API server that has Leases, and may be away.
+type registry struct {
+	mu       sync.Mutex
+	away     bool
+	renewals map[string]int
+	watchers map[string]chan string
+	reads    map[string]int
+}
+
+func newRegistry() *registry {
+	return &registry{renewals: map[string]int{}, watchers: map[string]chan string{}, reads: map[string]int{}}
+}
+
+var errAway = errors.New("connection refused")
+
+func (r *registry) renew(_ context.Context, node string, _ types.UID, _ time.Duration) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.away {
+		return errAway
+	}
+	r.renewals[node]++
+	if c := r.watchers[node]; c != nil {
+		c <- fmt.Sprint(r.renewals[node])
+	}
+	return nil
+}
+
+func (r *registry) watch(ctx context.Context, node string, seen func(string)) error {
+	c := make(chan string, 100)
+	r.mu.Lock()
+	if r.away {
+		r.mu.Unlock()
+		return errAway
+	}
+	r.reads[node]++
+	r.watchers[node] = c
+	now := r.renewals[node]
+	r.mu.Unlock()
+	seen(fmt.Sprint(now))
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case renewal := <-c:
+			if renewal == "" {
+				return errAway
+			}
+			seen(renewal)
+		}
+	}
+}
+
+// off takes the API server away, or brings it back.
+func (r *registry) off(off bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.away = off
+	for n, c := range r.watchers {
+		if off {
+			c <- ""
+			delete(r.watchers, n)
+		}
+	}
+}
+
+// A node that is not heard of and renews its Lease is alive within an interval, and is
+// until it has not for three. What its Lease says when it dies does not count.
+func TestLeaseShowsLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 5 * time.Second
+		api, log := newRegistry(), slog.New(slog.DiscardHandler)
+		l := newLeases("n1", nil, interval, log)
+		l.leaser = api
+		defer l.close()
+		other := newLeases("n2", nil, interval, log)
+		other.leaser = api
+		other.own("uid-n2")
+		ctx, die := context.WithCancel(t.Context())
+		go other.run(ctx)
+		<-time.After(time.Minute)
+		if api.reads["n2"] != 0 {
+			t.Error("a Lease is watched of a node that is heard of")
+		}
+
+		died := time.Now()
+		view := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Dead, Since: died}}}
+		state := func() string {
+			m, _ := membersOf(view, l.follow(deadIn(view)), l.patience(), time.Now()).Find("n2")
+			return m.state()
+		}
+		becomes := func(want string, within time.Duration) time.Duration {
+			t.Helper()
+			began := time.Now()
+			for state() != want {
+				select {
+				case <-l.changed:
+				case <-time.After(within - time.Since(began)):
+					t.Fatalf("it is %s for %s, want %s", state(), within, want)
+				}
+			}
+			return time.Since(began)
+		}
+		if got := state(); got != "dead" {
+			t.Errorf("it is %s at once", got)
+		}
+		becomes("lease", interval+time.Second)
+		// An API server that goes away for a moment changes nothing.
+		api.off(true)
+		<-time.After(2 * time.Second)
+		api.off(false)
+		<-time.After(time.Minute)
+		if got := state(); got != "lease" {
+			t.Errorf("after an outage it is %s", got)
+		}
+		die()
+		if took := becomes("dead", 4*interval); took < interval {
+			t.Errorf("after %s it was dead", took)
+		}
+		view = &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", Since: time.Now()}}}
+		if got := state(); got != "alive" || len(l.watched) != 0 {
+			t.Errorf("it is %s, and %d are watched", got, len(l.watched))
+		}
+		<-time.After(time.Minute)
+	})
+}
+
+// Without an API server nobody lives by his Lease, and no trouble is made of it; one that
+// refuses is said.
+func TestLeaseTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
+		if l.follow([]string{"n2"}) != nil {
+			t.Error("without an API server a Lease is followed")
+		}
+		l.run(t.Context()) // returns
+		api := newRegistry()
+		l.leaser = api
+		l.own("uid")
+		ctx, cancel := context.WithCancel(t.Context())
+		go l.run(ctx)
+		synctest.Wait()
+		if got := l.problem(); got != "" {
+			t.Errorf("problem %q", got)
+		}
+		api.off(true)
+		<-time.After(2 * time.Second)
+		if l.problem() == "" {
+			t.Error("nothing is said of an API server that does not take the Lease")
+		}
+		cancel()
+		synctest.Wait()
+	})
+}
+
+// No more Leases are watched than a few.
+func TestLeaseLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newRegistry()
+		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
+		l.leaser = api
+		var dead []string
+		for i := range 100 {
+			dead = append(dead, fmt.Sprintf("n%d", i))
+		}
+		l.follow(dead)
+		synctest.Wait()
+		if len(api.reads) != maxLeases {
+			t.Errorf("%d Leases are watched", len(api.reads))
+		}
+		l.close()
+		synctest.Wait()
+	})
+}

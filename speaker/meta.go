@@ -1,0 +1,95 @@
+package speaker
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/speaker/gossip"
+)
+
+// metaVersion begins what a speaker tells the others of its node.
+const metaVersion = 1
+
+// macLength is that of Ethernet: no other link has ARP or NDP for us.
+const macLength = 6
+
+// encodeInterfaces is what a speaker tells the others of its node's interfaces, and how
+// many of them it leaves out since there is no room.
+func encodeInterfaces(list []Interface) (b []byte, left int) {
+	b = []byte{metaVersion}
+	for _, i := range list {
+		one := encodeInterface(i)
+		if len(b)+len(one) > gossip.MaxMeta {
+			left++
+			continue
+		}
+		b = append(b, one...)
+	}
+	return b, left
+}
+
+// encodeInterface has of each prefix only the bytes that count. Names of interfaces are
+// of 15 bytes at most, and 255 subnets are more than fit.
+func encodeInterface(i Interface) []byte {
+	mac := make([]byte, macLength)
+	copy(mac, i.MAC)
+	b := append([]byte{byte(len(i.Name))}, i.Name...)
+	b = append(b, mac...)
+	b = append(b, byte(min(len(i.Prefixes), 255)))
+	for _, p := range i.Prefixes[:min(len(i.Prefixes), 255)] {
+		addr := p.Addr().AsSlice()
+		b = append(b, byte(len(addr)), byte(p.Bits()))
+		b = append(b, addr[:(p.Bits()+7)/8]...)
+	}
+	return b
+}
+
+var errMeta = errors.New("is not what speakers of this release tell of their interfaces")
+
+// decodeInterfaces reads what encodeInterfaces wrote. Of a speaker that has said nothing
+// there are none.
+func decodeInterfaces(b []byte) (list []Interface, err error) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	if b[0] != metaVersion {
+		return nil, errMeta
+	}
+	for b = b[1:]; len(b) > 0; {
+		var i Interface
+		if i, b, err = decodeInterface(b); err != nil {
+			return nil, err
+		}
+		list = append(list, i)
+	}
+	return list, nil
+}
+
+// decodeInterface reads one, and returns what follows.
+func decodeInterface(b []byte) (i Interface, rest []byte, err error) {
+	take := func(n int) (part []byte) {
+		if n > len(b) {
+			err = errMeta
+			return make([]byte, n)
+		}
+		part, b = b[:n], b[n:]
+		return part
+	}
+	i.Name = string(take(int(take(1)[0])))
+	if mac := net.HardwareAddr(slices.Clone(take(macLength))); !slices.Equal(mac, make([]byte, macLength)) {
+		i.MAC = mac
+	}
+	for n := take(1)[0]; n > 0 && err == nil; n-- {
+		family, bits := int(take(1)[0]), int(take(1)[0])
+		if family != 4 && family != 16 || bits > family*8 {
+			return i, nil, errMeta
+		}
+		addr := make([]byte, family)
+		copy(addr, take((bits+7)/8))
+		a, _ := netip.AddrFromSlice(addr)
+		i.Prefixes = append(i.Prefixes, netip.PrefixFrom(a, bits).Masked())
+	}
+	return i, b, err
+}

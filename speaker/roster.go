@@ -1,0 +1,274 @@
+package speaker
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/speaker/gossip"
+)
+
+// A roster makes Members of what other speakers say and of the Leases that they renew.
+// All but unfit belongs to the goroutine of run. A nil roster knows of nobody.
+type roster struct {
+	gossip *gossip.Gossip
+	leases *leases
+
+	nodes      []*cluster.Node // that gossip knows of
+	view       *gossip.View    // that members is of
+	generation uint64          // of leases, that members is of
+	members    *Members
+	interfaces *[]Interface // that the others are told of; nil before
+	unfit      atomic.Int32 // how many of them they are not
+
+	end  context.CancelFunc
+	over sync.WaitGroup
+}
+
+// newRoster opens nothing yet. Without a key file there is none.
+func newRoster(o Options) *roster {
+	if o.MembersKeyFile == "" {
+		return nil
+	}
+	return &roster{
+		gossip: gossip.New(gossip.Options{Node: o.Node, Port: o.MembersPort, KeyFile: o.MembersKeyFile, Log: o.Log, Registerer: o.Registry}),
+		leases: newLeases(o.Node, o.Leaser, o.LeaseInterval, o.Log),
+	}
+}
+
+// begin listens, and renews the Lease of this node, until close or ctx ends it. Hear
+// takes the words of other speakers.
+func (r *roster) begin(ctx context.Context, hear func(node string, message []byte) error) {
+	if r == nil {
+		return
+	}
+	ctx, r.end = context.WithCancel(ctx)
+	r.over.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case m := <-r.gossip.Received():
+				if err := hear(m.Node, m.Data); err != nil {
+					r.gossip.Log.Warn("not understood", "err", err)
+				}
+			}
+		}
+	})
+	r.over.Go(func() { r.gossip.Run(ctx) })
+	r.over.Go(func() { r.leases.run(ctx) })
+}
+
+// leave says farewell to the others: nothing has happened to this node.
+func (r *roster) leave() {
+	if r != nil {
+		r.gossip.Leave()
+	}
+}
+
+func (r *roster) close() {
+	if r != nil {
+		r.end()
+		r.over.Wait()
+	}
+}
+
+// say tells all other speakers something of 512 bytes at most: once, and as soon as a
+// packet arrives, or a little later.
+func (r *roster) say(b []byte) {
+	if r == nil {
+		return
+	}
+	if err := r.gossip.Broadcast(b); err != nil {
+		r.gossip.Log.Debug("not said to other speakers", "err", err)
+	}
+}
+
+// changed has a value when now has another answer.
+func (r *roster) changed() <-chan struct{} {
+	if r == nil {
+		return nil
+	}
+	return r.gossip.Changed()
+}
+
+// renewed has a value when a Lease was renewed that is watched, or is so no longer.
+func (r *roster) renewed() <-chan struct{} {
+	if r == nil {
+		return nil
+	}
+	return r.leases.changed
+}
+
+// now is who is there, among the nodes of snap.
+func (r *roster) now(snap *cluster.Snapshot) *Members {
+	if r == nil {
+		return nil
+	}
+	if !slices.Equal(r.nodes, snap.Nodes) {
+		r.nodes = snap.Nodes
+		var nodes []gossip.Node
+		for _, n := range snap.Nodes {
+			nodes = append(nodes, gossip.Node{Name: n.Name, Addrs: n.InternalIPs})
+		}
+		r.gossip.Set(nodes)
+	}
+	if self := node(snap, r.gossip.Node); self != nil {
+		r.leases.own(self.UID)
+	}
+	view, generation := r.gossip.View(), r.leases.generation()
+	if view == r.view && generation == r.generation {
+		return r.members
+	}
+	r.view, r.generation = view, generation
+	renewals := r.leases.follow(deadIn(view))
+	if next := membersOf(view, renewals, r.leases.patience(), time.Now()); !reflect.DeepEqual(next, r.members) {
+		r.members = next
+	}
+	return r.members
+}
+
+// deadIn are the names of those who are not heard of.
+func deadIn(v *gossip.View) (names []string) {
+	for _, m := range v.Members {
+		if m.State == gossip.Dead {
+			names = append(names, m.Node)
+		}
+	}
+	return names
+}
+
+// membersOf is who is there, by what is heard of them and by when they were seen to
+// renew their Leases last: who has renewed it since he is not heard of any more lives,
+// until he has not renewed it for patience. It is nil while nobody is heard of.
+func membersOf(v *gossip.View, renewals map[string]time.Time, patience time.Duration, now time.Time) *Members {
+	if len(v.Members) == 0 {
+		return nil
+	}
+	all := &Members{}
+	for _, m := range v.Members {
+		renewal, seen := renewals[m.Node]
+		byLease := m.State == gossip.Dead && seen && renewal.After(m.Since) && now.Sub(renewal) < patience
+		one := Member{Node: m.Node, Alive: m.State == gossip.Alive || byLease, ByLease: byLease, Left: m.State == gossip.Left, Since: m.Since}
+		// Another release's are unknown: that node answers for no address then.
+		one.Interfaces, _ = decodeInterfaces(m.Meta)
+		all.Nodes = append(all.Nodes, one)
+	}
+	return all
+}
+
+// tell has the other speakers know by which interfaces this node could answer for
+// addresses.
+func (r *roster) tell(snap *cluster.Snapshot, all []l2.Interface) {
+	if r == nil {
+		return
+	}
+	var list []Interface
+	for _, i := range all {
+		if mayUseL2(snap) && election.Relevant(snap, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes}) {
+			list = append(list, Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
+		}
+	}
+	if r.interfaces != nil && reflect.DeepEqual(list, *r.interfaces) {
+		return
+	}
+	r.interfaces = &list
+	meta, left := encodeInterfaces(list)
+	r.unfit.Store(int32(left))
+	if err := r.gossip.SetMeta(meta); err != nil {
+		panic(fmt.Sprintf("BUG: %v", err)) // encodeInterfaces knows how long it may be.
+	}
+}
+
+// A MemberStatus is what is known of a node whose speaker was heard of.
+type MemberStatus struct {
+	Node string `json:"node"`
+	// State is alive, left (its speaker was stopped or restarts), dead, or lease: not
+	// heard of, and seen to renew its Lease.
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+}
+
+// A MembersStatus is what is known of the speakers of other nodes.
+type MembersStatus struct {
+	Nodes []MemberStatus `json:"nodes,omitempty"`
+	// LeftOut are the nodes whose endpoints get no new connections.
+	LeftOut []string `json:"leftOut,omitempty"`
+	// Problems are what somebody has to mend.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Summary counts the nodes that are there, of all that were heard of: "2/3"; empty
+// where nobody listens.
+func (s *MembersStatus) Summary() string {
+	if s == nil || len(s.Nodes) == 0 {
+		return ""
+	}
+	here := 0
+	for _, m := range s.Nodes {
+		if m.State == "alive" || m.State == "lease" {
+			here++
+		}
+	}
+	return fmt.Sprintf("%d/%d", here, len(s.Nodes))
+}
+
+// state is a member's for people.
+func (m *Member) state() string {
+	switch {
+	case m.ByLease:
+		return "lease"
+	case m.Alive:
+		return "alive"
+	case m.Left:
+		return "left"
+	default:
+		return "dead"
+	}
+}
+
+// status says what is known by v, which may be nil; nil where no members are wanted.
+func (r *roster) status(v *view) *MembersStatus {
+	if r == nil {
+		return nil
+	}
+	s := &MembersStatus{Problems: r.gossip.Problems()}
+	if n := r.unfit.Load(); n > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("%d interfaces of this node are unknown to the others, since there are too many with addresses of pools: this node answers for no address by them; name fewer in L2Advertisements", n))
+	}
+	if problem := r.leases.problem(); problem != "" {
+		s.Problems = append(s.Problems, problem)
+	}
+	if v == nil || v.members == nil {
+		return s
+	}
+	for _, m := range v.members.Nodes {
+		s.Nodes = append(s.Nodes, MemberStatus{Node: m.Node, State: m.state(), Since: m.Since})
+		if v.isSilent(m.Node) {
+			s.LeftOut = append(s.LeftOut, m.Node)
+		}
+	}
+	if dead := v.members.dead(v.node); len(dead) > 0 && len(s.LeftOut) == 0 {
+		var names []string
+		for _, m := range dead {
+			names = append(names, m.Node)
+		}
+		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", enumerate(names), len(v.members.Nodes)))
+	}
+	return s
+}
+
+// teller is the one of all members that tells people about the others: they need to
+// hear it once.
+func (m *Members) teller(self string) bool {
+	i := slices.IndexFunc(m.Nodes, func(n Member) bool { return n.Alive && !n.ByLease })
+	return i >= 0 && m.Nodes[i].Node == self
+}
