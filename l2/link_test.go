@@ -93,6 +93,7 @@ func start(t testing.TB, ns *nstest.NS) *node {
 
 func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	t.Helper()
+	awaitCarriers(t, ns)
 	n := &node{New(o), t, ns}
 	for s := retry1; s <= retry5; s++ {
 		n.agenda.schedule[s] = 300 * time.Millisecond
@@ -106,6 +107,24 @@ func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 		}
 	})
 	return n
+}
+
+// awaitCarriers waits until the kernel, which does that in the background, has noticed that
+// the interfaces that are up have a link.
+func awaitCarriers(t testing.TB, ns *nstest.NS) {
+	t.Helper()
+	until(t, func() (why string) {
+		inside(t, ns, func() error {
+			links, err := netlink.LinkList()
+			for _, l := range links {
+				if flags := l.Attrs().RawFlags; flags&unix.IFF_UP != 0 && flags&unix.IFF_RUNNING == 0 {
+					why = l.Attrs().Name + " has no carrier"
+				}
+			}
+			return err
+		})
+		return why
+	})
 }
 
 // set returns what is held at once.
