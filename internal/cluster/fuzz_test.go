@@ -134,6 +134,40 @@ func FuzzParseService(f *testing.F) {
 	})
 }
 
+// Whatever stands in the annotations for addresses: what is asked for is something
+// that pools can be asked, a key is never empty, and who contradicts himself is told.
+func FuzzParseRequest(f *testing.F) {
+	f.Add("192.0.2.1,::10", "::10", "a, b", "lan", "k", "m", "dev, shop", "true")
+	f.Add("0.0.0.0", "", ",", " ", "", "m", "dev", "yes")
+	f.Fuzz(func(t *testing.T, ours, theirs, pools, theirPool, key, theirKey, namespaces, reserve string) {
+		o := newService("a", "")
+		o.Annotations = map[string]string{
+			addressAnnotations[0]: ours, addressAnnotations[1]: theirs, poolAnnotations[0]: pools, poolAnnotations[2]: theirPool,
+			sharingAnnotations[0]: key, sharingAnnotations[1]: theirKey, SharingNamespacesAnnotation: namespaces, ReserveAnnotation: reserve,
+		}
+		s, p := parseService(o)
+		for _, a := range s.Requested {
+			if !IsHostPart(a) && assignable(a) != nil {
+				t.Errorf("asks for %s", a)
+			}
+		}
+		for _, name := range s.RequestedPools {
+			if name == "" || strings.ContainsAny(name, ",") || strings.TrimSpace(name) != name {
+				t.Errorf("asks for pool %q", name)
+			}
+		}
+		if s.Sharing != nil && (s.Sharing.Key == "" || !slices.IsSorted(s.Sharing.Namespaces) || slices.Contains(s.Sharing.Namespaces, o.Namespace)) {
+			t.Errorf("shares by %+v", s.Sharing)
+		}
+		if (s.Sharing == nil) != (strings.TrimSpace(key) == "" && strings.TrimSpace(theirKey) == "") {
+			t.Errorf("keys %q and %q are %+v", key, theirKey, s.Sharing)
+		}
+		if (s.Contradiction != "" || s.BadRequest != "") && len(p) == 0 {
+			t.Errorf("%q and %q are no problem", s.Contradiction, s.BadRequest)
+		}
+	})
+}
+
 // A peer that is accepted has what a session needs.
 func FuzzParsePeer(f *testing.F) {
 	f.Add("192.0.2.1", int64(64512), int64(64513), int64(90e9), int64(30e9), int32(179), int32(0), "", "")

@@ -65,6 +65,9 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 			return false
 		}
 	}
+	if len(unknown(snap.Pools, s)) != 0 {
+		return false
+	}
 	for _, want := range s.Requested {
 		if !slices.ContainsFunc(s.Status, func(a netip.Addr) bool { return answers(snap.Pools, want, a) }) {
 			return false

@@ -82,6 +82,9 @@ func (p *plan) grant(h *holder) {
 		p.refuse(h, cluster.RequestRefused, "%s", h.BadRequest)
 		h.settle(h.IPFamilies...)
 	}
+	for _, name := range unknown(p.Snap.Pools, h.Spec) {
+		p.refuse(h, cluster.RequestRefused, "asks for pool %s as well, which does not exist; %s", name, p.describePools())
+	}
 	for _, family := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
 		if h.asks(family) {
 			p.grantFamily(h, family)
@@ -139,10 +142,28 @@ func (p *plan) grantOne(h *holder, want netip.Addr) netip.Addr {
 		}
 	}
 	if why == "" {
-		code, why = cluster.RequestRefused, "and no pool has an address that ends so; "+p.describePools()
+		from := "Automatic pool"
+		if len(h.RequestedPools) != 0 {
+			from = "pool that it names"
+		}
+		code, why = cluster.RequestRefused, fmt.Sprintf("and no %s has an address that ends so; %s", from, p.describePools())
 	}
 	p.refuse(h, code, "asks for %s, %s", want, why)
 	return netip.Addr{}
+}
+
+// unknown are the pools of several that a Service names and that do not exist. If
+// there is none but those, it is told for each family.
+func unknown(pools []*cluster.Pool, s *cluster.Spec) (names []string) {
+	for _, name := range s.RequestedPools {
+		if !slices.ContainsFunc(pools, func(p *cluster.Pool) bool { return p.Name == name }) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == len(s.RequestedPools) {
+		return nil
+	}
+	return names
 }
 
 // options are the addresses that want may mean, in the order in which they are
