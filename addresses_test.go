@@ -1,0 +1,71 @@
+package fanfare
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+var resultBlock = regexp.MustCompile("(?s)^\n\n```text\n(.*?)```")
+
+// Every example of docs/addresses.md parses, and where a result follows, that is what
+// a controller decides about it.
+func TestAddressExamples(t *testing.T) {
+	text := read(t, "docs/addresses.md")
+	results := 0
+	for _, at := range yamlBlock.FindAllStringSubmatchIndex(text, -1) {
+		example := text[at[2]:at[3]]
+		got := allocate(t, example)
+		want := resultBlock.FindStringSubmatch(text[at[1]:])
+		if want == nil {
+			continue
+		}
+		if results++; got != want[1] {
+			t.Errorf("%s\n-documented +is:\n%s", example, gocmp.Diff(want[1], got))
+		}
+	}
+	if results == 0 {
+		t.Error("no example has a result")
+	}
+}
+
+// allocate is what is decided about objects, in the words of `fanfare status`. What a
+// pool is told of its own addresses is part of it.
+func allocate(t *testing.T, objects string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "example.yaml"), []byte(objects), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := files.Snapshot()
+	var b strings.Builder
+	for _, p := range snap.Problems {
+		if !strings.Contains(p.Message, "belongs to") {
+			t.Errorf("%s\nis wrong: %s", objects, p)
+		}
+		p.File = ""
+		fmt.Fprintln(&b, p)
+	}
+	assigned, reasons := ipam.Allocate(snap)
+	for _, a := range assigned {
+		fmt.Fprintf(&b, "%s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
+	}
+	for _, r := range reasons {
+		fmt.Fprintln(&b, r)
+	}
+	return b.String()
+}
