@@ -182,3 +182,18 @@ func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressP
 	}
 	return c.ours.Patch(types.MergePatchType).Resource("addresspools").Name(name).SubResource("status").Body(b).Do(ctx).Error()
 }
+
+func (c *client) l2Advertisement(ctx context.Context, name string) (*v1alpha1.L2Advertisement, error) {
+	o := &v1alpha1.L2Advertisement{}
+	return o, c.ours.Get().Resource("l2advertisements").Name(name).Do(ctx).Into(o)
+}
+
+// patchL2Advertisement sets the status. Nobody else writes it, so that no version
+// matters.
+func (c *client) patchL2Advertisement(ctx context.Context, name string, s v1alpha1.L2AdvertisementStatus) error {
+	b, err := json.Marshal(map[string]any{"status": s})
+	if err != nil {
+		return err
+	}
+	return c.ours.Patch(types.MergePatchType).Resource("l2advertisements").Name(name).SubResource("status").Body(b).Do(ctx).Error()
+}

@@ -68,6 +68,7 @@ type controller struct {
 	events  *events
 	pools   pools
 	owners  owners
+	adverts adverts
 	metrics *metrics
 	health  health
 	// echoes are the Services that were written, as they were before, and when:
@@ -117,6 +118,7 @@ func newController(o Options) (*controller, error) {
 	c.writer = writer{client, c.events.tell}
 	c.pools = pools{client: client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(o.Settle)
+	c.adverts = adverts{client: client, written: map[string]writtenAdvert{}}
 	c.retry.Reset()
 	return c, nil
 }
@@ -130,6 +132,7 @@ func (c *controller) lead(ctx context.Context) {
 	// Another one may have led meanwhile.
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(c.Settle)
+	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
 	var keys sync.WaitGroup
 	keys.Go(func() { c.keepKey(ctx) })
 	defer keys.Wait()
@@ -160,7 +163,7 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 		return 0
 	}
 	next := fullInterval
-	if c.pools.due {
+	if c.pools.due || c.adverts.due {
 		next = min(next, poolInterval)
 	}
 	if len(c.echoes)+len(c.owners.echoes) != 0 {
@@ -192,6 +195,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	left, errs = left || more, append(errs, failed...)
 	errs = append(errs, c.events.again(ctx)...)
 	errs = append(errs, c.pools.report(ctx, snap, assignments)...)
+	errs = append(errs, c.adverts.report(ctx, snap)...)
 	c.metrics.observe(time.Since(began), errs)
 	if ctx.Err() == nil {
 		c.logFailures(errs)

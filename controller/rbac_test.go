@@ -96,6 +96,7 @@ func everything(t *testing.T) map[string]bool {
 		time.Sleep(10 * time.Second) // some renewals
 	}()
 	s.populate(t)
+	s.put(advertsPath+"lan", nil, object{"metadata": object{"name": "lan"}})
 	o.Election = &Election{Namespace: "fanfare-system", Name: "fanfare-controller", Identity: "me"}
 	o.Election.run(ctx, ctl.writer.leases, slog.New(slog.DiscardHandler), func(ctx context.Context) {
 		ctl.source = s.source()

@@ -69,14 +69,35 @@ type PreferredNodeSelector struct {
 	Preference metav1.LabelSelector `json:"preference"`
 }
 
+// L2AdvertisementStatus is what has become of an L2Advertisement.
+type L2AdvertisementStatus struct {
+	// Nodes counts those that may answer: selected, with a speaker, and with an
+	// interface that is allowed. It says nothing of whether they are alive.
+	//
+	// +optional
+	Nodes int32 `json:"nodes"`
+
+	// Conditions has one, Ready, which says whether any node may answer, and if not, or
+	// not so as was meant, what to change.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
 // L2Advertisement says that addresses are answered for by ARP and NDP: for each
 // address one node at a time does. Without any, that is done for pools that no
 // BGPAdvertisement is about either, in a cluster that has no BGPPeer.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.pools`
 // +kubebuilder:printcolumn:name="Interfaces",type=string,JSONPath=`.spec.interfaces`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type L2Advertisement struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -86,6 +107,11 @@ type L2Advertisement struct {
 	//
 	// +optional
 	Spec L2AdvertisementSpec `json:"spec,omitempty"`
+
+	// Status is what has become of it. The controller writes it.
+	//
+	// +optional
+	Status L2AdvertisementStatus `json:"status,omitzero"`
 }
 
 // L2AdvertisementList is a list of L2Advertisements.

@@ -29,6 +29,7 @@ create secrets in fanfare-system
 delete addressclaims.fanfare.io
 get addressclaims.fanfare.io
 get addresspools.fanfare.io
+get l2advertisements.fanfare.io
 get services
 list addressclaims.fanfare.io
 list addresspools.fanfare.io
@@ -41,6 +42,7 @@ list services
 list speakerstatuses.fanfare.io
 patch addressclaims.fanfare.io
 patch addresspools.fanfare.io/status
+patch l2advertisements.fanfare.io/status
 patch services/status
 watch addressclaims.fanfare.io
 watch addresspools.fanfare.io

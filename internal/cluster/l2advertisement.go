@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
@@ -15,6 +16,7 @@ import (
 // An L2Advertisement says which addresses are answered for by ARP and NDP.
 type L2Advertisement struct {
 	Name string
+	UID  types.UID // empty when the object did not come from an API server
 	// Pools are names, sorted; none: all.
 	Pools                         []string
 	ServiceSelector, NodeSelector labels.Selector
@@ -37,6 +39,7 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 	s := &o.Spec
 	a := &L2Advertisement{
 		Name:            o.Name,
+		UID:             o.UID,
 		Pools:           parseNames("spec.pools", "AddressPool", s.Pools, &p),
 		ServiceSelector: parseSelector("spec.serviceSelector", s.ServiceSelector, &p),
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
