@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base64"
-	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -41,7 +40,7 @@ func (c *controller) keepKey(ctx context.Context) {
 		case apierrors.IsAlreadyExists(err):
 			retry.Reset()
 		case ctx.Err() == nil:
-			c.Log.Warn("the key of speakers", "err", fmt.Errorf("Secret %s: %w", c.Key, err))
+			c.Log.Warn("the key of speakers", "secret", c.Key, "err", err)
 			pause = retry.NextBackOff()
 		}
 		select {

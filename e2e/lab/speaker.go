@@ -21,6 +21,7 @@ const Linger = 5 * time.Second
 type Speaker struct {
 	Node   string
 	RunDir string
+	Flags  []string // more than it has anyway, from the next start on
 
 	lab  *Lab
 	proc *Process // nil when it does not run
@@ -44,7 +45,7 @@ func (s *Speaker) Start() error {
 	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs()...)
+	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(), s.Flags)
 	var err error
 	s.proc, err = s.lab.Start(s.Node, "speaker-"+s.Node, append(args, "--node-name", s.Node, "--run-dir", s.RunDir)...)
 	return err
@@ -104,6 +105,10 @@ type Status struct {
 		Services              []string
 		Announced, Programmed bool
 		LingeringUntil        *time.Time
+	}
+	Members struct {
+		Nodes   []struct{ Node, State string }
+		LeftOut []string
 	}
 	WithoutAddress []struct{ Service, Code, Message string }
 	Problems       []struct{ Object, File, Field, Value, Message string }

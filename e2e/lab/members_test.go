@@ -1,0 +1,126 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A node that falls silent, by a cut link or because its speaker hangs, gets no new
+// connections from other nodes, long before anybody says that it is not Ready; and gets
+// them again when it is back.
+func TestMembersSilentNode(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	acquaint(t, l)
+	// Connections come in by the other nodes alone: how fast a router notices that a node
+	// is gone is BFD's affair.
+	excludeNode(t, l, "n3")
+	vip := served(t, l, Service{Name: "far", Endpoints: At("p11", "p21", "p31")}, "n1", "n2")
+
+	port3 := func(command ...string) {
+		t.Helper()
+		_, err := l.Namespace("tor1").Run(context.WithoutCancel(ctx), append([]string{"ip", "link", "set", "eth3"}, command...)...)
+		await(t, err)
+	}
+	cut := func() { port3("nomaster") }
+	mend := func() { port3("master", "br0") }
+	for _, how := range []struct {
+		what     string
+		off, on  func()
+		harmless bool // pods answer all the while
+	}{
+		{"link cut", cut, mend, false},
+		{"speaker frozen", func() { await(t, l.Speaker("n3").Freeze()) }, func() { await(t, l.Speaker("n3").Thaw()) }, true},
+	} {
+		load := l.Client.StartLoad(ctx, port(vip, 80))
+		await(t, pause(ctx, 500*time.Millisecond))
+		began := time.Now()
+		t.Cleanup(how.on)
+		how.off()
+		await(t, l.awaitMembers(ctx, "n3", "dead", "n1", "n2"))
+		noticed := time.Now()
+		await(t, pause(ctx, time.Second))
+		report := load.Stop()
+		lost, late := 0, 0
+		for _, loss := range report.Lost {
+			lost++
+			if loss.Begin.After(noticed) {
+				late++
+			}
+		}
+		t.Logf("%s: left out by both others after %s; %d of %d requests lost and %d slow, as long as 200 a second are made; longest %s",
+			how.what, noticed.Sub(began).Round(time.Millisecond), lost, report.Sent, report.Slow, report.Longest.Round(time.Millisecond))
+		if late > 0 {
+			t.Errorf("%s: %d requests were lost that began after it was noticed:\n%s", how.what, late, report.Losses(noticed))
+		}
+		if how.harmless && lost > 0 {
+			t.Errorf("%s: %d requests were lost to pods that answer:\n%s", how.what, lost, report.Losses(began))
+		}
+		began = time.Now()
+		how.on()
+		await(t, l.awaitMembers(ctx, "n3", "alive", NodeNames...))
+		t.Logf("%s: it was back after %s", how.what, time.Since(began).Round(time.Millisecond))
+		await(t, Await(ctx, Settle, "p31 answers again", func() error {
+			if a := requests(t, l, 20, port(vip, 80)); a["p31"] == 0 {
+				return fmt.Errorf("answered by %v", a)
+			}
+			return nil
+		}))
+	}
+}
+
+// acquaint has all speakers talk to one another, for the time of a test.
+func acquaint(t *testing.T, l *Lab) {
+	t.Helper()
+	key := filepath.Join(l.Dir(), "members-key")
+	await(t, os.WriteFile(key, []byte("the-key-of-the-laboratory\n"), 0o600))
+	restart := func(ctx context.Context, flags ...string) {
+		for _, n := range NodeNames {
+			await(t, l.Speaker(n).Terminate())
+			l.Speaker(n).Flags = flags
+		}
+		await(t, l.StartSpeakers(ctx, NodeNames...))
+	}
+	t.Cleanup(func() { restart(context.WithoutCancel(t.Context())) })
+	restart(t.Context(), "--members-key-file", key)
+	for _, n := range NodeNames {
+		await(t, l.awaitMembers(t.Context(), n, "alive", NodeNames...))
+	}
+}
+
+// excludeNode has a node announce nothing, for the time of a test.
+func excludeNode(t *testing.T, l *Lab, node string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
+	await(t, err)
+	label := "    kubernetes.io/hostname: " + node + "\n"
+	excluded := strings.Replace(string(text), label, label+"    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n", 1)
+	if excluded == string(text) {
+		t.Fatalf("no node %s in nodes.yaml", node)
+	}
+	t.Cleanup(func() { await(t, l.Cluster.PutText("nodes", string(text))) })
+	await(t, l.Cluster.PutText("nodes", excluded))
+}
+
+// awaitMembers waits until speakers agree on the state of a node, and leave out its
+// endpoints if it is dead.
+func (l *Lab) awaitMembers(ctx context.Context, node, state string, speakers ...string) error {
+	return Await(ctx, Settle, fmt.Sprintf("that %s is %s to %v", node, state, speakers), func() error {
+		for _, n := range speakers {
+			st, err := l.Speaker(n).Status(ctx)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(st.Members.Nodes, func(m struct{ Node, State string }) bool { return m.Node == node })
+			if i < 0 || st.Members.Nodes[i].State != state || (state == "dead") != slices.Contains(st.Members.LeftOut, node) {
+				return fmt.Errorf("%s knows %+v", n, st.Members)
+			}
+		}
+		return nil
+	})
+}
