@@ -2,7 +2,6 @@ package l2
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -252,25 +251,19 @@ func listen(t testing.TB, ns *nstest.NS, name string) *station {
 		if err == nil {
 			s.conn, err = afpacket.Listen(i, afpacket.Raw, unix.ETH_P_ALL, nil)
 		}
-		if err == nil {
-			err = roomy(s.conn)
+		if err != nil {
+			return err
 		}
-		return err
+		raw, err := s.conn.SyscallConn()
+		if err != nil {
+			return err
+		}
+		// For all that a test can send while a busy machine lets nobody read.
+		return makeRoom(raw, 64<<20)
 	})
 	t.Cleanup(func() { s.conn.Close() })
 	go s.read()
 	return s
-}
-
-// roomy gives a socket room for all that a test can send while a busy machine lets nobody
-// read.
-func roomy(c *afpacket.Conn) error {
-	raw, err := c.SyscallConn()
-	if err == nil {
-		failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20) })
-		err = errors.Join(err, failed)
-	}
-	return err
 }
 
 func (s *station) read() {

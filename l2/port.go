@@ -64,6 +64,9 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 		return nil, err
 	}
 	raw, err := conn.SyscallConn()
+	if err == nil {
+		err = makeRoom(raw, receiveRoom)
+	}
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -74,6 +77,16 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 	}
 	a.running.Go(func() { a.hear(p) })
 	return p, nil
+}
+
+// receiveRoom is how much may wait to be read, in the kernel's accounts of some hundred bytes
+// a packet: a router that has just come up asks for everything at once.
+const receiveRoom = 4 << 20
+
+// makeRoom gives a socket a larger queue than anybody may have.
+func makeRoom(raw syscall.RawConn, bytes int) (err error) {
+	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) })
+	return errors.Join(err, failed)
 }
 
 // close ends the port's goroutine too.
