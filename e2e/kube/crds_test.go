@@ -30,6 +30,12 @@ spec: {pools: [lan, lan]}`, "duplicate entries"},
 		{head + `BGPAdvertisement
 metadata: {name: r}
 spec: {aggregationLength: 33}`, "less than or equal to 32"},
+		{head + `L2Advertisement
+metadata: {name: r}
+spec: {interfaces: ["eth[01]"]}`, "must be the name of an interface, or a pattern"},
+		{head + `L2Advertisement
+metadata: {name: r}
+spec: {preferredNodeSelectors: [{weight: 101, preference: {}}]}`, "less than or equal to 100"},
 		{head + `AddressClaim
 metadata: {name: 192.0.2.1}
 spec: {address: 192.0.2.2}`, "metadata.name must be spec.address"},

@@ -37,7 +37,9 @@ list bgpadvertisements.fanfare.io
 list bgppeers.fanfare.io
 list endpointslices.discovery.k8s.io
 list l2advertisements.fanfare.io
+list namespaces
 list nodes
+list servicecidrs.networking.k8s.io
 list services
 list speakerstatuses.fanfare.io
 patch addressclaims.fanfare.io
@@ -50,7 +52,9 @@ watch bgpadvertisements.fanfare.io
 watch bgppeers.fanfare.io
 watch endpointslices.discovery.k8s.io
 watch l2advertisements.fanfare.io
+watch namespaces
 watch nodes
+watch servicecidrs.networking.k8s.io
 watch services
 watch speakerstatuses.fanfare.io
 `,

@@ -1,0 +1,126 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// spreadNode is a Node, as its kubelet would make it, and what its speaker says of it.
+func spreadNode(name string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Node
+metadata: {name: %[1]s}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: SpeakerStatus
+metadata: {name: %[1]s}
+status: {interfaces: [{name: eth0, mac: "02:00:00:00:00:01", prefixes: [192.0.2.0/24]}]}
+`, name)
+}
+
+// 30 Services on three nodes: ten addresses each, by a controller that has the rights of
+// its role and no more. When a node goes, its ten move and no other; when it is back, it
+// is given ten. What is wrong with an L2Advertisement stands in its status.
+func TestSpread(t *testing.T) {
+	apart(t, func(t *testing.T) {
+		f := newFanfare(t)
+		must(t, f.Admin().Apply(t.Context(), `
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.0/26]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: lan}
+spec: {pools: [lan], interfaces: [eth0, "bond*"]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: L2Advertisement
+metadata: {name: misspelt}
+spec: {interfaces: [eht0]}`))
+		for _, n := range []string{"n1", "n2", "n3"} {
+			must(t, f.Admin().Create(t.Context(), spreadNode(n)))
+		}
+		var services []string
+		for i := range 30 {
+			services = append(services, fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: s%02d}, spec: {type: LoadBalancer, ports: [{port: 80}]}}", i))
+		}
+		must(t, f.Admin().Apply(t.Context(), strings.Join(services, "\n---\n")))
+		f.run("controller", "--l2-settle-time", "1s")
+
+		first := f.awaitSpread("map[n1:10 n2:10 n3:10]")
+		f.awaitCondition("lan", "3 True nodes can answer; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
+		f.awaitCondition("misspelt", "0 False no selected node has one of its interfaces: eht0")
+		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
+		second := f.awaitSpread("map[n1:15 n2:15]")
+		if n := moved(first, second); n != 10 {
+			t.Errorf("%d addresses moved when a node with 10 went", n)
+		}
+		must(t, f.Admin().Apply(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
+		if n := moved(second, f.awaitSpread("map[n1:10 n2:10 n3:10]")); n != 10 {
+			t.Errorf("%d addresses moved when a node came back that gets 10", n)
+		}
+	})
+}
+
+// awaitSpread waits until nodes have as many addresses as wanted, and returns the node of
+// each.
+func (f *fanfare) awaitSpread(want string) map[string]string {
+	f.Helper()
+	var at map[string]string
+	await(f.T, time.Minute, "addresses on "+want, func() error {
+		claims, err := f.Admin().List(f.Context(), kindOf("AddressClaim"))
+		if err != nil {
+			return err
+		}
+		at = map[string]string{}
+		load := map[string]int{}
+		for _, c := range claims {
+			node, _, _ := unstructured.NestedString(c.Object, "spec", "node")
+			at[c.GetName()] = node
+			load[node]++
+		}
+		if got := fmt.Sprint(load); got != want {
+			return errors.New("they are on " + got)
+		}
+		return nil
+	})
+	return at
+}
+
+func moved(before, after map[string]string) (n int) {
+	for addr, node := range after {
+		if before[addr] != node {
+			n++
+		}
+	}
+	return n
+}
+
+// awaitCondition waits for the status of an L2Advertisement, in a line.
+func (f *fanfare) awaitCondition(name, want string) {
+	f.Helper()
+	await(f.T, time.Minute, "the status of L2Advertisement "+name, func() error {
+		o, err := f.get(kindOf("L2Advertisement"), name)
+		if err != nil || o == nil {
+			return errors.Join(err, errors.New("it is not there"))
+		}
+		nodes, _, _ := unstructured.NestedInt64(o.Object, "status", "nodes")
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		if len(conditions) != 1 {
+			return fmt.Errorf("status %v", o.Object["status"])
+		}
+		c := conditions[0].(map[string]any)
+		if got := fmt.Sprintf("%d %s %s", nodes, c["status"], c["message"]); got != want {
+			return errors.New("got " + got)
+		}
+		return nil
+	})
+}
