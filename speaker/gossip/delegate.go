@@ -81,12 +81,22 @@ func (d delegate) is(n *memberlist.Node, state State) {
 	if meta[0] == leaves {
 		state = Left
 	}
-	m := d.table[n.Name]
-	if m == nil || m.State != state {
-		m = &Member{Node: n.Name, State: state, Since: time.Now()}
-		d.table[n.Name] = m
+	e := d.table[n.Name]
+	now, doubt := time.Now(), d.slow*doubt
+	switch {
+	case e == nil:
+		e = &entry{Member: Member{Node: n.Name, State: state, Since: now}}
+		d.table[n.Name] = e
+	case e.State == state:
+	case e.State == Dead && e.before.State == state && now.Sub(e.Since) < doubt:
+		e.Member = e.before // It never was.
+	case state == Dead:
+		*e = entry{Member{Node: n.Name, State: state, Since: now}, e.Member}
+		time.AfterFunc(doubt, d.nudge)
+	default:
+		*e = entry{Member: Member{Node: n.Name, State: state, Since: now}}
 	}
-	m.Meta = meta[1:]
+	e.Meta = meta[1:]
 	d.nudge()
 }
 
@@ -103,6 +113,14 @@ func (d delegate) NotifyMsg(b []byte) {
 	}
 	d.mu.Lock()
 	_, expected := d.nodes[e.Node]
+	if e.knocks() {
+		if expected {
+			d.knocks[e.Node] = true
+			d.nudge()
+		}
+		d.mu.Unlock()
+		return
+	}
 	s := d.heard[e.Node]
 	if s == nil && expected {
 		s = &seen{}
@@ -151,7 +169,7 @@ func (d delegate) MergeRemoteState(b []byte, _ bool) {
 		if _, expected := d.nodes[name]; !expected || d.table[name] != nil || name == d.Node {
 			continue
 		}
-		d.table[name] = &Member{Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second)}
+		d.table[name] = &entry{Member: Member{Node: name, State: Dead, Since: time.Now().Add(-time.Duration(age) * time.Second)}}
 		d.nudge()
 	}
 }

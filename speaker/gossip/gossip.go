@@ -34,11 +34,18 @@ const (
 	atOnce = 8
 	// greet is how many are asked after a pause.
 	greet = 3
+	// connects is how many attempts to reach somebody who was there are for one by a
+	// connection, should packets not get through; the others knock.
+	connects = 10
 	// direct is up to how many others a message is sent to at once; the others hear it
 	// from those.
 	direct = 64
 	// inbox is how many messages wait for their reader.
 	inbox = 256
+	// doubt is how long a death must have lasted. A process that stood still takes others
+	// for dead when it goes on, and has all believe it, until they contradict: in the time
+	// of a packet or two.
+	doubt = 60 * time.Millisecond
 	// farewell is how long the last words may take.
 	farewell = 500 * time.Millisecond
 )
@@ -75,6 +82,20 @@ func (m Member) equal(o Member) bool {
 	return m.Node == o.Node && m.State == o.State && m.Since.Equal(o.Since) && bytes.Equal(m.Meta, o.Meta)
 }
 
+// An entry is a member as memberlist has it, and, of one that is dead, what it was.
+type entry struct {
+	Member
+	before Member
+}
+
+// at is what the member counts as: dead only when that has lasted.
+func (e *entry) at(now time.Time, doubt time.Duration) Member {
+	if e.State == Dead && e.before.Node != "" && now.Sub(e.Since) < doubt {
+		return e.before
+	}
+	return e.Member
+}
+
 // View is what is known at one time. It is immutable.
 type View struct {
 	// Members are sorted by Node, this one among them. None, while this node does not
@@ -106,15 +127,16 @@ type Gossip struct {
 	slow time.Duration // tests on busy machines have timers as many times slower
 
 	// Of run alone:
-	keys    keyring
-	readAt  time.Time // when the key file was read last
-	startAt time.Time // when to try to listen
-	tickAt  time.Time
-	next    map[string]time.Time // when to try a node again
+	keys     keyring
+	readAt   time.Time // when the key file was read last
+	startAt  time.Time // when to try to listen
+	tickAt   time.Time
+	calledAt time.Time            // when others were called back last
+	next     map[string]time.Time // when to try a node again
 
 	mu       sync.Mutex
 	nodes    map[string]Node
-	table    map[string]*Member
+	table    map[string]*entry
 	heard    map[string]*seen
 	list     *memberlist.Memberlist
 	ring     *memberlist.Keyring
@@ -123,6 +145,7 @@ type Gossip struct {
 	leaving  bool
 	seq      uint64
 	trying   map[string]bool
+	knocks   map[string]bool // who has knocked
 	problems problems
 	view     *View
 }
@@ -132,8 +155,8 @@ type Gossip struct {
 func New(o Options) *Gossip {
 	g := &Gossip{
 		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), poke: make(chan struct{}, 1), received: make(chan Message, inbox),
-		boot: rand.Uint64(), open: sockets, slow: 1, next: map[string]time.Time{}, nodes: map[string]Node{}, table: map[string]*Member{}, heard: map[string]*seen{},
-		trying: map[string]bool{}, problems: problems{}, view: &View{},
+		boot: rand.Uint64(), open: sockets, slow: 1, next: map[string]time.Time{}, nodes: map[string]Node{}, table: map[string]*entry{}, heard: map[string]*seen{},
+		trying: map[string]bool{}, knocks: map[string]bool{}, problems: problems{}, view: &View{},
 	}
 	g.queue = &memberlist.TransmitLimitedQueue{NumNodes: g.alive, RetransmitMult: 3}
 	return g
@@ -228,7 +251,8 @@ func (g *Gossip) Run(ctx context.Context) {
 		g.readKeys(now)
 		g.listen(now)
 		g.try(now)
-		g.publish()
+		g.callBack(now)
+		g.publish(time.Now())
 		select {
 		case <-ctx.Done():
 			return
@@ -401,7 +425,7 @@ func (g *Gossip) shut() {
 	g.mu.Lock()
 	list := g.list
 	g.list, g.ring, g.at = nil, nil, netip.Addr{}
-	g.table = map[string]*Member{}
+	g.table = map[string]*entry{}
 	g.mu.Unlock()
 	if list == nil {
 		return
@@ -447,12 +471,49 @@ func (g *Gossip) try(now time.Time) {
 				away = now.Sub(m.Since)
 			}
 			pause := tries(m != nil, away, alive)
-			if _, tried := g.next[name]; tried || m == nil {
+			switch _, tried := g.next[name]; {
+			case m == nil, tried && rand.N(connects) == 0:
 				g.contact(name)
+			case tried:
+				g.knock(name)
 			}
-			g.next[name] = now.Add(time.Duration(float64(pause) * (0.5 + rand.Float64())))
+			g.next[name] = now.Add(time.Duration(2 * float64(pause) * rand.Float64()))
 		}
 	}
+}
+
+// knock tells a node that is not heard of that it is missed: by a packet, which waits for
+// nobody, and for which a frozen process finds the time as soon as it goes on.
+func (g *Gossip) knock(name string) {
+	to, ok := g.nodes[name].reach(g.at)
+	if !ok {
+		return
+	}
+	b, list, at := envelope{Message: Message{Node: g.Node}}.bytes(), g.list, netip.AddrPortFrom(to, g.Port)
+	go func() {
+		if err := list.SendToAddress(memberlist.Address{Addr: at.String(), Name: name}, b); err != nil {
+			g.Log.Debug("knock", "node", name, "err", err)
+		}
+	}()
+}
+
+// callBack makes contact with some of those who have knocked, and learns what they think
+// of this node. They may be many, and one is mostly enough.
+func (g *Gossip) callBack(now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.knocks) == 0 || now.Sub(g.calledAt) < tick {
+		return
+	}
+	g.calledAt = now
+	called := 0
+	for name := range g.knocks {
+		if called < greet && g.list != nil && !g.leaving && !g.trying[name] {
+			called++
+			g.contact(name)
+		}
+	}
+	clear(g.knocks)
 }
 
 // contact exchanges with a node all that is known, in its own time.
@@ -500,13 +561,13 @@ func (g *Gossip) aliveLocked() (n int) {
 }
 
 // publish makes what is known the view, and logs what has changed.
-func (g *Gossip) publish() {
+func (g *Gossip) publish(now time.Time) {
 	g.mu.Lock()
 	next := &View{}
 	if g.list != nil {
 		for name, m := range g.table {
 			if _, expected := g.nodes[name]; expected {
-				next.Members = append(next.Members, *m)
+				next.Members = append(next.Members, m.at(now, g.slow*doubt))
 			}
 		}
 	}

@@ -89,20 +89,30 @@ func TestSilenceIsNoticed(t *testing.T) {
 				w := newTown(t, tt.nodes)
 				w.settle(w.names()...)
 				w.await("all are there", w.names(), is(fmt.Sprint(tt.nodes)))
-				var silent, back []time.Duration
+				var silent, back, whole []time.Duration
 				for i := range tt.deaths {
 					<-time.After(2 * time.Second) // Nobody is nervous any more.
 					who := w.nodes[i%tt.nodes].Name
 					w.hub.off(w.addr(who), true)
 					silent = append(silent, w.await("silent", w.names(who), is(fmt.Sprintf("%d %s dead", tt.nodes-1, who))))
 					w.hub.off(w.addr(who), false)
-					back = append(back, w.await("back", w.names(), is(fmt.Sprint(tt.nodes))))
+					returned := func(r *resident) error {
+						for _, m := range r.View().Members {
+							if m.Node == who && m.State != Alive {
+								return errors.New(states(r.View()))
+							}
+						}
+						return nil
+					}
+					back = append(back, w.await("back", w.names(who), returned))
+					whole = append(whole, w.await("whole", w.names(), is(fmt.Sprint(tt.nodes))))
 				}
 				slices.Sort(silent)
 				slices.Sort(back)
+				slices.Sort(whole)
 				n := tt.deaths
-				t.Logf("%d nodes, all have noticed a silent one after %s, %s, %s (min, median, max), and that it is back after %s, %s, %s",
-					tt.nodes, silent[0], silent[n/2], silent[n-1], back[0], back[n/2], back[n-1])
+				t.Logf("%d nodes, all have noticed a silent one after %s, %s, %s (min, median, max), that it is back after %s, %s, %s, and it all others %s, %s, %s later",
+					tt.nodes, silent[0], silent[n/2], silent[n-1], back[0], back[n/2], back[n-1], whole[0], whole[n/2], whole[n-1])
 				if silent[n/2] > 700*time.Millisecond || back[n/2] > time.Second {
 					t.Errorf("that is too long")
 				}

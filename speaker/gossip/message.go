@@ -23,6 +23,10 @@ type envelope struct {
 	boot, seq uint64
 }
 
+// knocks says that it is no message: somebody misses this node. No message has the
+// number 0.
+func (e envelope) knocks() bool { return e.seq == 0 }
+
 // bytes is what is sent.
 func (e envelope) bytes() []byte {
 	b := binary.BigEndian.AppendUint64(nil, e.boot)

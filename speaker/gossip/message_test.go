@@ -2,9 +2,13 @@ package gossip
 
 import (
 	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/memberlist"
 )
 
 func TestSeen(t *testing.T) {
@@ -66,7 +70,7 @@ func TestStrangerIn(t *testing.T) {
 	}
 }
 
-// All together try a lost node about ten times a second, however many they are.
+// All together try a lost node about twenty times a second, however many they are.
 func TestTries(t *testing.T) {
 	for _, tt := range []struct {
 		known bool
@@ -74,9 +78,9 @@ func TestTries(t *testing.T) {
 		alive int
 		want  time.Duration
 	}{
-		{true, 0, 1, 100 * time.Millisecond},
-		{true, time.Minute, 2, 200 * time.Millisecond},
-		{true, time.Minute, 100, 10 * time.Second},
+		{true, 0, 1, 50 * time.Millisecond},
+		{true, time.Minute, 2, 100 * time.Millisecond},
+		{true, time.Minute, 100, 5 * time.Second},
 		{true, time.Hour, 2, 2 * time.Second},
 		{false, 0, 0, 500 * time.Millisecond},
 		{false, 0, 1, 500 * time.Millisecond},
@@ -104,4 +108,41 @@ func TestProblems(t *testing.T) {
 	if got := p.list(now); len(got) != 0 {
 		t.Errorf("mended: %v", got)
 	}
+}
+
+// A death counts when it has lasted, and one that is taken back before leaves no trace.
+func TestDoubt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := New(Options{Node: "n1", Log: slog.New(slog.DiscardHandler)})
+		d := delegate{g}
+		n := &memberlist.Node{Name: "n2"}
+		d.NotifyJoin(n)
+		born := time.Now()
+		is := func(when string, state State, since time.Time) {
+			t.Helper()
+			if m := g.table["n2"].at(time.Now(), doubt); m.State != state || !m.Since.Equal(since) {
+				t.Errorf("%s: %s since %s, want %s since %s", when, m.State, m.Since, state, since)
+			}
+		}
+		pass := func(d time.Duration) { <-time.After(d) }
+		pass(time.Second)
+		is("at first", Alive, born)
+		d.NotifyLeave(n)
+		pass(doubt / 2)
+		is("a moment later", Alive, born)
+		d.NotifyJoin(n)
+		pass(doubt)
+		is("it was not true", Alive, born)
+		died := time.Now()
+		d.NotifyLeave(n)
+		pass(doubt)
+		is("it is true", Dead, died)
+		rose := time.Now()
+		d.NotifyJoin(n)
+		is("it is back", Alive, rose)
+		left := time.Now()
+		d.NotifyUpdate(&memberlist.Node{Name: "n2", Meta: []byte{leaves}})
+		d.NotifyLeave(&memberlist.Node{Name: "n2", Meta: []byte{leaves}})
+		is("it has left, which is no matter of doubt", Left, left)
+	})
 }

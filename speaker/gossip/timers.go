@@ -82,7 +82,7 @@ func TrafficOf(nodes int) Traffic {
 }
 
 // tries is the mean time between two attempts of one node to reach another that is
-// not there, of alive nodes that try. Together they make ten attempts a second at who
+// not there, of alive nodes that try. Together they make twenty attempts a second at who
 // was there a short while ago, one a second at who has been away for ten minutes, and
 // one in five seconds at who never was there: most likely no speaker runs on it. Who is
 // alone hurries.
@@ -90,7 +90,7 @@ func tries(known bool, away time.Duration, alive int) time.Duration {
 	each := 5 * time.Second
 	switch {
 	case known && away < 10*time.Minute:
-		each = tick
+		each = tick / 2
 	case known:
 		each = time.Second
 	case alive <= 1:
