@@ -106,10 +106,9 @@ func advertisedRoute(p *apiutil.Path) (r AdvertisedRoute) {
 				r.Communities = append(r.Communities, Community(c).String())
 			}
 		case *packet.PathAttributeLargeCommunities:
-			for _, c := range a.Values {
+			for _, c := range slices.SortedFunc(slices.Values(a.Values), compareLarge) {
 				r.LargeCommunities = append(r.LargeCommunities, c.String())
 			}
-			slices.Sort(r.LargeCommunities)
 		case *packet.PathAttributeExtendedCommunities:
 			for _, c := range a.Value {
 				r.ExtendedCommunities = append(r.ExtendedCommunities, extendedCommunity(c))
@@ -117,6 +116,10 @@ func advertisedRoute(p *apiutil.Path) (r AdvertisedRoute) {
 		}
 	}
 	return r
+}
+
+func compareLarge(a, b *packet.LargeCommunity) int {
+	return cmp.Or(cmp.Compare(a.ASN, b.ASN), cmp.Compare(a.LocalData1, b.LocalData1), cmp.Compare(a.LocalData2, b.LocalData2))
 }
 
 // extendedCommunity says what kind it is, which GoBGP leaves out.

@@ -1,6 +1,7 @@
 package bgp
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -156,7 +157,38 @@ func TestFRRAttributes(t *testing.T) {
 			})
 		}
 		r.await("2001:db8::1/128", external, "as 65010 med 10 community 64500:1 no-export")
+
+		// What this node says that it tells is what the router has.
+		for name, node := range map[string]string{"tor1": external, "core": internal, "tor2": renumbered} {
+			tells, err := s.Advertised(t.Context(), name)
+			must(t, err)
+			compared := 0
+			for _, a := range tells {
+				if !netip.MustParsePrefix("192.0.2.0/24").Contains(a.Prefix.Addr()) {
+					continue // FRR has words of its own for what it drops
+				}
+				if has := r.has(a.Prefix.String(), node); has != a.asFRR() {
+					t.Errorf("%s is told %s %s, and has %q", name, a.Prefix, a.asFRR(), has)
+				}
+				compared++
+			}
+			if compared < len(cases)-1 { // one of them is not for all
+				t.Errorf("%s is told %d routes", name, compared)
+			}
+		}
 	})
+}
+
+// asFRR is what frr.has says of such a route.
+func (r AdvertisedRoute) asFRR() string {
+	text := "as " + cmp.Or(r.ASPath, "Local")
+	if r.LocalPref != nil {
+		text += fmt.Sprintf(" preference %d", *r.LocalPref)
+	}
+	if r.MED != nil {
+		text += fmt.Sprintf(" med %d", *r.MED)
+	}
+	return text + named(" community ", strings.Join(r.Communities, " ")) + named(" large ", strings.Join(r.LargeCommunities, " "))
 }
 
 // frrKnows is what FRR says of a route with a well-known community. It heeds

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -95,6 +96,63 @@ func TestBIRDSample(t *testing.T) {
 		startBIRD(t, router, program, dir)
 		playSample(t, kernelOf{t, router})
 	})
+}
+
+var birdBlock = regexp.MustCompile("(?ms)^```bird\n(.*?)^```")
+
+// What docs/bgp.md makes of that file for nodes of other kinds: one with a password, GTSM
+// and BFD, and one without an address; each has IPv4 over IPv6.
+func TestBIRDGuide(t *testing.T) {
+	text, err := os.ReadFile("../docs/bgp.md")
+	must(t, err)
+	blocks := birdBlock.FindAllSubmatch(text, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("docs/bgp.md shows %d configurations for BIRD", len(blocks))
+	}
+	whole := readSample(t, "bird.conf")
+	before, _, _ := strings.Cut(whole, "# Nodes come and go")
+	linked := unnumbered("tor1", "uplink")
+	linked.HoldTime = 0 // many tests share this machine
+	for _, c := range []struct {
+		name, conf string
+		session    Session
+	}{
+		{"secure", before + string(blocks[0][1]), Session{Name: "tor1", PeerAddress: netip.MustParseAddr("2001:db8:51::1"), PeerASN: 65001,
+			TTLSecurityHops: 1, Password: "sesame", BFD: BFD{Transmit: 300 * time.Millisecond, Receive: 300 * time.Millisecond, Multiplier: 5}}},
+		{"unnumbered", whole + strings.ReplaceAll(string(blocks[1][1]), "swp1", "eth0"), linked},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T) {
+				program, err := exec.LookPath("bird")
+				if err != nil {
+					nstest.Missing(t, err.Error())
+				}
+				node, router := nstest.Node(t), nstest.New(t, "router")
+				nstest.Link(t, node, "uplink", router, "eth0")
+				node.Addr("uplink", "2001:db8:51::11/64")
+				router.Addr("eth0", "2001:db8:51::1/64")
+				router.Forward()
+				dir := t.TempDir()
+				must(t, os.WriteFile(filepath.Join(dir, "bird.conf"), []byte(c.conf), 0o644))
+				startBIRD(t, router, program, dir)
+				s := newServer(t, Options{})
+				_, err = s.Set(t.Context(), state([]Session{c.session}, routes("192.0.2.1/32", "2001:db8::1/128")))
+				must(t, err)
+				eventually(t, "session", func() bool {
+					st := s.sessionStatus("tor1")
+					return st.State == Established && st.Advertised == 2 && (!c.session.BFD.enabled() || st.BFD != nil && st.BFD.Up())
+				})
+				hop := s.sessionStatus("tor1").LocalAddress.WithZone("").String()
+				for _, family := range []string{"-4", "-6"} {
+					eventually(t, "the node as next hop, "+family, func() bool {
+						var out []byte
+						router.Do(func() { out, err = exec.Command("ip", family, "route", "show", "proto", "bird").CombinedOutput() })
+						return err == nil && strings.Contains(string(out), hop)
+					})
+				}
+			})
+		})
+	}
 }
 
 // startBIRD runs BIRD until the test ends.
