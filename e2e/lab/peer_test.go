@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,7 +75,7 @@ spec: {communities: ["64496:100", "64496:1:2"], med: %d, asPathPrepend: 2}
 		want := path{ASPath: "64497 64497 64497", MED: med, Communities: "64496:100 64496:200", Large: "64496:1:2"}
 		await(t, Await(ctx, Settle, "attributes at the router", func() error {
 			paths, err := l.Router.paths(ctx, vip)
-			if err == nil && (len(paths) != len(NodeNames) || slices.ContainsFunc(paths, func(p path) bool { return p != want })) {
+			if err == nil && !maps.Equal(paths, map[string]path{"n1": want, "n2": want, "n3": want}) {
 				err = fmt.Errorf("%+v: want %+v of each node", paths, want)
 			}
 			return err
@@ -100,7 +100,9 @@ type path struct {
 	Large       string
 }
 
-func (r *Router) paths(ctx context.Context, vip netip.Addr) (all []path, err error) {
+// paths are those to an address, by the node, or whoever else it is that the router
+// was told by.
+func (r *Router) paths(ctx context.Context, vip netip.Addr) (map[string]path, error) {
 	out, err := r.software.Ask(ctx, fmt.Sprintf("show bgp ipv4 unicast %s/32 json", vip))
 	if err != nil {
 		return nil, err
@@ -112,13 +114,19 @@ func (r *Router) paths(ctx context.Context, vip netip.Addr) (all []path, err err
 			Metric         int
 			Community      named
 			LargeCommunity named
+			Peer           struct{ PeerID, Interface string }
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &told); err != nil {
 		return nil, fmt.Errorf("show bgp: %w: %s", err, out)
 	}
+	all := map[string]path{}
 	for _, p := range told.Paths {
-		all = append(all, path{p.ASPath.String, p.Metric, p.Community.String, p.LargeCommunity.String})
+		by := p.Peer.Interface
+		if addr, err := netip.ParseAddr(p.Peer.PeerID); err == nil && by == "" {
+			by = nodeName(addr)
+		}
+		all[by] = path{p.ASPath.String, p.Metric, p.Community.String, p.LargeCommunity.String}
 	}
 	return all, nil
 }

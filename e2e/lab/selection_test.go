@@ -1,0 +1,131 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Which advertisement counts where several are about one address, as the router sees it:
+// the most specific one, on each node by itself; the communities of all.
+func TestBGPSelection(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "selected", Endpoints: At("p11", "p21")}, NodeNames...)
+	var texts []string
+	put := func(name, spec string) {
+		t.Helper()
+		texts = append(texts, fmt.Sprintf("apiVersion: fanfare.io/v1alpha1\nkind: BGPAdvertisement\nmetadata: {name: %s}\nspec: {%s}\n", name, spec))
+		await(t, l.Cluster.PutText("advertisements", strings.Join(texts, "---\n")))
+	}
+	t.Cleanup(func() {
+		await(t, l.Cluster.Delete("advertisements"))
+		await(t, l.Router.AwaitNextHops(context.WithoutCancel(ctx), Settle, vip, NodeNames...))
+	})
+	told := func(med int, communities string) path {
+		return path{ASPath: "64497", MED: med, Communities: communities}
+	}
+	expect := func(n1, n2, n3 path) {
+		t.Helper()
+		want := map[string]path{"n1": n1, "n2": n2, "n3": n3}
+		await(t, Await(ctx, Settle, fmt.Sprintf("%+v at the router", want), func() error {
+			paths, err := l.Router.paths(ctx, vip)
+			if err == nil && !maps.Equal(paths, want) {
+				err = fmt.Errorf("%+v", paths)
+			}
+			return err
+		}))
+	}
+	put("all", `med: 1, communities: ["64496:1"]`)
+	expect(told(1, "64496:1"), told(1, "64496:1"), told(1, "64496:1"))
+	put("node", `med: 2, communities: ["64496:2"], nodeSelector: {matchLabels: {kubernetes.io/hostname: n1}}`)
+	expect(told(2, "64496:1 64496:2"), told(1, "64496:1"), told(1, "64496:1"))
+	put("pool", `med: 3, pools: [lan]`)
+	expect(told(3, "64496:1 64496:2"), told(3, "64496:1"), told(3, "64496:1"))
+	put("service", `med: 4, communities: ["64496:4"], serviceSelector: {matchExpressions: [{key: tier, operator: DoesNotExist}]}`)
+	expect(told(4, "64496:1 64496:2 64496:4"), told(4, "64496:1 64496:4"), told(4, "64496:1 64496:4"))
+	put("peer", `med: 5, peers: [tor1], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
+	expect(told(4, "64496:1 64496:2 64496:4"), told(5, "64496:1 64496:4"), told(4, "64496:1 64496:4"))
+	put("other", `med: 6, serviceSelector: {matchLabels: {tier: front}}`) // the Service's labels are others
+	put("rival", `med: 7`)                                                // no more specific than "all", which is before it by name
+	says(t, l, "n2", vip, "AttributeOverride")
+	expect(told(4, "64496:1 64496:2 64496:4"), told(5, "64496:1 64496:4"), told(4, "64496:1 64496:4"))
+
+	// What the node says that it tells is what the router has.
+	text, err := l.Speaker("n2").command(ctx, "routes", "tor1", "--run-dir", l.Speaker("n2").RunDir)
+	if want := fmt.Sprintf("%s/32 198.51.100.12 64497 - 5 64496:1 64496:4", vip); err != nil || !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+		t.Errorf("n2 tells (%v)\n%s\nwant %s", err, text, want)
+	}
+
+	// Only the first by name counts of equals, and somebody has to look at that.
+	texts = nil
+	put("all", "med: 1")
+	put("rival", "med: 7")
+	expect(told(1, ""), told(1, ""), told(1, ""))
+	says(t, l, "n1", vip, "AttributeClash")
+
+	// A pool that an advertisement is about is announced by advertisements only.
+	texts = nil
+	put("one", `pools: [lan], nodeSelector: {matchLabels: {kubernetes.io/hostname: n2}}`)
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2"))
+	says(t, l, "n1", vip, "NotAdvertised")
+}
+
+// says waits until a node has a reason for an address.
+func says(t *testing.T, l *Lab, node string, vip netip.Addr, code string) {
+	t.Helper()
+	await(t, Await(t.Context(), Settle, node+" to say "+code, func() error {
+		text, err := l.Speaker(node).command(t.Context(), "status", "--run-dir", l.Speaker(node).RunDir, "--json")
+		if err == nil && !strings.Contains(text, `"`+code+`"`) {
+			err = fmt.Errorf("of %s it says %s", vip, text)
+		}
+		return err
+	}))
+}
+
+// What is said of a Node takes its routes away, or not, and leaves its session alone.
+func TestBGPNodeConditions(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "conditions", Endpoints: At("p21", "p31")}, NodeNames...)
+	text, err := os.ReadFile(filepath.Join(l.Objects, "nodes.yaml"))
+	await(t, err)
+	before, err := l.Router.neighbor(ctx, "198.51.100.11")
+	await(t, err)
+	t.Cleanup(func() { await(t, l.Cluster.PutText("nodes", string(text))) })
+	// The first Node of the file is n1.
+	for _, c := range []struct {
+		name, old, new string
+		goes           bool
+	}{
+		{"the label", "\n    kubernetes.io/hostname: n1\n", "\n    kubernetes.io/hostname: n1\n    node.kubernetes.io/exclude-from-external-load-balancers: \"\"\n", true},
+		{"cordon", "\nspec:\n", "\nspec:\n  unschedulable: true\n", false},
+		{"the taint", "\nspec:\n", "\nspec:\n  taints: [{key: fanfare.io/leaving, effect: NoSchedule}]\n", true},
+		{"not Ready", `{type: Ready, status: "True"}`, `{type: Ready, status: "False"}`, true},
+		{"nothing known", `{type: Ready, status: "True"}`, `{type: Ready, status: "Unknown"}`, false},
+		{"no network", `{type: Ready, status: "True"}`, `{type: Ready, status: "True"}` + "\n    - {type: NetworkUnavailable, status: \"True\"}", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			changed := strings.Replace(string(text), c.old, c.new, 1)
+			if changed == string(text) {
+				t.Fatalf("nodes.yaml has no %q", c.old)
+			}
+			await(t, l.Cluster.PutText("nodes", changed))
+			if !c.goes {
+				// A Service that is newer than the change is announced by n1, too.
+				served(t, l, Service{Name: "newer", Endpoints: At("p21")}, NodeNames...)
+				await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
+				return
+			}
+			await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
+			await(t, l.Cluster.PutText("nodes", string(text)))
+			await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
+		})
+	}
+	if after, err := l.Router.neighbor(ctx, "198.51.100.11"); err != nil || after.Lost != before.Lost || after.State != "Established" {
+		t.Errorf("n1's session: %+v, then %+v (%v)", before, after, err)
+	}
+}
