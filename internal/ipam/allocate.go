@@ -144,7 +144,7 @@ func newPlan(s *Survey) *plan {
 		p.pools = append(p.pools, &pool{c, newSpace(c, true), newSpace(c, false), map[corev1.IPFamily]bool{}})
 	}
 	slices.SortFunc(p.pools, byPriority)
-	p.usage = newUsage(s)
+	p.newUsage()
 	p.readClaims()
 	return p
 }
@@ -441,14 +441,14 @@ func (p *plan) poolOf(a netip.Addr) *pool {
 func (p *plan) take(h *holder, a netip.Addr) {
 	p.taken[a] = append(p.taken[a], h)
 	h.addrs = append(h.addrs, a)
-	p.count(h, a, 1)
+	p.count(h.Name, a, 1)
 }
 
 func (p *plan) release(h *holder, a netip.Addr) {
 	if p.taken[a] = slices.DeleteFunc(p.taken[a], func(o *holder) bool { return o == h }); len(p.taken[a]) == 0 {
 		delete(p.taken, a)
 	}
-	p.count(h, a, -1)
+	p.count(h.Name, a, -1)
 	h.addrs = slices.DeleteFunc(h.addrs, func(b netip.Addr) bool { return a == b })
 	for _, pool := range p.pools {
 		clear(pool.full)
@@ -483,7 +483,7 @@ func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, ar
 }
 
 func (p *plan) assignments() []cluster.Assignment {
-	out := slices.Grow(slices.Clone(p.Held), len(p.taken))
+	var placed []cluster.Assignment
 	for a, by := range p.taken {
 		as := cluster.Assignment{Addr: a}
 		if pool := p.poolOf(a); pool != nil {
@@ -491,13 +491,22 @@ func (p *plan) assignments() []cluster.Assignment {
 		}
 		for _, h := range by {
 			as.Service = h.Name
-			out = append(out, as)
+			placed = append(placed, as)
 		}
 	}
-	if len(p.taken) != 0 {
-		slices.SortFunc(out, cluster.Assignment.Compare)
+	slices.SortFunc(placed, cluster.Assignment.Compare)
+	return merge(p.Held, placed)
+}
+
+// merge returns what is in two sorted lists, sorted.
+func merge(long, short []cluster.Assignment) []cluster.Assignment {
+	out := make([]cluster.Assignment, 0, len(long)+len(short))
+	for _, a := range short {
+		i, _ := slices.BinarySearchFunc(long, a, cluster.Assignment.Compare)
+		out = append(append(out, long[:i]...), a)
+		long = long[i:]
 	}
-	return out
+	return append(out, long...)
 }
 
 func (p *plan) sortedReasons() []cluster.Reason {

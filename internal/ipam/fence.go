@@ -64,7 +64,11 @@ func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily) (netip.Addr, 
 	if pool.full[family] {
 		return netip.Addr{}, false
 	}
+	busy := p.walkHeld()
 	for a := range pool.space(family).positions(h.seat()) {
+		if h.Sharing == nil && (busy(a) || len(p.taken[a]) != 0) {
+			continue // as nearly all are where it takes long: whose it is does not matter
+		}
 		if p.free(a, h) {
 			return a, true
 		}
@@ -82,6 +86,23 @@ func (h *holder) is(by cluster.Holder) bool { return by.UID == "" || h.UID == ""
 func (p *plan) inherits(h *holder, a netip.Addr) bool {
 	pool := p.poolOf(a)
 	return pool == nil || p.bars(h, pool) == "" && pool.OccupiedBy(a) == ""
+}
+
+// walkHeld returns a function that says whether a settled Service has an address. It
+// is cheap when it is asked in ascending order.
+func (p *plan) walkHeld() func(netip.Addr) bool {
+	var rest []cluster.Assignment
+	var last netip.Addr
+	return func(a netip.Addr) bool {
+		if !last.IsValid() || a.Less(last) {
+			i, _ := slices.BinarySearchFunc(p.Held, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+			rest = p.Held[i:]
+		}
+		for last = a; len(rest) != 0 && rest[0].Addr.Less(a); {
+			rest = rest[1:]
+		}
+		return len(rest) != 0 && rest[0].Addr == a
+	}
 }
 
 // sayKept says of addresses that Services keep although nobody would be given them

@@ -3,6 +3,7 @@ package ipam
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -15,57 +16,63 @@ type share struct {
 	family          corev1.IPFamily
 }
 
-// A usage is how many Services of a namespace have each address of its share: one
-// that they have together counts once. It is kept of pools with a quota only.
-type usage map[share]map[netip.Addr]int
+// A usage counts the addresses of each share, of pools with a quota. One that Services
+// of a namespace have together counts once.
+type usage struct {
+	limited map[string]bool // the pools with a quota
+	held    map[share]int   // what settled Services have
+	// open are the addresses of other Services, and how many have each; without those
+	// that a settled Service of the namespace has, too.
+	open map[share]map[netip.Addr]int
+}
 
 // newUsage counts what is settled, and what is kept for Services that are away: who
 // creates and deletes Services must not get more than who keeps them.
-func newUsage(s *Survey) usage {
-	limited := map[string]bool{}
-	for _, p := range s.Snap.Pools {
-		if p.Quota != 0 {
-			limited[p.Name] = true
+func (p *plan) newUsage() {
+	p.usage.limited = map[string]bool{}
+	for _, pool := range p.Snap.Pools {
+		if pool.Quota != 0 {
+			p.usage.limited[pool.Name] = true
 		}
 	}
-	if len(limited) == 0 {
-		return nil
-	}
-	u := usage{}
-	for _, a := range s.Held {
-		if limited[a.Pool] {
-			u.add(a.Pool, a.Service, a.Addr, 1)
-		}
-	}
-	for _, c := range s.Loose {
-		pool := cluster.PoolOf(s.Snap.Pools, c.Addr)
-		for _, name := range c.ReservedFor {
-			if limited[pool] {
-				u.add(pool, name, c.Addr, 1)
-			}
-		}
-	}
-	return u
-}
-
-func (u usage) add(pool string, service cluster.Name, a netip.Addr, n int) {
-	k := share{pool, service.Namespace, cluster.FamilyOf(a)}
-	if u[k] == nil {
-		u[k] = map[netip.Addr]int{}
-	}
-	if u[k][a] += n; u[k][a] == 0 {
-		delete(u[k], a)
-	}
-}
-
-// count notes that h has address a, with n 1, or not any more, with n -1.
-func (p *plan) count(h *holder, a netip.Addr, n int) {
-	if p.usage == nil {
+	if len(p.usage.limited) == 0 {
 		return
 	}
-	if pool := p.poolOf(a); pool != nil && pool.Quota != 0 {
-		p.usage.add(pool.Name, h.Name, a, n)
+	p.usage.held, p.usage.open = map[share]int{}, map[share]map[netip.Addr]int{}
+	for _, a := range p.Held { // A settled Service shares its address with no other.
+		if p.usage.limited[a.Pool] {
+			p.usage.held[share{a.Pool, a.Service.Namespace, cluster.FamilyOf(a.Addr)}]++
+		}
 	}
+	for _, c := range p.Loose {
+		for _, name := range c.ReservedFor {
+			p.count(name, c.Addr, 1)
+		}
+	}
+}
+
+// count notes that a Service has address a, with n 1, or not any more, with n -1.
+func (p *plan) count(service cluster.Name, a netip.Addr, n int) {
+	if len(p.usage.limited) == 0 {
+		return
+	}
+	pool := cluster.PoolOf(p.Snap.Pools, a)
+	if !p.usage.limited[pool] || p.heldIn(service.Namespace, a) {
+		return
+	}
+	k := share{pool, service.Namespace, cluster.FamilyOf(a)}
+	if p.usage.open[k] == nil {
+		p.usage.open[k] = map[netip.Addr]int{}
+	}
+	if p.usage.open[k][a] += n; p.usage.open[k][a] == 0 {
+		delete(p.usage.open[k], a)
+	}
+}
+
+// heldIn says whether a settled Service of a namespace has address a.
+func (p *plan) heldIn(namespace string, a netip.Addr) bool {
+	i, _ := slices.BinarySearchFunc(p.Held, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+	return i < len(p.Held) && p.Held[i].Addr == a && p.Held[i].Service.Namespace == namespace
 }
 
 // exceeds says why h's namespace may not have address a of the pool besides those
@@ -75,19 +82,20 @@ func (p *plan) exceeds(h *holder, pool *pool, a netip.Addr) string {
 	if pool.Quota == 0 {
 		return ""
 	}
-	family := cluster.FamilyOf(a)
-	have := p.usage[share{pool.Name, h.Name.Namespace, family}]
-	n := len(have)
-	if have[a] != 0 {
+	family, ns := cluster.FamilyOf(a), h.Name.Namespace
+	k := share{pool.Name, ns, family}
+	open := p.usage.open[k]
+	if open[a] != 0 || p.heldIn(ns, a) {
 		return ""
 	}
+	n := p.usage.held[k] + len(open)
 	for _, own := range h.addrs {
-		if have[own] == 1 && !asked(p.Snap.Pools, h.Spec, own) {
+		if open[own] == 1 && !asked(p.Snap.Pools, h.Spec, own) {
 			n--
 		}
 	}
 	if n < pool.Quota {
 		return ""
 	}
-	return fmt.Sprintf("of which namespace %s has %d %s addresses already; its namespaceQuota is %d", h.Name.Namespace, n, family, pool.Quota)
+	return fmt.Sprintf("of which namespace %s has %d %s addresses already; its namespaceQuota is %d", ns, n, family, pool.Quota)
 }

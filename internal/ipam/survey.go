@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -46,7 +47,7 @@ func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 	claims := differ(s.Snap.Claims, snap.Claims, func(a, b *cluster.Claim) bool { return a == b }, compareClaims)
 	names := s.touched(snap, claims)
-	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) || !slices.Equal(s.Snap.Namespaces, snap.Namespaces) {
+	if len(names) > len(snap.Services)/8 || !slices.Equal(s.Snap.Pools, snap.Pools) {
 		return NewSurvey(snap, s.rule)
 	}
 	n := &Survey{Snap: snap, Held: slices.Clone(s.Held), rule: s.rule, settled: s.carry(snap)}
@@ -60,12 +61,20 @@ func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 	return n
 }
 
-// touched are the Services that differ between two snapshots, or whose Claims do.
+// touched are the Services that differ between two snapshots, or whose Claims or
+// Namespaces do.
 func (s *Survey) touched(snap *cluster.Snapshot, claims []*cluster.Claim) map[cluster.Name]struct{} {
 	names := map[cluster.Name]struct{}{}
 	sameSpec := func(a, b cluster.Service) bool { return a.Spec == b.Spec }
 	for _, svc := range differ(s.Snap.Services, snap.Services, sameSpec, compareServices) {
 		names[svc.Name] = struct{}{}
+	}
+	same := func(a, b *cluster.Namespace) bool { return a == b }
+	for _, ns := range differ(s.Snap.Namespaces, snap.Namespaces, same, func(a, b *cluster.Namespace) int { return cmp.Compare(a.Name, b.Name) }) {
+		i, _ := find(snap.Services, cluster.Name{Namespace: ns.Name})
+		for ; i < len(snap.Services) && snap.Services[i].Name.Namespace == ns.Name; i++ {
+			names[snap.Services[i].Name] = struct{}{}
+		}
 	}
 	for _, c := range claims {
 		for _, h := range c.Holders {
