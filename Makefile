@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-bgp bench-kube bench-proxy setup kube-tools
+.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-bgp bench-kube bench-l2 bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -73,6 +73,9 @@ bench-bgp: setup build ## measure many routes to several routers, beside FRR, an
 
 bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write its section of docs/benchmarks.md
 	go run ./e2e/kube/bench -fanfare bin/fanfare -o docs/benchmarks.md
+
+bench-l2: setup build ## measure failover over layer 2, and write its section of docs/benchmarks.md
+	go run ./e2e/benchl2 -fanfare bin/fanfare -o docs/benchmarks.md
 
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes, and write its section of docs/benchmarks.md
 	go run ./e2e/kube/benchproxy -fanfare bin/fanfare -o docs/benchmarks.md

@@ -66,6 +66,7 @@ type Address struct {
 	Reasons []cluster.Reason
 
 	linked bool        // it goes over L2
+	owner  string      // the node that answers for it there; empty when none does
 	answer *l2.Address // how this node answers for it there; nil if it does not
 
 	from  []cluster.Service // what was decided about

@@ -92,6 +92,7 @@ type seat struct {
 	// linked says that the address goes over L2 at all; else why says why not, as far as
 	// somebody may have expected it.
 	linked bool
+	owner  string
 	code   cluster.Code
 	why    string
 	// answer is set on the node that answers.
@@ -122,11 +123,11 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 		return s
 	}
 	from := v.electorate.Address(a.Addr, terms, able, a.claim)
-	switch owner := v.electorate.Owner(&from); {
-	case owner == "":
+	switch s.owner = v.electorate.Owner(&from); {
+	case s.owner == "":
 		s.code, s.why = cluster.NoCandidate, v.electorate.None(&from)
-	case owner != v.node:
-		s.code, s.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it", owner)
+	case s.owner != v.node:
+		s.code, s.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it", s.owner)
 	case !slices.ContainsFunc(verdicts, verdict.good):
 		s.code, s.why = cluster.NoLocalEndpoint, "this node shall answer for it, and has no endpoint yet"
 	default:

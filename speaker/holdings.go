@@ -189,6 +189,12 @@ func (h *holdings) pause(until time.Time) {
 	h.paused = until
 }
 
+func (h *holdings) isPaused(now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return now.Before(h.paused)
+}
+
 // next is when the first of the addresses that wait has waited long enough, zero when
 // none waits.
 func (h *holdings) next(now time.Time) (at time.Time) {
@@ -340,10 +346,17 @@ func (h *holdings) note(a netip.Addr, node string, w word) {
 	}
 }
 
-// keep forgets addresses that no Service has any more; assigned is sorted.
+// keep forgets addresses that no Service has any more, and takes it that those were
+// answered for that were another node's so far: where speakers do not talk to one another,
+// a probe would find that node. Assigned is sorted.
 func (h *holdings) keep(assigned []*Address, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	for _, a := range assigned {
+		if a.owner != "" && a.owner != h.node && len(h.words[a.Addr]) == 0 {
+			h.put(a.Addr, a.owner, word{heard: now})
+		}
+	}
 	for a, said := range h.words {
 		_, of := slices.BinarySearchFunc(assigned, a, func(x *Address, b netip.Addr) int { return x.Addr.Compare(b) })
 		for node, w := range said {

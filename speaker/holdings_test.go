@@ -220,6 +220,12 @@ func TestHoldings(t *testing.T) {
 			c.expect("it is a Service's", "n2", y, "no")
 			c.expect("n1 answers for it still", "n1", x, "yes")
 		},
+		"what was another's so far is not probed": func(t *testing.T, c *circle) {
+			c.lost = true
+			c.nodes["n2"].keep([]*Address{{Addr: x, owner: "n1"}, {Addr: y, owner: "n2"}}, time.Now())
+			c.expect("it was n1's", "n2", x, "yes")
+			c.expect("it is n2's from the first", "n2", y, "yes, after a probe")
+		},
 		"many addresses go in many messages": func(t *testing.T, c *circle) {
 			var all []netip.Addr
 			for a := y; len(all) < 100; a = a.Next() {

@@ -27,7 +27,9 @@ type links struct {
 	way       *way
 	holds     *holdings
 	say       func([]byte) // to other speakers
+	sociable  bool         // there are others to be heard of
 	met       *Members     // that holds knows of
+	kept      []*Address   // that holds knows of
 	stranger  time.Time    // until when others are waited for to be heard of; zero: no wait has begun
 	looked    time.Time    // when problems were looked for
 	problems  []l2.Problem
@@ -72,14 +74,17 @@ func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
 	if !d.Links {
 		return
 	}
-	k.holds.keep(d.Addresses, now)
+	if !same(k.kept, d.Addresses) {
+		k.kept = d.Addresses
+		k.holds.keep(d.Addresses, now)
+	}
 	k.meet(d.view.members, snap.Nodes, k.say, now)
 }
 
 // meet has holdings know who lives. It holds everything back until all nodes that should
 // be there have been heard of, for a bounded time.
 func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
-	if m == nil {
+	if m == nil && !k.sociable {
 		return
 	}
 	if k.stranger.IsZero() {
@@ -91,7 +96,7 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 		k.stranger = now
 	}
 	k.holds.pause(until)
-	if m == k.met {
+	if m == nil || m == k.met {
 		return
 	}
 	news := slices.ContainsFunc(m.Nodes, func(n Member) bool {
@@ -107,6 +112,9 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 		k.holds.greet()
 	}
 }
+
+// ready says whether this node may be given addresses: it knows who has them.
+func (k *links) ready(now time.Time) bool { return !k.holds.isPaused(now) }
 
 // look finds out what is in the way of traffic, now and then.
 func (k *links) look(ctx context.Context, d *Desired, now time.Time) {

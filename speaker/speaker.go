@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -167,7 +168,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.metrics = newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
 	s.links = newLinks(o, s.adopted, &s.memory)
-	s.links.say = s.roster.say
+	s.links.say, s.links.sociable = s.roster.say, s.roster != nil
 	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
@@ -239,9 +240,12 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 		s.decider.config.Gateways = s.gateway.now()
 	}
 	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(), s.roster.now(snap)
-	s.roster.tell(snap, s.decider.config.Interfaces)
 	d := s.decider.Decide(snap)
 	s.links.prepare(d, snap, began)
+	if s.links.ready(began) {
+		// Only who has interfaces is given addresses, and who had them lets go at once.
+		s.roster.tell(snap, s.decider.config.Interfaces)
+	}
 	if s.reshape != nil {
 		d = s.reshape(d)
 	}
@@ -313,10 +317,15 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 //     waits for the linger time.
 //
 // What it answers for over L2 goes to other nodes in any case: nobody keeps that for it.
-// They begin as soon as it has said that it stopped, and the table, which stays, forwards
-// for those who have not heard. The next speaker gets back what is its own.
+// It says farewell first, so that others know whose turn it is, and they begin as soon as
+// it has said that it stopped. The table, which stays, forwards for those who have not
+// heard. The next speaker gets back what is its own.
 func (s *speaker) stop(kill context.Context) error {
 	how := bgp.Restart
+	leave := sync.OnceFunc(s.roster.leave)
+	if len(s.links.way.have) > 0 {
+		leave()
+	}
 	if d := s.published.Load().desired; d != nil {
 		switch {
 		case d.view.self == nil || d.view.self.Leaving != "":
@@ -345,7 +354,7 @@ func (s *speaker) stop(kill context.Context) error {
 	if err := s.links.announcer.Close(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("l2: %w", err))
 	}
-	s.roster.leave()
+	leave()
 	if err := s.bgp.Close(ctx, how); err != nil {
 		errs = append(errs, fmt.Errorf("bgp: %w", err))
 	}

@@ -99,6 +99,8 @@ type Service struct {
 	Families  []corev1.IPFamily                   // empty: IPv4
 	Endpoints []Endpoint
 
+	Port uint16 // of web, and then it has no echo; 0: as said above
+
 	Annotations map[string]string // besides the one for Ask
 }
 
@@ -170,6 +172,10 @@ func (s Service) service() *corev1.Service {
 				{Name: "echo-udp", Protocol: corev1.ProtocolUDP, Port: 7, TargetPort: intstr.FromInt32(EchoPort)},
 			},
 		},
+	}
+	if s.Port != 0 {
+		o.Spec.Ports = o.Spec.Ports[:1]
+		o.Spec.Ports[0].Port = int32(s.Port)
 	}
 	if len(s.Ask) > 0 {
 		var ask []string

@@ -32,6 +32,7 @@ type Options struct {
 	Objects  string // folder of YAML that the cluster begins with
 	Binary   string // path of fanfare
 	Software string // the router's: FRR, if empty, or BIRD
+	Linked   bool   // speakers know of one another, as they must for layer 2
 
 	// Slack is what the bounds on delays are multiplied by; zero: one, for a machine
 	// that has nothing else to do. What was measured is told in any case.
@@ -122,6 +123,11 @@ func (l *Lab) up(ctx context.Context) error {
 	var err error
 	if l.Observer, err = l.observe(); err != nil {
 		return err
+	}
+	if l.Linked {
+		if err := os.WriteFile(l.path(membersKey), []byte("a key for the laboratory alone\n"), 0o600); err != nil {
+			return err
+		}
 	}
 	if err := l.openCluster(ctx); err != nil {
 		return err

@@ -38,12 +38,17 @@ type Load struct {
 
 // A Report is what became of a load.
 type Report struct {
+	Began   time.Time
 	Sent    int
 	Lost    []Loss // in the order of their ends
 	Slow    int    // answered, but late
 	Longest time.Duration
 	Pods    map[string]int // who answered how many
+
+	answers []answerTime // in the order of their ends
 }
+
+type answerTime struct{ begin, end time.Time }
 
 // A Loss is a request that got no whole answer.
 type Loss struct {
@@ -64,6 +69,9 @@ func (l *Load) run(ctx context.Context) {
 	var open sync.WaitGroup
 	places := make(chan struct{}, openAtOnce)
 	begin := time.Now()
+	l.mu.Lock()
+	l.report.Began = begin
+	l.mu.Unlock()
 	for i := 0; pause(l.ctx, time.Until(begin.Add(time.Duration(i)*time.Second/Rate))) == nil; i++ {
 		select {
 		case places <- struct{}{}:
@@ -92,10 +100,39 @@ func (l *Load) count(begin time.Time, a Answer, err error) {
 		return
 	}
 	l.report.Pods[a.Pod]++
+	l.report.answers = append(l.report.answers, answerTime{begin, end})
 	l.report.Longest = max(l.report.Longest, end.Sub(begin))
 	if end.Sub(begin) > slow {
 		l.report.Slow++
 	}
+}
+
+// AwaitAnswered waits until a request is answered that began after a time.
+func (l *Load) AwaitAnswered(ctx context.Context, after time.Time) error {
+	return Await(ctx, Settle, "an answer", func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if n := len(l.report.answers); n == 0 || !l.report.answers[n-1].begin.After(after) {
+			return fmt.Errorf("%d were answered so far", n)
+		}
+		return nil
+	})
+}
+
+// FirstAfter is when the first answer was there after a time; zero when there was none.
+func (r Report) FirstAfter(t time.Time) time.Time {
+	i := slices.IndexFunc(r.answers, func(a answerTime) bool { return a.end.After(t) })
+	if i < 0 {
+		return time.Time{}
+	}
+	return r.answers[i].end
+}
+
+// Cut counts the requests that were lost because they were under way at one of the times
+// at which packets began to go to another node.
+func (r Report) Cut(changes []time.Time) int {
+	cut, _ := r.split(changes)
+	return len(cut)
 }
 
 // Stop sends no more, and waits for what is under way.

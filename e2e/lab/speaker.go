@@ -46,6 +46,9 @@ func (s *Speaker) Start() error {
 		return err
 	}
 	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(), s.Flags)
+	if s.lab.Linked {
+		args = append(args, "--members-key-file", s.lab.path(membersKey))
+	}
 	var err error
 	s.proc, err = s.lab.Start(s.Node, "speaker-"+s.Node, append(args, "--node-name", s.Node, "--run-dir", s.RunDir)...)
 	return err
@@ -53,6 +56,9 @@ func (s *Speaker) Start() error {
 
 // Running says whether the process is there.
 func (s *Speaker) Running() bool { return s.proc != nil && s.proc.Alive() }
+
+// PID is that of the process.
+func (s *Speaker) PID() int { return s.proc.PID() }
 
 // Kill is SIGKILL: a crash.
 func (s *Speaker) Kill() error { return s.stop(syscall.SIGKILL) }

@@ -1,0 +1,286 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// laboratoryL2 builds a lab for layer 2 beside the shared one.
+func laboratoryL2(t *testing.T) *Lab {
+	t.Helper()
+	with := wiring(t).Options.Links("../containerlab")
+	shared.build.Do(func() { shared.errBuild = build(with.Binary) })
+	await(t, shared.errBuild)
+	with.ID += "l"
+	l, err := Up(t.Context(), with)
+	await(t, err)
+	t.Cleanup(func() { await(t, l.Down()) })
+	await(t, l.StartLinkSpeakers(t.Context(), NodeNames...))
+	return l
+}
+
+// linked serves Services, for the time of a test, and returns the addresses of the first.
+func linked(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
+	t.Helper()
+	svc := services[0]
+	await(t, l.Cluster.Put(services...))
+	t.Cleanup(func() {
+		await(t, l.Cluster.Delete(svc.Name))
+		for _, vip := range vips {
+			await(t, Await(context.WithoutCancel(t.Context()), Settle, "nobody to answer for "+vip.String(), func() error {
+				owners, err := l.Owners(context.WithoutCancel(t.Context()), vip)
+				if err == nil && len(owners) > 0 {
+					err = errOwned(owners)
+				}
+				return err
+			}))
+		}
+	})
+	for _, f := range svc.families() {
+		vip, err := l.AwaitAddress(t.Context(), "shop/"+svc.Name, f == corev1.IPv6Protocol)
+		await(t, err)
+		vips = append(vips, vip)
+	}
+	return vips
+}
+
+type errOwned []string
+
+func (e errOwned) Error() string { return "answered for by " + strings.Join(e, ", ") }
+
+// pinned has a node named by annotation.
+func pinned(s Service, node string) Service {
+	s.Annotations = map[string]string{"fanfare.io/l2-node": node}
+	return s
+}
+
+var bothFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
+
+// quiet sends connections while something happens, and expects that none is lost but
+// those that were under way when the host began to send to another node, which has never
+// seen them.
+func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
+	t.Helper()
+	moves, err := l.WatchNeighbours()
+	await(t, err)
+	defer moves.Close()
+	var loads []*Load
+	for _, vip := range vips {
+		loads = append(loads, l.Host().StartLoad(t.Context(), port(vip, 80)))
+	}
+	do()
+	for i, load := range loads {
+		r := load.Stop()
+		changes, err := moves.Of(vips[i])
+		await(t, err)
+		rest := unexplained(r, changes)
+		t.Logf("%s: moved %d times; %s; under way: %d", vips[i], len(changes), r, len(r.Lost)-len(rest))
+		if len(rest) > 0 || r.Sent == 0 {
+			t.Errorf("%s: moved at %v; %s\n%s", vips[i], changes, r, Report{Lost: rest}.Losses(r.Began))
+		}
+	}
+}
+
+// unexplained are the requests that were lost although the host did not begin to send to
+// another node while they were under way. On a busy machine a kernel that has changed an
+// entry may have to wait before it says so.
+func unexplained(r Report, changes []time.Time) []Loss {
+	const late = 250 * time.Millisecond
+	return slices.DeleteFunc(slices.Clone(r.Lost), func(l Loss) bool {
+		return errors.Is(l.Err, syscall.ECONNRESET) && slices.ContainsFunc(changes, func(c time.Time) bool {
+			return l.Begin.Before(c) && l.End.After(c.Add(-late))
+		})
+	})
+}
+
+// TestL2 has one lab, in which one thing happens after the other.
+func TestL2(t *testing.T) {
+	l := laboratoryL2(t)
+	web := Service{Name: "web", Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}
+
+	t.Run("one node answers", func(t *testing.T) {
+		for _, vip := range linked(t, l, web) {
+			owner, err := l.AwaitOwner(t.Context(), vip)
+			await(t, err)
+			if _, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, 80)); err != nil {
+				t.Errorf("%s: %v", vip, err)
+			}
+			if _, err := l.AwaitOwner(t.Context(), vip, owner); err != nil {
+				t.Error(err)
+			}
+			// Kernels ask by unicast whether a neighbour is there.
+			await(t, l.ProbeNeighbour(t.Context(), vip))
+			// The client behind the router goes by the router's neighbour table.
+			if vip.Is4() {
+				if _, err := l.Client.Get(t.Context(), netip.AddrPortFrom(ClientAddr, 0), port(vip, 80)); err != nil {
+					t.Errorf("%s by the router: %v", vip, err)
+				}
+			}
+			text, err := l.Speaker(owner).StatusText(t.Context())
+			await(t, err)
+			if !strings.Contains(text, "yes, on eth1") || strings.Contains(text, "BGPPeer") {
+				t.Errorf("%s says:\n%s", owner, text)
+			}
+		}
+	})
+
+	t.Run("Local", func(t *testing.T) {
+		svc := Service{Name: "local", Policy: localTraffic, Families: bothFamilies, Endpoints: At("p21")}
+		for _, vip := range linked(t, l, svc) {
+			_, err := l.AwaitOwner(t.Context(), vip, "n2")
+			await(t, err)
+			from := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.50"), 0)
+			if vip.Is6() {
+				from = netip.AddrPortFrom(netip.MustParseAddr("2001:db8:51::50"), 0)
+			}
+			a, err := l.Host().Get(t.Context(), from, port(vip, 80))
+			if err != nil || a.Pod != "p21" || a.Saw.Addr() != from.Addr() {
+				t.Errorf("%s: %+v, %v", vip, a, err)
+			}
+		}
+	})
+
+	t.Run("planned move", func(t *testing.T) {
+		vips := linked(t, l, pinned(web, "n1"))
+		for _, vip := range vips {
+			_, err := l.AwaitOwner(t.Context(), vip, "n1")
+			await(t, err)
+		}
+		quiet(t, l, vips, func() {
+			for _, to := range []string{"n2", "n3", "n1"} {
+				await(t, l.Cluster.Put(pinned(web, to)))
+				for _, vip := range vips {
+					_, err := l.AwaitOwner(t.Context(), vip, to)
+					await(t, err)
+				}
+			}
+		})
+	})
+
+	t.Run("SIGTERM and back", func(t *testing.T) {
+		vips := linked(t, l, pinned(web, "n2"))
+		owned(t, l, vips, "n2")
+		quiet(t, l, vips, func() {
+			await(t, l.Speaker("n2").Terminate())
+			owned(t, l, vips, "n1", "n3")
+			await(t, l.StartLinkSpeakers(t.Context(), "n2"))
+			owned(t, l, vips, "n2")
+		})
+	})
+
+	t.Run("crash and back", func(t *testing.T) {
+		vips := linked(t, l, pinned(web, "n2"))
+		owned(t, l, vips, "n2")
+		quiet(t, l, vips, func() {
+			await(t, l.Speaker("n2").Kill())
+			owned(t, l, vips, "n1", "n3")
+			await(t, l.StartLinkSpeakers(t.Context(), "n2"))
+			owned(t, l, vips, "n2")
+		})
+	})
+
+	t.Run("freeze and thaw", func(t *testing.T) {
+		vips := linked(t, l, pinned(web, "n3"))
+		owned(t, l, vips, "n3")
+		quiet(t, l, vips, func() {
+			frozen := l.Speaker("n3")
+			await(t, frozen.Freeze())
+			await(t, awaitOther(t, l, vips, "n1", "n2"))
+			await(t, frozen.Thaw())
+			owned(t, l, vips, "n3")
+		})
+	})
+
+	t.Run("power cut and back", func(t *testing.T) {
+		vips := linked(t, l, pinned(web, "n1"))
+		owned(t, l, vips, "n1")
+		loads := []*Load{l.Host().StartLoad(t.Context(), port(vips[0], 80)), l.Host().StartLoad(t.Context(), port(vips[1], 80))}
+		began := time.Now()
+		await(t, l.Pull(t.Context(), "n1"))
+		// Its pods are behind it, and must be left out.
+		owned(t, l, vips, "n2", "n3")
+		over := time.Now()
+		for i, load := range loads {
+			await(t, load.AwaitAnswered(t.Context(), over))
+			r := load.Stop()
+			t.Logf("%s: taken over within %s; %s", vips[i], over.Sub(began).Round(time.Millisecond), r)
+			for _, lost := range r.Lost {
+				// Whoever had begun before may have been sent to the dead node.
+				if lost.Begin.After(over) {
+					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i], lost.Begin.Sub(over), lost.Err)
+				}
+			}
+		}
+		quiet(t, l, vips, func() {
+			await(t, l.Reboot(t.Context(), "n1"))
+			owned(t, l, vips, "n1")
+		})
+	})
+
+	t.Run("cut off, with the neighbours", func(t *testing.T) {
+		// The node hears nobody and nobody hears it, but it runs: when it is back, each
+		// side has answered, and the node that should is told apart from the other.
+		vips := linked(t, l, pinned(web, "n2"))
+		owned(t, l, vips, "n2")
+		await(t, l.Cut(t.Context(), "n2"))
+		await(t, awaitOther(t, l, vips, "n1", "n3"))
+		await(t, l.Join(t.Context(), "n2"))
+		owned(t, l, vips, "n2")
+		for _, vip := range vips {
+			if _, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, 80)); err != nil {
+				t.Errorf("%s: %v", vip, err)
+			}
+		}
+	})
+
+	t.Run("shared", func(t *testing.T) {
+		share := func(name string, number uint16) Service {
+			s := pinned(Service{Name: name, Endpoints: At("p11"), Port: number, Ask: []netip.Addr{netip.MustParseAddr("198.51.100.249")}}, "n3")
+			s.Annotations["fanfare.io/allow-shared-ip"] = "both"
+			return s
+		}
+		vip := linked(t, l, share("one", 80), share("two", 81))[0]
+		owned(t, l, []netip.Addr{vip}, "n3")
+		for _, number := range []uint16{80, 81} {
+			await(t, Await(t.Context(), Settle, "an answer", func() error {
+				_, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, number))
+				return err
+			}))
+		}
+	})
+}
+
+// owned waits until the host has one of these nodes for each address, and they say so.
+func owned(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) {
+	t.Helper()
+	for _, vip := range vips {
+		_, err := l.AwaitOwner(t.Context(), vip, nodes...)
+		await(t, err)
+	}
+}
+
+// awaitOther waits until one of these nodes answers, whatever another one thinks that
+// cannot be asked.
+func awaitOther(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) error {
+	return Await(t.Context(), Settle, "another node to take over", func() error {
+		for _, vip := range vips {
+			n, err := l.Neighbour(vip)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(nodes, func(node string) bool { mac, err := l.MAC(node); return err == nil && mac == n.MAC }) {
+				return fmt.Errorf("the host has %s for %s", n.MAC, vip)
+			}
+		}
+		return nil
+	})
+}
