@@ -158,7 +158,17 @@ func TestFollow(t *testing.T) {
 		host.Addr("eth0", "fd00::1/64")
 		heard("eth0")
 
-		// Its address changes while it is up.
+		// Its address changes while it is up, and everything has been said of the old one.
+		until(t, func() string {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			for s, q := range n.agenda.queues {
+				if len(q) > 0 {
+					return fmt.Sprintf("%d turns at stage %d", len(q), s)
+				}
+			}
+			return ""
+		})
 		link(t, host, "eth0", func(l netlink.Link) error {
 			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0xaa, 2})
 		})

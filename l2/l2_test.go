@@ -69,6 +69,23 @@ func recheck(t *testing.T, ns *nstest.NS, a string) {
 	})
 }
 
+// What is sent to another host, and comes here because the switch does not know where that one
+// is or because somebody listens to everything, is not answered.
+func TestForAnother(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n, ear := start(t, hosts[0]), listen(t, hosts[1], "eth0")
+		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
+		for _, a := range []struct{ sender, first, second string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
+			ear.send(packet{op: ask, from: ear.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
+			ear.ask(a.second, a.sender)
+			if p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac }); p.sender != ip(a.second) {
+				t.Errorf("%s is answered for", p.sender)
+			}
+		}
+	})
+}
+
 // When another node takes an address, hosts hear of it at once, in every form, and again.
 func TestTakeOver(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {

@@ -23,7 +23,12 @@ const patience = time.Minute
 // the addresses 10.0.0.N and fd00::N, counted from 1.
 func lan(t testing.TB, names ...string) []*nstest.NS {
 	t.Helper()
-	sw := nstest.New(t, "switch")
+	return lanOf(t, nstest.New(t, "switch"), names...)
+}
+
+// lanOf is a lan whose bridge, br0, is in the namespace sw.
+func lanOf(t testing.TB, sw *nstest.NS, names ...string) []*nstest.NS {
+	t.Helper()
 	hosts, ports := make([]*nstest.NS, len(names)), make([]string, len(names))
 	for i, name := range names {
 		hosts[i], ports[i] = nstest.New(t, name), "to-"+name

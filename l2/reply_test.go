@@ -166,6 +166,32 @@ func join(lines []string) string {
 	return text
 }
 
+// What was to be said of an address is not, when something else has become of it.
+func TestStale(t *testing.T) {
+	here, there := &port{}, &port{}
+	for _, tt := range []struct {
+		name   string
+		change func(x *address)
+		asking bool // whether the address's own turn is stale
+		saying bool // whether that on a port is
+	}{
+		{"nothing", func(*address) {}, false, false},
+		{"given up", func(x *address) { x.phase = Conflicting }, false, true},
+		{"no longer on the port", func(x *address) { x.claims = x.claims[1:] }, false, true},
+		{"gone", func(x *address) { x.claims, x.turn = nil, nil }, true, true},
+		{"begun anew", func(x *address) { x.claims[0].turn, x.turn = &turn{}, &turn{} }, true, true},
+	} {
+		x := &address{phase: Held, turn: &turn{}}
+		x.claims = []claim{{here, &turn{port: here}}, {there, &turn{port: there}}}
+		asks, says := x.turn, x.claims[0].turn
+		asks.address, says.address = x, x
+		tt.change(x)
+		if asks.stale() != tt.asking || says.stale() != tt.saying {
+			t.Errorf("%s: stale %t and %t, want %t and %t", tt.name, asks.stale(), says.stale(), tt.asking, tt.saying)
+		}
+	}
+}
+
 // Before any is announced a second time, all have been announced once.
 func TestAgendaIsFair(t *testing.T) {
 	a := agenda{schedule: usual(0)}
