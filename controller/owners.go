@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -204,7 +205,9 @@ func speakerOf(snap *cluster.Snapshot, node string) *cluster.Speaker {
 }
 
 // A settler believes what it sees of a node once that has lasted. A node that comes and
-// goes is taken for what it was before it began to: addresses do not follow it.
+// goes is taken for what it was before it began to: addresses do not follow it. What
+// changes about several nodes at a time is believed together, or the first of them would
+// get all addresses.
 type settler struct {
 	after time.Duration
 	taken map[string]election.Node // nil before anything was seen, which is then believed
@@ -237,10 +240,12 @@ func (s *settler) take(now time.Time, seen []election.Node) (nodes []election.No
 			s.see(now, news{node: n, gone: true})
 		}
 	}
-	for name := range s.news {
-		if _, believed := s.taken[name]; !believed && !there[name] {
-			delete(s.news, name) // It came, and went.
-		}
+	maps.DeleteFunc(s.news, func(name string, _ news) bool { // It came, and went.
+		_, believed := s.taken[name]
+		return !believed && !there[name]
+	})
+	if len(s.news) != 0 && !s.due().After(now) {
+		s.believe(now)
 	}
 	for _, n := range s.taken {
 		nodes = append(nodes, n)
@@ -249,39 +254,57 @@ func (s *settler) take(now time.Time, seen []election.Node) (nodes []election.No
 	return nodes, s.wait(now)
 }
 
-// see takes down what is seen of a node now, and believes it if it was the same for long.
+// see takes down what is seen of a node now.
 func (s *settler) see(now time.Time, n news) {
 	name := n.node.Name
-	believed, known := s.taken[name]
-	if known && !n.gone && reflect.DeepEqual(believed, n.node) {
+	if believed, known := s.taken[name]; known && !n.gone && reflect.DeepEqual(believed, n.node) {
 		delete(s.news, name)
 		return
 	}
-	before, ok := s.news[name]
-	if !ok || before.gone != n.gone || !reflect.DeepEqual(before.node, n.node) {
-		n.since = now
-		s.news[name] = n
+	if before, ok := s.news[name]; ok && before.gone == n.gone && reflect.DeepEqual(before.node, n.node) {
 		return
 	}
-	if now.Sub(before.since) < s.after {
-		return
+	n.since = now
+	s.news[name] = n
+}
+
+func (s *settler) believe(now time.Time) {
+	for name, n := range s.news {
+		switch {
+		case now.Sub(n.since) < s.after:
+			continue
+		case n.gone:
+			delete(s.taken, name)
+		default:
+			s.taken[name] = n.node
+		}
+		delete(s.news, name)
 	}
-	delete(s.news, name)
-	if n.gone {
-		delete(s.taken, name)
-	} else {
-		s.taken[name] = n.node
+}
+
+// due is when news are believed: when all of them have lasted, or the first one twice as
+// long, since a node that never comes to rest must not hold up others for ever.
+func (s *settler) due() (due time.Time) {
+	var last, first time.Time
+	for _, n := range s.news {
+		if n.since.After(last) {
+			last = n.since
+		}
+		if first.IsZero() || n.since.Before(first) {
+			first = n.since
+		}
 	}
+	if due = last.Add(s.after); first.Add(2 * s.after).Before(due) {
+		due = first.Add(2 * s.after)
+	}
+	return due
 }
 
 // wait is after how long something new may be believed: a nanosecond if it may now, zero
 // if nothing is new.
-func (s *settler) wait(now time.Time) (wait time.Duration) {
-	for _, n := range s.news {
-		left := max(s.after-now.Sub(n.since), time.Nanosecond)
-		if wait == 0 || left < wait {
-			wait = left
-		}
+func (s *settler) wait(now time.Time) time.Duration {
+	if len(s.news) == 0 {
+		return 0
 	}
-	return wait
+	return max(s.due().Sub(now), time.Nanosecond)
 }

@@ -24,7 +24,8 @@ type field struct {
 	c     *controller
 	nodes map[string]*corev1.Node
 	other []runtime.Object
-	moves int // of claims from one node to another
+	mute  map[string]bool // nodes whose speakers have said nothing yet
+	moves int             // of claims from one node to another
 
 	builder *cluster.Builder // of what the store's log has had until heard
 	heard   int
@@ -95,7 +96,9 @@ func (f *field) Snapshot() *cluster.Snapshot {
 	f.last = slices.Clone(f.other)
 	for name, n := range f.nodes {
 		f.last = append(f.last, n)
-		f.builder.Set(speakerStatus(name, "192.0.2.0/24"), "") // It outlives its node.
+		if !f.mute[name] {
+			f.builder.Set(speakerStatus(name, "192.0.2.0/24"), "") // It outlives its node.
+		}
 	}
 	for _, o := range f.last {
 		f.builder.Set(o, "")
@@ -153,6 +156,24 @@ func TestOwnersThroughLife(t *testing.T) {
 		step("one fewer", 2*DefaultSettle, 7, "[n2:10 n3:10 n4:10]")
 		f.nodes = map[string]*corev1.Node{}
 		step("none", 2*DefaultSettle, 0, "[n2:10 n3:10 n4:10]")
+	})
+}
+
+// Speakers that begin one after another, as with the first L2Advertisement, get their
+// share together: the first one is not given everything.
+func TestOwnersBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newField(t, 30, "n1", "n2", "n3")
+		f.mute = map[string]bool{"n1": true, "n2": true, "n3": true}
+		for _, n := range []string{"n1", "n2", "n3"} {
+			if moves := f.run(5 * time.Second); moves != 0 {
+				t.Errorf("%d addresses moved to the first that spoke", moves)
+			}
+			delete(f.mute, n)
+		}
+		if moves := f.run(DefaultSettle + 4*time.Second); moves != 30 || f.spread() != "[n1:10 n2:10 n3:10]" {
+			t.Errorf("%d moves to %s, want 30 to an even spread", moves, f.spread())
+		}
 	})
 }
 
@@ -282,11 +303,17 @@ func TestSettler(t *testing.T) {
 		{6 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
 		{6 * time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
 		{6 * time.Second, []election.Node{node("a", election.Leaving), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", 4 * time.Second},
-		{4 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1 b2", 6 * time.Second},
-		{5 * time.Second, []election.Node{node("a", election.Leaving)}, "a1 b2", time.Second},
-		{time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1", 10 * time.Second},
+		{6 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", 10 * time.Second},
+		{4 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a2 b2", 10 * time.Second},
+		{5 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", time.Second},
+		{time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a2 b2", 4 * time.Second},
 		{20 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1 c0", 0},
+		// One that never comes to rest holds up the others for a while, and not for ever.
+		{time.Second, []election.Node{node("a", election.Fit), node("c", election.Fit)}, "a1 c0", 10 * time.Second},
+		{9 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Dead)}, "a1 c0", 10 * time.Second},
+		{9 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a1 c0", 2 * time.Second},
+		{2 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a0 c0", 8 * time.Second},
+		{8 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a0 c4", 0},
 	} {
 		at = at.Add(step.after)
 		nodes, wait := s.take(at, step.seen)
