@@ -18,24 +18,26 @@ import (
 
 var resultBlock = regexp.MustCompile("(?s)^\n\n```text\n(.*?)```")
 
-// Every example of docs/addresses.md parses, and where a result follows, that is what
-// a controller decides about it.
+// Every example of what is said about addresses parses, and where a result follows,
+// that is what a controller decides about it.
 func TestAddressExamples(t *testing.T) {
-	text := read(t, "docs/addresses.md")
-	results := 0
-	for _, at := range yamlBlock.FindAllStringSubmatchIndex(text, -1) {
-		example := text[at[2]:at[3]]
-		got := allocate(t, example)
-		want := resultBlock.FindStringSubmatch(text[at[1]:])
-		if want == nil {
-			continue
+	for _, name := range []string{"docs/addresses.md", "docs/requests.md"} {
+		text := read(t, name)
+		results := 0
+		for _, at := range yamlBlock.FindAllStringSubmatchIndex(text, -1) {
+			example := text[at[2]:at[3]]
+			got := allocate(t, example)
+			want := resultBlock.FindStringSubmatch(text[at[1]:])
+			if want == nil {
+				continue
+			}
+			if results++; got != want[1] {
+				t.Errorf("%s: %s\n-documented +is:\n%s", name, example, gocmp.Diff(want[1], got))
+			}
 		}
-		if results++; got != want[1] {
-			t.Errorf("%s\n-documented +is:\n%s", example, gocmp.Diff(want[1], got))
+		if results == 0 {
+			t.Errorf("%s: no example has a result", name)
 		}
-	}
-	if results == 0 {
-		t.Error("no example has a result")
 	}
 }
 

@@ -54,6 +54,8 @@ type Options struct {
 	Instance string // the name of this process, in Events
 	Log      *slog.Logger
 	Registry *prometheus.Registry
+	// ClassOnly leaves Services without a class to others, as Open must, too.
+	ClassOnly bool
 	// Settle is how long a change of a node has to last before addresses are spread over
 	// nodes anew; DefaultSettle when zero.
 	Settle time.Duration
@@ -115,7 +117,7 @@ func newController(o Options) (*controller, error) {
 		retry:   &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
-	c.writer = writer{client, c.events.tell}
+	c.writer = writer{client, c.events.tell, o.ClassOnly}
 	c.pools = pools{client: client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(o.Settle)
 	c.adverts = adverts{client: client, written: map[string]writtenAdvert{}}

@@ -2,6 +2,7 @@ package controller
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,5 +98,32 @@ func TestReserve(t *testing.T) {
 		if len(claim.Spec.Holders) != 1 || claim.Spec.Holders[0].Reserve != (reserve != "") || len(claim.Spec.ReservedFor) != 0 {
 			t.Errorf("reserve %q: claim %+v", reserve, claim.Spec)
 		}
+	}
+}
+
+// Services without a class are left alone where they are another's, with the address
+// that they have from before.
+func TestClassOnly(t *testing.T) {
+	s := newStore(t)
+	w := &world{store: s}
+	w.setPool("dmz", 1)
+	s.put(servicesPath+"a", nil, from(t, w.service("a")))
+	s.settleAll(t, start(t, s, nil))
+	o := options(s)
+	o.ClassOnly = true
+	c, err := newController(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := s.source()
+	source.Snapshot().Services = nil // as a source of only our class has it
+	c.source = source
+	_, errs := c.pass(t.Context())
+	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "it is of no class now") {
+		t.Errorf("errors %v", errs)
+	}
+	claim, _ := s.claim(t, "192.0.3.1")
+	if len(s.addrs(t, "a")) != 1 || len(claim.Spec.Holders) != 1 {
+		t.Errorf("a has %v, and the claim is of %v", s.addrs(t, "a"), claim.Spec.Holders)
 	}
 }

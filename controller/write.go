@@ -35,6 +35,8 @@ func stale(err error) error {
 type writer struct {
 	*client
 	tell func(context.Context, *corev1.Service, cluster.Told)
+	// classOnly: Services without a class are not ours.
+	classOnly bool
 }
 
 // settle carries out a settlement: the claims, then the status.
@@ -295,17 +297,29 @@ func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error
 	if err != nil {
 		return err
 	}
-	switch spec := specOf(live); {
+	spec := specOf(live)
+	if spec != nil && spec.Class == "" && w.classOnly {
+		spec = nil
+	}
+	switch {
 	case has(live, a) && spec != nil:
 		return fmt.Errorf("%w: it has the address", errStale)
 	case has(live, a) && live.Spec.Type == corev1.ServiceTypeLoadBalancer:
-		return fmt.Errorf("its status says %s, and it is of class %s now, so that status is another's to write; remove the address from it", a, *live.Spec.LoadBalancerClass)
+		return fmt.Errorf("its status says %s, and it is of %s now, so that status is another's to write; remove the address from it", a, classOf(live))
 	case spec == nil && live.Spec.Type != corev1.ServiceTypeLoadBalancer && (has(live, a) || told(live)):
 		_, err = w.patchStatus(ctx, live, cleared())
 	case live.ResourceVersion == h.ResourceVersion && live.UID == h.UID:
 		_, err = w.patchStatus(ctx, live, touch(live))
 	}
 	return stale(err)
+}
+
+// classOf is the class of a Service in words.
+func classOf(live *corev1.Service) string {
+	if c := live.Spec.LoadBalancerClass; c != nil {
+		return "class " + *c
+	}
+	return "no class"
 }
 
 func has(live *corev1.Service, a netip.Addr) bool {

@@ -38,6 +38,7 @@ func controllerCommand() *cobra.Command {
 		logLevel   string
 		settle     time.Duration
 		key        string
+		classOnly  bool
 	)
 	cmd := &cobra.Command{
 		Use:   "controller",
@@ -64,9 +65,11 @@ wait.`,
 			ctx, _, stop := signals(cmd.Context())
 			defer stop()
 			o := controller.Options{
-				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(), Settle: settle,
+				Config: config, Listen: listen, Instance: instance(), Log: log, Registry: registry(), Settle: settle, ClassOnly: classOnly,
 			}
-			o.Open = func(ctx context.Context) (cluster.Source, error) { return openAPI(ctx, config, log, o.Registry) }
+			o.Open = func(ctx context.Context) (cluster.Source, error) {
+				return openAPI(ctx, config, classOnly, log, o.Registry)
+			}
 			if key != "" {
 				o.Key = cluster.Name{Namespace: cmp.Or(namespace, ownNamespace()), Name: key}
 			}
@@ -86,15 +89,19 @@ wait.`,
 	set.StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
 	set.DurationVar(&settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes anew; failover does not wait for it")
 	set.StringVar(&key, "members-secret", "", "Secret with the key under which speakers talk to one another, made where it is missing; empty: nobody makes one")
+	set.BoolVar(&classOnly, "class-only", false, classOnlyUsage)
 	set.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
 
+// classOnlyUsage is of controllers and speakers alike, which have to agree.
+const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave those without a class to others"
+
 // openAPI watches what the controller reads: no endpoints, unless addresses are to
 // be spread over nodes.
-func openAPI(ctx context.Context, config *rest.Config, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
+func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return cluster.OpenAPI(ctx, config, cluster.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: cluster.L2Speakers, Log: log, Registerer: r})
+		L2: cluster.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
 }
 
 // apiConfig says how to reach the API server: by a kubeconfig file, or from

@@ -58,7 +58,7 @@ func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, Log: quiet})
+	api, err := cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

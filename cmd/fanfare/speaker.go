@@ -38,6 +38,7 @@ type nodeFlags struct {
 	detectLocal []string
 	snat        snatFlags
 	health      string
+	classOnly   bool
 	// allNodes: the speakers of other nodes are to be talked to.
 	allNodes bool
 }
@@ -52,6 +53,7 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
 		"of which Services to answer the healthCheckNodePort: labelled (those that kube-proxy leaves alone by service.kubernetes.io/service-proxy-name), all (without kube-proxy) or none")
+	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
 }
 
 // config checks the flags and turns them into a speaker's configuration.
@@ -62,6 +64,9 @@ func (f *nodeFlags) config() (speaker.Config, error) {
 	}
 	if f.files != "" && f.kubeconfig != "" {
 		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
+	}
+	if f.files != "" && f.classOnly {
+		return c, errors.New("--files and --class-only: give one of them; nobody else serves the Services of a folder")
 	}
 	for _, d := range f.detectLocal {
 		if err := detect(&c, d); err != nil {
@@ -130,7 +135,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		if f.allNodes {
 			one = ""
 		}
-		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: one, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, Log: log, Registerer: r})
+		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: one, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Log: log, Registerer: r})
 	}
 	standby, err := cluster.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
 	if err != nil {

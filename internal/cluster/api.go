@@ -31,6 +31,8 @@ type Options struct {
 	SkipNamespaces, SkipServiceCIDRs bool
 	// L2 is what to watch besides as soon as addresses may go over L2.
 	L2 L2Needs
+	// ClassOnly leaves Services without a class to others.
+	ClassOnly bool
 	// ReadOnly is for who writes no claims: what only a write must name is not in them.
 	ReadOnly bool
 	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
@@ -121,7 +123,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		return nil, err
 	}
 	b := NewBuilder()
-	b.blind, b.readOnly = o.SkipSecrets, o.ReadOnly
+	b.blind, b.readOnly, b.classOnly = o.SkipSecrets, o.ReadOnly, o.ClassOnly
 	b.l2Ready = o.L2 == L2Nothing && o.NodeName == "" && !o.SkipNodes
 	a := &API{
 		config:   cfg,

@@ -425,6 +425,12 @@ func TestAPIOptions(t *testing.T) {
 	if a := s.open(Options{SkipNamespaces: true, SkipServiceCIDRs: true}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
 		t.Error("asked for what only a controller needs")
 	}
+	ours := newService("ours")
+	ours.Spec.LoadBalancerClass = new(Class)
+	s.set(ours)
+	if a := s.open(Options{ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
+		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
+	}
 	if a := s.open(Options{SkipNodes: true}); len(a.Snapshot().Nodes) != 0 || s.asked("stream nodes") != 2 {
 		t.Error("asked for Nodes")
 	}

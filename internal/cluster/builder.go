@@ -92,7 +92,9 @@ type Builder struct {
 	// blind: Secrets are not read, and peers are as if they had no password.
 	blind bool
 	// readOnly: claims have nothing of what only a write must name.
-	readOnly  bool
+	readOnly bool
+	// classOnly: Services without a class are not ours.
+	classOnly bool
 	l2Ready   bool                 // what only L2 needs has been read
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
@@ -165,7 +167,9 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	switch o := obj.(type) {
 	case *corev1.Service:
 		var s *Spec
-		s, p = parseService(o)
+		if s, p = parseService(o); s != nil && s.Class == "" && b.classOnly {
+			s, p = nil, nil
+		}
 		b.setService(key.Name, s)
 	case *discoveryv1.EndpointSlice:
 		var s *slice

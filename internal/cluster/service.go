@@ -12,7 +12,7 @@ import (
 )
 
 // Class is the spec.loadBalancerClass of Services that are ours beyond doubt.
-// Those without a class are ours too.
+// Those without a class are ours too, unless somebody wants it otherwise.
 const Class = "fanfare.io/lb"
 
 // l2NodeAnnotation names the node that shall answer for a Service's addresses by ARP
