@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -62,6 +63,9 @@ func TestGroups(t *testing.T) {
 // them. It finds the node.
 func TestSnooping(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
+		if _, err := exec.LookPath("ip"); err != nil {
+			nstest.Missing(t, err.Error())
+		}
 		sw := nstest.New(t, "switch")
 		hosts := lanOf(t, sw, "node", "client")
 		run(t, sw, "ip link set br0 type bridge mcast_query_response_interval 10\nip link set br0 type bridge mcast_querier 1")

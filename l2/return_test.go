@@ -19,8 +19,10 @@ import (
 func TestReturnPath(t *testing.T) {
 	commands := documented(t, "../docs/layer2.md", "nft -f")
 	nstest.Run(t, func(t *testing.T) {
-		if _, err := exec.LookPath("nft"); err != nil {
-			nstest.Missing(t, err.Error())
+		for _, program := range []string{"nft", "ip"} {
+			if _, err := exec.LookPath(program); err != nil {
+				nstest.Missing(t, err.Error())
+			}
 		}
 		host, near, far := nstest.New(t, "node"), nstest.New(t, "near"), nstest.New(t, "far")
 		client, pod := nstest.New(t, "client"), nstest.New(t, "pod")
