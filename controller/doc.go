@@ -24,4 +24,12 @@
 //
 // Where the API server contradicts the snapshot, nothing is written: the
 // snapshot is behind, and the next pass knows more.
+//
+// # Spread over nodes
+//
+// Where addresses go over ARP and NDP, claims also name the node that should answer,
+// such that nodes that can have the same addresses have equally many (package
+// internal/election). That is for evenness alone: which node answers is decided by
+// speakers, and they wait for nobody. So the controller takes its time, and believes
+// what it sees of a node when it has lasted.
 package controller

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -213,6 +214,56 @@ func TestOwnersDoAsTold(t *testing.T) {
 			t.Errorf("%d addresses moved although a router is told of them", moves)
 		}
 	})
+}
+
+// Where the policy is Local, an address follows the pods, at once: the node without any
+// could not answer.
+func TestOwnersFollowPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newField(t, 3, "n1", "n2", "n3")
+		svc := into[corev1.Service](t, f.objects[servicesPath+"s00"])
+		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+		f.put(servicesPath+"s00", f.objects[servicesPath+"s00"], from(t, svc))
+		pods := func(nodes ...string) {
+			slice := &discoveryv1.EndpointSlice{
+				ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: "s00-1", Labels: map[string]string{discoveryv1.LabelServiceName: "s00"}},
+				AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080))}},
+			}
+			for i, n := range nodes {
+				slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.244.0.%d", i+1)}, NodeName: &n})
+			}
+			f.other = []runtime.Object{slice}
+		}
+		at := func() string { return into[v1alpha1.AddressClaim](t, f.objects[f.claimOf("s00")]).Spec.Node }
+		for _, step := range []struct {
+			on    []string
+			want  string
+			moves int // at most: others may have to make room
+		}{
+			{[]string{"n2"}, "n2", 3}, {[]string{"n3"}, "n3", 2}, {[]string{"n3", "n1"}, "n3", 0}, {[]string{"n1"}, "n1", 2}, {nil, "n1", 0},
+		} {
+			pods(step.on...)
+			if moves := f.run(4 * time.Second); at() != step.want || moves > step.moves || f.spread() != "[n1:1 n2:1 n3:1]" {
+				t.Fatalf("pods on %v: on %s after %d moves, %s; want %s", step.on, at(), moves, f.spread(), step.want)
+			}
+		}
+	})
+}
+
+// claimOf is the path of the claim that a Service holds.
+func (f *field) claimOf(service string) string {
+	for path, o := range f.objects {
+		if !strings.HasPrefix(path, claimsPath) {
+			continue
+		}
+		for _, h := range into[v1alpha1.AddressClaim](f.t, o).Spec.Holders {
+			if h.Name == service {
+				return path
+			}
+		}
+	}
+	f.t.Fatalf("%s has no claim", service)
+	return ""
 }
 
 // A write that fails is tried again, and one whose echo has not come is not repeated.
