@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -97,7 +99,7 @@ func (l *leases) run(ctx context.Context) {
 			err := l.leaser.renew(ctx, l.node, uid, l.interval)
 			l.mu.Lock()
 			l.trouble = ""
-			if err != nil {
+			if refused := apierrors.APIStatus(nil); errors.As(err, &refused) {
 				l.trouble = fmt.Sprintf("the Lease of this node is not renewed, so that nodes that do not hear it take it for dead: %v", err)
 			}
 			l.mu.Unlock()

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
@@ -54,6 +57,7 @@ func TestMembersOf(t *testing.T) {
 type registry struct {
 	mu       sync.Mutex
 	away     bool
+	refusal  error
 	renewals map[string]int
 	watchers map[string]chan string
 	reads    map[string]int
@@ -70,6 +74,9 @@ func (r *registry) renew(_ context.Context, node string, _ types.UID, _ time.Dur
 	defer r.mu.Unlock()
 	if r.away {
 		return errAway
+	}
+	if r.refusal != nil {
+		return r.refusal
 	}
 	r.renewals[node]++
 	if c := r.watchers[node]; c != nil {
@@ -197,8 +204,16 @@ func TestLeaseTrouble(t *testing.T) {
 		}
 		api.off(true)
 		<-time.After(2 * time.Second)
-		if l.problem() == "" {
-			t.Error("nothing is said of an API server that does not take the Lease")
+		if got := l.problem(); got != "" {
+			t.Errorf("an API server that is away: %q", got)
+		}
+		api.off(false)
+		api.mu.Lock()
+		api.refusal = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "x", errors.New("no role"))
+		api.mu.Unlock()
+		<-time.After(2 * time.Second)
+		if got := l.problem(); !strings.Contains(got, "the Lease of this node is not renewed") || !strings.Contains(got, "no role") {
+			t.Errorf("an API server that refuses the Lease: %q", got)
 		}
 		cancel()
 		synctest.Wait()

@@ -16,6 +16,10 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
+// unheardPatience is for how long a node may live by its Lease alone before somebody
+// should look at the network.
+const unheardPatience = 15 * time.Second
+
 // A roster makes Members of what other speakers say and of the Leases that they renew.
 // All but unfit belongs to the goroutine of run. A nil roster knows of nobody.
 type roster struct {
@@ -256,6 +260,9 @@ func (r *roster) status(v *view) *MembersStatus {
 			s.LeftOut = append(s.LeftOut, m.Node)
 		}
 	}
+	if names := v.members.unheard(time.Now()); len(names) > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("nodes are not heard of, and live by their Leases: %s; is port %d open between nodes, UDP and TCP?", enumerate(names), r.gossip.Port))
+	}
 	if dead := v.members.dead(v.node); len(dead) > 0 && len(s.LeftOut) == 0 {
 		var names []string
 		for _, m := range dead {
@@ -264,6 +271,16 @@ func (r *roster) status(v *view) *MembersStatus {
 		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", enumerate(names), len(v.members.Nodes)))
 	}
 	return s
+}
+
+// unheard are those who have lived by their Leases alone for a while.
+func (m *Members) unheard(now time.Time) (names []string) {
+	for _, n := range m.Nodes {
+		if n.ByLease && now.Sub(n.Since) > unheardPatience {
+			names = append(names, n.Node)
+		}
+	}
+	return names
 }
 
 // teller is the one of all members that tells people about the others: they need to

@@ -121,6 +121,13 @@ func TestMembersStatus(t *testing.T) {
 			t.Errorf("%s: %s, want %s", states, got, want)
 		}
 	}
+	far := roll("aaa")
+	far.Nodes[2].ByLease, far.Nodes[2].Since = true, time.Now().Add(-time.Minute)
+	r.gossip.Port = 7946
+	s := r.status(look(Config{Node: "n1", Members: far}, &cluster.Snapshot{}))
+	if got := fmt.Sprint(s.Summary(), s.Problems); got != "3/3[nodes are not heard of, and live by their Leases: n3; is port 7946 open between nodes, UDP and TCP?]" {
+		t.Error(got)
+	}
 	r.unfit.Store(3)
 	if s := r.status(nil); len(s.Problems) != 1 || !strings.Contains(s.Problems[0], "3 interfaces of this node are unknown to the others") {
 		t.Errorf("status %+v", s)

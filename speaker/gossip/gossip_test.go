@@ -299,3 +299,18 @@ func TestTrafficOf(t *testing.T) {
 		t.Errorf("10 nodes: %+v, 1,000: %+v", few, many)
 	}
 }
+
+// What the documentation says of the costs is what is reckoned.
+func TestTrafficIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/layer2.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{3, 10, 100, 1000} {
+		c := TrafficOf(n)
+		row := fmt.Sprintf("| %d | %.0f | %.0f |", n, c.Packets, math.Round(c.Bytes/100)*100)
+		if !strings.Contains(string(text), row) {
+			t.Errorf("docs/layer2.md has no row %s", row)
+		}
+	}
+}
