@@ -66,7 +66,7 @@ func TestFRRUnnumberedTwins(t *testing.T) {
 		}
 		up := func(i int) bool {
 			st := s.sessionStatus(sessions[i].Name)
-			return st.State == Established && st.BFD != nil && st.BFD.Up() && strings.Contains(routers[i].kernel(), "192.0.2.1/32 via inet6 "+ours)
+			return st.State == Established && st.BFD != nil && st.BFD.Up() && routers[i].kernel() == "192.0.2.1/32 via inet6 "+ours
 		}
 		both := func() bool { return up(0) && up(1) }
 		set()

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // The router has an aggregate and no route to a single address, except to that of a
@@ -71,5 +73,30 @@ func refused(t *testing.T, l *Lab, addrs ...string) {
 				t.Errorf("%s to %s: %v: want it refused", name, to, err)
 			}
 		}
+	}
+}
+
+// The same for IPv6, beside an IPv4 address of the same Service that is announced on its
+// own.
+func TestBGPAggregate6(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	both := Service{Name: "sixes", Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, Endpoints: At("p11", "p31")}
+	vip := served(t, l, both, NodeNames...)
+	vip6, err := l.AwaitAddress(ctx, "shop/sixes", true)
+	await(t, err)
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6, NodeNames...))
+	prefix := netip.MustParsePrefix("2001:db8:1::/112")
+	await(t, l.Cluster.PutText("advertisement", strings.Replace(advertisement, "aggregationLength: 23", "aggregationLengthV6: 112", 1)))
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(ctx)
+		await(t, l.Cluster.Delete("advertisement"))
+		await(t, l.Router.AwaitNextHops(ctx, Settle, vip6, NodeNames...))
+		await(t, l.Router.AwaitVia(ctx, Settle, prefix))
+	})
+	await(t, l.Router.AwaitVia(ctx, Settle, prefix, NodeNames...))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
+	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip6, 80)); err != nil {
+		t.Errorf("a client of %s, which is announced by %s: %v", vip6, prefix, err)
 	}
 }

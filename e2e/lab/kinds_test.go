@@ -181,6 +181,14 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	if says := l.Speaker("n2").sessions(ctx); !strings.Contains(says, "interface link0 is not on this node") {
 		t.Errorf("n2 says %s", says)
 	}
+	await(t, Await(ctx, Settle, "n2 to say who does not hear of "+vip.String(), func() error {
+		const want = "not heard by unnumbered (Active): interface link0 is not on this node"
+		text, err := l.Speaker("n2").command(ctx, "status", "--run-dir", l.Speaker("n2").RunDir, "--json")
+		if err == nil && !strings.Contains(text, want) {
+			err = fmt.Errorf("not %q: %s", want, text)
+		}
+		return err
+	}))
 	if after, err := l.Router.neighbor(ctx, "198.51.100.11"); err != nil || after.Lost != before.Lost {
 		t.Errorf("the session that was there before: %+v, then %+v (%v)", before, after, err)
 	}
