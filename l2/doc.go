@@ -11,8 +11,9 @@
 //
 // Two goroutines do what nobody waits for. One, the keeper (keeper.go), is on a thread of
 // the node's network namespace: it lists the interfaces whenever netlink says that some have
-// changed (link.go), and gives each that is needed a port (port.go) for each protocol: a
-// packet socket with a filter (filter.go), and the groups in which IPv6 is asked (group.go).
+// changed (link.go), goes from what is to what shall be (reconcile.go), and gives each that is
+// needed a port (port.go) for each protocol: a packet socket with a filter (filter.go), and the
+// groups in which IPv6 is asked (group.go).
 // The other, the herald (herald.go), sends what nobody asked for, as the agenda (agenda.go)
 // says: announcements, their repetitions, and probes. Each port has a goroutine besides, that
 // reads, decides (reply.go) and answers.
