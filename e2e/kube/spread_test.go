@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // spreadNode is a Node, as its kubelet would make it, and what its speaker says of it.
@@ -67,6 +69,38 @@ spec: {interfaces: [eht0]}`))
 		if n := moved(second, f.awaitSpread("map[n1:10 n2:10 n3:10]")); n != 10 {
 			t.Errorf("%d addresses moved when a node came back that gets 10", n)
 		}
+	})
+}
+
+// A speaker tells the API server of its interfaces, by which the controller knows that
+// the node can answer for the address, and the claim names it; the speaker answers.
+func TestLayer2FromAPIServer(t *testing.T) {
+	apart(t, func(t *testing.T) {
+		node, link := nstest.Node(t), nstest.New(t, "link")
+		nstest.Link(t, node, "eth0", link, "eth0")
+		node.Addr("eth0", "192.0.2.1/24")
+		node.Up("eth0")
+		link.Up("eth0")
+		f := newFanfare(t)
+		f.run("controller", "--l2-settle-time", "1s")
+		f.speaker()
+		pool, _, _ := strings.Cut(oneNode, "---\napiVersion: fanfare.io/v1alpha1\nkind: BGPPeer")
+		must(t, f.Admin().Apply(t.Context(), strings.Replace(pool, "192.0.2.0/24", "192.0.2.64/26", 1)+"---"+oneService("web", "10.244.1.5")))
+		f.awaitSpread("map[n1:1]")
+		await(t, time.Minute, "an answer over layer 2", func() error {
+			s, err := f.status()
+			if err != nil {
+				return err
+			}
+			for _, a := range s.Addresses {
+				for _, r := range a.Reasons {
+					if r.Code == "Announced" && r.Message == "answered for on eth0" {
+						return nil
+					}
+				}
+			}
+			return fmt.Errorf("status %+v", s)
+		})
 	})
 }
 
