@@ -24,6 +24,13 @@ func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
 	if !snap.L2Ready {
 		return
 	}
+	silent := 0
+	for _, n := range snap.Nodes {
+		if n.Silent {
+			silent++
+		}
+	}
+	v.cutOff = 2*silent >= len(snap.Nodes)
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
 		nodes[i] = v.candidate(c, n)
@@ -41,7 +48,8 @@ func mayUseL2(snap *cluster.Snapshot) bool {
 }
 
 // candidate is what this node knows of one that may answer. It is itself alive; of others
-// that is known only of those that are members, and without members of all.
+// that is known only of those that are members, and without members of all but those
+// whose kubelets are silent while most are not.
 func (v *view) candidate(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
@@ -50,7 +58,7 @@ func (v *view) candidate(c Config, n *cluster.Node) election.Node {
 		return out
 	}
 	if c.Members == nil {
-		out.Standing, out.Unknown = election.StandingOf(n, true), true
+		out.Standing, out.Unknown = election.StandingOf(n, !n.Silent || v.cutOff), true
 		return out
 	}
 	m, _ := c.Members.Find(n.Name)

@@ -106,6 +106,7 @@ type view struct {
 	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
 	electorate *election.Electorate // nil until ready
 	elector    election.Node        // this node
+	cutOff     bool                 // half of all kubelets are silent, or more: it may be the control plane that is
 	speakers   []l2.MAC             // of other nodes
 }
 
