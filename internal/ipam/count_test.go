@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"math"
+	"net/netip"
 	"slices"
 	"testing"
 
@@ -10,6 +11,20 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
+
+// count holds Count against what can be given.
+func count(t *testing.T, p *cluster.Pool) {
+	t.Helper()
+	for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
+		given := slices.Collect(newSpace(p, f == corev1.IPv4Protocol).positions(cluster.Name{Name: "web"}))
+		if got := Count(p, f); got != int64(len(given)) {
+			t.Errorf("%+v: %d %s addresses, want %d", p, got, f, len(given))
+		}
+		if slices.ContainsFunc(given, func(a netip.Addr) bool { return !Gives(p, a) }) {
+			t.Errorf("%+v: gives what it does not give", p)
+		}
+	}
+}
 
 func TestCount(t *testing.T) {
 	for _, ranges := range [][]string{
@@ -21,11 +36,12 @@ func TestCount(t *testing.T) {
 			for _, r := range ranges {
 				p.Ranges = append(p.Ranges, netipx.MustParseIPRange(r))
 			}
-			for _, f := range []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol} {
-				want := len(slices.Collect(newSpace(p, f == corev1.IPv4Protocol).positions(cluster.Name{Name: "web"})))
-				if got := Count(p, f); got != int64(want) {
-					t.Errorf("%v, avoid %t: %d %s addresses, want %d", ranges, avoid, got, f, want)
+			first := p.Ranges[0]
+			for _, node := range []netipx.IPRange{{}, first, netipx.IPRangeFrom(first.From(), first.From()), netipx.IPRangeFrom(first.To(), first.To())} {
+				if p.Occupied = nil; node.IsValid() {
+					p.Occupied = []cluster.Occupied{{Range: node, By: "Node n1"}}
 				}
+				count(t, p)
 			}
 		}
 	}
