@@ -130,7 +130,7 @@ func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) erro
 func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) error {
 	b, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
-		"spec":     map[string]any{"holders": holders, "reservedFor": kept},
+		"spec":     map[string]any{"holders": holders, "reservedFor": kept, "services": people(holders, kept)},
 	})
 	if err != nil {
 		return err

@@ -36,6 +36,9 @@ func TestShare(t *testing.T) {
 	if claim, _ := s.claim(t, a[0]); len(claim.Spec.Holders) != 2 {
 		t.Errorf("holders %v", claim.Spec.Holders)
 	}
+	if claim, _ := s.claim(t, a[0]); claim.Spec.Services != "shop/a, shop/b" {
+		t.Errorf("people are told %q", claim.Spec.Services)
+	}
 	s.remove(servicesPath + "a")
 	s.settleAll(t, c)
 	if claim, _ := s.claim(t, a[0]); len(claim.Spec.Holders) != 1 || !slices.Equal(s.addrs(t, "b"), a) {
@@ -85,6 +88,9 @@ func TestReserve(t *testing.T) {
 		s.put(servicesPath+"b", nil, from(t, w.service("b")))
 		s.remove(servicesPath + "a")
 		s.settleAll(t, c)
+		if claim, _ := s.claim(t, was[0]); reserve != "" && claim.Spec.Services != "kept for shop/a" {
+			t.Errorf("people are told %q", claim.Spec.Services)
+		}
 		s.put(servicesPath+"a", nil, from(t, a))
 		s.settleAll(t, c)
 		has, other := s.addrs(t, "a"), s.addrs(t, "b")

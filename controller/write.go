@@ -1,12 +1,14 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -183,10 +185,40 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 }
 
 func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.AddressClaim {
+	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.ClaimName(c.addr)},
-		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.pool, Holders: bind(nil, spec, live)},
+		Spec:       v1alpha1.AddressClaimSpec{Address: c.addr.String(), Pool: c.pool, Holders: holders, Services: people(holders, nil)},
 	}
+}
+
+// maxNamed is how many Services of a claim are named to people.
+const maxNamed = 5
+
+// people says for people who holds an address, and for whom it is kept.
+func people(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) string {
+	var have, wait []string
+	for _, h := range holders {
+		have = append(have, h.Namespace+"/"+h.Name)
+	}
+	for _, k := range kept {
+		wait = append(wait, k.Namespace+"/"+cmp.Or(k.Name, "*"))
+	}
+	text := few(have)
+	if len(wait) == 0 {
+		return text
+	}
+	if text != "" {
+		text += "; "
+	}
+	return text + "kept for " + few(wait)
+}
+
+func few(names []string) string {
+	if more := len(names) - maxNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // bind is old with the Service, at the version that was read of it.

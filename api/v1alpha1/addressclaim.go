@@ -54,6 +54,14 @@ type AddressClaimSpec struct {
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
 	ReservedFor []ClaimReservation `json:"reservedFor,omitempty"`
+
+	// Services says in words who holds the address and for whom it is kept. The
+	// controller writes it and nobody reads it but people: a column of a table has
+	// room for one value, and not for a list.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=4096
+	Services string `json:"services,omitempty"`
 }
 
 // ClaimReservation is a Service, or a namespace, for which the address is kept.
@@ -121,10 +129,8 @@ type ClaimHolder struct {
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
 // +kubebuilder:printcolumn:name="Address",type=string,JSONPath=`.spec.address`
 // +kubebuilder:printcolumn:name="Pool",type=string,JSONPath=`.spec.pool`
-// +kubebuilder:printcolumn:name="Namespace",type=string,JSONPath=`.spec.holders[*].namespace`
-// +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holders[*].name`
+// +kubebuilder:printcolumn:name="Services",type=string,JSONPath=`.spec.services`
 // +kubebuilder:printcolumn:name="Reserved",type=boolean,JSONPath=`.spec.reserved`
-// +kubebuilder:printcolumn:name="For",type=string,JSONPath=`.spec.reservedFor[*].name`
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name == (self.spec.address.startsWith(':') ? '0' : \"\") + self.spec.address.replace(':', '-') + (self.spec.address.endsWith(':') ? '0' : \"\")",message="metadata.name must be spec.address with '-' for ':', such as 192.0.2.10 or 2001-db8--10 (0--1 for ::1, 2001-db8--0 for 2001:db8::)"

@@ -1,0 +1,75 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// asking is a Service with annotations, on a port.
+func asking(name, annotations string, port int) string {
+	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, annotations: {%s}}, spec: {type: LoadBalancer, ports: [{port: %d}]}}",
+		name, annotations, port)
+}
+
+// Services that share an address, ask for several and by their end, and have theirs
+// kept, through a controller that has the rights of its role and no more.
+func TestRequests(t *testing.T) {
+	apart(t, func(t *testing.T) {
+		f := newFanfare(t)
+		kept := asking("kept", `fanfare.io/reserve: "true"`, 80)
+		must(t, f.Admin().Apply(t.Context(), `
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.0/24]}
+---
+`+asking("a", "fanfare.io/allow-shared-ip: k", 80)+"\n---\n"+asking("b", "metallb.io/allow-shared-ip: k", 81)+"\n---\n"+kept+"\n---\n"+
+			asking("end", `fanfare.io/load-balancer-ips: "0.0.0.77, 192.0.2.78"`, 80)))
+		f.run("controller")
+		var shared, was string
+		await(t, time.Minute, "a shared address", func() (err error) {
+			shared, err = f.assigned("a")
+			other, err2 := f.assigned("b")
+			if err = errors.Join(err, err2); err == nil && other != shared {
+				err = fmt.Errorf("a has %s, b has %s", shared, other)
+			}
+			return err
+		})
+		f.awaitPeople(shared, "default/a, default/b")
+		f.awaitPeople("192.0.2.77", "default/end")
+		f.awaitPeople("192.0.2.78", "default/end")
+		await(t, time.Minute, "an address to keep", func() (err error) { was, err = f.assigned("kept"); return err })
+		f.awaitPeople(was, "default/kept")
+
+		must(t, f.Admin().Delete(t.Context(), kept))
+		f.awaitPeople(was, "kept for default/kept")
+		must(t, f.Admin().Apply(t.Context(), kept))
+		f.awaitPeople(was, "default/kept")
+		await(t, time.Minute, "the address that was kept", func() error {
+			is, err := f.assigned("kept")
+			if err == nil && is != was {
+				t.Fatalf("it had %s, and has %s", was, is)
+			}
+			return err
+		})
+	})
+}
+
+// awaitPeople waits until a claim says this of its Services.
+func (f *fanfare) awaitPeople(addr, want string) {
+	f.Helper()
+	await(f.T, time.Minute, "the claim of "+addr, func() error {
+		o, err := f.get(kindOf("AddressClaim"), addr)
+		if err != nil || o == nil {
+			return errors.Join(err, errors.New("it is not there"))
+		}
+		if got, _, _ := unstructured.NestedString(o.Object, "spec", "services"); got != want {
+			return fmt.Errorf("it is of %q, not of %q", got, want)
+		}
+		return nil
+	})
+}
