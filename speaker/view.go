@@ -287,12 +287,16 @@ func node(snap *cluster.Snapshot, name string) *cluster.Node {
 	return snap.Nodes[i]
 }
 
-// owned are the addresses of all pools as prefixes.
+// owned are the addresses of all pools as prefixes, without those that nodes, pods or
+// routers have: to them packets go on.
 func owned(pools []*cluster.Pool) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, p := range pools {
 		for _, r := range p.Ranges {
 			b.AddRange(r)
+		}
+		for _, o := range p.Occupied {
+			b.RemoveRange(o.Range)
 		}
 	}
 	return prefixes(&b)
