@@ -16,8 +16,8 @@ import (
 
 const (
 	// ownerInterval is how often it is looked at most at which node should answer for each
-	// address. It takes some milliseconds for 10,000 of them, and a storm of changes has
-	// a pass every 20.
+	// address. That takes some 70 ms of CPU for 10,000 of them and 100 nodes, and a storm
+	// of changes has a pass every 20 ms.
 	ownerInterval = time.Second
 	// DefaultSettle is how long a change of a node has to last before addresses are spread
 	// over nodes anew. It is longer than most restarts of anything.
