@@ -403,10 +403,19 @@ func (is scene) why(addr netip.Addr, name cluster.Name, protocol string) string 
 			return strings.TrimPrefix(r.Message, "not announced: ")
 		}
 	}
-	if is.err != nil {
-		return is.err.Error()
+	for _, s := range is.answers {
+		if protocol == "l2" && s.Addr == addr && s.Reason != "" {
+			return s.Reason
+		}
 	}
-	return "no session can carry it"
+	switch {
+	case is.err != nil:
+		return is.err.Error()
+	case protocol == "l2":
+		return "its speaker is about to stop"
+	default:
+		return "no session can carry it"
+	}
 }
 
 func (is scene) established() (up []bgp.SessionStatus) {
