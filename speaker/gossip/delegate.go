@@ -78,25 +78,33 @@ func (d delegate) is(n *memberlist.Node, state State) {
 	if len(meta) == 0 {
 		meta = []byte{stays}
 	}
-	if meta[0] == leaves {
+	e := d.table[n.Name]
+	if e == nil {
+		e = &entry{Member: Member{Node: n.Name, State: state, Since: time.Now()}}
+		d.table[n.Name] = e
+	}
+	e.left = meta[0] == leaves || e.left && state == Dead
+	if e.left {
 		state = Left
 	}
-	e := d.table[n.Name]
+	d.set(e, state)
+	e.Meta = meta[1:]
+}
+
+// set has a member be something from now on.
+func (d delegate) set(e *entry, state State) {
 	now, doubt := time.Now(), d.slow*doubt
 	switch {
-	case e == nil:
-		e = &entry{Member: Member{Node: n.Name, State: state, Since: now}}
-		d.table[n.Name] = e
 	case e.State == state:
-	case e.State == Dead && e.before.State == state && now.Sub(e.Since) < doubt:
+	case e.State == Dead && e.before.Node != "" && e.before.State == state && now.Sub(e.Since) < doubt:
 		e.Member = e.before // It never was.
 	case state == Dead:
-		*e = entry{Member{Node: n.Name, State: state, Since: now}, e.Member}
+		e.before = e.Member
+		e.State, e.Since = state, now
 		time.AfterFunc(doubt, d.nudge)
 	default:
-		*e = entry{Member: Member{Node: n.Name, State: state, Since: now}}
+		e.State, e.Since = state, now
 	}
-	e.Meta = meta[1:]
 	d.nudge()
 }
 
@@ -113,7 +121,7 @@ func (d delegate) NotifyMsg(b []byte) {
 	}
 	d.mu.Lock()
 	_, expected := d.nodes[e.Node]
-	if e.knocks() {
+	if e.kind == knock {
 		if expected {
 			d.knocks[e.Node] = true
 			d.nudge()
@@ -127,11 +135,18 @@ func (d delegate) NotifyMsg(b []byte) {
 		d.heard[e.Node] = s
 	}
 	news := expected && s.first(e)
+	if m := d.table[e.Node]; news && e.kind == goodbye && m != nil {
+		m.left = true
+		d.set(m, Left)
+	}
 	d.mu.Unlock()
 	if !news {
 		return
 	}
 	d.queue.QueueBroadcast(rumour(e.bytes()))
+	if e.kind != word {
+		return
+	}
 	select {
 	case d.received <- e.Message:
 	default:

@@ -86,6 +86,7 @@ func (m Member) equal(o Member) bool {
 type entry struct {
 	Member
 	before Member
+	left   bool // it has said farewell
 }
 
 // at is what the member counts as: dead only when that has lasted.
@@ -222,10 +223,15 @@ func (g *Gossip) Broadcast(data []byte) error {
 	if err := check(g.Node, data); err != nil {
 		return err
 	}
+	return g.send(word, data)
+}
+
+// send tells all members something.
+func (g *Gossip) send(k kind, data []byte) error {
 	g.mu.Lock()
 	list := g.list
 	g.seq++
-	e := envelope{Message{g.Node, data}, g.boot, g.seq}
+	e := envelope{Message{g.Node, data}, k, g.boot, g.seq}
 	g.mu.Unlock()
 	if list == nil {
 		return errors.New("this node is no member")
@@ -272,7 +278,10 @@ func (g *Gossip) Leave() {
 	if list == nil {
 		return
 	}
-	err := errors.Join(list.UpdateNode(farewell), list.Leave(farewell))
+	// By the metadata alone not everybody would hear it: memberlist sends only the newest
+	// of what it has to say about a node, and that it has gone comes next. It is for those
+	// who ask later.
+	err := errors.Join(g.send(goodbye, nil), list.UpdateNode(farewell), list.Leave(farewell))
 	if err != nil {
 		g.Log.Debug("farewell", "err", err)
 	}
@@ -489,7 +498,7 @@ func (g *Gossip) knock(name string) {
 	if !ok {
 		return
 	}
-	b, list, at := envelope{Message: Message{Node: g.Node}}.bytes(), g.list, netip.AddrPortFrom(to, g.Port)
+	b, list, at := envelope{kind: knock, Message: Message{Node: g.Node}}.bytes(), g.list, netip.AddrPortFrom(to, g.Port)
 	go func() {
 		if err := list.SendToAddress(memberlist.Address{Addr: at.String(), Name: name}, b); err != nil {
 			g.Log.Debug("knock", "node", name, "err", err)

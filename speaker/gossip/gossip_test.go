@@ -57,7 +57,7 @@ func TestFifty(t *testing.T) {
 			return nil
 		})
 		w.hub.off(w.addr("node-001"), false)
-		if took := w.await("it is back", w.names(), is("50")); took > 2*time.Second {
+		if took := w.await("it is back", w.names(), is("50")); took > 5*time.Second {
 			t.Errorf("it took %s", took)
 		}
 
@@ -83,7 +83,10 @@ func TestFifty(t *testing.T) {
 // A silent node is missed in less than half a second, mostly: by the timers alone, as
 // if no processor were ever busy.
 func TestSilenceIsNoticed(t *testing.T) {
-	for _, tt := range []struct{ nodes, deaths int }{{2, 10}, {3, 20}, {10, 10}, {50, 1}} {
+	for _, tt := range []struct {
+		nodes, deaths int
+		limit         time.Duration // of the median
+	}{{2, 10, 500 * time.Millisecond}, {3, 20, 500 * time.Millisecond}, {10, 10, 500 * time.Millisecond}, {50, 1, 1500 * time.Millisecond}} {
 		t.Run(fmt.Sprint(tt.nodes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTown(t, tt.nodes)
@@ -113,7 +116,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 				n := tt.deaths
 				t.Logf("%d nodes, all have noticed a silent one after %s, %s, %s (min, median, max), that it is back after %s, %s, %s, and it all others %s, %s, %s later",
 					tt.nodes, silent[0], silent[n/2], silent[n-1], back[0], back[n/2], back[n-1], whole[0], whole[n/2], whole[n-1])
-				if silent[n/2] > 700*time.Millisecond || back[n/2] > time.Second {
+				if silent[n/2] > tt.limit || back[n/2] > 2*tt.limit {
 					t.Errorf("that is too long")
 				}
 			})

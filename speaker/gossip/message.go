@@ -17,19 +17,25 @@ type Message struct {
 	Data []byte
 }
 
+// A kind says what is in an envelope.
+type kind byte
+
+const (
+	word    kind = 1 + iota // what somebody has to say
+	knock                   // the sender misses the receiver
+	goodbye                 // the sender is about to leave
+)
+
 // envelope is a message under way. Boot and seq tell it from all others of its node.
 type envelope struct {
 	Message
+	kind      kind
 	boot, seq uint64
 }
 
-// knocks says that it is no message: somebody misses this node. No message has the
-// number 0.
-func (e envelope) knocks() bool { return e.seq == 0 }
-
 // bytes is what is sent.
 func (e envelope) bytes() []byte {
-	b := binary.BigEndian.AppendUint64(nil, e.boot)
+	b := binary.BigEndian.AppendUint64([]byte{byte(e.kind)}, e.boot)
 	b = binary.BigEndian.AppendUint64(b, e.seq)
 	b = append(b, byte(len(e.Node)))
 	b = append(b, e.Node...)
@@ -40,12 +46,12 @@ var errMessage = errors.New("is no message of ours")
 
 // parse reads what bytes wrote. Nothing of b is kept.
 func parse(b []byte) (envelope, error) {
-	if len(b) < 17 {
+	if len(b) < 18 || kind(b[0]) < word || kind(b[0]) > goodbye {
 		return envelope{}, errMessage
 	}
-	e := envelope{boot: binary.BigEndian.Uint64(b), seq: binary.BigEndian.Uint64(b[8:])}
-	n := int(b[16])
-	if b = b[17:]; n == 0 || len(b) < n || len(b)-n > MaxMessage {
+	e := envelope{kind: kind(b[0]), boot: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}
+	n := int(b[17])
+	if b = b[18:]; n == 0 || len(b) < n || len(b)-n > MaxMessage {
 		return envelope{}, errMessage
 	}
 	e.Node, e.Data = string(b[:n]), append([]byte{}, b[n:]...)

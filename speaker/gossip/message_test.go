@@ -38,7 +38,7 @@ func TestCheck(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(envelope{Message{"n1", []byte("released")}, 1, 2}.bytes())
+	f.Add(envelope{Message{"n1", []byte("released")}, word, 1, 2}.bytes())
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		e, err := parse(b)
@@ -114,6 +114,7 @@ func TestProblems(t *testing.T) {
 func TestDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Options{Node: "n1", Log: slog.New(slog.DiscardHandler)})
+		g.Set([]Node{{Name: "n2"}})
 		d := delegate{g}
 		n := &memberlist.Node{Name: "n2"}
 		d.NotifyJoin(n)
@@ -140,6 +141,11 @@ func TestDoubt(t *testing.T) {
 		rose := time.Now()
 		d.NotifyJoin(n)
 		is("it is back", Alive, rose)
+		died = time.Now()
+		d.NotifyLeave(n)
+		d.NotifyMsg(envelope{Message{"n2", nil}, goodbye, 1, 1}.bytes())
+		is("its farewell comes last", Left, died)
+		d.NotifyJoin(n)
 		left := time.Now()
 		d.NotifyUpdate(&memberlist.Node{Name: "n2", Meta: []byte{leaves}})
 		d.NotifyLeave(&memberlist.Node{Name: "n2", Meta: []byte{leaves}})
