@@ -266,6 +266,7 @@ func TestBGPPeerCRD(t *testing.T) {
 		{`{` + ok + `, routerID: "2001:db8::2"}`, "must be written as an IPv4 address"},
 		{`{` + ok + `, routerID: 0.0.0.0}`, "must be written as an IPv4 address"},
 		{`{` + ok + `, gracefulRestart: {restartTime: 4096s}}`, "12 bits"},
+		{`{` + ok + `, gracefulRestart: {restartTime: 1s}}`, "from 2s"},
 	})
 }
 
