@@ -236,8 +236,8 @@ func (d *detector) dial(ctx context.Context) (net.Conn, error) {
 	var err error
 	for range 10 { // another program may have the port
 		port := bfdSourcePort + rand.IntN(1<<16-bfdSourcePort)
-		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(d.local, uint16(port)))
-		conn, err = dialer.DialContext(ctx, "udp", netip.AddrPortFrom(d.peer, bfdPort).String())
+		dialer.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(numbered(d.local), uint16(port)))
+		conn, err = dialer.DialContext(ctx, "udp", netip.AddrPortFrom(numbered(d.peer), bfdPort).String())
 		if err == nil {
 			return conn, nil
 		}

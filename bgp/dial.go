@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 	"unsafe"
@@ -35,7 +36,7 @@ func dial(ctx context.Context, s Session) (*net.TCPConn, error) {
 	}
 	// Multipath TCP would be tried first otherwise, and has no TCP MD5.
 	d.SetMultipathTCP(false)
-	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(s.PeerAddress, s.port()).String())
+	conn, err := d.DialContext(ctx, "tcp", netip.AddrPortFrom(numbered(s.PeerAddress), s.port()).String())
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,21 @@ func source(s Session) (net.Addr, error) {
 	if addr.Is6() && addr.IsLinkLocalUnicast() && addr.Zone() == "" {
 		addr = addr.WithZone(s.PeerAddress.Zone())
 	}
-	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)), nil
+	return net.TCPAddrFromAddrPort(netip.AddrPortFrom(numbered(addr), 0)), nil
+}
+
+// numbered names the interface of a link-local address by its number. Package net
+// remembers for a minute which number a name had, also when another interface has got
+// the name.
+func numbered(a netip.Addr) netip.Addr {
+	if a.Zone() == "" {
+		return a
+	}
+	link, err := net.InterfaceByName(a.Zone())
+	if err != nil {
+		return a // whoever uses it will say so
+	}
+	return a.WithZone(strconv.Itoa(link.Index))
 }
 
 // sourceOn is the address of an interface to speak to peer from. It is looked up

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/mdlayher/ndp"
@@ -34,7 +35,8 @@ type conn struct {
 }
 
 func listen(name string, here end) (*conn, error) {
-	iface := &net.Interface{Index: here.index, Name: name, MTU: 4096} // the room for what is read, of which advertisements need little
+	// By its number: package net remembers for a minute which interface had a name.
+	iface := &net.Interface{Index: here.index, Name: strconv.Itoa(here.index), MTU: 4096} // the room for what is read, of which advertisements need little
 	c, _, err := ndp.Listen(iface, ndp.Addr(here.local.WithZone("").String()))
 	if err != nil {
 		return nil, fmt.Errorf("router advertisements on %s: %w", name, err)
@@ -72,7 +74,7 @@ func (c *conn) hear(answer chan<- struct{}, found func(netip.Addr)) error {
 			if !from.IsLinkLocalUnicast() {
 				continue
 			}
-			found(from)
+			found(from.WithZone(c.end.local.Zone()))
 		}
 		poke(answer)
 	}

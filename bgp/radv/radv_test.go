@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/ndp"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/net/ipv6"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -85,7 +86,7 @@ func TestAdvertisement(t *testing.T) {
 		m, control, from, err := other.ReadFrom()
 		must(t, err)
 		ra, ok := m.(*ndp.RouterAdvertisement)
-		if !ok || ra.RouterLifetime != 0 || control.HopLimit != 255 || from != left.local.WithZone("right") {
+		if !ok || ra.RouterLifetime != 0 || control.HopLimit != 255 || from.WithZone("") != left.local.WithZone("") {
 			t.Fatalf("heard %#v from %s with hop limit %d", m, from, control.HopLimit)
 		}
 		mac, err := net.ParseMAC(left.mac)
@@ -120,6 +121,28 @@ func TestAdvertisement(t *testing.T) {
 		<-done
 		for got, _, err := w.Router(); err != nil || got != near; got, _, err = w.Router() {
 			next(t, w)
+		}
+	})
+}
+
+// A link that is made anew, under the same name, is another one.
+func TestLinkMadeAnew(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		node := nstest.Node(t)
+		w := Start(t.Context(), "left")
+		Start(t.Context(), "right")
+		for range 2 {
+			nstest.Link(t, node, "left", node, "right")
+			want := local(t, "right").local.WithZone("left")
+			for got, _, err := w.Router(); err != nil || got != want; got, _, err = w.Router() {
+				next(t, w)
+			}
+			link, err := netlink.LinkByName("left")
+			must(t, err)
+			must(t, netlink.LinkDel(link))
+			for _, _, err := w.Router(); err == nil; _, _, err = w.Router() {
+				next(t, w)
+			}
 		}
 	})
 }
