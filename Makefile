@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-bgp bench-kube bench-l2 bench-proxy setup kube-tools
+.PHONY: help lab lab-down e2e test test-short lint generate build image bench bench-bgp bench-ipam bench-kube bench-l2 bench-proxy setup kube-tools
 
 # What a build calls itself, and the file that `make image` writes.
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -70,6 +70,9 @@ bench: ## run the benchmarks
 
 bench-bgp: setup build ## measure many routes to several routers, beside FRR, and write its section of docs/benchmarks.md
 	go run ./e2e/benchbgp -fanfare bin/fanfare -o docs/benchmarks.md
+
+bench-ipam: setup build kube-tools ## measure how soon many Services have addresses, and write its section of docs/benchmarks.md
+	go run ./e2e/kube/benchipam -fanfare bin/fanfare -o docs/benchmarks.md
 
 bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write its section of docs/benchmarks.md
 	go run ./e2e/kube/bench -fanfare bin/fanfare -o docs/benchmarks.md

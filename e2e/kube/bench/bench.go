@@ -31,7 +31,7 @@ type bench struct {
 	tools string
 	log   *slog.Logger
 	api   *api
-	seen  *addresses
+	seen  *measure.Addresses
 	stop  context.CancelFunc // ends the watch
 
 	crowd   int // how many Services there are that nobody looks at
@@ -62,7 +62,7 @@ func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) 
 		return nil, err
 	}
 	ctx, b.stop = context.WithCancel(ctx)
-	if b.seen, err = b.api.watchAddresses(ctx); err != nil {
+	if b.seen, err = measure.WatchAddresses(ctx, b.api.core, namespace); err != nil {
 		return nil, err
 	}
 	if err := l.StartSpeakers(ctx, ours); err != nil {

@@ -109,7 +109,7 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 		to *measure.Sample
 		at time.Time
 	}{
-		{&c.Taken, taken}, {&c.Address, is.at}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
+		{&c.Taken, taken}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
 	} {
 		*s.to = append(*s.to, s.at.Sub(began))
 	}
@@ -120,11 +120,11 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 
 // firstAnswer waits until a Service has an address and a client an answer by it, and
 // returns the address and when that was.
-func (b *bench) firstAnswer(ctx context.Context, name string) (is assigned, vip netip.Addr, answered time.Time, err error) {
-	if is, err = b.seen.of(ctx, name); err != nil {
+func (b *bench) firstAnswer(ctx context.Context, name string) (is measure.Assigned, vip netip.Addr, answered time.Time, err error) {
+	if is, err = b.seen.Of(ctx, name); err != nil {
 		return is, vip, answered, err
 	}
-	if vip, err = netip.ParseAddr(is.addr); err != nil {
+	if vip, err = netip.ParseAddr(is.Addr); err != nil {
 		return is, vip, answered, err
 	}
 	answered, err = b.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, port))
@@ -133,11 +133,11 @@ func (b *bench) firstAnswer(ctx context.Context, name string) (is assigned, vip 
 
 // forget deletes a Service and waits until its route has gone.
 func (b *bench) forget(ctx context.Context, name string) error {
-	is, err := b.seen.of(ctx, name)
+	is, err := b.seen.Of(ctx, name)
 	if err != nil {
 		return err
 	}
-	vip, err := netip.ParseAddr(is.addr)
+	vip, err := netip.ParseAddr(is.Addr)
 	if err != nil {
 		return err
 	}

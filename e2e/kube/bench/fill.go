@@ -44,13 +44,13 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	}
 	var last time.Time
 	for name, at := range asked {
-		is, err := b.seen.of(ctx, name)
+		is, err := b.seen.Of(ctx, name)
 		if err != nil {
 			return f, err
 		}
-		f.Each = append(f.Each, is.at.Sub(at))
-		if is.at.After(last) {
-			last = is.at
+		f.Each = append(f.Each, is.At.Sub(at))
+		if is.At.After(last) {
+			last = is.At
 		}
 	}
 	f.Assigned = last.Sub(began)

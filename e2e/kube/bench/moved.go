@@ -45,11 +45,11 @@ func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
 	defer func() {
 		b.forgetSeen(name, &err)
 	}()
-	is, err := b.seen.of(ctx, name)
+	is, err := b.seen.Of(ctx, name)
 	if err != nil {
 		return m, err
 	}
-	vip, err := netip.ParseAddr(is.addr)
+	vip, err := netip.ParseAddr(is.Addr)
 	if err != nil {
 		return m, err
 	}
@@ -70,7 +70,7 @@ func (b *bench) forgetSeen(name string, err *error) {
 	ctx, cancel := context.WithTimeout(context.Background(), eventLimit)
 	defer cancel()
 	*err = errors.Join(*err, b.forget(ctx, name))
-	b.seen.forget(name)
+	b.seen.Forget(name)
 }
 
 // homes are the pods that the Service moves to, and back: it is at the second one
