@@ -232,6 +232,7 @@ var forbidden = map[string][]string{
 		`{apiVersion: fanfare.io/v1alpha1, kind: SpeakerStatus, metadata: {name: n1}}`,
 		`{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {a: b}}}`,
 		`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: default, name: web-1}, addressType: IPv4, endpoints: []}`,
+		`{apiVersion: v1, kind: Namespace, metadata: {name: default, labels: {a: b}}}`,
 		`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: kube-system, name: fanfare-controller}}`,
 		`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: x}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}, subjects: [{kind: ServiceAccount, name: controller, namespace: fanfare-system}]}`,
 	},
@@ -280,8 +281,14 @@ func TestNothingForbiddenIsAsked(t *testing.T) {
 	})
 }
 
-// refuses checks that an account may not apply the objects, and read no Secret
-// and no Pod.
+// hidden are kinds of which an account may not read the objects.
+var hidden = map[string][]string{
+	"speaker":    {"Secret", "ConfigMap", "Pod", "Namespace"},
+	"controller": {"Secret", "ConfigMap", "Pod"}, // namespaceSelectors ask for Namespaces' labels
+}
+
+// refuses checks that an account may not apply the objects, nor read those of hidden
+// kinds.
 func (f *fanfare) refuses(account string, objects []string) {
 	f.Helper()
 	c := f.as(account)
@@ -290,7 +297,7 @@ func (f *fanfare) refuses(account string, objects []string) {
 			f.Errorf("the %s applied %s: %v", account, o, err)
 		}
 	}
-	for _, kind := range []string{"Secret", "ConfigMap", "Pod", "Namespace"} {
+	for _, kind := range hidden[account] {
 		gvk := serviceKind
 		gvk.Kind = kind
 		if _, err := c.List(f.Context(), gvk); !is(err, apierrors.IsForbidden) {
