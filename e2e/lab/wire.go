@@ -47,7 +47,13 @@ type speakersVoice struct {
 	source uint16 // port; another one is another session
 	next   uint32 // sequence number
 	text   []byte // received, not yet a whole message
+	// early are segments by sequence number that came before one that they follow: two
+	// that are sent from two processors may overtake each other.
+	early map[uint32][]byte
 }
+
+// maxEarly is after how many of them the missing one is not waited for any longer.
+const maxEarly = 16
 
 // hear takes in one IPv4 packet and returns what it completes.
 func hear(voices map[netip.Addr]*speakersVoice, packet []byte) (heard []wireEvent, err error) {
@@ -65,23 +71,34 @@ func hear(voices map[netip.Addr]*speakersVoice, packet []byte) (heard []wireEven
 		if !syn {
 			return nil, nil // a session from before
 		}
-		voices[src] = &speakersVoice{source: source, next: seq + 1}
+		voices[src] = &speakersVoice{source: source, next: seq + 1, early: map[uint32][]byte{}}
 		return nil, nil
 	}
-	switch skip := int32(v.next - seq); {
-	case skip < 0:
-		return nil, fmt.Errorf("the tap missed %d bytes of %s", -skip, src)
-	case int(skip) >= len(payload):
-		return nil, nil // seen already, or empty
-	default:
-		v.text = append(v.text, payload[skip:]...)
-		v.next += uint32(len(payload)) - uint32(skip)
+	if missed := int32(seq - v.next); missed > 0 && len(v.early) == maxEarly {
+		return nil, fmt.Errorf("the tap missed %d bytes of %s", missed, src)
 	}
+	v.take(seq, payload)
 	heard, v.text, err = readMessages(v.text)
 	for i := range heard {
 		heard[i].node = nodeName(src)
 	}
 	return heard, err
+}
+
+// take appends a segment, and those that were early and follow it.
+func (v *speakersVoice) take(seq uint32, payload []byte) {
+	if int32(seq-v.next) > 0 {
+		v.early[seq] = bytes.Clone(payload)
+		return
+	}
+	for ok := true; ok; payload, ok = v.early[v.next] {
+		delete(v.early, v.next)
+		if skip := int(int32(v.next - seq)); skip < len(payload) { // else it was seen already, or is empty
+			v.text = append(v.text, payload[skip:]...)
+			v.next += uint32(len(payload) - skip)
+		}
+		seq = v.next
+	}
 }
 
 // segmentToBGP returns the TCP segment of a packet to port 179.

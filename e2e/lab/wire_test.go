@@ -64,7 +64,7 @@ func TestReadMessages(t *testing.T) {
 	}
 }
 
-// A stream that comes in pieces, with one of them twice.
+// A stream that comes in pieces, with one of them twice, and two that overtake others.
 func TestHear(t *testing.T) {
 	stream := append(message(1, make([]byte, 10)...), updateMessage(nil, nil, prefix4(four))...)
 	voices := map[netip.Addr]*speakersVoice{}
@@ -80,11 +80,20 @@ func TestHear(t *testing.T) {
 	send(2, 99, nil) // SYN
 	send(16, 100, stream[:35])
 	send(16, 100, stream[:35])
-	send(16, 120, stream[20:])
+	send(16, 150, stream[50:])
+	send(16, 140, stream[40:50])
+	if len(got) > 0 {
+		t.Errorf("heard %v before the first part was there", got)
+	}
+	send(16, 120, stream[20:40])
 	if want := []wireEvent{{node: "n2", vip: four}}; !slices.Equal(got, want) {
 		t.Errorf("heard %v: want %v", got, want)
 	}
-	if _, err := hear(voices, packetToBGP(16, 100+uint32(len(stream))+1, []byte{1})); err == nil {
+	gap := 100 + uint32(len(stream)) + 1
+	for i := range uint32(maxEarly) {
+		send(16, gap+i, []byte{1})
+	}
+	if _, err := hear(voices, packetToBGP(16, gap+maxEarly, []byte{1})); err == nil {
 		t.Error("a gap was not noticed")
 	}
 }
