@@ -1,14 +1,11 @@
 package proxy
 
 import (
-	"flag"
 	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,18 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// TestMain lets more tests wait side by side than there are cores: each in a namespace
-// is a process of its own, which waits for answers that shall not come, timers of the
-// kernel, and sweeps.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {
-		if err := p.Value.Set(strconv.Itoa(3 * runtime.GOMAXPROCS(0))); err != nil {
-			panic(err) // a number is one
-		}
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(nstest.Main(m)) }
 
 // inNamespace runs f in a network namespace of its own, with a real kernel's
 // nftables.
