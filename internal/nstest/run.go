@@ -52,7 +52,7 @@ func again(t *testing.T) *exec.Cmd {
 		args = append(args, "-test.timeout="+max(time.Until(end)-time.Second, time.Second).String())
 	}
 	cmd := exec.Command(os.Args[0], append(args, passed()...)...)
-	cmd.Env = append(os.Environ(), inside+"="+t.Name())
+	cmd.Env = append(os.Environ(), inside+"="+t.Name(), raceOptions())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if !privileged() {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
@@ -60,6 +60,14 @@ func again(t *testing.T) *exec.Cmd {
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
 	return cmd
+}
+
+// raceOptions is the race detector's variable for a process that runs one test. By
+// default the detector waits for a second when a process ends, for goroutines that
+// still run to race: for a test of milliseconds, and for hundreds of them, that is most
+// of the time. Whoever sets it to something else gets that.
+func raceOptions() string {
+	return strings.TrimSpace("GORACE=atexit_sleep_ms=50 " + os.Getenv("GORACE"))
 }
 
 // passed returns the caller's flags that are the test's own, such as -update.
