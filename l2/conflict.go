@@ -47,7 +47,8 @@ func (a *Announcer) giveUp(x *address, now time.Time) {
 	poke(a.wake)
 }
 
-// explain finds out who those are that have addresses of ours.
+// explain finds out who those are that have addresses of ours. A node of the cluster may
+// have them, and this one goes on as if it had known.
 func (a *Announcer) explain() {
 	type open struct {
 		x *address
@@ -80,8 +81,25 @@ func (a *Announcer) explain() {
 		c := *o.x.conflict // those who got it from Status keep what they have
 		c.Known, c.Gateway = n.known(o.i, c.MAC, o.x.want.Addr)
 		o.x.conflict = &c
+		if i := slices.IndexFunc(c.Known, func(k netip.Addr) bool { return slices.Contains(a.want.Nodes, k) }); i >= 0 {
+			a.kin[c.MAC] = c.Known[i]
+		}
 	}
+	a.acquit(time.Now())
 	poke(a.changed)
+}
+
+// acquit ends conflicts with those who turned out to be nodes.
+func (a *Announcer) acquit(now time.Time) {
+	speakers := a.speakers()
+	for _, p := range a.keeper.ports {
+		p.claims.speakers = speakers
+	}
+	for _, x := range a.addresses {
+		x.acquit(speakers)
+		a.settle(x, nil, now)
+	}
+	poke(a.wake)
 }
 
 // neighbourhood is what the kernel knows of others on the links.

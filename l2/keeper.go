@@ -137,20 +137,17 @@ func (k *keeper) close() {
 	k.netns.Close()
 }
 
-// follow says when links or addresses have changed, whichever they are. What the kernel
-// could not tell for lack of room counts as a change, as does that it can tell again.
+// follow says when links or addresses have changed, whichever they are. That the kernel
+// can tell again counts as a change.
 func (k *keeper) follow(ctx context.Context) {
 	if k.enter() != nil {
 		return // of which keep has told
 	}
 	for ctx.Err() == nil {
-		conn, err := rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
+		conn, err := openChanges()
 		if err == nil {
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
-			for err == nil || errors.Is(err, unix.ENOBUFS) {
-				poke(k.changes)
-				_, err = conn.Receive()
-			}
+			k.heed(conn)
 			stop()
 			conn.Close()
 		}
@@ -158,6 +155,19 @@ func (k *keeper) follow(ctx context.Context) {
 		case <-time.After(retryTime):
 		case <-ctx.Done():
 		}
+	}
+}
+
+// openChanges is told of the changes of links and addresses.
+func openChanges() (*rtnl.Conn, error) {
+	return rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
+}
+
+// heed counts as a change all that comes, and that the kernel had no room to tell, until the socket
+// is of no use any more.
+func (k *keeper) heed(conn *rtnl.Conn) {
+	for err := error(nil); err == nil || errors.Is(err, unix.ENOBUFS); _, err = conn.Receive() {
+		poke(k.changes)
 	}
 }
 

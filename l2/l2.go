@@ -73,6 +73,7 @@ type Announcer struct {
 	wake       chan struct{} // the agenda has something new
 	want       State         // that part of the last State in which there is no fault
 	addresses  map[netip.Addr]*address
+	kin        map[MAC]netip.Addr // nodes of the State that were found to be behind conflicts
 	agenda     agenda
 	interfaces []Interface
 	faults     []error           // of the last State
@@ -110,6 +111,7 @@ func New(o Options) *Announcer {
 		wake:      make(chan struct{}, 1),
 		pace:      rate.NewLimiter(framesPerSecond, framesAtOnce),
 		addresses: make(map[netip.Addr]*address),
+		kin:       make(map[MAC]netip.Addr),
 		agenda:    agenda{schedule: usual(o.Refresh)},
 		broken:    make(map[portKey]error),
 	}
@@ -229,7 +231,7 @@ func (a *Announcer) Close(ctx context.Context) error {
 
 // check separates what can be done from what is wrong.
 func check(s State) (good State, faults []error) {
-	good.Speakers = s.Speakers
+	good.Speakers, good.Nodes = s.Speakers, s.Nodes
 	good.Addresses = make([]Address, 0, len(s.Addresses))
 	var last netip.Addr
 	for _, x := range s.Addresses {

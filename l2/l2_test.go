@@ -3,13 +3,16 @@ package l2
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -182,6 +185,41 @@ func TestDefence(t *testing.T) {
 	})
 }
 
+// Who asks all the time is answered only so often, and others as if it did not.
+func TestLimit(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "greedy", "modest")
+		n, greedy, modest := start(t, hosts[0]), listen(t, hosts[1], "eth0"), listen(t, hosts[2], "eth0")
+		n.set(addresses("10.0.0.100", "fd00::100")...)
+		const allowed, asked = 20, 100
+		n.mu.Lock()
+		for _, x := range n.addresses {
+			// One that does not grow, so that it matters little how busy this machine is.
+			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, rest: allowance()}
+		}
+		n.mu.Unlock()
+		for _, x := range []struct{ vip, from, other, protocol string }{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {
+			for range asked {
+				greedy.ask(x.vip, x.from)
+			}
+			count := func(v verdict) int {
+				return int(testutil.ToFloat64(n.metrics.packets.WithLabelValues(x.protocol, v.String())))
+			}
+			until(t, func() string {
+				if answers, refused := count(answered), count(limited); answers != allowed || refused != asked-allowed {
+					return fmt.Sprintf("%s: %d answered, %d refused", x.vip, answers, refused)
+				}
+				return ""
+			})
+			for range allowed {
+				greedy.answer(x.vip)
+			}
+			modest.ask(x.vip, x.other)
+			modest.answer(x.vip)
+		}
+	})
+}
+
 // An address that somebody has is not announced: who it is is said. When it is free, it is
 // taken after all.
 func TestProbe(t *testing.T) {
@@ -240,6 +278,75 @@ func TestProbe(t *testing.T) {
 			case p.sender == ip("10.0.0.101"), p.sender == ip("fd00::101"):
 				if told++; asked[p.sender] < 3 {
 					t.Errorf("%s was announced after %d probes", p.sender, asked[p.sender])
+				}
+			}
+		}
+	})
+}
+
+// An address that is asked for is asked for from the beginning when the interface gets
+// another hardware address meanwhile, and when another interface takes its place.
+func TestProbeAnew(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		host, client := nstest.New(t, "node"), nstest.New(t, "client")
+		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
+		connect := func() *station {
+			nstest.Link(t, host, "eth0", client, "eth0")
+			ear := listen(t, client, "eth0")
+			host.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
+			return ear
+		}
+		n, pause := start(t, host), usual(0)[probe2]
+		hasten := func(d time.Duration) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.agenda.schedule[probe2] = d
+			n.agenda.queues[probe2] = nil // Nothing there counts any more, and it would be waited for.
+		}
+		hasten(time.Hour)
+		ear := connect()
+		awaitCarriers(t, host)
+		asked := func() {
+			t.Helper()
+			here := macOn(t, host, "eth0")
+			for _, a := range both {
+				ear.next(func(p packet) bool { return p == forget(probe(a.Addr, here), p) })
+				until(t, func() string {
+					if s := n.status(a.Addr.String()); s.Phase != Probing {
+						return fmt.Sprintf("status %+v", s)
+					}
+					return ""
+				})
+			}
+		}
+		n.set(both...)
+		asked()
+		link(t, host, "eth0", func(l netlink.Link) error {
+			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0xaa, 1})
+		})
+		asked()
+		link(t, host, "eth0", netlink.LinkDel)
+		for _, a := range both {
+			until(t, func() string {
+				if s := n.status(a.Addr.String()); s.Phase != Waiting {
+					return fmt.Sprintf("status %+v", s)
+				}
+				return ""
+			})
+		}
+		hasten(pause)
+		ear = connect()
+		n.awaitHeld("10.0.0.100", "fd00::100")
+		here, count, told := macOn(t, host, "eth0"), map[netip.Addr]int{}, map[netip.Addr]bool{}
+		for len(told) < len(both) {
+			p := ear.next(func(p packet) bool { return p.from == here })
+			switch {
+			case p.op == ask && p.sender.IsUnspecified():
+				count[p.target]++
+			case p.sender == both[0].Addr, p.sender == both[1].Addr:
+				told[p.sender] = true
+				if count[p.sender] != 3 {
+					t.Errorf("%s was announced after %d probes", p.sender, count[p.sender])
 				}
 			}
 		}
@@ -308,6 +415,56 @@ func TestConflict(t *testing.T) {
 		})
 		intruder.next(func(p packet) bool { return p.op == ask && p.sender.IsUnspecified() && p.target == both[0].Addr })
 		n.awaitHeld("10.0.0.100", "fd00::100")
+	})
+}
+
+// A node of the cluster is no conflict, though nobody has named its hardware address: the kernel
+// knows it by the node's own address. One that is a node no longer is.
+func TestConflictWithNode(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "other")
+		n, other := start(t, hosts[0]), listen(t, hosts[1], "eth0")
+		for s := retry1; s <= retry5; s++ {
+			n.agenda.schedule[s] = time.Hour
+		}
+		resolve(t, hosts[0], "10.0.0.2", other.mac)
+		resolve(t, hosts[0], "fd00::2", other.mac)
+		want := State{Addresses: addresses("10.0.0.100", "fd00::100"), Nodes: []netip.Addr{ip("10.0.0.2"), ip("fd00::2")}}
+		n.become(want)
+		conflicts := func(protocol string) float64 {
+			return testutil.ToFloat64(n.metrics.conflicts.WithLabelValues(protocol))
+		}
+		for _, x := range []struct{ vip, host, protocol string }{{"10.0.0.100", "10.0.0.2", "arp"}, {"fd00::100", "fd00::2", "ndp"}} {
+			for range 3 {
+				other.send(announcement(ip(x.vip), other.mac))
+			}
+			until(t, func() string {
+				// The number first: a status from before the first conflict says nothing.
+				many := conflicts("arp")
+				if s := n.status(x.vip); many == 0 || s.Phase != Held || s.Conflict != nil {
+					return fmt.Sprintf("status %+v after %.0f conflicts", s, many)
+				}
+				return ""
+			})
+			before := conflicts(x.protocol)
+			for range 3 {
+				other.send(announcement(ip(x.vip), other.mac))
+			}
+			// What was sent before has been heard when this is answered.
+			other.ask(x.vip, x.host)
+			other.answer(x.vip)
+			if after := conflicts(x.protocol); after != before {
+				t.Errorf("%s: %.0f conflicts with a node that is known", x.vip, after-before)
+			}
+		}
+		n.become(State{Addresses: want.Addresses})
+		until(t, func() string {
+			other.send(announcement(ip("10.0.0.100"), other.mac))
+			if s := n.status("10.0.0.100"); s.Phase != Conflicting {
+				return fmt.Sprintf("status %+v", s)
+			}
+			return ""
+		})
 	})
 }
 

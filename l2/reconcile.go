@@ -109,10 +109,8 @@ func (a *Announcer) yield(berths map[portKey]*berth) {
 
 // occupy takes, with mu held, what is in berths.
 func (a *Announcer) occupy(berths map[portKey]*berth, now time.Time) {
-	speakers := make(map[MAC]bool, len(a.want.Speakers))
-	for _, m := range a.want.Speakers {
-		speakers[m] = true
-	}
+	maps.DeleteFunc(a.kin, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
+	speakers := a.speakers()
 	fresh := make(map[*port]bool)
 	for key, b := range berths {
 		p := a.keeper.ports[key]
@@ -136,13 +134,33 @@ func (a *Announcer) occupy(berths map[portKey]*berth, now time.Time) {
 // revise takes up what the State says of an address now.
 func (x *address) revise(w Address, speakers map[MAC]bool) {
 	x.want = w
-	switch {
-	case x.phase == Conflicting && speakers[x.conflict.MAC]:
-		// It is a speaker, of whom this node did not know yet.
-		x.phase, x.turn, x.unsure, x.conflict = Waiting, nil, w.Probe, nil
-	case x.phase != Conflicting && x.strikes == 0 && !w.Probe:
+	x.acquit(speakers)
+	if x.phase != Conflicting && x.strikes == 0 && !w.Probe {
 		x.unsure = false
 	}
+}
+
+// acquit ends a conflict with somebody who is a speaker, of whom this node did not know yet.
+func (x *address) acquit(speakers map[MAC]bool) {
+	if x.conflict == nil || !speakers[x.conflict.MAC] {
+		return
+	}
+	if x.phase == Conflicting {
+		x.phase, x.turn, x.unsure = Waiting, nil, x.want.Probe
+	}
+	x.conflict = nil
+}
+
+// speakers are the hardware addresses with which there is no conflict.
+func (a *Announcer) speakers() map[MAC]bool {
+	all := make(map[MAC]bool, len(a.want.Speakers)+len(a.kin))
+	for _, m := range a.want.Speakers {
+		all[m] = true
+	}
+	for m := range a.kin {
+		all[m] = true
+	}
+	return all
 }
 
 // moor gives x the ports in berths, and begins what there is to do on those that are new.

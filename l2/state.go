@@ -16,6 +16,10 @@ type State struct {
 	// longer or earlier than this node is no conflict. This node's own need not be among
 	// them.
 	Speakers []MAC
+	// Nodes are addresses of the other nodes of the cluster. Who the kernel knows by one
+	// of them, on the link in question, counts as one of Speakers as soon as there is a
+	// conflict with him: where speakers do not talk to one another nobody names their hardware addresses.
+	Nodes []netip.Addr
 }
 
 // An Address is one to answer for.
@@ -56,7 +60,7 @@ func (a Address) String() string {
 }
 
 func (s State) equal(t State) bool {
-	return slices.Equal(s.Speakers, t.Speakers) && slices.EqualFunc(s.Addresses, t.Addresses, Address.equal)
+	return slices.Equal(s.Speakers, t.Speakers) && slices.Equal(s.Nodes, t.Nodes) && slices.EqualFunc(s.Addresses, t.Addresses, Address.equal)
 }
 
 func (a Address) equal(b Address) bool {

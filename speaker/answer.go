@@ -40,7 +40,7 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 	if !same(allowed, d.hosts) {
 		want = answersTo(allowed, d.L2.Addresses, o.sent)
 	}
-	state := l2.State{Speakers: d.L2.Speakers, Addresses: o.holds.admit(want, time.Now())}
+	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: o.holds.admit(want, time.Now())}
 	if slices.EqualFunc(state.Addresses, o.sent, answersAlike) {
 		state.Addresses = o.sent
 	}

@@ -107,7 +107,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 	next := &Desired{
 		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
 		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
-		L2:    l2.State{Speakers: v.speakers},
+		L2:    l2.State{Speakers: v.speakers, Nodes: v.neighbours},
 		Links: v.links,
 		snap:  snap,
 		view:  v,

@@ -20,7 +20,7 @@ func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
 	}
 	v.fromNodes, v.interfaces, v.ready = snap.Nodes, c.Interfaces, snap.L2Ready
 	v.terms = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Advertisements: snap.Advertisements, Peers: snap.Peers}
-	v.speakers = speakersOf(c.Members, c.Node)
+	v.speakers, v.neighbours = speakersOf(c.Members, c.Node), nodesBut(snap.Nodes, c.Node)
 	if !snap.L2Ready {
 		return
 	}
@@ -93,6 +93,16 @@ func speakersOf(m *Members, self string) (all []l2.MAC) {
 	}
 	slices.SortFunc(all, func(a, b l2.MAC) int { return slices.Compare(a[:], b[:]) })
 	return slices.Compact(all)
+}
+
+// nodesBut are the addresses of all nodes but one.
+func nodesBut(nodes []*cluster.Node, self string) (all []netip.Addr) {
+	for _, n := range nodes {
+		if n.Name != self {
+			all = append(all, n.InternalIPs...)
+		}
+	}
+	return all
 }
 
 // A seat is who answers for an address over L2, and why.

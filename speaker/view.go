@@ -108,6 +108,7 @@ type view struct {
 	elector    election.Node        // this node
 	cutOff     bool                 // half of all kubelets are silent, or more: it may be the control plane that is
 	speakers   []l2.MAC             // of other nodes
+	neighbours []netip.Addr         // the other nodes' own
 }
 
 // of says whether the view is what look would return.
