@@ -113,7 +113,7 @@ func (n *fleetNode) start() {
 	n.heard, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}
 	n.decider = NewDecider(Config{Node: n.name, Interfaces: []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}})
 	over := &overL2{link: (*fleetLink)(n), holds: holds}
-	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute)}
+	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute), tell: n.tell}
 	n.pass = newPass((*fleetKernel)(n), log, n.links.way)
 }
 
@@ -204,15 +204,21 @@ func (n *fleetNode) listen() {
 // say tells the others, who hear it a moment later.
 func (n *fleetNode) say(message []byte) {
 	for _, o := range n.nodes {
-		if o == n || n.deaf || !o.hears(n) {
-			continue
-		}
-		time.AfterFunc(2*time.Millisecond, func() {
-			if err := o.links.holds.hear(n.name, message); err != nil {
-				n.t.Error(err)
-			}
-		})
+		n.tell(o.name, message)
 	}
+}
+
+// tell tells one of them.
+func (n *fleetNode) tell(node string, message []byte) {
+	o := n.node(node)
+	if o == n || n.deaf || !o.hears(n) {
+		return
+	}
+	time.AfterFunc(2*time.Millisecond, func() {
+		if err := o.links.holds.hear(n.name, message); err != nil {
+			n.t.Error(err)
+		}
+	})
 }
 
 // step is one pass of the node's speaker.

@@ -276,20 +276,19 @@ func (h *holdings) tell(have []netip.Addr) {
 	}
 }
 
-// greet tells all that this node answers for, to somebody who knows nothing.
-func (h *holdings) greet() {
+// greeting is all that this node answers for, for somebody who knows nothing. It is in
+// one message at least: that an earlier speaker of this node answers for nothing any more.
+func (h *holdings) greeting() [][]byte {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.count++
-	say, message := h.say, saying{boot: h.boot, count: h.count}
+	message := saying{boot: h.boot, count: h.count}
 	for a, said := range h.words {
 		if w := said[h.node]; w.held {
 			message.held = append(message.held, a)
 		}
 	}
-	h.mu.Unlock()
-	for _, m := range message.messages() {
-		say(m)
-	}
+	return message.messages()
 }
 
 func (h *holdings) put(a netip.Addr, node string, w word) {

@@ -1,9 +1,12 @@
 package speaker
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +51,13 @@ func (c *circle) listen(name string) {
 			}
 		}
 	}, func(node string) bool { return dead[node] })
+}
+
+// greet has a node tell all others everything.
+func (c *circle) greet(name string) {
+	for _, message := range c.nodes[name].greeting() {
+		c.nodes[name].say(message)
+	}
 }
 
 func (c *circle) told(h *holdings, from string, message []byte) {
@@ -141,7 +151,7 @@ func TestHoldings(t *testing.T) {
 			c.nodes["n1"].tell([]netip.Addr{x})
 			c.join("n3", nil)
 			c.expect("n3 knows nobody", "n3", x, "yes, after a probe")
-			c.nodes["n1"].greet()
+			c.greet("n1")
 			c.expect("n3 has met n1", "n3", x, "no")
 			c.expect("n2 knew it", "n2", x, "no")
 		},
@@ -150,7 +160,7 @@ func TestHoldings(t *testing.T) {
 			c.nodes["n2"].tell([]netip.Addr{x})
 			c.join("n1", []netip.Addr{x})
 			c.expect("n1 has not said a word", "n2", y, "yes, after a probe")
-			c.nodes["n1"].greet()
+			c.greet("n1")
 			if again := c.nodes["n2"].renewals(); !slices.Equal(again, []netip.Addr{x}) {
 				t.Errorf("n2 announces %v anew", again)
 			}
@@ -259,5 +269,33 @@ func TestHoldings(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { story(t, newCircle(t, "n1", "n2")) })
 		})
+	}
+}
+
+// What it costs to tell a node that is back what all others answer for is what the
+// documentation says.
+func TestGreetingIsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/layer2.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of a packet besides a message: headers of IPv4 and UDP, encryption, a checksum, and gossip's
+	// envelope with a name of 16 letters.
+	const besides = 28 + 30 + 5 + 18 + 16
+	for _, world := range []struct{ nodes, addresses int }{{10, 1000}, {100, 10000}, {1000, 10000}} {
+		h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
+		var mine []netip.Addr
+		for a := netip.MustParseAddr("192.0.2.0"); len(mine) < world.addresses/world.nodes; a = a.Next() {
+			mine = append(mine, a)
+		}
+		h.tell(mine)
+		bytes := 0
+		for _, m := range h.greeting() {
+			bytes += len(m) + besides
+		}
+		row := fmt.Sprintf("| %d | %d | %d |", world.nodes, world.addresses, (bytes*(world.nodes-1)+50)/100*100)
+		if !strings.Contains(string(text), row) {
+			t.Errorf("docs/layer2.md has no row %s", row)
+		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -26,12 +25,14 @@ type links struct {
 	over      *overL2
 	way       *way
 	holds     *holdings
-	say       func([]byte) // to other speakers
-	sociable  bool         // there are others to be heard of
-	met       *Members     // that holds knows of
-	kept      []*Address   // that holds knows of
-	stranger  time.Time    // until when others are waited for to be heard of; zero: no wait has begun
-	looked    time.Time    // when problems were looked for
+	say       func([]byte)                // to other speakers
+	tell      func(node string, b []byte) // to one of them
+	sociable  bool                        // there are others to be heard of
+	reach     *reach                      // as it was last
+	met       *Members                    // that holds knows of
+	kept      []*Address                  // that holds knows of
+	stranger  time.Time                   // until when others are waited for to be heard of; zero: no wait has begun
+	looked    time.Time                   // when problems were looked for
 	problems  []l2.Problem
 }
 
@@ -61,12 +62,11 @@ func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
 	return k
 }
 
-// interfaces are those of this node: none, rather than unknown ones, before they are known.
-func (k *links) interfaces() []l2.Interface {
-	if list := k.announcer.Interfaces(); list != nil {
-		return list
-	}
-	return []l2.Interface{}
+// interfaces are those by which this node can be elected: none, rather than unknown ones,
+// before they are known.
+func (k *links) interfaces(snap *cluster.Snapshot) []l2.Interface {
+	k.reach = k.reach.next(snap, k.announcer.Interfaces(), k.sociable)
+	return k.reach.list
 }
 
 // prepare has L2 know what d was decided by, before it is applied.
@@ -99,18 +99,32 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 	if m == nil || m == k.met {
 		return
 	}
-	news := slices.ContainsFunc(m.Nodes, func(n Member) bool {
-		was, _ := k.met.Find(n.Node)
-		return n.Alive && !was.Alive
-	})
+	back := k.back(m)
 	k.met = m
 	k.holds.meet(say, func(node string) bool {
 		n, known := m.Find(node)
 		return !known || n.dead()
 	})
-	if news {
-		k.holds.greet()
+	if len(back) == 0 {
+		return
 	}
+	// Each is told by everybody. What is told to all is passed on by all, too: a thousand
+	// nodes that greet one in that way are busy with it for ten seconds.
+	for _, message := range k.holds.greeting() {
+		for _, node := range back {
+			k.tell(node, message)
+		}
+	}
+}
+
+// back are the nodes that are alive and were not when holdings was told of them last.
+func (k *links) back(m *Members) (names []string) {
+	for _, n := range m.Nodes {
+		if was, _ := k.met.Find(n.Node); n.Alive && !was.Alive && n.Node != k.holds.node {
+			names = append(names, n.Node)
+		}
+	}
+	return names
 }
 
 // ready says whether this node may be given addresses: it knows who has them.
@@ -135,17 +149,6 @@ func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
 func (s *speaker) thaw(stood time.Duration) {
 	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
 	s.links.holds.renewAll()
-}
-
-// relevant are the interfaces that matter to any address. A node may have hundreds of
-// others, which come and go with its pods.
-func relevant(snap *cluster.Snapshot, all []l2.Interface) (list []l2.Interface) {
-	for _, i := range all {
-		if election.Relevant(snap, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes}) {
-			list = append(list, i)
-		}
-	}
-	return list
 }
 
 // A LinkStatus is what a speaker does over L2.

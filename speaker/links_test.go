@@ -66,7 +66,7 @@ func TestLinksWaitForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		begin := func(sociable bool) *links {
-			return &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: sociable, say: func([]byte) {}}
+			return &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: sociable, say: func([]byte) {}, tell: func(string, []byte) {}}
 		}
 		for name, tt := range map[string]struct {
 			sociable bool

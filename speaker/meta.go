@@ -15,14 +15,14 @@ const metaVersion = 1
 // macLength is that of Ethernet: no other link has ARP or NDP for us.
 const macLength = 6
 
-// encodeInterfaces is what a speaker tells the others of its node's interfaces, and how
-// many of them it leaves out since there is no room.
-func encodeInterfaces(list []Interface) (b []byte, left int) {
+// encodeInterfaces is what a speaker tells the others of its node's interfaces, and the
+// names of those that it leaves out since there is no room.
+func encodeInterfaces(list []Interface) (b []byte, left []string) {
 	b = []byte{metaVersion}
 	for _, i := range list {
 		one := encodeInterface(i)
 		if len(b)+len(one) > gossip.MaxMeta {
-			left++
+			left = append(left, i.Name)
 			continue
 		}
 		b = append(b, one...)

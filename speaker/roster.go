@@ -3,7 +3,6 @@ package speaker
 import (
 	"context"
 	"fmt"
-	"net"
 	"reflect"
 	"slices"
 	"sync"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/election"
-	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
@@ -30,8 +27,8 @@ type roster struct {
 	view       *gossip.View    // that members is of
 	generation uint64          // of leases, that members is of
 	members    *Members
-	interfaces *[]Interface // that the others are told of; nil before
-	unfit      atomic.Int32 // how many of them they are not
+	told       *reach       // what the others are told; nil before
+	unfit      atomic.Int32 // how many interfaces they are not told of
 
 	end  context.CancelFunc
 	over sync.WaitGroup
@@ -93,6 +90,17 @@ func (r *roster) say(b []byte) {
 	}
 	if err := r.gossip.Broadcast(b); err != nil {
 		r.gossip.Log.Debug("not said to other speakers", "err", err)
+	}
+}
+
+// whisper tells one other speaker something of 512 bytes at most, by a packet that may get
+// lost.
+func (r *roster) whisper(node string, b []byte) {
+	if r == nil {
+		return
+	}
+	if err := r.gossip.Tell(node, b); err != nil {
+		r.gossip.Log.Debug("not said to another speaker", "to", node, "err", err)
 	}
 }
 
@@ -169,25 +177,15 @@ func membersOf(v *gossip.View, renewals map[string]time.Time, patience time.Dura
 	return all
 }
 
-// tell has the other speakers know by which interfaces this node could answer for
+// tell has the other speakers know by which interfaces this node can answer for
 // addresses.
-func (r *roster) tell(snap *cluster.Snapshot, all []l2.Interface) {
-	if r == nil {
+func (r *roster) tell(now *reach) {
+	if r == nil || r.told == now {
 		return
 	}
-	var list []Interface
-	for _, i := range all {
-		if mayUseL2(snap) && election.Relevant(snap, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes}) {
-			list = append(list, Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
-		}
-	}
-	if r.interfaces != nil && reflect.DeepEqual(list, *r.interfaces) {
-		return
-	}
-	r.interfaces = &list
-	meta, left := encodeInterfaces(list)
-	r.unfit.Store(int32(left))
-	if err := r.gossip.SetMeta(meta); err != nil {
+	r.told = now
+	r.unfit.Store(int32(now.unfit))
+	if err := r.gossip.SetMeta(now.meta); err != nil {
 		panic(fmt.Sprintf("BUG: %v", err)) // encodeInterfaces knows how long it may be.
 	}
 }

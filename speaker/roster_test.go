@@ -65,7 +65,8 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		await("n1", "both", both)
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
-		rosters["n1"].tell(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}})
+		var of *reach
+		rosters["n1"].tell(of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true))
 		await("n2", "the other's interface", func(m *Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00"
@@ -78,6 +79,16 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			}
 		case <-time.After(time.Minute):
 			t.Error("nobody hears a word")
+		}
+		rosters["n1"].whisper("n2", []byte("and to you"))
+		rosters["n1"].whisper("n3", []byte("who is no member"))
+		select {
+		case got := <-words:
+			if got != "n2 hears n1: and to you" {
+				t.Error(got)
+			}
+		case <-time.After(time.Minute):
+			t.Error("n2 does not hear what is said to it")
 		}
 		d := Decide(Config{Node: "n2", Members: rosters["n2"].now(snap)}, snap)
 		if st := rosters["n2"].status(d.view); st.Summary() != "2/2" || len(st.Problems) > 0 {
@@ -100,8 +111,9 @@ func TestNoRoster(t *testing.T) {
 	r := newRoster(Options{})
 	r.begin(t.Context(), nil)
 	defer r.close()
-	r.tell(nil, nil)
+	r.tell(nil)
 	r.say(nil)
+	r.whisper("n2", nil)
 	r.leave()
 	if r != nil || r.now(&cluster.Snapshot{}) != nil || r.changed() != nil || r.renewed() != nil || r.status(nil) != nil || r.status(nil).Summary() != "" {
 		t.Error("there is a roster")

@@ -168,7 +168,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.metrics = newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
 	s.links = newLinks(o, s.adopted, &s.memory)
-	s.links.say, s.links.sociable = s.roster.say, s.roster != nil
+	s.links.say, s.links.tell, s.links.sociable = s.roster.say, s.roster.whisper, s.roster != nil
 	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
@@ -239,12 +239,12 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		s.decider.config.Gateways = s.gateway.now()
 	}
-	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(), s.roster.now(snap)
+	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(snap), s.roster.now(snap)
 	d := s.decider.Decide(snap)
 	s.links.prepare(d, snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.roster.tell(snap, s.decider.config.Interfaces)
+		s.roster.tell(s.links.reach)
 	}
 	if s.reshape != nil {
 		d = s.reshape(d)

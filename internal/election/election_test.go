@@ -349,7 +349,9 @@ func TestAgreement(t *testing.T) {
 
 func TestRelevant(t *testing.T) {
 	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"), netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
-	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}}
+	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}, Assignments: []cluster.Assignment{
+		{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, {Addr: netip.MustParseAddr("203.0.113.7")}, // The latter's pool is no more.
+	}}
 	for text, want := range map[string]bool{
 		"eth0 192.0.2.0/24":             true,
 		"eth0 192.0.2.32/28":            true,
@@ -361,6 +363,8 @@ func TestRelevant(t *testing.T) {
 		"cali123":                       false,
 		"cali123 169.254.0.0/16":        false,
 		"bond0 10.0.0.0/8 192.0.2.0/30": true,
+		"eth0 203.0.113.0/24":           true,
+		"eth0 203.0.113.8/29":           false,
 	} {
 		if got := Relevant(snap, iface(text)); got != want {
 			t.Errorf("%s: %t, want %t", text, got, want)

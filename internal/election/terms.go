@@ -112,11 +112,20 @@ func (t Terms) Interfaces(addr netip.Addr, n *Node) (names []string) {
 }
 
 // Relevant says whether an interface can matter to any address: it is in a subnet that
-// has addresses of a pool, or an L2Advertisement names it. Of a node with hundreds,
-// most of them pods', only these need be told to others.
+// has addresses of a pool, or one that a Service has kept although no pool has it any more,
+// or an L2Advertisement names it. Of a node with hundreds, most of them pods', only these
+// need be told to others.
 func Relevant(snap *cluster.Snapshot, iface cluster.Interface) bool {
 	for _, a := range snap.L2Advertisements {
 		if _, named := a.Allows(iface.Name); named {
+			return true
+		}
+	}
+	if len(iface.Prefixes) == 0 {
+		return false
+	}
+	for _, a := range snap.Assignments {
+		if a.Pool == "" && iface.Has(a.Addr) {
 			return true
 		}
 	}

@@ -143,8 +143,10 @@ func (d delegate) NotifyMsg(b []byte) {
 	if !news {
 		return
 	}
-	d.queue.QueueBroadcast(rumour(e.bytes()))
-	if e.kind != word {
+	if e.kind != whisper {
+		d.queue.QueueBroadcast(rumour(e.bytes()))
+	}
+	if e.kind == goodbye {
 		return
 	}
 	select {

@@ -226,17 +226,41 @@ func (g *Gossip) Broadcast(data []byte) error {
 	return g.send(word, data)
 }
 
+// Tell tells one member something, by a packet that may get lost: nobody passes it on. An
+// error says that it was not sent.
+func (g *Gossip) Tell(node string, data []byte) error {
+	if err := check(g.Node, data); err != nil {
+		return err
+	}
+	list, b, err := g.seal(whisper, data)
+	if err != nil {
+		return err
+	}
+	for _, n := range list.Members() {
+		if n.Name == node {
+			return list.SendBestEffort(n, b)
+		}
+	}
+	return fmt.Errorf("node %s is no member", node)
+}
+
+// seal makes what is sent.
+func (g *Gossip) seal(k kind, data []byte) (list *memberlist.Memberlist, b []byte, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.list == nil {
+		return nil, nil, errors.New("this node is no member")
+	}
+	g.seq++
+	return g.list, envelope{Message{g.Node, data}, k, g.boot, g.seq}.bytes(), nil
+}
+
 // send tells all members something.
 func (g *Gossip) send(k kind, data []byte) error {
-	g.mu.Lock()
-	list := g.list
-	g.seq++
-	e := envelope{Message{g.Node, data}, k, g.boot, g.seq}
-	g.mu.Unlock()
-	if list == nil {
-		return errors.New("this node is no member")
+	list, b, err := g.seal(k, data)
+	if err != nil {
+		return err
 	}
-	b := e.bytes()
 	g.queue.QueueBroadcast(rumour(b))
 	others := slices.DeleteFunc(list.Members(), func(n *memberlist.Node) bool { return n.Name == g.Node })
 	for _, n := range others[:min(len(others), direct)] {

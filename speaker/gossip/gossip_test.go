@@ -48,6 +48,16 @@ func TestFifty(t *testing.T) {
 			}
 		}
 
+		if err := w.all["node-007"].Tell("node-008", []byte("to you alone")); err != nil {
+			t.Fatal(err)
+		}
+		if m := <-w.all["node-008"].Received(); m.Node != "node-007" || string(m.Data) != "to you alone" {
+			t.Errorf("node-008 has heard %s: %q", m.Node, m.Data)
+		}
+		if err := w.all["node-007"].Tell("node-999", nil); err == nil {
+			t.Error("somebody was told who is not there")
+		}
+
 		w.hub.off(w.addr("node-001"), true)
 		w.await("one is silent", w.names("node-001"), is("49 node-001 dead"))
 		w.await("it misses somebody, too", []string{"node-001"}, func(r *resident) error {
@@ -77,6 +87,11 @@ func TestFifty(t *testing.T) {
 			r.Set(slices.Delete(slices.Clone(w.nodes), 3, 4))
 		}
 		w.await("its node is deleted", w.names("node-003"), is("49"))
+		for _, name := range w.names("node-003") {
+			if n := len(w.all[name].Received()); n > 0 {
+				t.Errorf("%s has heard %d more", name, n)
+			}
+		}
 	})
 }
 
@@ -268,8 +283,15 @@ func TestTrafficIsMeasured(t *testing.T) {
 		w.hub.mu.Unlock()
 		const seconds = 5
 		<-time.After(seconds * time.Second)
+		if err := w.all[w.nodes[0].Name].Tell(w.nodes[1].Name, make([]byte, 300)); err != nil {
+			t.Fatal(err)
+		}
 		w.hub.mu.Lock()
 		defer w.hub.mu.Unlock()
+		// What docs/layer2.md reckons with: our envelope, the name, a checksum and encryption.
+		if size := 300 + 18 + len(w.nodes[0].Name) + 5 + 30; w.hub.sent[size] != 1 {
+			t.Errorf("nobody was told in a packet of %d bytes: %v", size, w.hub.sent)
+		}
 		var sizes []int
 		packets := 0
 		for size, n := range w.hub.sent {

@@ -11,7 +11,7 @@ import (
 // MaxMessage is the most bytes of a message: it has to fit into a packet beside others.
 const MaxMessage = 512
 
-// A Message is what another node has broadcast.
+// A Message is what another node has said, to all or to this one.
 type Message struct {
 	Node string
 	Data []byte
@@ -24,6 +24,7 @@ const (
 	word    kind = 1 + iota // what somebody has to say
 	knock                   // the sender misses the receiver
 	goodbye                 // the sender is about to leave
+	whisper                 // what somebody has to say to the receiver alone
 )
 
 // envelope is a message under way. Boot and seq tell it from all others of its node.
@@ -46,7 +47,7 @@ var errMessage = errors.New("is no message of ours")
 
 // parse reads what bytes wrote. Nothing of b is kept.
 func parse(b []byte) (envelope, error) {
-	if len(b) < 18 || kind(b[0]) < word || kind(b[0]) > goodbye {
+	if len(b) < 18 || kind(b[0]) < word || kind(b[0]) > whisper {
 		return envelope{}, errMessage
 	}
 	e := envelope{kind: kind(b[0]), boot: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}

@@ -1,0 +1,72 @@
+package speaker
+
+import (
+	"net"
+	"reflect"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// A reach is the interfaces by which this node can be elected to answer for addresses:
+// those that matter to any, and that the other speakers are told of. Who counted one that
+// they do not know would elect itself while they elect another, and two would answer.
+type reach struct {
+	list  []l2.Interface // never nil: they are known
+	meta  []byte         // what the others are told
+	unfit int            // how many more matter, and have no room in meta
+
+	// What it was found by; all of a snapshot would be kept for little.
+	links          bool
+	pools          []*cluster.Pool
+	advertisements []*cluster.L2Advertisement
+	assignments    []cluster.Assignment
+	all            []l2.Interface
+}
+
+// next is the reach of snap and all interfaces of the node, with the same list if it has the
+// same in it. Bounded says that others are told.
+func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *reach {
+	if r != nil && r.of(snap, all) {
+		return r
+	}
+	n := &reach{list: []l2.Interface{}, links: mayUseL2(snap), pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
+	var told []Interface
+	for _, i := range relevant(snap, all) {
+		told = append(told, Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
+		n.list = append(n.list, i)
+	}
+	if bounded {
+		var left []string
+		n.meta, left = encodeInterfaces(told)
+		n.unfit = len(left)
+		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
+	}
+	if r != nil && reflect.DeepEqual(r.list, n.list) {
+		n.list = r.list
+	}
+	return n
+}
+
+// of says whether next would find the same. Most snapshots differ in what does not matter
+// here.
+func (r *reach) of(snap *cluster.Snapshot, all []l2.Interface) bool {
+	return same(r.all, all) && r.links == mayUseL2(snap) && same(r.assignments, snap.Assignments) &&
+		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
+}
+
+// relevant are the interfaces that matter to any address. A node may have hundreds of
+// others, which come and go with its pods.
+func relevant(snap *cluster.Snapshot, all []l2.Interface) (list []l2.Interface) {
+	if !mayUseL2(snap) {
+		return nil
+	}
+	for _, i := range all {
+		if election.Relevant(snap, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes}) {
+			list = append(list, i)
+		}
+	}
+	return list
+}
