@@ -91,19 +91,19 @@ func (d delegate) is(n *memberlist.Node, state State) {
 	e.Meta = meta[1:]
 }
 
-// set has a member be something from now on.
+// set has a member be something from now on. One that is to be dead is heard first.
 func (d delegate) set(e *entry, state State) {
-	now, doubt := time.Now(), d.slow*doubt
 	switch {
 	case e.State == state:
-	case e.State == Dead && e.before.Node != "" && e.before.State == state && now.Sub(e.Since) < doubt:
-		e.Member = e.before // It never was.
 	case state == Dead:
 		e.before = e.Member
-		e.State, e.Since = state, now
-		time.AfterFunc(doubt, d.nudge)
+		e.State, e.Since, e.hearing = state, time.Now(), new(hearing)
+		go d.hear(e.Node, e, e.hearing)
+	case e.hearing != nil && e.before.State == state:
+		e.Member, e.hearing = e.before, nil // It never was.
+		d.metrics.alarms.Inc()
 	default:
-		e.State, e.Since = state, now
+		e.State, e.Since, e.hearing = state, time.Now(), nil
 	}
 	d.nudge()
 }
@@ -121,10 +121,9 @@ func (d delegate) NotifyMsg(b []byte) {
 	}
 	d.mu.Lock()
 	_, expected := d.nodes[e.Node]
-	if e.kind == knock {
+	if e.kind == knock || e.kind == here {
 		if expected {
-			d.knocks[e.Node] = true
-			d.nudge()
+			d.knocked(e)
 		}
 		d.mu.Unlock()
 		return
@@ -156,6 +155,23 @@ func (d delegate) NotifyMsg(b []byte) {
 	}
 }
 
+// knocked answers who knocks, and asks it later what it thinks of this node; or it takes
+// down an answer.
+func (d delegate) knocked(e envelope) {
+	if e.kind == here {
+		if m := d.table[e.Node]; m != nil && m.hearing != nil && m.hearing.question == e.seq {
+			m.hearing.answered = true
+		}
+		return
+	}
+	if d.leaving {
+		return
+	}
+	d.post(e.Node, envelope{kind: here, Message: Message{Node: d.Node}, seq: e.seq})
+	d.knocks[e.Node] = true
+	d.nudge()
+}
+
 // LocalState tells who is dead, and for how long: somebody who has just started cannot
 // know, since memberlist passes on only those who live.
 func (d delegate) LocalState(bool) (b []byte) {
@@ -163,7 +179,7 @@ func (d delegate) LocalState(bool) (b []byte) {
 	defer d.mu.Unlock()
 	n := 0
 	for _, m := range d.table {
-		if m.State != Dead || len(m.Node) > 255 || n == maxObituaries {
+		if m.counts().State != Dead || len(m.Node) > 255 || n == maxObituaries {
 			continue
 		}
 		n++

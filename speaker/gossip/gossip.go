@@ -42,10 +42,6 @@ const (
 	direct = 64
 	// inbox is how many messages wait for their reader.
 	inbox = 256
-	// doubt is how long a death must have lasted. A process that stood still takes others
-	// for dead when it goes on, and has all believe it, until they contradict: in the time
-	// of a packet or two.
-	doubt = 60 * time.Millisecond
 	// farewell is how long the last words may take.
 	farewell = 500 * time.Millisecond
 )
@@ -85,13 +81,14 @@ func (m Member) equal(o Member) bool {
 // An entry is a member as memberlist has it, and, of one that is dead, what it was.
 type entry struct {
 	Member
-	before Member
-	left   bool // it has said farewell
+	before  Member
+	hearing *hearing // of one that memberlist takes for dead; nil when it is
+	left    bool     // it has said farewell
 }
 
-// at is what the member counts as: dead only when that has lasted.
-func (e *entry) at(now time.Time, doubt time.Duration) Member {
-	if e.State == Dead && e.before.Node != "" && now.Sub(e.Since) < doubt {
+// counts is what the member counts as.
+func (e *entry) counts() Member {
+	if e.hearing != nil {
 		return e.before
 	}
 	return e.Member
@@ -125,7 +122,6 @@ type Gossip struct {
 	boot     uint64
 	// open returns what listens at an address: sockets, but in tests.
 	open func(netip.AddrPort, *log.Logger) (memberlist.Transport, error)
-	slow time.Duration // tests on busy machines have timers as many times slower
 
 	// Of run alone:
 	keys     keyring
@@ -140,6 +136,7 @@ type Gossip struct {
 	table    map[string]*entry
 	heard    map[string]*seen
 	list     *memberlist.Memberlist
+	wire     memberlist.Transport // of list
 	ring     *memberlist.Keyring
 	at       netip.Addr // where list listens
 	meta     []byte
@@ -156,7 +153,7 @@ type Gossip struct {
 func New(o Options) *Gossip {
 	g := &Gossip{
 		Options: o, metrics: newMetrics(o.Registerer), changed: make(chan struct{}, 1), poke: make(chan struct{}, 1), received: make(chan Message, inbox),
-		boot: rand.Uint64(), open: sockets, slow: 1, next: map[string]time.Time{}, nodes: map[string]Node{}, table: map[string]*entry{}, heard: map[string]*seen{},
+		boot: rand.Uint64(), open: sockets, next: map[string]time.Time{}, nodes: map[string]Node{}, table: map[string]*entry{}, heard: map[string]*seen{},
 		trying: map[string]bool{}, knocks: map[string]bool{}, problems: problems{}, view: &View{},
 	}
 	g.queue = &memberlist.TransmitLimitedQueue{NumNodes: g.alive, RetransmitMult: 3}
@@ -407,7 +404,7 @@ func (g *Gossip) start(at netip.Addr) error {
 	if err := turn(ring, &g.keys); err != nil {
 		return err
 	}
-	c := config(g.slow)
+	c := config()
 	c.Name, c.BindAddr, c.AdvertiseAddr = g.Node, at.String(), at.String()
 	c.BindPort, c.AdvertisePort = int(g.Port), int(g.Port)
 	c.Keyring, c.Logger = ring, log.New(chronicle{g.Log, g.stranger}, "", 0)
@@ -421,7 +418,7 @@ func (g *Gossip) start(at netip.Addr) error {
 		return errors.Join(err, c.Transport.Shutdown())
 	}
 	g.mu.Lock()
-	g.list, g.ring, g.at = list, ring, at
+	g.list, g.wire, g.ring, g.at = list, c.Transport, ring, at
 	g.problems.set("listen", time.Now(), nil)
 	g.mu.Unlock()
 	g.Log.Info("listening for other speakers", "at", netip.AddrPortFrom(at, g.Port))
@@ -457,7 +454,7 @@ func (b bound) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (
 func (g *Gossip) shut() {
 	g.mu.Lock()
 	list := g.list
-	g.list, g.ring, g.at = nil, nil, netip.Addr{}
+	g.list, g.wire, g.ring, g.at = nil, nil, nil, netip.Addr{}
 	g.table = map[string]*entry{}
 	g.mu.Unlock()
 	if list == nil {
@@ -508,24 +505,25 @@ func (g *Gossip) try(now time.Time) {
 			case m == nil, tried && rand.N(connects) == 0:
 				g.contact(name)
 			case tried:
-				g.knock(name)
+				g.post(name, envelope{kind: knock, Message: Message{Node: g.Node}})
 			}
 			g.next[name] = now.Add(time.Duration(2 * float64(pause) * rand.Float64()))
 		}
 	}
 }
 
-// knock tells a node that is not heard of that it is missed: by a packet, which waits for
-// nobody, and for which a frozen process finds the time as soon as it goes on.
-func (g *Gossip) knock(name string) {
+// post sends a node a packet, in its own time: one that is not heard of is told that it is
+// missed by a packet, which waits for nobody, and for which a frozen process finds the
+// time as soon as it goes on.
+func (g *Gossip) post(name string, e envelope) {
 	to, ok := g.nodes[name].reach(g.at)
-	if !ok {
+	if !ok || g.list == nil {
 		return
 	}
-	b, list, at := envelope{kind: knock, Message: Message{Node: g.Node}}.bytes(), g.list, netip.AddrPortFrom(to, g.Port)
+	b, list, at := e.bytes(), g.list, netip.AddrPortFrom(to, g.Port)
 	go func() {
 		if err := list.SendToAddress(memberlist.Address{Addr: at.String(), Name: name}, b); err != nil {
-			g.Log.Debug("knock", "node", name, "err", err)
+			g.Log.Debug("packet", "node", name, "err", err)
 		}
 	}()
 }
@@ -600,7 +598,7 @@ func (g *Gossip) publish(now time.Time) {
 	if g.list != nil {
 		for name, m := range g.table {
 			if _, expected := g.nodes[name]; expected {
-				next.Members = append(next.Members, m.at(now, g.slow*doubt))
+				next.Members = append(next.Members, m.counts())
 			}
 		}
 	}

@@ -203,7 +203,7 @@ func TestKeyChange(t *testing.T) {
 func TestNotListening(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newTown(t, 2)
-		w.hub, w.slow = nil, 5
+		w.hub = nil
 		w.start("node-000", w.addr("node-000"), "")
 		w.start("node-001", netip.MustParseAddr("192.0.2.1"), testKey)
 		w.await("no key", w.names("node-001"), has("has no key in it", "0"))
@@ -223,7 +223,7 @@ func TestNotListening(t *testing.T) {
 func TestFrozen(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newTown(t, 3)
-		w.hub, w.slow = nil, 5
+		w.hub = nil
 		w.settle("node-000", "node-001")
 		path := w.all["node-000"].KeyFile
 		cmd := exec.Command(os.Args[0], "-test.run=^TestResident$")
@@ -242,7 +242,7 @@ func TestFrozen(t *testing.T) {
 		}()
 		both := w.names("node-002")
 		w.await("it is there", both, is("3"))
-		for range 3 {
+		for range 2 {
 			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +263,6 @@ func TestResident(t *testing.T) {
 	}
 	w := newTown(t, 3)
 	g := New(Options{Node: "node-002", Port: 7946, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
-	g.slow = 5
 	g.Set(w.nodes)
 	g.Run(context.Background()) // until it is killed
 }

@@ -25,6 +25,7 @@ const (
 	knock                   // the sender misses the receiver
 	goodbye                 // the sender is about to leave
 	whisper                 // what somebody has to say to the receiver alone
+	here                    // the answer to a knock, with its seq
 )
 
 // envelope is a message under way. Boot and seq tell it from all others of its node.
@@ -47,7 +48,7 @@ var errMessage = errors.New("is no message of ours")
 
 // parse reads what bytes wrote. Nothing of b is kept.
 func parse(b []byte) (envelope, error) {
-	if len(b) < 18 || kind(b[0]) < word || kind(b[0]) > whisper {
+	if len(b) < 18 || kind(b[0]) < word || kind(b[0]) > here {
 		return envelope{}, errMessage
 	}
 	e := envelope{kind: kind(b[0]), boot: binary.BigEndian.Uint64(b[1:]), seq: binary.BigEndian.Uint64(b[9:])}

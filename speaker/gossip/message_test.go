@@ -2,13 +2,9 @@ package gossip
 
 import (
 	"bytes"
-	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/hashicorp/memberlist"
 )
 
 func TestSeen(t *testing.T) {
@@ -108,47 +104,4 @@ func TestProblems(t *testing.T) {
 	if got := p.list(now); len(got) != 0 {
 		t.Errorf("mended: %v", got)
 	}
-}
-
-// A death counts when it has lasted, and one that is taken back before leaves no trace.
-func TestDoubt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := New(Options{Node: "n1", Log: slog.New(slog.DiscardHandler)})
-		g.Set([]Node{{Name: "n2"}})
-		d := delegate{g}
-		n := &memberlist.Node{Name: "n2"}
-		d.NotifyJoin(n)
-		born := time.Now()
-		is := func(when string, state State, since time.Time) {
-			t.Helper()
-			if m := g.table["n2"].at(time.Now(), doubt); m.State != state || !m.Since.Equal(since) {
-				t.Errorf("%s: %s since %s, want %s since %s", when, m.State, m.Since, state, since)
-			}
-		}
-		pass := func(d time.Duration) { <-time.After(d) }
-		pass(time.Second)
-		is("at first", Alive, born)
-		d.NotifyLeave(n)
-		pass(doubt / 2)
-		is("a moment later", Alive, born)
-		d.NotifyJoin(n)
-		pass(doubt)
-		is("it was not true", Alive, born)
-		died := time.Now()
-		d.NotifyLeave(n)
-		pass(doubt)
-		is("it is true", Dead, died)
-		rose := time.Now()
-		d.NotifyJoin(n)
-		is("it is back", Alive, rose)
-		died = time.Now()
-		d.NotifyLeave(n)
-		d.NotifyMsg(envelope{Message{"n2", nil}, goodbye, 1, 1}.bytes())
-		is("its farewell comes last", Left, died)
-		d.NotifyJoin(n)
-		left := time.Now()
-		d.NotifyUpdate(&memberlist.Node{Name: "n2", Meta: []byte{leaves}})
-		d.NotifyLeave(&memberlist.Node{Name: "n2", Meta: []byte{leaves}})
-		is("it has left, which is no matter of doubt", Left, left)
-	})
 }

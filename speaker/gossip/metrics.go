@@ -5,6 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	members   *prometheus.GaugeVec
 	deaths    prometheus.Counter
+	alarms    prometheus.Counter
 	strangers prometheus.Counter
 	lost      prometheus.Counter
 }
@@ -19,11 +20,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Nodes whose speakers were heard of, by what became of them: alive, left or dead.",
 		}, []string{"state"}),
 		deaths:    counter("deaths_total", "Nodes that were not heard of any more."),
+		alarms:    counter("false_alarms_total", "Nodes that somebody took for dead, and that were not."),
 		strangers: counter("strangers_total", "Packets and connections refused because they were under no key of ours."),
 		lost:      counter("messages_lost_total", "Messages of other speakers that nobody read in time."),
 	}
 	if r != nil {
-		r.MustRegister(m.members, m.deaths, m.strangers, m.lost)
+		r.MustRegister(m.members, m.deaths, m.alarms, m.strangers, m.lost)
 	}
 	return m
 }

@@ -15,13 +15,13 @@ const (
 	// probeTimeout leaves a third of the interval for the three who ask in our place,
 	// and as much again for them to say that they heard nothing either.
 	probeTimeout = 20 * time.Millisecond
-	// suspicion is in probe intervals. It asks for suspicion - 2 nodes that agree.
-	suspicion = 3
-	// suspicionMax times as long is waited for those who agree.
-	suspicionMax = 4
-	// gossipInterval and gossipNodes are how fast news travel: to 3 others each 30 ms.
+	// suspicion is in probe intervals, and has one node suffice that suspects another: all
+	// others ask for themselves before they believe it, see hearing.
+	suspicion = 2
+	// gossipInterval and gossipNodes are how fast news travel: to 6 others each 30 ms.
+	// Without news nothing is sent.
 	gossipInterval = 30 * time.Millisecond
-	gossipNodes    = 3
+	gossipNodes    = 6
 	// pushPullInterval is between two exchanges of all that is known, of each node with
 	// any other, up to 32 nodes; above memberlist stretches it by the logarithm.
 	pushPullInterval = 15 * time.Second
@@ -31,13 +31,12 @@ const (
 	forget = 30 * time.Second
 )
 
-// config has the timers, as many times slower as slow says, and what does not depend
-// on the node.
-func config(slow time.Duration) *memberlist.Config {
+// config has the timers, and what does not depend on the node.
+func config() *memberlist.Config {
 	c := memberlist.DefaultLANConfig()
-	c.ProbeInterval, c.ProbeTimeout, c.IndirectChecks = slow*probeInterval, slow*probeTimeout, 3
-	c.SuspicionMult, c.SuspicionMaxTimeoutMult = suspicion, suspicionMax
-	c.GossipInterval, c.GossipNodes, c.GossipToTheDeadTime = slow*gossipInterval, gossipNodes, forget
+	c.ProbeInterval, c.ProbeTimeout, c.IndirectChecks = probeInterval, probeTimeout, 3
+	c.SuspicionMult, c.SuspicionMaxTimeoutMult = suspicion, 1
+	c.GossipInterval, c.GossipNodes, c.GossipToTheDeadTime = gossipInterval, gossipNodes, forget
 	c.PushPullInterval, c.TCPTimeout = pushPullInterval, tcpTimeout
 	// A machine that was given another address may use its name again at once: nobody
 	// else may, since an address has to be the node's.

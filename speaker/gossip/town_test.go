@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,7 +29,6 @@ type town struct {
 	nodes []Node
 	all   map[string]*resident
 	hub   *hub // nil: sockets
-	slow  time.Duration
 }
 
 // A resident is one node of it.
@@ -38,7 +38,7 @@ type resident struct {
 }
 
 func newTown(t *testing.T, n int) *town {
-	w := &town{T: t, all: map[string]*resident{}, hub: newHub(), slow: 1}
+	w := &town{T: t, all: map[string]*resident{}, hub: newHub()}
 	t.Cleanup(func() {
 		if w.hub != nil {
 			<-time.After(10 * time.Second) // what is under way in memberlist ends, in no time
@@ -59,7 +59,6 @@ func (w *town) start(name string, at netip.Addr, keys string) *resident {
 		w.Fatal(err)
 	}
 	g := New(Options{Node: name, Port: 7946, KeyFile: path, Log: slog.New(slog.DiscardHandler)})
-	g.slow = w.slow
 	if w.hub != nil {
 		g.open = w.hub.open
 	}
@@ -161,10 +160,13 @@ type hub struct {
 	mu   sync.Mutex
 	ends map[string]*end
 	cut  map[string]bool
+	hung map[string]bool
 	sent map[int]int // packets, by their size
 }
 
-func newHub() *hub { return &hub{ends: map[string]*end{}, cut: map[string]bool{}, sent: map[int]int{}} }
+func newHub() *hub {
+	return &hub{ends: map[string]*end{}, cut: map[string]bool{}, hung: map[string]bool{}, sent: map[int]int{}}
+}
 
 // An end is one transport.
 type end struct {
@@ -192,11 +194,26 @@ func (h *hub) off(addr netip.Addr, off bool) {
 	h.cut[netip.AddrPortFrom(addr, 7946).String()] = off
 }
 
+// hang has a node's process neither hear nor say anything, while its kernel accepts
+// connections; or go on.
+func (h *hub) hang(addr netip.Addr, hung bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.hung[netip.AddrPortFrom(addr, 7946).String()] = hung
+}
+
 // to finds who listens; lost: nobody can tell.
 func (e *end) to(addr string) (to *end, lost bool) {
 	e.hub.mu.Lock()
 	defer e.hub.mu.Unlock()
 	return e.hub.ends[addr], e.hub.cut[addr] || e.hub.cut[e.at.String()]
+}
+
+// hangs says whether one of two processes does.
+func (e *end) hangs(addr string) bool {
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
+	return e.hub.hung[addr] || e.hub.hung[e.at.String()]
 }
 
 func (e *end) FinalAdvertiseAddr(ip string, port int) (net.IP, int, error) {
@@ -208,7 +225,7 @@ func (e *end) WriteTo(b []byte, addr string) (time.Time, error) {
 	e.hub.mu.Lock()
 	e.hub.sent[len(b)]++
 	e.hub.mu.Unlock()
-	if to != nil && !lost {
+	if to != nil && !lost && !e.hangs(addr) {
 		select {
 		case to.packets <- &memberlist.Packet{Buf: slices.Clone(b), From: net.UDPAddrFromAddrPort(e.at), Timestamp: time.Now()}:
 		default: // as a full socket
@@ -224,9 +241,12 @@ func (e *end) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) 
 		<-time.After(timeout)
 		return nil, errors.New("nobody answers")
 	case to == nil:
-		return nil, errors.New("connection refused")
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
 	ours, theirs := net.Pipe()
+	if e.hangs(addr) {
+		return pipe{ours, to.at}, nil // Nobody reads at the other end.
+	}
 	to.streams <- pipe{theirs, e.at}
 	return pipe{ours, to.at}, nil
 }
