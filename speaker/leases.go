@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -18,6 +19,9 @@ const (
 	// leasePatience is for how many intervals a renewal counts: one may be late, and
 	// one may be lost.
 	leasePatience = 3
+	// leaseAbsence is for how many intervals a Lease must not have changed, while this
+	// node's did, to say that its node has gone. One renewal may come late.
+	leaseAbsence = 2
 	// maxLeases is how many Leases a speaker watches at most: if more nodes are dead at a
 	// time, it is not by their Leases that the cluster is saved.
 	maxLeases = 16
@@ -41,18 +45,27 @@ type leases struct {
 	ctx      context.Context
 	close    context.CancelFunc
 
-	mu       sync.Mutex
-	uid      types.UID
-	watched  map[string]context.CancelFunc
-	renewals map[string]time.Time // when one was seen, by our own clock
-	count    uint64               // of changes to renewals
-	trouble  string
+	mu      sync.Mutex
+	uid     types.UID
+	watched map[string]context.CancelFunc
+	sights  map[string]sight
+	renewed time.Time // when this node's Lease was renewed last
+	count   uint64    // of changes to sights
+	trouble string
+}
+
+// A sight is what the Lease of a node has shown since it is watched.
+type sight struct {
+	renewed time.Time // when it was seen to be renewed, by our own clock; zero: it was not
+	// absent says that the API server has said anew, after this node's own renewals went
+	// through, that there was none.
+	absent bool
 }
 
 func newLeases(node string, l *Leaser, interval time.Duration, log *slog.Logger) *leases {
 	ctx, stop := context.WithCancel(context.Background())
 	out := &leases{node: node, interval: interval, log: log, changed: make(chan struct{}, 1), ctx: ctx, close: stop,
-		watched: map[string]context.CancelFunc{}, renewals: map[string]time.Time{}}
+		watched: map[string]context.CancelFunc{}, sights: map[string]sight{}}
 	if l != nil && interval > 0 { // else a nil Leaser were a leaser
 		out.leaser = l
 	}
@@ -98,7 +111,9 @@ func (l *leases) run(ctx context.Context) {
 		if uid != "" {
 			err := l.leaser.renew(ctx, l.node, uid, l.interval)
 			l.mu.Lock()
-			l.trouble = ""
+			if l.trouble = ""; err == nil {
+				l.renewed = time.Now()
+			}
 			if refused := apierrors.APIStatus(nil); errors.As(err, &refused) {
 				l.trouble = fmt.Sprintf("the Lease of this node is not renewed, so that nodes that do not hear it take it for dead: %v", err)
 			}
@@ -112,9 +127,9 @@ func (l *leases) run(ctx context.Context) {
 	}
 }
 
-// follow watches the Leases of these nodes, and of no others, and returns when they were
-// seen to be renewed.
-func (l *leases) follow(nodes []string) map[string]time.Time {
+// follow watches the Leases of these nodes, and of no others, and returns what they have
+// shown.
+func (l *leases) follow(nodes []string) map[string]sight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leaser == nil {
@@ -128,7 +143,7 @@ func (l *leases) follow(nodes []string) map[string]time.Time {
 		if !want[n] {
 			stop()
 			delete(l.watched, n)
-			delete(l.renewals, n)
+			delete(l.sights, n)
 		}
 	}
 	for n := range want {
@@ -138,24 +153,42 @@ func (l *leases) follow(nodes []string) map[string]time.Time {
 			go l.watch(ctx, n)
 		}
 	}
-	return maps.Clone(l.renewals)
+	return maps.Clone(l.sights)
 }
 
 // watch watches one Lease until ctx ends. What it says first is from before; a renewal
-// is that it says something else later. No two clocks are compared.
+// is that it says something else later. No two clocks are compared. When it has not
+// changed for long enough the watch begins anew: a watch may be dead without a word, and
+// one that begins is told what is there.
 func (l *leases) watch(ctx context.Context, node string) {
 	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 10 * time.Second}
 	retry.Reset()
 	var known string
+	var since time.Time // when known was heard first
 	for ctx.Err() == nil {
-		err := l.leaser.watch(ctx, node, func(renewal string) {
-			if known != "" && renewal != known {
+		attempt, again := context.WithCancel(ctx)
+		quiet := time.AfterFunc(math.MaxInt64, again)
+		err := l.leaser.watch(attempt, node, func(renewal string) {
+			retry.Reset()
+			if renewal == known {
+				if !l.missed(ctx, node, since) {
+					quiet.Reset(l.interval)
+				}
+				return
+			}
+			if known != "" {
 				l.saw(ctx, node)
 			}
-			known = renewal
-			retry.Reset()
+			known, since = renewal, time.Now()
+			quiet.Reset(leaseAbsence * l.interval)
 		})
+		meant := attempt.Err() != nil
+		quiet.Stop()
+		again()
 		l.log.Debug("lease", "node", node, "err", err)
+		if meant {
+			continue
+		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(retry.NextBackOff()):
@@ -171,13 +204,34 @@ func (l *leases) saw(ctx context.Context, node string) {
 	if ctx.Err() != nil {
 		return
 	}
-	l.renewals[node] = time.Now()
+	l.sights[node] = sight{renewed: time.Now()}
 	l.note()
 	time.AfterFunc(l.patience(), func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.note()
 	})
+}
+
+// missed is told that a Lease is as it was at a time, and says whether that shows that
+// its node is absent: if renewals have been due since, and the API server has taken ours.
+// One that takes nobody's shows nothing.
+func (l *leases) missed(ctx context.Context, node string, since time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	seen := l.sights[node]
+	switch due := since.Add(l.interval); {
+	case ctx.Err() != nil:
+		return false
+	case seen.absent:
+	case time.Since(since) < leaseAbsence*l.interval || !l.renewed.After(due):
+		return false
+	default:
+		seen.absent = true
+		l.sights[node] = seen
+		l.note()
+	}
+	return true
 }
 
 // note says that there is something to look at.

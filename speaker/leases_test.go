@@ -39,13 +39,18 @@ func TestMembersOf(t *testing.T) {
 		{gossip.Dead, 115, 116, "lease"},
 	} {
 		v := &gossip.View{Members: []gossip.Member{{Node: "n2", State: tt.state, Since: at(100)}}}
-		renewals := map[string]time.Time{}
-		if tt.renewal > 0 {
-			renewals["n2"] = at(tt.renewal)
-		}
-		m, _ := membersOf(v, renewals, 15*time.Second, at(tt.now)).Find("n2")
-		if got := m.state(); got != tt.want || !m.Since.Equal(at(100)) {
-			t.Errorf("%+v: %s", tt, got)
+		for _, absent := range []bool{false, true} {
+			sights := map[string]sight{}
+			if tt.renewal > 0 || absent {
+				sights["n2"] = sight{absent: absent}
+			}
+			if tt.renewal > 0 {
+				sights["n2"] = sight{at(tt.renewal), absent}
+			}
+			m, _ := membersOf(v, sights, 15*time.Second, at(tt.now)).Find("n2")
+			if got := m.state(); got != tt.want || !m.Since.Equal(at(100)) || m.Absent != (absent && tt.want == "dead") {
+				t.Errorf("%+v, absent %v: %s, %+v", tt, absent, got, m)
+			}
 		}
 	}
 	if got := membersOf(&gossip.View{}, nil, time.Second, at(0)); got != nil {
@@ -96,7 +101,9 @@ func (r *registry) watch(ctx context.Context, node string, seen func(string)) er
 	r.watchers[node] = c
 	now := r.renewals[node]
 	r.mu.Unlock()
-	seen(fmt.Sprint(now))
+	if now > 0 { // as a watch of what is not there, which begins with nothing
+		seen(fmt.Sprint(now))
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -181,6 +188,78 @@ func TestLeaseShowsLife(t *testing.T) {
 			t.Errorf("it is %s, and %d are watched", got, len(l.watched))
 		}
 		<-time.After(time.Minute)
+	})
+}
+
+// A node whose Lease is not renewed either is absent, if the API server says so while it
+// takes what this node says; not before a renewal is overdue, and no longer than until
+// one is seen. An API server that is away, or takes nobody's, shows nothing.
+func TestLeaseShowsAbsence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const interval = 5 * time.Second
+		api := newRegistry()
+		run := func(node string) (l *leases, stop context.CancelFunc) {
+			l = newLeases(node, nil, interval, slog.New(slog.DiscardHandler))
+			l.leaser = api
+			l.own("uid-" + types.UID(node))
+			ctx, stop := context.WithCancel(t.Context())
+			go l.run(ctx)
+			return l, stop
+		}
+		l, stop := run("n1")
+		defer stop()
+		_, die := run("n2")
+		<-time.After(time.Minute)
+		dead := []string{"n2", "n3"} // there never was a Lease of n3
+		shows := func(within time.Duration, want string) time.Duration {
+			t.Helper()
+			began, late := time.Now(), time.After(within)
+			for {
+				sights := l.follow(dead)
+				if got := fmt.Sprintf("%v %v", sights["n2"].absent, sights["n3"].absent); got == want {
+					return time.Since(began)
+				}
+				select {
+				case <-l.changed:
+				case <-late:
+					t.Fatalf("%s is not shown within %s: %+v", want, within, sights)
+				}
+			}
+		}
+		stays := func(d time.Duration, want string) {
+			t.Helper()
+			for range 10 {
+				<-time.After(d / 10)
+				shows(0, want)
+			}
+		}
+		l.follow(dead)
+		stays(time.Minute, "false false") // it renews its Lease
+		die()
+		synctest.Wait()
+		if took := shows(3*interval, "true false"); took < interval {
+			t.Errorf("it is absent %s after it died", took)
+		}
+		api.off(true)
+		stays(time.Minute, "true false")
+		api.off(false)
+		_, die = run("n2")
+		shows(2*interval, "false false")
+		stays(time.Minute, "false false")
+		// The API server goes away together with the node: it may be us who are cut off.
+		die()
+		api.off(true)
+		stays(time.Minute, "false false")
+		api.off(false)
+		shows(5*interval, "true false")
+		// It is back, and the API server takes no more renewals.
+		_, die = run("n2")
+		defer die()
+		shows(2*interval, "false false")
+		api.mu.Lock()
+		api.refusal = apierrors.NewInternalError(errors.New("disk full"))
+		api.mu.Unlock()
+		stays(time.Minute, "false false")
 	})
 }
 

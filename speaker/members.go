@@ -26,6 +26,9 @@ type Member struct {
 	Alive bool
 	// ByLease says that it is alive by its Lease alone.
 	ByLease bool
+	// Absent says of one that is dead that the API server, which takes our renewals, has
+	// not seen it renew its Lease, either.
+	Absent bool
 	// Left says that its speaker has said farewell: it restarts, or is stopped. The
 	// node and its pods are as they were, but nobody there answers for an address. Such
 	// a member is not Alive, and not dead.
@@ -59,17 +62,22 @@ func (m *Members) Find(node string) (found Member, ok bool) {
 }
 
 // silent says of which nodes the endpoints are to be left out, and since when they have
-// not been heard of: of the dead ones, as long as they are fewer than half. If half are
-// dead or more, it may as well be this node that is cut off, and what it left out would
-// be the rest of the cluster. This node is never dead to itself.
+// not been heard of: of the dead ones, as long as they are fewer than half. If more are
+// dead, it may as well be this node that is cut off, and what it left out would be the
+// rest of the cluster. Between two halves, as in a cluster of two nodes, the API server
+// decides: who is absent there as well is cut off, and not we. This node is never dead to
+// itself.
 func (m *Members) silent(self string) map[string]time.Time {
 	dead := m.dead(self)
-	if len(dead) == 0 || 2*len(dead) >= len(m.Nodes) {
+	if len(dead) == 0 || 2*len(dead) > len(m.Nodes) {
 		return nil
 	}
+	halved := 2*len(dead) == len(m.Nodes)
 	silent := make(map[string]time.Time, len(dead))
 	for _, n := range dead {
-		silent[n.Node] = n.Since
+		if !halved || n.Absent {
+			silent[n.Node] = n.Since
+		}
 	}
 	return silent
 }

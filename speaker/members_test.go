@@ -13,18 +13,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// roll are members by a letter each: a is alive, d dead, l has said farewell. They
-// are called n1, n2 and so on.
+// roll are members by a letter each: a is alive, d dead, x dead and absent from the API
+// server, l has said farewell. They are called n1, n2 and so on.
 func roll(states string) *Members {
 	m := &Members{}
 	for i, s := range states {
-		m.Nodes = append(m.Nodes, Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
+		m.Nodes = append(m.Nodes, Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
 	}
 	return m
 }
 
-// Endpoints of dead nodes are left out, as long as fewer than half are dead, and
-// something is left.
+// Endpoints of dead nodes are left out, as long as fewer than half are dead; of two
+// halves the one that the API server misses, too.
 func TestSilentNodes(t *testing.T) {
 	for _, tt := range []struct{ members, want string }{
 		{"", ""},
@@ -41,6 +41,13 @@ func TestSilentNodes(t *testing.T) {
 		{"addda", ""},
 		{"aadd", ""},
 		{"aaddl", "n3 n4"},
+		{"ax", "n2"},
+		{"xa", ""}, // itself
+		{"aadx", "n4"},
+		{"aaxx", "n3 n4"},
+		{"axx", ""},
+		{"aaax", "n4"},
+		{"lx", "n2"},
 	} {
 		var got []string
 		silent := roll(tt.members).silent("n1")
@@ -77,6 +84,8 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 		{"aad", "1t 2r 3r", "2", "2", "1", "3", out},
 		{"add", "1r 2r 3r", "1 2 3", "1 2 3", "1", "", ""},
 		{"aal", "1r 3r", "1 3", "1 3", "1", "", ""},
+		{"ald", "1r 3r", "1", "1", "1", "3", out},
+		{"aax", "1r 3r", "1", "1", "1", "3", out},
 	} {
 		c := Config{Node: "n1", Members: roll(tt.members)}
 		v := look(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})

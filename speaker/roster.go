@@ -141,8 +141,8 @@ func (r *roster) now(snap *cluster.Snapshot) *Members {
 		return r.members
 	}
 	r.view, r.generation = view, generation
-	renewals := r.leases.follow(deadIn(view))
-	if next := membersOf(view, renewals, r.leases.patience(), time.Now()); !reflect.DeepEqual(next, r.members) {
+	sights := r.leases.follow(deadIn(view))
+	if next := membersOf(view, sights, r.leases.patience(), time.Now()); !reflect.DeepEqual(next, r.members) {
 		r.members = next
 	}
 	return r.members
@@ -158,18 +158,19 @@ func deadIn(v *gossip.View) (names []string) {
 	return names
 }
 
-// membersOf is who is there, by what is heard of them and by when they were seen to
-// renew their Leases last: who has renewed it since he is not heard of any more lives,
-// until he has not renewed it for patience. It is nil while nobody is heard of.
-func membersOf(v *gossip.View, renewals map[string]time.Time, patience time.Duration, now time.Time) *Members {
+// membersOf is who is there, by what is heard of them and by what their Leases show: who
+// has renewed it since he is not heard of any more lives, until he has not renewed it for
+// patience. It is nil while nobody is heard of.
+func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, now time.Time) *Members {
 	if len(v.Members) == 0 {
 		return nil
 	}
 	all := &Members{}
 	for _, m := range v.Members {
-		renewal, seen := renewals[m.Node]
-		byLease := m.State == gossip.Dead && seen && renewal.After(m.Since) && now.Sub(renewal) < patience
+		seen := sights[m.Node]
+		byLease := m.State == gossip.Dead && seen.renewed.After(m.Since) && now.Sub(seen.renewed) < patience
 		one := Member{Node: m.Node, Alive: m.State == gossip.Alive || byLease, ByLease: byLease, Left: m.State == gossip.Left, Since: m.Since}
+		one.Absent = m.State == gossip.Dead && !byLease && seen.absent
 		// Another release's are unknown: that node answers for no address then.
 		one.Interfaces, _ = decodeInterfaces(m.Meta)
 		all.Nodes = append(all.Nodes, one)
