@@ -425,31 +425,6 @@ func (g *Gossip) start(at netip.Addr) error {
 	return nil
 }
 
-// sockets listens for packets and connections.
-func sockets(at netip.AddrPort, log *log.Logger) (memberlist.Transport, error) {
-	t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{at.Addr().String()}, BindPort: int(at.Port()), Logger: log})
-	if err != nil {
-		return nil, fmt.Errorf("cannot listen at %s, UDP and TCP: %w; is the node's InternalIP an address of this machine, and the port free? MetalLB's speakers take 7946 as well", at, err)
-	}
-	return bound{t, at.Addr()}, nil
-}
-
-// bound connects from the address that it listens at, as it sends packets: whoever
-// lets through nodes only can tell by the source.
-type bound struct {
-	*memberlist.NetTransport
-	at netip.Addr
-}
-
-func (b bound) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(b.at, 0))}
-	return d.Dial("tcp", addr)
-}
-
-func (b bound) DialAddressTimeout(a memberlist.Address, timeout time.Duration) (net.Conn, error) {
-	return b.DialTimeout(a.Addr, timeout)
-}
-
 // shut ends memberlist without a word. What was known of others is forgotten.
 func (g *Gossip) shut() {
 	g.mu.Lock()
