@@ -52,6 +52,11 @@ var fences = []fence{
 		why:       "one table, one writer",
 	},
 	{
+		libraries: []string{"github.com/cilium/ebpf"},
+		homes:     []string{"proxy/fastpath"},
+		why:       "one program, one loader",
+	},
+	{
 		libraries: []string{"github.com/mdlayher/arp", "github.com/mdlayher/ethernet", "github.com/mdlayher/packet"},
 		homes:     []string{"l2"},
 		why:       "who answers for an address is decided in one place",
@@ -150,6 +155,8 @@ func TestViolations(t *testing.T) {
 		{"proxy/nft.go", "github.com/google/nftables/expr", ""},
 		{"proxy/nft.go", "sigs.k8s.io/knftables", ""},
 		{"proxy/iptables.go", "github.com/coreos/go-iptables/iptables", ""},
+		{"proxy/fastpath/path.go", "github.com/cilium/ebpf/link", ""},
+		{"proxy/watch.go", "github.com/cilium/ebpf", "belongs in proxy/fastpath"},
 		{"e2e/lab/observer.go", "github.com/google/nftables", "belongs in proxy"},
 		{"cmd/fanfare/cleanup.go", "sigs.k8s.io/knftables", "belongs in proxy"},
 		{"speaker/pass_test.go", "github.com/google/nftables", "belongs in proxy"},

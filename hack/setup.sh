@@ -22,6 +22,9 @@ declare -A needed=(
     [containerd]=/usr/bin/containerd
     [runc]=/usr/sbin/runc
     [containernetworking-plugins]=/usr/lib/cni/bridge
+    # the program of proxy/fastpath is compiled with exactly these
+    [clang-14]=/usr/bin/clang-14
+    [llvm-14]=/usr/bin/llvm-strip-14
     # go test -race is linked by a C compiler
     [gcc]=/usr/bin/gcc
     [libc6-dev]=/usr/include/stdlib.h

@@ -19,7 +19,8 @@ import (
 const inside = "FANFARE_NSTEST"
 
 // Run runs f as the body of t in a process that has a network namespace of its
-// own, with loopback up, and a user namespace too unless the caller is root.
+// own, with loopback up, and mounts of its own, and a user namespace too unless the
+// caller is root.
 // Call it first in a test: what stands before it runs twice.
 //
 // Where the kernel refuses such namespaces the test fails when CI=true and is
@@ -53,7 +54,12 @@ func again(t *testing.T) *exec.Cmd {
 	}
 	cmd := exec.Command(os.Args[0], append(args, passed()...)...)
 	cmd.Env = append(os.Environ(), inside+"="+t.Name(), raceOptions())
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNET,
+		// What it mounts nobody else sees, and is gone with it.
+		Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig:    syscall.SIGKILL,
+	}
 	if !privileged() {
 		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
@@ -133,6 +139,22 @@ func Isolate(tb testing.TB) {
 		Missing(tb, fmt.Sprintf("unshare: %v", err))
 	}
 	up(tb)
+}
+
+// BPF mounts a file system of BPF, in which programs and maps can be pinned, and
+// returns where. It is for tests under Run, and for benchmarks of root.
+func BPF(tb testing.TB) string {
+	tb.Helper()
+	dir := tb.TempDir()
+	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+		Missing(tb, fmt.Sprintf("no file system of BPF: %v", err))
+	}
+	tb.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			tb.Errorf("%s: %v", dir, err)
+		}
+	})
+	return dir
 }
 
 // Missing ends the test because the machine lacks something that it needs:

@@ -1,0 +1,65 @@
+package fastpath
+
+import (
+	"net/netip"
+)
+
+// Directions are roles of interfaces as well; see flow.bpf.c.
+const (
+	outward = 1
+	inward  = 2
+)
+
+// What a kernelFlow's State tells.
+const (
+	flowOpen = 1 << iota
+	flowFIN
+	flowRST
+)
+
+// Counters by their places; see flow.bpf.c.
+const countFull = 1
+
+func addressOf(a netip.Addr) kernelAddress { return kernelAddress{Octets: a.As16()} }
+
+func (a kernelAddress) addr() netip.Addr { return netip.AddrFrom16(a.Octets).Unmap() }
+
+func (a kernelAddress) port(n uint16) netip.AddrPort { return netip.AddrPortFrom(a.addr(), n) }
+
+func frontendOf(a netip.AddrPort, protocol uint8) kernelFrontend {
+	return kernelFrontend{Address: addressOf(a.Addr()), Port: a.Port(), Protocol: protocol}
+}
+
+func (f kernelFrontend) addrPort() netip.AddrPort { return f.Address.port(f.Port) }
+
+func prefixOf(p netip.Prefix) kernelPrefix {
+	return kernelPrefix{Length: uint32(128 - p.Addr().BitLen() + p.Bits()), Address: addressOf(p.Addr())}
+}
+
+// reply is the key of the entry for replies to the flow of a forward entry.
+func (t kernelTuple) reply(f *kernelFlow) kernelTuple {
+	return kernelTuple{
+		Source: f.Address, SourcePort: f.Port,
+		Destination: t.Source, DestinationPort: f.ClientPort,
+		Protocol: t.Protocol, Direction: inward,
+	}
+}
+
+// forward is the key of the entry for a client's packets, by that for replies.
+func (t kernelTuple) forward(f *kernelFlow) kernelTuple {
+	return kernelTuple{
+		Source: t.Destination, SourcePort: f.ClientPort,
+		Destination: f.Address, DestinationPort: f.Port,
+		Protocol: t.Protocol, Direction: outward,
+	}
+}
+
+// flow is what a forward entry is about.
+func (t kernelTuple) flow(f *kernelFlow) Flow {
+	return Flow{
+		Client:   t.Source.port(t.SourcePort),
+		VIP:      t.Destination.port(t.DestinationPort),
+		Backend:  f.Address.port(f.Port),
+		Protocol: t.Protocol,
+	}
+}

@@ -1,0 +1,886 @@
+//go:build ignore
+
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
+
+// Translates packets of flows that it knows and sends them on, past the host's
+// netfilter. doc.go says what the maps are and what is left to the rules.
+//
+// What it knows nothing of leaves it as it came, with TCX_NEXT: other programs of tcx,
+// and then the stack, go on with it. A packet of a flow in the table never goes to the
+// rules untranslated: they would take it for a stray one, and reset its connection. If
+// it can not be sent on here it is translated, and the stack does what it does to
+// packets: says that they are too large, or that their time is over.
+
+#include "kernel.h"
+
+// Directions are roles of interfaces, too.
+enum {
+	OUTWARD = 1, // from a client, by an interface that clients come in by
+	INWARD = 2,  // from a backend
+};
+
+// An address is one of IPv6, or one of IPv4 as ::ffff:a.b.c.d.
+struct address {
+	__u8 octets[16];
+} __attribute__((aligned(4)));
+
+// A tuple names a flow in one direction, as its packets are before translation. Ports
+// are in the order of the host, so that people can read them.
+struct tuple {
+	struct address source;
+	struct address destination;
+	__u16 source_port;
+	__u16 destination_port;
+	__u8 protocol;
+	__u8 direction;
+	__u16 zero;
+};
+
+// What is known of a flow in one direction.
+enum {
+	FLOW_OPEN = 1, // packets came; of TCP, from a client, more than SYN
+	FLOW_FIN = 2,
+	FLOW_RST = 4,
+};
+
+// A flow says what to make of packets in one direction, and what came.
+struct flow {
+	struct address address; // from clients: the backend; from backends: the VIP
+	__u16 port;             // its port
+	__u16 client_port;      // the port that the client has where the packet goes
+	__u32 seen;             // seconds, CLOCK_MONOTONIC
+	__u32 state;
+};
+
+struct frontend {
+	struct address address;
+	__u16 port;
+	__u8 protocol;
+	__u8 zero;
+};
+
+// A choice is the set of slots of a frontend.
+struct choice {
+	__u32 set;
+	__u32 count;
+};
+
+struct place {
+	__u32 set;
+	__u32 slot;
+};
+
+struct backend {
+	struct address address;
+	__u16 port;
+	__u16 zero;
+};
+
+// A slot is chosen as likely as any other of its set, and has two backends (the alias
+// method): so weights cost nothing.
+struct slot {
+	struct backend backend;
+	struct backend other;
+	__u32 keep; // the backend is taken if a random number is not above this
+};
+
+struct prefix {
+	__u32 length;
+	struct address address;
+};
+
+struct datagram {
+	struct address source;
+	struct address destination;
+	__u32 id;
+	__u8 protocol;
+	__u8 direction;
+	__u16 zero;
+};
+
+struct ports {
+	__u16 source;
+	__u16 destination;
+};
+
+enum counter {
+	COUNT_BEGUN,  // new flows
+	COUNT_FULL,   // new flows that found no room
+	COUNT_MOVED,  // new flows whose client's port was taken at the backend
+	COUNT_STACK,  // packets translated and left to the stack
+	COUNT_ERRORS, // errors of ICMP translated
+	COUNTERS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 524288); // the loader says how many
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct tuple);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct frontend);
+	__type(value, struct choice);
+} frontends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 262144);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct place);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct prefix);
+	__type(value, __u32);
+} clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u32);
+} interfaces SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, struct datagram);
+	__type(value, struct ports);
+} fragments SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+// Until when new flows may be taken.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(pinning, LIBBPF_PIN_BY_NAME);
+	__type(key, __u32);
+	__type(value, __u32);
+} lease SEC(".maps");
+
+struct ipv4 {
+	__u8 version_length;
+	__u8 tos;
+	__be16 length;
+	__be16 id;
+	__be16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__be16 check;
+	__be32 source;
+	__be32 destination;
+};
+
+struct ipv6 {
+	__be32 class; // version, traffic class, flow label
+	__be16 length;
+	__u8 protocol;
+	__u8 hops;
+	struct address source;
+	struct address destination;
+};
+
+struct fragment6 {
+	__u8 protocol;
+	__u8 zero;
+	__be16 offset;
+	__be32 id;
+};
+
+struct tcp {
+	__be16 source;
+	__be16 destination;
+	__be32 sequence;
+	__be32 acknowledged;
+	__u8 length;
+	__u8 flags;
+	__be16 window;
+	__be16 check;
+	__be16 urgent;
+};
+
+struct udp {
+	__be16 source;
+	__be16 destination;
+	__be16 length;
+	__be16 check;
+};
+
+enum {
+	TCP_FIN = 1,
+	TCP_SYN = 2,
+	TCP_RST = 4,
+	TCP_ACK = 16,
+};
+
+enum {
+	WHOLE,
+	FIRST, // fragment of a datagram
+	LATER,
+};
+
+// A packet is what was found in a frame.
+struct packet {
+	struct tuple tuple;
+	__u32 id;        // of a fragment's datagram
+	__be32 class;    // IPv4: the type of service
+	__u16 offset;    // of the header of layer 4, from the frame's begin
+	__u16 size;      // from the network header on, or of the largest segment that it will be
+	__u8 v6;
+	__u8 hops;       // TTL
+	__u8 flags;      // of TCP
+	__u8 fragment;
+};
+
+// 30 to 40 ns less than the other clocks, and as exact as needed.
+static __always_inline __u32 seconds(void)
+{
+	return bpf_ktime_get_coarse_ns() / 1000000000;
+}
+
+static __always_inline void count(__u32 what)
+{
+	__u64 *n = bpf_map_lookup_elem(&counters, &what);
+
+	if (n)
+		(*n)++;
+}
+
+// The ends of what is linear of the frame. Volatile, so that the compiler uses them where
+// they are read: a copy of 32 bits is no pointer to the verifier.
+static __always_inline void *data(struct __sk_buff *skb)
+{
+	return (void *)(long)*(volatile __u32 *)&skb->data;
+}
+
+static __always_inline void *data_end(struct __sk_buff *skb)
+{
+	return (void *)(long)*(volatile __u32 *)&skb->data_end;
+}
+
+// header returns a part of the frame, which becomes linear if it is not.
+static __always_inline void *header(struct __sk_buff *skb, __u32 offset, __u32 size)
+{
+	void *begin = data(skb) + offset;
+
+	if (begin + size <= data_end(skb))
+		return begin;
+	if (bpf_skb_pull_data(skb, offset + size))
+		return 0;
+	begin = data(skb) + offset;
+	if (begin + size <= data_end(skb))
+		return begin;
+	return 0;
+}
+
+static __always_inline void map4(struct address *a, __be32 v4)
+{
+	__u32 *words = (__u32 *)a;
+
+	words[0] = words[1] = 0;
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	words[2] = 0xffff0000;
+#else
+	words[2] = 0x0000ffff;
+#endif
+	words[3] = v4;
+}
+
+static __always_inline __be32 last4(const struct address *a)
+{
+	return ((const __u32 *)a)[3];
+}
+
+static __always_inline int same(const struct address *a, const struct address *b)
+{
+	const __u32 *x = (const __u32 *)a, *y = (const __u32 *)b;
+
+	return x[0] == y[0] && x[1] == y[1] && x[2] == y[2] && x[3] == y[3];
+}
+
+// nobody says whether it is the unspecified address, which routes lead from as from any.
+static __always_inline int nobody(const struct address *a, int v6)
+{
+	const __u32 *x = (const __u32 *)a;
+
+	return !x[3] && (!v6 || !(x[0] | x[1] | x[2]));
+}
+
+// The headers of layer 3; false for what is none of ours by its looks.
+static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
+{
+	struct ipv4 *ip = header(skb, ETH_HLEN, sizeof(*ip));
+	__u16 fragment;
+
+	if (!ip || ip->version_length != 0x45) // options are for the stack
+		return 0;
+	p->size = swap16(ip->length);
+	if (p->size < sizeof(*ip) || p->size + ETH_HLEN > skb->len)
+		return 0;
+	fragment = swap16(ip->fragment);
+	p->fragment = fragment & 0x1fff ? LATER : fragment & 0x2000 ? FIRST : WHOLE;
+	p->id = ip->id;
+	p->class = ip->tos;
+	p->hops = ip->ttl;
+	p->offset = ETH_HLEN + sizeof(*ip);
+	p->tuple.protocol = ip->protocol;
+	map4(&p->tuple.source, ip->source);
+	map4(&p->tuple.destination, ip->destination);
+	return 1;
+}
+
+static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
+{
+	struct ipv6 *ip = header(skb, ETH_HLEN, sizeof(*ip));
+	struct fragment6 *f;
+	__u16 offset;
+
+	if (!ip || *(__u8 *)ip >> 4 != 6)
+		return 0;
+	if (swap16(ip->length) + sizeof(*ip) + ETH_HLEN > skb->len || swap16(ip->length) > 0xffff - sizeof(*ip))
+		return 0;
+	p->v6 = 1;
+	p->size = swap16(ip->length) + sizeof(*ip);
+	p->class = ip->class;
+	p->hops = ip->hops;
+	p->offset = ETH_HLEN + sizeof(*ip);
+	p->tuple.protocol = ip->protocol;
+	p->tuple.source = ip->source;
+	p->tuple.destination = ip->destination;
+	if (ip->protocol != IPPROTO_FRAGMENT)
+		return 1;
+	f = header(skb, ETH_HLEN + sizeof(*ip), sizeof(*f));
+	if (!f)
+		return 0;
+	offset = swap16(f->offset);
+	p->fragment = offset & 0xfff8 ? LATER : offset & 1 ? FIRST : WHOLE;
+	p->id = f->id;
+	p->offset += sizeof(*f);
+	p->tuple.protocol = f->protocol;
+	return 1;
+}
+
+static __always_inline void datagram_of(const struct packet *p, struct datagram *d)
+{
+	d->source = p->tuple.source;
+	d->destination = p->tuple.destination;
+	d->id = p->id;
+	d->protocol = p->tuple.protocol;
+	d->direction = p->tuple.direction;
+	d->zero = 0;
+}
+
+// A later fragment has the ports of the first one, if that came before it.
+static __noinline int recall(struct packet *p)
+{
+	struct datagram d;
+	struct ports *ports;
+
+	datagram_of(p, &d);
+	ports = bpf_map_lookup_elem(&fragments, &d);
+	if (!ports)
+		return 0;
+	p->tuple.source_port = ports->source;
+	p->tuple.destination_port = ports->destination;
+	return 1;
+}
+
+static __noinline int remember(struct packet *p)
+{
+	struct ports ports = {.source = p->tuple.source_port, .destination = p->tuple.destination_port};
+	struct datagram d;
+
+	datagram_of(p, &d);
+	bpf_map_update_elem(&fragments, &d, &ports, BPF_ANY);
+	return 0;
+}
+
+// The header of layer 4, at one of the three places where it can be.
+static __always_inline int parse_ports(struct __sk_buff *skb, struct packet *p, __u32 offset)
+{
+	__u32 length = sizeof(struct udp);
+
+	if (p->tuple.protocol == IPPROTO_TCP) {
+		struct tcp *tcp = header(skb, offset, sizeof(*tcp));
+
+		if (!tcp || tcp->length < 0x50)
+			return 0;
+		length = tcp->length >> 4 << 2;
+		p->flags = tcp->flags;
+		p->tuple.source_port = swap16(tcp->source);
+		p->tuple.destination_port = swap16(tcp->destination);
+	} else {
+		struct udp *udp = header(skb, offset, sizeof(*udp));
+
+		if (!udp)
+			return 0;
+		p->tuple.source_port = swap16(udp->source);
+		p->tuple.destination_port = swap16(udp->destination);
+	}
+	if (offset - ETH_HLEN + length > p->size)
+		return 0;
+	if (skb->gso_size)
+		p->size = offset - ETH_HLEN + length + skb->gso_size;
+	return 1;
+}
+
+// route asks for the way of a packet with these addresses that came in by an interface.
+static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct packet *p,
+				  const struct address *from, const struct address *to)
+{
+	if (p->v6) {
+		fib->family = AF_INET6;
+		fib->flowinfo = p->class & (swap16(0x0fff) | 0xffff0000);
+		__builtin_memcpy(fib->src, from, 16);
+		__builtin_memcpy(fib->dst, to, 16);
+	} else {
+		fib->family = AF_INET;
+		fib->tos = p->class;
+		fib->src[0] = last4(from);
+		fib->dst[0] = last4(to);
+	}
+	fib->l4_protocol = p->tuple.protocol;
+	return bpf_fib_lookup(skb, fib, sizeof(*fib), BPF_FIB_LOOKUP_SKIP_NEIGH);
+}
+
+static __always_inline long send(const struct bpf_fib_lookup *fib)
+{
+	struct bpf_redir_neigh next = {.nh_family = fib->family};
+
+	__builtin_memcpy(next.nh, fib->dst, 16);
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+}
+
+// Replaces an address of IPv6 in the checksum at an offset.
+static __always_inline void sum6(struct __sk_buff *skb, __u32 offset, __u32 difference, __u64 flags)
+{
+	// A checksum over the whole frame, as network cards give it, stays right: what the
+	// address adds, the checksum takes away. Older kernels do not know the flag and
+	// correct that checksum, as they must for IPv4, whose header has one of its own.
+	if (bpf_l4_csum_replace(skb, offset, 0, difference, BPF_F_PSEUDO_HDR | BPF_F_IPV6 | flags) != -EINVAL)
+		return;
+	bpf_l4_csum_replace(skb, offset, 0, difference, BPF_F_PSEUDO_HDR | flags);
+	bpf_csum_update(skb, difference);
+}
+
+// A checksum of a header with one 32-bit word and one 16-bit word replaced (RFC 1624).
+static __always_inline __u16 resum(__u16 check, __u32 from, __u32 to, __u16 from16, __u16 to16)
+{
+	__u32 sum = (__u16)~check;
+
+	sum += (~from & 0xffff) + (~from >> 16) + (to & 0xffff) + (to >> 16) + (__u16)~from16 + to16;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+// translate rewrites a packet as its flow says, with that TTL; false if it could not.
+static __always_inline int translate(struct __sk_buff *skb, const struct packet *p, const struct flow *flow, __u8 hops)
+{
+	int outward = p->tuple.direction == OUTWARD, udp = p->tuple.protocol == IPPROTO_UDP;
+	__u32 offset = p->offset & 127;
+	__u32 sum_at = offset + (udp ? 6 : 16);
+	__u64 flags = udp ? BPF_F_MARK_MANGLED_0 : 0; // no checksum stays none
+	__u32 difference = 0, ports_before = 0, ports_after = 0, *ports;
+	__be32 before = 0, after = last4(&flow->address);
+
+	if (p->v6) {
+		struct ipv6 *ip = header(skb, ETH_HLEN, sizeof(*ip));
+		struct address *a, old;
+
+		if (!ip)
+			return 0;
+		a = outward ? &ip->destination : &ip->source;
+		old = *a;
+		difference = bpf_csum_diff((__be32 *)&old, 16, (__be32 *)&flow->address, 16, 0);
+		*a = flow->address;
+	} else {
+		struct ipv4 *ip = header(skb, ETH_HLEN, sizeof(*ip));
+		__u16 *ttl, ttl_before;
+		__be32 *a;
+
+		if (!ip)
+			return 0;
+		a = outward ? &ip->destination : &ip->source;
+		ttl = (__u16 *)&ip->ttl;
+		ttl_before = *ttl;
+		before = *a;
+		*a = after;
+		ip->ttl = hops;
+		ip->check = resum(ip->check, before, after, ttl_before, *ttl);
+	}
+	if (p->fragment != LATER) {
+		ports = data(skb) + offset;
+		if ((void *)(ports + 1) > data_end(skb))
+			return 0;
+		ports_before = *ports;
+		((__be16 *)ports)[0] = swap16(outward ? flow->client_port : flow->port);
+		((__be16 *)ports)[1] = swap16(outward ? flow->port : flow->client_port);
+		ports_after = *ports;
+		if (p->v6)
+			sum6(skb, sum_at, difference, flags);
+		else
+			bpf_l4_csum_replace(skb, sum_at, before, after, BPF_F_PSEUDO_HDR | flags | 4);
+		if (ports_before != ports_after)
+			bpf_l4_csum_replace(skb, sum_at, ports_before, ports_after, flags | 4);
+	}
+	// Here nothing else takes away what the hop limit changes in a checksum over all.
+	if (p->v6 && hops != p->hops)
+		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &hops, 1, BPF_F_RECOMPUTE_CSUM);
+	return 1;
+}
+
+// forward translates a packet of a flow and sends it on.
+static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct flow *flow)
+{
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+	const struct address *to = p->tuple.direction == OUTWARD ? &flow->address : &p->tuple.destination;
+
+	fib.sport = swap16(p->tuple.source_port);
+	fib.dport = swap16(p->tuple.destination_port);
+	// A reply is routed with the backend's address, as the stack routes what it
+	// translates back.
+	if (p->hops > 1 && route(skb, &fib, p, &p->tuple.source, to) == BPF_FIB_LKUP_RET_SUCCESS) {
+		if (!translate(skb, p, flow, p->hops - 1))
+			return TCX_NEXT;
+		return send(&fib);
+	}
+	count(COUNT_STACK);
+	translate(skb, p, flow, p->hops);
+	return TCX_NEXT;
+}
+
+static __always_inline int leads(__u32 ifindex, __u32 role)
+{
+	__u32 *roles = bpf_map_lookup_elem(&interfaces, &ifindex);
+
+	return roles && *roles & role;
+}
+
+// passable says whether packets to the backend and back go by interfaces that we listen
+// on. A source that cannot be a client's, such as one of ours, has no way back: the
+// stack drops it, or not, as it is told to.
+static __noinline int passable(struct __sk_buff *skb, struct packet *p, struct backend *b)
+{
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+
+	fib.sport = swap16(p->tuple.source_port);
+	fib.dport = swap16(b->port);
+	if (route(skb, &fib, p, &p->tuple.source, &b->address) != BPF_FIB_LKUP_RET_SUCCESS || !leads(fib.ifindex, INWARD))
+		return 0;
+	fib.sport = swap16(b->port);
+	fib.dport = swap16(p->tuple.source_port);
+	fib.tot_len = 1;
+	return route(skb, &fib, p, &b->address, &p->tuple.source) == BPF_FIB_LKUP_RET_SUCCESS && leads(fib.ifindex, OUTWARD);
+}
+
+// schedule finds a backend for a new flow.
+static __noinline int schedule(struct packet *p, struct backend *b)
+{
+	struct frontend front = {.address = p->tuple.destination, .port = p->tuple.destination_port, .protocol = p->tuple.protocol};
+	struct prefix from = {.length = 128, .address = p->tuple.source};
+	struct choice *choice = bpf_map_lookup_elem(&frontends, &front);
+	struct place place;
+	struct slot *slot;
+
+	if (!choice || bpf_map_lookup_elem(&clients, &from))
+		return 0;
+	place.set = choice->set;
+	place.slot = (__u64)bpf_get_prandom_u32() * choice->count >> 32;
+	slot = bpf_map_lookup_elem(&slots, &place);
+	if (!slot)
+		return 0;
+	*b = bpf_get_prandom_u32() <= slot->keep ? slot->backend : slot->other;
+	return 1;
+}
+
+// insert makes the entries of a flow, the one for replies first. It is true if there is
+// an entry for the packet then, be it another CPU's.
+static __noinline int insert(struct packet *p, struct backend *b)
+{
+	__u32 now = seconds();
+	struct tuple back = {
+		.source = b->address,
+		.destination = p->tuple.source,
+		.source_port = b->port,
+		.destination_port = p->tuple.source_port,
+		.protocol = p->tuple.protocol,
+		.direction = INWARD,
+	};
+	struct flow to = {.address = p->tuple.destination, .port = p->tuple.destination_port, .client_port = p->tuple.source_port, .seen = now};
+	struct flow *other;
+	long err = 0;
+	int made = 0;
+
+	// A client may use one port for two VIPs, and meet the same backend: that would take
+	// them for one connection. So the second gets another port there.
+	for (int i = 0; i < 8; i++) {
+		err = bpf_map_update_elem(&flows, &back, &to, BPF_NOEXIST);
+		made = !err;
+		if (err != -EEXIST)
+			break;
+		other = bpf_map_lookup_elem(&flows, &back);
+		if (other && other->port == to.port && other->client_port == to.client_port && same(&other->address, &to.address)) {
+			err = 0;
+			break;
+		}
+		back.destination_port = 1024 + ((bpf_get_prandom_u32() & 0xffff) * 64512 >> 16);
+	}
+	if (err) {
+		count(COUNT_FULL);
+		return 0;
+	}
+	if (back.destination_port != p->tuple.source_port)
+		count(COUNT_MOVED);
+	to.address = b->address;
+	to.port = b->port;
+	to.client_port = back.destination_port;
+	err = bpf_map_update_elem(&flows, &p->tuple, &to, BPF_NOEXIST);
+	if (!err) {
+		count(COUNT_BEGUN);
+		return 1;
+	}
+	if (made)
+		bpf_map_delete_elem(&flows, &back);
+	if (err == -EEXIST)
+		return 1;
+	count(COUNT_FULL);
+	return 0;
+}
+
+static __always_inline int begins(const struct packet *p)
+{
+	return (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+}
+
+// begin takes a new flow; false: it is for the rules.
+static __always_inline int begin(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 zero = 0, *until;
+	struct backend b = {};
+
+	if ((p->tuple.protocol == IPPROTO_TCP && !begins(p)) || p->hops <= 1 || p->fragment == LATER || !p->tuple.source_port)
+		return 0;
+	until = bpf_map_lookup_elem(&lease, &zero);
+	if (!until || *until < seconds() || nobody(&p->tuple.source, p->v6))
+		return 0;
+	return leads(skb->ifindex, OUTWARD) && schedule(p, &b) && passable(skb, p, &b) && insert(p, &b);
+}
+
+// over says whether a connection has ended, so that a SYN begins another. If so, it is
+// forgotten.
+static __noinline int over(struct packet *p, struct flow *flow)
+{
+	struct tuple back = {
+		.source = flow->address,
+		.destination = p->tuple.source,
+		.source_port = flow->port,
+		.destination_port = flow->client_port,
+		.protocol = p->tuple.protocol,
+		.direction = INWARD,
+	};
+	struct flow *reply = bpf_map_lookup_elem(&flows, &back);
+
+	if (reply && !((flow->state | reply->state) & FLOW_RST) && !(flow->state & reply->state & FLOW_FIN))
+		return 0;
+	bpf_map_delete_elem(&flows, &p->tuple);
+	bpf_map_delete_elem(&flows, &back);
+	return 1;
+}
+
+// note writes down that a packet came, in as few writes as there can be: the entry is
+// in the cache of each CPU that reads it.
+static __always_inline void note(const struct packet *p, struct flow *flow)
+{
+	__u32 now = seconds(), state = flow->state;
+
+	if (begins(p))
+		return; // how long there has been no answer matters, not how often it was tried
+	if (flow->seen != now)
+		flow->seen = now;
+	// A reset that did not end it, as one with a wrong number, is none.
+	state = (state & ~FLOW_RST) | FLOW_OPEN;
+	if (p->flags & TCP_FIN)
+		state |= FLOW_FIN;
+	if (p->flags & TCP_RST)
+		state |= FLOW_RST;
+	if (flow->state != state)
+		flow->state = state;
+}
+
+// The offsets of what an error of ICMP quotes.
+struct quote {
+	__u32 sum;     // the checksum of ICMP
+	__u32 outer;   // the address in the outer header that is another behind us
+	__u32 inner;   // the quoted header
+	__u32 address; // the address in it that is another behind us
+	__u32 ports;
+};
+
+// translate_error translates an error about a packet that we translated the other way.
+static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
+{
+	int outward = p->tuple.direction == OUTWARD, v6 = p->v6;
+	__u32 size = v6 ? sizeof(struct ipv6) : sizeof(struct ipv4);
+	__u32 type_at = ETH_HLEN + size;
+	struct quote q = {
+		.sum = type_at + 2,
+		.inner = type_at + 8,
+		.ports = type_at + 8 + size,
+	};
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+	struct tuple t = {.direction = p->tuple.direction};
+	struct address to, old, receiver;
+	struct ports ports, new_ports;
+	struct flow *flow;
+	__u32 from4, to4, difference;
+	__u8 first, hops;
+
+	q.outer = ETH_HLEN + (v6 ? (outward ? 24 : 8) : (outward ? 16 : 12));
+	q.address = q.inner + (v6 ? (outward ? 8 : 24) : (outward ? 12 : 16));
+	if (p->hops <= 1 || bpf_skb_load_bytes(skb, type_at, &first, 1))
+		return TCX_NEXT;
+	if (v6 ? first < 1 || first > 4 : first != 3 && first != 11 && first != 12)
+		return TCX_NEXT;
+	if (bpf_skb_load_bytes(skb, q.inner, &first, 1) || bpf_skb_load_bytes(skb, q.ports, &ports, 4))
+		return TCX_NEXT;
+	if (v6) {
+		struct ipv6 ip;
+
+		if (first >> 4 != 6 || bpf_skb_load_bytes(skb, q.inner, &ip, sizeof(ip)))
+			return TCX_NEXT;
+		t.protocol = ip.protocol;
+		t.source = ip.destination;
+		t.destination = ip.source;
+	} else {
+		struct ipv4 ip;
+
+		if (first != 0x45 || bpf_skb_load_bytes(skb, q.inner, &ip, sizeof(ip)) || swap16(ip.fragment) & 0x1fff)
+			return TCX_NEXT;
+		t.protocol = ip.protocol;
+		map4(&t.source, ip.destination);
+		map4(&t.destination, ip.source);
+	}
+	if (t.protocol != IPPROTO_TCP && t.protocol != IPPROTO_UDP)
+		return TCX_NEXT;
+	// What is quoted went the other way.
+	t.source_port = swap16(ports.destination);
+	t.destination_port = swap16(ports.source);
+	if (!same(&p->tuple.destination, &t.destination))
+		return TCX_NEXT;
+	flow = bpf_map_lookup_elem(&flows, &t);
+	if (!flow)
+		return TCX_NEXT;
+	new_ports.source = swap16(outward ? flow->port : flow->client_port);
+	new_ports.destination = swap16(outward ? flow->client_port : flow->port);
+	to = flow->address;
+	receiver = outward ? to : p->tuple.destination;
+	if (route(skb, &fib, p, &p->tuple.source, &receiver) != BPF_FIB_LKUP_RET_SUCCESS)
+		return TCX_NEXT;
+
+	hops = p->hops - 1;
+	if (v6) {
+		old = outward ? p->tuple.destination : p->tuple.source;
+		difference = bpf_csum_diff((__be32 *)&old, 16, (__be32 *)&to, 16, 0);
+		sum6(skb, q.sum, difference, 0);
+		bpf_skb_store_bytes(skb, q.outer, &to, 16, 0);
+		bpf_skb_store_bytes(skb, ETH_HLEN + 7, &hops, 1, BPF_F_RECOMPUTE_CSUM);
+		// Its own header has no checksum: that of ICMP covers it.
+		old = outward ? t.destination : t.source;
+		difference = bpf_csum_diff((__be32 *)&old, 16, (__be32 *)&to, 16, 0);
+		bpf_l4_csum_replace(skb, q.sum, 0, difference, 0);
+		bpf_skb_store_bytes(skb, q.address, &to, 16, 0);
+	} else {
+		to4 = last4(&to);
+		from4 = last4(outward ? &p->tuple.destination : &p->tuple.source);
+		bpf_l3_csum_replace(skb, ETH_HLEN + 10, from4, to4, 4);
+		bpf_skb_store_bytes(skb, q.outer, &to4, 4, 0);
+		bpf_l3_csum_replace(skb, ETH_HLEN + 10, swap16(p->hops << 8), swap16(hops << 8), 2);
+		bpf_skb_store_bytes(skb, ETH_HLEN + 8, &hops, 1, 0);
+		// What the quoted address adds to ICMP's checksum, its header's takes away.
+		from4 = last4(outward ? &t.destination : &t.source);
+		bpf_l3_csum_replace(skb, q.inner + 10, from4, to4, 4);
+		bpf_skb_store_bytes(skb, q.address, &to4, 4, 0);
+	}
+	bpf_l4_csum_replace(skb, q.sum, *(__u32 *)&ports, *(__u32 *)&new_ports, 4);
+	bpf_skb_store_bytes(skb, q.ports, &new_ports, 4, 0);
+	count(COUNT_ERRORS);
+	return send(&fib);
+}
+
+static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
+{
+	struct packet p = {.tuple.direction = direction};
+	struct flow *flow;
+	__u8 protocol;
+
+	// What passes a switch, or a tag, is not for us to route.
+	if (skb->pkt_type != PACKET_HOST || skb->vlan_present)
+		return TCX_NEXT;
+	if (skb->protocol == swap16(ETH_P_IP)) {
+		if (!parse4(skb, &p))
+			return TCX_NEXT;
+	} else if (skb->protocol != swap16(ETH_P_IPV6) || !parse6(skb, &p)) {
+		return TCX_NEXT;
+	}
+	protocol = p.tuple.protocol;
+	if (protocol == (p.v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP) && p.fragment == WHOLE)
+		return translate_error(skb, &p);
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
+		return TCX_NEXT;
+	if (p.fragment == LATER ? !recall(&p) : !parse_ports(skb, &p, p.offset & 127))
+		return TCX_NEXT;
+
+	flow = bpf_map_lookup_elem(&flows, &p.tuple);
+	if (flow && direction == OUTWARD && begins(&p) && over(&p, flow))
+		flow = 0;
+	if (!flow) {
+		if (direction != OUTWARD || !begin(skb, &p))
+			return TCX_NEXT;
+		flow = bpf_map_lookup_elem(&flows, &p.tuple);
+		if (!flow)
+			return TCX_NEXT;
+	}
+	note(&p, flow);
+	if (p.fragment == FIRST)
+		remember(&p);
+	return forward(skb, &p, flow);
+}
+
+SEC("tcx/ingress")
+int outward(struct __sk_buff *skb)
+{
+	return handle(skb, OUTWARD);
+}
+
+SEC("tcx/ingress")
+int inward(struct __sk_buff *skb)
+{
+	return handle(skb, INWARD);
+}
+
+char _license[] SEC("license") = "GPL";

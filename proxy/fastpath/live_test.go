@@ -1,0 +1,715 @@
+package fastpath
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// withChecksums makes a namespace's interface compute what it sends, as a network card's
+// peer does: otherwise nobody computes or looks at checksums between veth pairs.
+func (l *lab) withChecksums(ns *nstest.NS) {
+	l.t.Helper()
+	var err error
+	ns.Do(func() {
+		fd, e := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err = e; err != nil {
+			return
+		}
+		defer unix.Close(fd)
+		value := struct{ cmd, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
+		request := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte
+		}{data: unsafe.Pointer(&value)}
+		copy(request.name[:], "eth0")
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
+			err = errno
+		}
+	})
+	if err != nil {
+		l.t.Fatalf("%s: turn off checksums of the interface: %v", ns.Name, err)
+	}
+}
+
+// Megabytes go there and back unharmed, as large segments without checksums and as
+// small ones with.
+func TestBulk(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		s := each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 7) })
+		l.set(p, s)
+		var echo net.Listener
+		var err error
+		l.pod1.Do(func() { echo, err = net.Listen("tcp", ":7") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { echo.Close() })
+		go func() {
+			for {
+				c, err := echo.Accept()
+				if err != nil {
+					return
+				}
+				go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
+			}
+		}()
+		sent := bytes.Repeat([]byte("all work and no play "), 200_000)
+		for _, sums := range []bool{false, true} {
+			if sums {
+				l.withChecksums(l.client)
+				l.withChecksums(l.pod1)
+			}
+			for _, family := range families {
+				c := l.mustDial("tcp", 0, port("vip", family, 80))
+				go func() { _, _ = c.Write(sent) }()
+				got := make([]byte, len(sent))
+				_ = c.SetDeadline(time.Now().Add(time.Minute))
+				if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, sent) {
+					t.Errorf("family %d, checksums %t: %v", family, sums, err)
+				}
+				c.Close()
+			}
+		}
+		l.bypassed()
+	})
+}
+
+// Datagrams larger than a frame go both ways in fragments.
+func TestFragments(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		l.withChecksums(l.client)
+		l.withChecksums(l.pod1)
+		for _, family := range families {
+			small := l.mustDial("udp", 0, port("vip", family, 80))
+			if got := ask(small, "5000"); got != "pod1 saw client" {
+				t.Errorf("a large answer: %s", got)
+			}
+			large := l.mustDial("udp", 0, port("vip", family, 80))
+			if got := ask(large, strings.Repeat("x", 6000)); got != "pod1 saw client" {
+				t.Errorf("a large question: %s", got)
+			}
+		}
+		l.bypassed()
+	})
+}
+
+// A pod that refuses is heard, as if the VIP refused.
+func TestRefusal(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 9) }))
+		for _, family := range families {
+			for _, network := range []string{"tcp", "udp"} {
+				if got := l.probe(network, port("vip", family, 80)); got != "refused" {
+					t.Errorf("%s: %s; want refused", network, got)
+				}
+			}
+		}
+		l.bypassed()
+	})
+}
+
+// A router with a narrower link behind it tells the pod, which sends less at a time;
+// and one before a pod tells the client.
+func TestPathMTU(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		router, far := nstest.New(t, "router"), nstest.New(t, "far")
+		nstest.Link(t, l.node, "eth1", router, "eth0")
+		nstest.Link(t, router, "eth1", far, "eth0")
+		l.node.Addr("eth1", "10.0.5.1/24", "fd00:5::1/64")
+		router.Addr("eth0", "10.0.5.2/24", "fd00:5::2/64")
+		router.Addr("eth1", "10.0.6.1/24", "fd00:6::1/64")
+		far.Addr("eth0", "10.0.6.2/24", "fd00:6::2/64")
+		router.Forward()
+		l.node.Route("10.0.6.0/24", "10.0.5.2", "")
+		l.node.Route("fd00:6::/64", "fd00:5::2", "")
+		for _, r := range []struct {
+			ns  *nstest.NS
+			via [2]string
+		}{{router, [2]string{"10.0.5.1", "fd00:5::1"}}, {far, [2]string{"10.0.6.1", "fd00:6::1"}}} {
+			r.ns.Route("0.0.0.0/0", r.via[0], "")
+			r.ns.Route("::/0", r.via[1], "")
+		}
+		router.Do(func() {
+			l, err := netlink.LinkByName("eth1")
+			if err == nil {
+				err = netlink.LinkSetMTU(l, 1300)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		s := state("pod1")
+		s.Outward = []string{"eth0", "eth1"}
+		l.set(p, s)
+		for _, family := range families {
+			var c net.Conn
+			var err error
+			far.Do(func() { c, err = net.Dial("tcp", port("vip", family, 80).String()) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := ask(c, "60000"); !strings.HasPrefix(got, "pod1 saw ") {
+				t.Errorf("family %d: %s", family, got)
+			}
+			c.Close()
+		}
+		l.bypassed()
+	})
+}
+
+// A pod that comes back by another interface of the same name is followed.
+func TestVethReplaced(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		if got := l.probe("tcp", port("vip", 0, 80)); got != "pod1 saw client" {
+			t.Fatal(got)
+		}
+		was := l.link("cali1")
+		delete(l.links, "cali1")
+		if err := netlink.LinkDel(was); err != nil {
+			t.Fatal(err)
+		}
+		l.await("the old interface's hook to go", func() bool { return len(l.pinned("inward-")) == 0 })
+		l.await("the status to tell", func() bool { return len(p.Status().Left) == 8 || len(p.Status().Left) == 4 })
+		l.veth(l.pod1, "cali1")
+		if was.Attrs().Index == l.link("cali1").Attrs().Index {
+			t.Fatal("it has the same index")
+		}
+		l.await("the new interface to be followed", func() bool { return len(p.Status().Left) == 0 })
+		for _, family := range families {
+			for _, network := range []string{"tcp", "udp"} {
+				if got := l.probe(network, port("vip", family, 80)); got != "pod1 saw client" {
+					t.Errorf("%s: %s", network, got)
+				}
+			}
+		}
+		l.bypassed()
+	})
+}
+
+// pinned are the names of pins that begin so.
+func (l *lab) pinned(prefix string) []string {
+	l.t.Helper()
+	all, err := os.ReadDir(filepath.Join(l.dir, version))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		l.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range all {
+		if strings.HasPrefix(e.Name(), prefix) {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+// Who finds the table full takes the rules, and who is in it is not evicted.
+func TestFull(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		o := l.options()
+		o.Flows = 3
+		p := l.pathWith(o)
+		l.set(p, state("pod1"))
+		l.rules(port("vip", 0, 80), port("pod2", 0, 8081))
+		var in []net.Conn
+		for range 3 {
+			in = append(in, l.mustDial("tcp", 0, port("vip", 0, 80)))
+		}
+		l.bypassed()
+		for range 3 {
+			if got := l.probe("tcp", port("vip", 0, 80)); got != "pod2 saw client" {
+				t.Errorf("without room: %s", got)
+			}
+		}
+		for _, c := range in {
+			if got := ask(c, "?"); got != "pod1 saw client" {
+				t.Errorf("with room: %s", got)
+			}
+		}
+		if s := p.Status(); s.Full < 3 || s.Capacity != 3 {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+// A connection whose backend goes is not translated any more, and told of; one whose
+// backend drains goes on, and new ones go elsewhere.
+func TestBackendGoes(t *testing.T) {
+	for _, family := range families {
+		t.Run([]string{"IPv4", "IPv6"}[family], func(t *testing.T) {
+			inNamespace(t, func(t *testing.T, l *lab) { l.backendGoes(family) })
+		})
+	}
+}
+
+func (l *lab) backendGoes(family int) {
+	ended := make(chan []Flow, 10)
+	o := l.options()
+	o.Ended = func(f []Flow) { ended <- f }
+	p := l.pathWith(o)
+	l.set(p, state("pod1"))
+	vip, pod := port("vip", family, 80), port("pod1", family, 8080)
+	c, u := l.mustDial("tcp", 0, vip), l.mustDial("udp", 0, vip)
+	ask(c, "?")
+	ask(u, "?")
+
+	l.set(p, each(state("pod2"), func(f *Frontend) {
+		if f.Addr == vip && f.Protocol == TCP {
+			f.Draining = []netip.AddrPort{pod}
+		}
+	}))
+	l.await("the datagrams' flow to end", func() bool { return len(l.flows(p)) == 1 })
+	if got := ask(c, "?"); got != "pod1 saw client" {
+		l.t.Errorf("draining: %s", got)
+	}
+	if got := l.probe("tcp", vip); got != "pod2 saw client" {
+		l.t.Errorf("new: %s", got)
+	}
+	if got := ask(u, "?"); got != "pod2 saw client" {
+		l.t.Errorf("datagrams: %s", got)
+	}
+	l.bypassed()
+
+	l.set(p, state("pod2"))
+	select {
+	case got := <-ended:
+		if want := (Flow{netip.MustParseAddrPort(c.LocalAddr().String()), vip, pod, TCP}); len(got) != 1 || got[0] != want {
+			l.t.Errorf("%v ended; want %v", got, want)
+		}
+	case <-time.After(30 * time.Second):
+		l.t.Fatal("nothing ended")
+	}
+	if _, err := c.Write([]byte("?")); err != nil {
+		l.t.Error(err)
+	}
+	l.await("the rules to meet what is left of it", func() bool { return l.counted("vip") > 0 })
+}
+
+// A process that ends leaves all flows as they are, new ones included, and the next one
+// takes over.
+func TestAdoption(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1", "pod2"))
+		vip := port("vip", 0, 80)
+		c, u := l.mustDial("tcp", 0, vip), l.mustDial("udp", 0, vip)
+		wantC, wantU := ask(c, "?"), ask(u, "?")
+		goOn := func(when string) {
+			t.Helper()
+			for range 3 {
+				if got := ask(c, "?"); got != wantC {
+					t.Errorf("%s: %s; want %s", when, got, wantC)
+				}
+				if got := ask(u, "?"); got != wantU {
+					t.Errorf("%s: %s; want %s", when, got, wantU)
+				}
+			}
+			for _, family := range families {
+				if got := l.probe("tcp", port("vip", family, 80)); !strings.HasSuffix(got, "saw client") {
+					t.Errorf("%s: a new connection: %s", when, got)
+				}
+			}
+			l.bypassed()
+		}
+		goOn("before")
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		goOn("with no process")
+		p = l.path()
+		goOn("with another process that knows nothing yet")
+		if err := p.Shrink(t.Context(), state("pod1", "pod2", "pod3")); err != nil {
+			t.Fatal(err)
+		}
+		goOn("shrunk")
+		l.set(p, state("pod1", "pod2", "pod3"))
+		goOn("taken over")
+		if s := p.Status(); s.Repairs != 0 || len(s.Left) != 0 {
+			t.Errorf("status %+v", s)
+		}
+		l.await("no more slots than there are backends", func() bool {
+			slots := 0
+			var place kernelPlace
+			var slot kernelSlot
+			for all := p.kernel.Slots.Iterate(); all.Next(&place, &slot); slots++ {
+			}
+			return slots == 8*3
+		})
+	})
+}
+
+// A process that is killed is as one that ends.
+func TestKilled(t *testing.T) {
+	const told = "FANFARE_TEST_FASTPATH"
+	if dir := os.Getenv(told); dir != "" {
+		p, err := New(t.Context(), Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := state("pod1")
+		if err := errors.Join(p.Shrink(t.Context(), s), p.Grow(t.Context(), s)); err != nil {
+			t.Fatal(err)
+		}
+		fmt.Println("ready")
+		select {}
+	}
+	inNamespace(t, func(t *testing.T, l *lab) {
+		child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+		child.Env = append(os.Environ(), told+"="+l.dir)
+		out, err := child.StdoutPipe()
+		if err == nil {
+			err = child.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		line := make([]byte, 5)
+		if _, err := io.ReadFull(out, line); err != nil || string(line) != "ready" {
+			rest, _ := io.ReadAll(out)
+			t.Fatalf("%s%s %v", line, rest, err)
+		}
+		c := l.mustDial("tcp", 0, port("vip", 0, 80))
+		if err := child.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = child.Wait()
+		if got := ask(c, "?"); got != "pod1 saw client" {
+			t.Errorf("without a process: %s", got)
+		}
+		p := l.path()
+		l.set(p, state("pod1"))
+		if got := ask(c, "?"); got != "pod1 saw client" {
+			t.Errorf("after: %s", got)
+		}
+		l.bypassed()
+	})
+}
+
+// A client's port is free for another connection as soon as one has ended.
+func TestPortReuse(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1", "pod2", "pod3"))
+		seen := make(map[string]bool)
+		for i := range 40 {
+			c := l.mustDial("tcp", 40000, port("vip", i%2, 80))
+			seen[ask(c, "?")] = true
+			// Half of them end with a reset, half with FIN from both sides.
+			if i%4 < 2 {
+				_ = c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+				continue
+			}
+			_ = c.(*net.TCPConn).CloseWrite()
+			if _, err := io.ReadAll(c); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.(*net.TCPConn).SetLinger(0) // no TIME_WAIT here
+			c.Close()
+		}
+		if len(seen) < 2 {
+			t.Errorf("all met %v", seen)
+		}
+		l.bypassed()
+	})
+}
+
+// A client may have the same port for two VIPs that lead to the same backend.
+func TestOnePortTwoVIPs(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		for _, family := range families {
+			for _, network := range []string{"tcp", "udp"} {
+				a := l.mustDial(network, 40000, port("vip", family, 80))
+				b := l.mustDial(network, 40000, port("vip2", family, 80))
+				for range 3 {
+					if x, y := ask(a, "?"), ask(b, "?"); x != "pod1 saw client" || y != x {
+						t.Errorf("%s: %s, %s", network, x, y)
+					}
+				}
+				if network == "tcp" {
+					continue
+				}
+				// What is refused is told the right one of the two.
+				var port [2]string
+				for i, c := range []net.Conn{a, b} {
+					port[i] = p.flowOf(t, c).String()
+				}
+				if port[0] == port[1] {
+					t.Errorf("the pod sees both as %s", port[0])
+				}
+			}
+		}
+		l.bypassed()
+	})
+}
+
+// flowOf is the client of a connection as its backend sees it.
+func (p *Path) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
+	t.Helper()
+	from, to := netip.MustParseAddrPort(c.LocalAddr().String()), netip.MustParseAddrPort(c.RemoteAddr().String())
+	key := kernelTuple{
+		Source: addressOf(from.Addr()), SourcePort: from.Port(),
+		Destination: addressOf(to.Addr()), DestinationPort: to.Port(), Protocol: UDP, Direction: outward,
+	}
+	var f kernelFlow
+	if err := p.kernel.Flows.Lookup(key, &f); err != nil {
+		t.Fatal(err)
+	}
+	return netip.AddrPortFrom(from.Addr(), f.ClientPort)
+}
+
+// Flows of datagrams that the rules have keep their backend when the frontend is taken.
+func TestSeed(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, each(state("pod1", "pod2", "pod3"), func(f *Frontend) { f.Take = false }))
+		var open []net.Conn
+		for _, family := range families {
+			l.nft("table inet rules\ndelete table inet rules")
+			l.rules(port("vip", family, 80), port("pod2", family, 8080))
+			for range 8 {
+				c := l.mustDial("udp", 0, port("vip", family, 80))
+				if got := ask(c, "?"); got != "pod2 saw client" {
+					t.Fatalf("by the rules: %s", got)
+				}
+				open = append(open, c)
+			}
+		}
+		l.set(p, state("pod1", "pod2", "pod3"))
+		l.nft("reset counters table inet watch")
+		for _, c := range open {
+			if got := ask(c, "?"); got != "pod2 saw client" {
+				t.Errorf("taken over: %s", got)
+			}
+		}
+		if n := l.counted("vip") + l.counted("pods"); n != 0 {
+			t.Errorf("netfilter met %d packets of flows that were taken over", n)
+		}
+	})
+}
+
+// Without a lease, or in a Shrink's time, known flows go on and new ones take the rules.
+func TestNoNewFlows(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		vip := port("vip", 0, 80)
+		l.rules(vip, port("pod2", 0, 8081))
+		c := l.mustDial("tcp", 0, vip)
+		both := func(when, want string) {
+			t.Helper()
+			if got := ask(c, "?"); got != "pod1 saw client" {
+				t.Errorf("%s: the old connection: %s", when, got)
+			}
+			if got := l.probe("tcp", vip); got != want {
+				t.Errorf("%s: a new one: %s; want %s", when, got, want)
+			}
+		}
+		both("with all", "pod1 saw client")
+		if err := p.Shrink(t.Context(), State{}); err != nil {
+			t.Fatal(err)
+		}
+		both("shrunk", "pod2 saw client")
+		l.set(p, state("pod1"))
+		both("grown", "pod1 saw client")
+		if err := p.Close(); err != nil { // or it would renew the lease
+			t.Fatal(err)
+		}
+		m, err := ebpf.LoadPinnedMap(filepath.Join(l.dir, version, "lease"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if err := m.Put(uint32(0), seconds()-1); err != nil {
+			t.Fatal(err)
+		}
+		both("without a lease", "pod2 saw client")
+		l.set(l.path(), state("pod1"))
+		both("with one again", "pod1 saw client")
+	})
+}
+
+// What others detach or unpin is put back, while connections go on.
+func TestRepair(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		s := state("pod1")
+		l.set(p, s)
+		c := l.mustDial("tcp", 0, port("vip", 0, 80))
+		for i, damage := range []func() error{
+			func() error { return os.RemoveAll(l.dir) },
+			func() error {
+				index := uint32(l.link("eth0").Attrs().Index)
+				return p.hooks[hook{index, outward}].Detach()
+			},
+		} {
+			if err := damage(); err != nil {
+				t.Fatal(err)
+			}
+			l.set(p, s)
+			if s := p.Status(); s.Repairs != uint64(i+1) || !strings.Contains(s.Found, "outward-") {
+				t.Errorf("status %+v", s)
+			}
+			if got := ask(c, "?"); got != "pod1 saw client" {
+				t.Errorf("%s", got)
+			}
+		}
+		if n := len(l.pinned("")); n != 10 {
+			t.Errorf("%d pins: %v", n, l.pinned(""))
+		}
+	})
+}
+
+// Cleanup leaves nothing, whatever version it was of, and nothing where there is
+// nothing.
+func TestCleanup(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		if err := Cleanup(t.Context(), l.dir); err != nil {
+			t.Error(err)
+		}
+		p := l.path()
+		l.set(p, state("pod1"))
+		if err := os.MkdirAll(filepath.Join(l.dir, "v0"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		p = l.path() // which knows no v0
+		if _, err := os.Stat(filepath.Join(l.dir, "v0")); err == nil {
+			t.Error("maps of another version were left")
+		}
+		p.Close()
+		if err := Cleanup(t.Context(), l.dir); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(l.dir); err == nil {
+			t.Error("the directory is left")
+		}
+		l.await("programs to go", func() bool {
+			for _, iface := range []string{"eth0", "cali1"} {
+				all, err := link.QueryPrograms(link.QueryOptions{Target: l.link(iface).Attrs().Index, Attach: ebpf.AttachTCXIngress})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(all.Programs) != 0 {
+					return false
+				}
+			}
+			return true
+		})
+		if err := Cleanup(t.Context(), t.TempDir()); err == nil {
+			t.Error("it cleans up what is on no file system of BPF")
+		}
+	})
+}
+
+// Whoever cannot have a fast path is told why.
+func TestUnsupported(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		_, err := New(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "x")})
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "no file system of BPF: mount one") {
+			t.Error(err)
+		}
+	})
+}
+
+// Frontends that cannot be taken say why, and others are taken.
+func TestLeft(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		s := state("pod1")
+		s.Outward = []string{"eth0", "eth7", "lo"}
+		s.Frontends = s.Frontends[:4]
+		host := netip.AddrPortFrom(at("node", 0), 80)
+		s.Frontends[0].Backends = append(s.Frontends[0].Backends, Backend{Addr: host, Weight: 1})
+		s.Frontends[1].Backends = nil
+		s.Frontends[2].Backends = []Backend{{Addr: netip.MustParseAddrPort("203.0.113.1:80")}}
+		l.set(p, s)
+		got := p.Status()
+		want := []Left{
+			{s.Frontends[0].Addr, TCP, "backend 10.0.1.1 is the node itself"},
+			{s.Frontends[1].Addr, UDP, "no backends"},
+			{s.Frontends[2].Addr, TCP, "no route leads to backend 203.0.113.1 (network is unreachable)"},
+		}
+		if !slices.Equal(got.Left, want) {
+			t.Errorf("left %+v; want %+v", got.Left, want)
+		}
+		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: it is no Ethernet, but loopback") {
+			t.Errorf("problems %q", got.Problems)
+		}
+		if got := l.probe("udp", s.Frontends[3].Addr); got != "pod1 saw client" {
+			t.Error(got)
+		}
+	})
+}
+
+// No packet of an open connection goes astray while frontends come, change and go.
+func TestChanges(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		c := l.mustDial("tcp", 0, port("vip", 0, 80))
+		var stop atomic.Bool
+		failed := make(chan string, 1)
+		go func() {
+			for !stop.Load() {
+				if got := l.probe("tcp", port("vip", 1, 80)); !strings.HasSuffix(got, " saw client") {
+					failed <- got
+					return
+				}
+			}
+			failed <- ""
+		}()
+		for i := range 30 {
+			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4] // always one that stays
+			l.set(p, each(state(pods...), func(f *Frontend) {
+				for _, pod := range []string{"pod1", "pod2", "pod3"} {
+					family := 0
+					if f.Addr.Addr().Is6() {
+						family = 1
+					}
+					if !slices.Contains(pods, pod) {
+						f.Draining = append(f.Draining, port(pod, family, 8080))
+					}
+				}
+			}))
+			if got := ask(c, "?"); got != "pod1 saw client" {
+				t.Fatalf("change %d: %s", i, got)
+			}
+		}
+		stop.Store(true)
+		if why := <-failed; why != "" {
+			t.Errorf("a new connection: %s", why)
+		}
+		l.bypassed()
+	})
+}

@@ -1,0 +1,122 @@
+package fastpath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// seed takes over flows of UDP that the rules have of frontends which are about to be
+// taken: a datagram does not tell that it is not the first, and would be scheduled
+// anew. What cannot be known of is left to the rules.
+func (p *Path) seed(fronts map[kernelFrontend]*Frontend) error {
+	fresh := make(map[netip.AddrPort]*Frontend)
+	families := make(map[netlink.InetFamily]bool)
+	for key, f := range fronts {
+		if key.Protocol != UDP || p.taken[key] != nil {
+			continue
+		}
+		fresh[key.addrPort()] = f
+		if families[unix.AF_INET6] = families[unix.AF_INET6] || !key.addrPort().Addr().Is4(); key.addrPort().Addr().Is4() {
+			families[unix.AF_INET] = true
+		}
+	}
+	outside := p.outside()
+	var errs []error
+	for family, asked := range families {
+		if !asked {
+			continue
+		}
+		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
+		if err != nil {
+			return fmt.Errorf("list flows that the rules have: %w", err)
+		}
+		for _, e := range entries {
+			f, ok := tracked(e)
+			if fe := fresh[f.vip]; ok && fe != nil && fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && outside(f.client.Addr()) {
+				errs = append(errs, p.insert(f))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A trackedFlow is one that conntrack translates.
+type trackedFlow struct {
+	client, vip, backend netip.AddrPort
+	port                 uint16 // the client's at the backend
+}
+
+// tracked is what an entry says; false: it is none whose backend sees the client.
+func tracked(e *netlink.ConntrackFlow) (f trackedFlow, ok bool) {
+	if e.Forward.Protocol != UDP {
+		return f, false
+	}
+	client, ok1 := netip.AddrFromSlice(e.Forward.SrcIP)
+	vip, ok2 := netip.AddrFromSlice(e.Forward.DstIP)
+	backend, ok3 := netip.AddrFromSlice(e.Reverse.SrcIP)
+	seen, ok4 := netip.AddrFromSlice(e.Reverse.DstIP)
+	if !ok1 || !ok2 || !ok3 || !ok4 || client != seen {
+		return f, false
+	}
+	return trackedFlow{
+		client:  netip.AddrPortFrom(client.Unmap(), e.Forward.SrcPort),
+		vip:     netip.AddrPortFrom(vip.Unmap(), e.Forward.DstPort),
+		backend: netip.AddrPortFrom(backend.Unmap(), e.Reverse.SrcPort),
+		port:    e.Reverse.DstPort,
+	}, true
+}
+
+func (f *Frontend) keeps(backend netip.AddrPort) bool {
+	_, is := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
+	return is || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr == backend })
+}
+
+// outside returns a function that says whether a client is one that comes in by an
+// outward interface, as far as the route to it tells: the rules have flows of pods as
+// well.
+func (p *Path) outside() func(netip.Addr) bool {
+	known := make(map[netip.Addr]bool)
+	return func(client netip.Addr) bool {
+		is, asked := known[client]
+		if !asked {
+			routes, err := netlink.RouteGet(client.AsSlice())
+			is = err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST && p.roles[uint32(routes[0].LinkIndex)]&outward != 0
+			known[client] = is
+		}
+		return is
+	}
+}
+
+// insert makes the entries of a flow, as if its packets had come here.
+func (p *Path) insert(f trackedFlow) error {
+	now := seconds()
+	there := kernelTuple{
+		Source: addressOf(f.client.Addr()), SourcePort: f.client.Port(),
+		Destination: addressOf(f.vip.Addr()), DestinationPort: f.vip.Port(),
+		Protocol: UDP, Direction: outward,
+	}
+	to := kernelFlow{Address: addressOf(f.backend.Addr()), Port: f.backend.Port(), ClientPort: f.port, Seen: now, State: flowOpen}
+	from := kernelFlow{Address: addressOf(f.vip.Addr()), Port: f.vip.Port(), ClientPort: f.client.Port(), Seen: now, State: flowOpen}
+	back := there.reply(&to)
+	switch err := p.kernel.Flows.Update(back, from, ebpf.UpdateNoExist); {
+	case errors.Is(err, ebpf.ErrKeyExist) || isFull(err):
+		return nil // it is here already, or stays with the rules
+	case err != nil:
+		return fmt.Errorf("take over a flow: %w", err)
+	}
+	err := p.kernel.Flows.Update(there, to, ebpf.UpdateNoExist)
+	if err == nil {
+		return nil
+	}
+	undone := gone(p.kernel.Flows.Delete(back))
+	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
+		return undone
+	}
+	return errors.Join(fmt.Errorf("take over a flow: %w", err), undone)
+}

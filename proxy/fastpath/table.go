@@ -1,0 +1,201 @@
+package fastpath
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// taken is a frontend that takes new flows.
+type taken struct {
+	choice kernelChoice
+	// backends are those in the slots. Weights are not known of what was found.
+	backends []Backend
+}
+
+// remaining are the backends that f still gives new flows; f may be nil.
+func (t *taken) remaining(f *Frontend) []Backend {
+	if f == nil || !f.Take {
+		return nil
+	}
+	var keep []Backend
+	for _, b := range t.backends {
+		if i, found := slices.BinarySearchFunc(f.Backends, b.Addr, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); found {
+			keep = append(keep, f.Backends[i])
+		}
+	}
+	return keep
+}
+
+// take makes a frontend take new flows for those backends; none: it takes none.
+// Packets meet the old slots or the new ones.
+func (p *Path) take(key kernelFrontend, backends []Backend) error {
+	had := p.taken[key]
+	if len(backends) == 0 {
+		if had == nil {
+			return nil
+		}
+		if err := gone(p.kernel.Frontends.Delete(key)); err != nil {
+			return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
+		}
+		delete(p.taken, key)
+		p.retired = append(p.retired, had.choice)
+		return nil
+	}
+	now := kernelChoice{Set: p.nextSet, Count: uint32(len(backends))}
+	p.nextSet++
+	for i, s := range slotsOf(backends) {
+		if err := p.kernel.Slots.Put(kernelPlace{Set: now.Set, Slot: uint32(i)}, s); err != nil {
+			return errors.Join(p.leaveFull(key, had, "backends", err), p.clear(now))
+		}
+	}
+	if err := p.kernel.Frontends.Put(key, now); err != nil {
+		return errors.Join(p.leaveFull(key, had, "frontends", err), p.clear(now))
+	}
+	p.taken[key] = &taken{now, slices.Clone(backends)}
+	if had != nil {
+		p.retired = append(p.retired, had.choice)
+	}
+	return nil
+}
+
+// leaveFull leaves to the rules a frontend that there is no room for: that is no error.
+func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error) error {
+	if !isFull(err) {
+		return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
+	}
+	p.status.Left = append(p.status.Left, Left{key.addrPort(), key.Protocol, "the table of " + what + " is full"})
+	if had != nil {
+		return p.take(key, nil)
+	}
+	return nil
+}
+
+// retire deletes the slots of sets that no frontend has had since the walk before this
+// one: a packet may have found the set before, and look for its slot still.
+func (p *Path) retire() error {
+	var errs []error
+	for _, c := range p.retiring {
+		errs = append(errs, p.clear(c))
+	}
+	p.retiring, p.retired = p.retired, nil
+	return errors.Join(errs...)
+}
+
+// clear deletes the slots of a set.
+func (p *Path) clear(c kernelChoice) error {
+	var errs []error
+	for i := range c.Count {
+		errs = append(errs, gone(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
+	}
+	return errors.Join(errs...)
+}
+
+// leave leaves packets of a source to the rules.
+func (p *Path) leave(source kernelPrefix) error {
+	if p.clients[source] {
+		return nil
+	}
+	if err := p.kernel.Clients.Put(source, uint32(1)); err != nil {
+		return fmt.Errorf("client %s/%d: %w", source.Address.addr(), source.Length, err)
+	}
+	p.clients[source] = true
+	return nil
+}
+
+// forgetClients lets go of sources that p.want has no more.
+func (p *Path) forgetClients() error {
+	want := make(map[kernelPrefix]bool)
+	for _, c := range p.want.Clients {
+		want[prefixOf(c)] = true
+	}
+	var errs []error
+	for c := range p.clients {
+		if want[c] {
+			continue
+		}
+		if err := gone(p.kernel.Clients.Delete(c)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(p.clients, c)
+	}
+	return errors.Join(errs...)
+}
+
+// adoptTaken reads frontends and slots, and deletes slots that nobody has.
+func (p *Path) adoptTaken() error {
+	var key kernelFrontend
+	var choice kernelChoice
+	sets := make(map[uint32]*taken)
+	for fronts := p.kernel.Frontends.Iterate(); fronts.Next(&key, &choice); {
+		t := &taken{choice: choice}
+		p.taken[key], sets[choice.Set] = t, t
+		p.nextSet = max(p.nextSet, choice.Set+1)
+	}
+	var place kernelPlace
+	var slot kernelSlot
+	var left []kernelPlace
+	slots := p.kernel.Slots.Iterate()
+	for slots.Next(&place, &slot) {
+		p.nextSet = max(p.nextSet, place.Set+1)
+		t := sets[place.Set]
+		if t == nil || place.Slot >= t.choice.Count {
+			left = append(left, place)
+			continue
+		}
+		t.backends = append(t.backends, Backend{Addr: slot.Backend.Address.port(slot.Backend.Port)})
+	}
+	errs := []error{slots.Err()}
+	for _, place := range left {
+		errs = append(errs, gone(p.kernel.Slots.Delete(place)))
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Path) adoptClients() error {
+	var key kernelPrefix
+	var value uint32
+	all := p.kernel.Clients.Iterate()
+	for all.Next(&key, &value) {
+		p.clients[key] = true
+	}
+	return all.Err()
+}
+
+// frontend finds one; nil: there is none.
+func (s *State) frontend(a netip.AddrPort, protocol uint8) *Frontend {
+	i, found := slices.BinarySearchFunc(s.Frontends, a, func(f Frontend, a netip.AddrPort) int {
+		return cmpFrontends(f.Addr, f.Protocol, a, protocol)
+	})
+	if !found {
+		return nil
+	}
+	return &s.Frontends[i]
+}
+
+func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
+	return cmp.Or(a.Compare(b), cmp.Compare(p, q))
+}
+
+// is says whether s is made of the same slices as o, which nobody writes to.
+func (s *State) is(o *State) bool {
+	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned) && alike(s.Frontends, o.Frontends)
+}
+
+func alike[E any](a, b []E) bool {
+	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
+}
+
+// gone takes it for done if what is to be deleted is not there.
+func gone(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,248 @@
+package fastpath
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// How long a flow may be silent, in seconds: as long as conntrack lets it by default,
+// or nearly so.
+const (
+	synLife    = 60 // no answer yet, or none to that
+	openLife   = 5 * 24 * 3600
+	halfLife   = 120 // one side has nothing more to say
+	closedLife = 30  // both sides, and what was lost on the way may come again
+	resetLife  = 10
+	askedLife  = 30 // UDP without an answer
+	talkLife   = 120
+
+	shortest = resetLife
+)
+
+// seconds is the clock of kernelFlow.Seen.
+func seconds() uint32 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &t); err != nil {
+		panic(err) // a clock that Linux has had for as long as there is tcx
+	}
+	return uint32(t.Sec)
+}
+
+// life is how long a flow may be silent, by what came of it in both directions.
+func life(protocol uint8, there, back uint32) uint32 {
+	switch {
+	case protocol == UDP && back&flowOpen != 0:
+		return talkLife
+	case protocol == UDP:
+		return askedLife
+	case (there|back)&flowRST != 0:
+		return resetLife
+	case there&back&flowFIN != 0:
+		return closedLife
+	case (there|back)&flowFIN != 0:
+		return halfLife
+	case there&back&flowOpen != 0:
+		return openLife
+	}
+	return synLife
+}
+
+// A verdict is what becomes of a flow that a State speaks about.
+type verdict int
+
+const (
+	stays verdict = iota
+	ends
+	endsUnanswered // only if no answer has come
+)
+
+// judge says what becomes of a flow.
+func (s *State) judge(f *Flow) verdict {
+	fe := s.frontend(f.VIP, f.Protocol)
+	if fe == nil {
+		if _, is := slices.BinarySearchFunc(s.VIPs, f.VIP.Addr(), netip.Addr.Compare); is || !within(s.Owned, f.VIP.Addr()) {
+			return stays
+		}
+		return ends
+	}
+	if fe.forbids(f.Client.Addr()) {
+		return ends
+	}
+	if _, is := slices.BinarySearchFunc(fe.Backends, f.Backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) }); is {
+		return stays
+	}
+	if _, is := slices.BinarySearchFunc(fe.Draining, f.Backend, netip.AddrPort.Compare); !is {
+		return ends
+	}
+	if f.Protocol == TCP {
+		return endsUnanswered
+	}
+	return stays
+}
+
+func (f *Frontend) forbids(client netip.Addr) bool {
+	return f.Sources != nil && !within(f.Sources, client)
+}
+
+func within(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// A walk is one look at all flows.
+type walk struct {
+	path  *Path
+	now   uint32
+	want  *State // nil: only age matters
+	flows int
+	ended []Flow // connections to tell about
+	errs  []error
+}
+
+// walk looks at all flows, and deletes those that are old or that p.want ends. It
+// says whether it should soon look again.
+func (p *Path) walk() (again bool) {
+	w := walk{path: p, now: seconds()}
+	p.mu.Lock()
+	if p.grown && p.judging > 0 {
+		p.judging--
+		want := p.want
+		w.want = &want
+	}
+	again = p.judging > 0
+	unwanted := p.unwanted()
+	w.errs = append(w.errs, p.retire())
+	p.mu.Unlock()
+
+	w.all()
+	p.mu.Lock()
+	p.status.Flows = w.flows
+	if w.flows == 0 {
+		w.errs = append(w.errs, p.release(unwanted))
+	}
+	p.mu.Unlock()
+	if err := errors.Join(w.errs...); err != nil {
+		p.log.Warn("look at flows", "err", err)
+	}
+	if len(w.ended) > 0 && p.ended != nil {
+		p.ended(w.ended)
+	}
+	return again
+}
+
+func (w *walk) all() {
+	const chunk = 4096
+	keys, values := make([]kernelTuple, chunk), make([]kernelFlow, chunk)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := w.path.kernel.Flows.BatchLookup(&cursor, keys, values, nil)
+		for i := range n {
+			w.one(keys[i], &values[i])
+		}
+		if err != nil {
+			if !errors.Is(err, ebpf.ErrKeyNotExist) { // which is the end
+				w.errs = append(w.errs, err)
+			}
+			return
+		}
+	}
+}
+
+// idle is for how long there was silence. A packet may have come since now.
+func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen), 0)) }
+
+func (w *walk) one(key kernelTuple, f *kernelFlow) {
+	if key.Direction == inward {
+		w.orphan(key, f)
+		return
+	}
+	w.flows++
+	if w.want != nil && w.over(key, f) {
+		return
+	}
+	if w.idle(f) <= shortest {
+		return
+	}
+	back, found := w.lookup(key.reply(f))
+	if !found {
+		w.end(key, f)
+		return
+	}
+	if min(w.idle(f), w.idle(back)) > life(key.Protocol, f.State, back.State) && w.same(key, f) {
+		w.end(key, f)
+	}
+}
+
+// over ends a flow if the State has it so.
+func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
+	flow := key.flow(f)
+	v := w.want.judge(&flow)
+	if v == stays {
+		return false
+	}
+	// Who watches may have changed his mind since the walk began.
+	w.path.mu.Lock()
+	v, forbidden := w.path.want.judge(&flow), w.path.want.forbids(&flow)
+	w.path.mu.Unlock()
+	back, found := w.lookup(key.reply(f))
+	answered := found && back.State&flowOpen != 0
+	// Of 2 s at least one has passed.
+	if v == stays || v == endsUnanswered && (answered || w.idle(f) < 2) {
+		return false
+	}
+	w.end(key, f)
+	closed := (f.State|back.State)&flowRST != 0 || f.State&back.State&flowFIN != 0
+	if answered && key.Protocol == TCP && !forbidden && !closed {
+		w.ended = append(w.ended, flow)
+	}
+	return true
+}
+
+func (s *State) forbids(f *Flow) bool {
+	fe := s.frontend(f.VIP, f.Protocol)
+	return fe != nil && fe.forbids(f.Client.Addr())
+}
+
+// same says whether nothing came of the flow since it was looked at.
+func (w *walk) same(key kernelTuple, f *kernelFlow) bool {
+	now, found := w.lookup(key)
+	return found && *now == *f
+}
+
+func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
+	var f kernelFlow
+	err := w.path.kernel.Flows.Lookup(key, &f)
+	if gone(err) != nil {
+		w.errs = append(w.errs, err)
+	}
+	return &f, err == nil
+}
+
+// end deletes both entries of a flow.
+func (w *walk) end(key kernelTuple, f *kernelFlow) {
+	w.flows--
+	for _, k := range []kernelTuple{key, key.reply(f)} {
+		if err := gone(w.path.kernel.Flows.Delete(k)); err != nil {
+			w.errs = append(w.errs, err)
+		}
+	}
+}
+
+// orphan deletes an entry for replies whose other half has gone, as when a process was
+// killed between the two.
+func (w *walk) orphan(key kernelTuple, f *kernelFlow) {
+	if w.idle(f) <= shortest {
+		return
+	}
+	if there, found := w.lookup(key.forward(f)); found && key.forward(f).reply(there) == key {
+		return
+	}
+	if w.same(key, f) {
+		if err := gone(w.path.kernel.Flows.Delete(key)); err != nil {
+			w.errs = append(w.errs, err)
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package fastpath
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+)
+
+func TestLife(t *testing.T) {
+	for _, tt := range []struct {
+		protocol    uint8
+		there, back uint32
+		want        uint32
+	}{
+		{UDP, flowOpen, 0, 30},
+		{UDP, flowOpen, flowOpen, 120},
+		{TCP, 0, 0, 60},
+		{TCP, 0, flowOpen, 60},
+		{TCP, flowOpen, flowOpen, 432000},
+		{TCP, flowOpen | flowFIN, flowOpen, 120},
+		{TCP, flowOpen, flowOpen | flowFIN, 120},
+		{TCP, flowOpen | flowFIN, flowOpen | flowFIN, 30},
+		{TCP, flowOpen | flowRST, flowOpen | flowFIN, 10},
+		{TCP, flowOpen, flowOpen | flowRST, 10},
+	} {
+		if got := life(tt.protocol, tt.there, tt.back); got != tt.want {
+			t.Errorf("protocol %d, %d, %d: %d s; want %d", tt.protocol, tt.there, tt.back, got, tt.want)
+		}
+	}
+}
+
+func TestJudge(t *testing.T) {
+	vip, gone, mine := port("vip", 0, 80), netip.MustParseAddrPort("192.0.2.77:80"), netip.MustParseAddrPort("198.51.100.1:80")
+	s := State{
+		VIPs:  []netip.Addr{vip.Addr()},
+		Owned: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+		Frontends: []Frontend{
+			{Addr: vip, Protocol: TCP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)}},
+			{Addr: vip, Protocol: UDP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)},
+				Sources: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}},
+		},
+	}
+	for _, tt := range []struct {
+		client   string
+		vip      netip.AddrPort
+		pod      string
+		protocol uint8
+		want     verdict
+	}{
+		{"client", vip, "pod1", TCP, stays},
+		{"client", vip, "pod2", TCP, endsUnanswered},
+		{"client", vip, "pod3", TCP, ends},
+		{"client", vip, "pod2", UDP, stays},
+		{"client", vip, "pod3", UDP, ends},
+		{"client2", vip, "pod1", UDP, ends},
+		{"client", netip.AddrPortFrom(vip.Addr(), 81), "pod1", TCP, stays},
+		{"client", gone, "pod1", TCP, ends},
+		{"client", mine, "pod1", TCP, stays},
+	} {
+		f := Flow{Client: port(tt.client, 0, 5), VIP: tt.vip, Backend: port(tt.pod, 0, 1), Protocol: tt.protocol}
+		if got := s.judge(&f); got != tt.want {
+			t.Errorf("%+v: %d; want %d", f, got, tt.want)
+		}
+	}
+}
+
+// Flows end when they have been silent for long, both halves, and the rest stays.
+func TestAge(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		vip := port("vip", 0, 80)
+		pass := func(from uint16, packets ...packet) {
+			for _, k := range packets {
+				if k.from, k.to = port("client", 0, from), vip; k.hops == 2 { // a reply
+					k.from, k.to = port("pod1", 0, 8080), k.from
+					l.comeBack(p, "cali1", k.ip())
+					continue
+				}
+				l.arrive(p, k.ip())
+			}
+		}
+		tcp := func(flags, hops uint8) packet { return packet{protocol: TCP, flags: flags, hops: hops} }
+		open := []packet{tcp(syn, 0), tcp(syn|ack, 2), tcp(ack, 0)}
+		pass(1, open[0])
+		pass(2, open...)
+		pass(3, append(open, tcp(fin|ack, 0), tcp(fin|ack, 2))...)
+		pass(4, append(open, tcp(rst, 2))...)
+		pass(5, packet{protocol: UDP})
+		pass(6, packet{protocol: UDP}, packet{protocol: UDP, hops: 2})
+		pass(7, append(open, tcp(rst, 0), tcp(ack, 0))...) // a reset that was none
+		left := func() string {
+			p.walk()
+			s := ""
+			have := l.flows(p)
+			for n := range uint16(8) {
+				if _, is := have[port("client", 0, n)]; is {
+					s += fmt.Sprint(n)
+				}
+			}
+			return s
+		}
+		for _, tt := range []struct {
+			age  uint32
+			want string
+		}{{0, "1234567"}, {11, "123567"}, {31, "1267"}, {61, "267"}, {121, "27"}, {86400, "27"}, {432001, ""}} {
+			l.age(p, tt.age)
+			if got := left(); got != tt.want {
+				t.Errorf("after %d s: %s; want %s", tt.age, got, tt.want)
+			}
+		}
+		var key kernelTuple
+		var value kernelFlow
+		if all := p.kernel.Flows.Iterate(); all.Next(&key, &value) {
+			t.Errorf("%+v is left", key)
+		}
+	})
+}
+
+// age makes all flows silent for so many seconds.
+func (l *lab) age(p *Path, by uint32) {
+	l.t.Helper()
+	all := make(map[kernelTuple]kernelFlow)
+	var key kernelTuple
+	var value kernelFlow
+	for entries := p.kernel.Flows.Iterate(); entries.Next(&key, &value); {
+		all[key] = value
+	}
+	for key, value := range all {
+		value.Seen = seconds() - by
+		if err := p.kernel.Flows.Put(key, value); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// Half of a flow, as two processes or CPUs could leave, goes.
+func TestOrphan(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		l.arrive(p, packet{from: port("client", 0, 1), to: port("vip", 0, 80), protocol: UDP}.ip())
+		var key kernelTuple
+		var value kernelFlow
+		for entries := p.kernel.Flows.Iterate(); entries.Next(&key, &value); {
+			if key.Direction == outward {
+				break
+			}
+		}
+		if err := p.kernel.Flows.Delete(key); err != nil {
+			t.Fatal(err)
+		}
+		p.walk()
+		l.age(p, 11)
+		p.walk()
+		if entries := p.kernel.Flows.Iterate(); entries.Next(&key, &value) {
+			t.Errorf("%+v is left", key)
+		}
+	})
+}
+
+// Slots give each backend its share, whatever the weights.
+func TestSlots(t *testing.T) {
+	for _, weights := range [][]uint16{{1}, {1, 1, 1}, {1, 2, 5}, {65535, 1}, {0, 3}, {7, 7, 1, 1, 1, 200}} {
+		var backends []Backend
+		var total float64
+		for i, w := range weights {
+			backends = append(backends, Backend{port("pod1", 0, uint16(i)), w})
+			total += float64(max(w, 1))
+		}
+		got := make([]float64, len(weights))
+		for _, s := range slotsOf(backends) {
+			keep := (float64(s.Keep) + 1) / (1 << 32) / float64(len(weights))
+			got[s.Backend.Port] += keep
+			got[s.Other.Port] += 1/float64(len(weights)) - keep
+		}
+		for i, w := range weights {
+			if want := float64(max(w, 1)) / total; got[i] < want-1e-6 || got[i] > want+1e-6 {
+				t.Errorf("weights %v: number %d gets %f; want %f", weights, i, got[i], want)
+			}
+		}
+	}
+}
