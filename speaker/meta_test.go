@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"reflect"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
 func TestInterfacesTravel(t *testing.T) {
@@ -38,7 +40,7 @@ func TestTooManyInterfaces(t *testing.T) {
 	}
 	b, left := encodeInterfaces(list)
 	got, err := decodeInterfaces(b)
-	if err != nil || len(got)+len(left) != len(list) || len(got) < 20 || len(b) > 511 {
+	if err != nil || len(got)+len(left) != len(list) || len(got) < 20 || len(b) > gossip.MaxMeta {
 		t.Errorf("%d told and %v left out, in %d bytes: %v", len(got), left, len(b), err)
 	}
 }
@@ -50,7 +52,7 @@ func FuzzInterfaces(f *testing.F) {
 	f.Add([]byte{2, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		list, err := decodeInterfaces(b)
-		if err != nil || len(b) > 511 {
+		if err != nil || len(b) > gossip.MaxMeta {
 			return
 		}
 		again, left := encodeInterfaces(list)

@@ -9,14 +9,32 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// MaxMeta is the most bytes of metadata: memberlist's, less the one that says farewell.
-const MaxMeta = memberlist.MetaMaxSize - 1
+// MaxMeta is the most bytes of metadata: memberlist's, less a head of our own.
+const MaxMeta = memberlist.MetaMaxSize - headBytes
+
+// The metadata begin with a byte that says farewell, and with what tells a process from
+// the one before. Without that memberlist may tell nobody that there is another: who has
+// not heard yet of the end of the first one finds what the second one says to be the same.
+const headBytes = 1 + 4
 
 // The first byte of the metadata.
 const (
 	stays byte = iota
 	leaves
 )
+
+// head is what a process begins its metadata with.
+func head(says byte, boot uint64) []byte {
+	return binary.BigEndian.AppendUint32([]byte{says}, uint32(boot))
+}
+
+// split reads metadata. What is too short is of nobody who leaves.
+func split(b []byte) (says byte, boot uint32, meta []byte) {
+	if len(b) < headBytes {
+		return stays, 0, nil
+	}
+	return b[0], binary.BigEndian.Uint32(b[1:]), slices.Clone(b[headBytes:])
+}
 
 // maxObituaries is how many dead nodes are told of in an exchange.
 const maxObituaries = 256
@@ -33,7 +51,7 @@ func (d delegate) NodeMeta(int) []byte {
 	if d.leaving {
 		says = leaves
 	}
-	return append([]byte{says}, d.meta...)
+	return append(head(says, d.boot), d.meta...)
 }
 
 // NotifyAlive admits a member, or not: only nodes at their own addresses.
@@ -74,21 +92,18 @@ func (d delegate) NotifyLeave(n *memberlist.Node) { d.is(n, Dead) }
 func (d delegate) is(n *memberlist.Node, state State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	meta := slices.Clone(n.Meta)
-	if len(meta) == 0 {
-		meta = []byte{stays}
-	}
+	says, boot, meta := split(n.Meta)
 	e := d.table[n.Name]
 	if e == nil {
 		e = &entry{Member: Member{Node: n.Name, State: state, Since: time.Now()}}
 		d.table[n.Name] = e
 	}
-	e.left = meta[0] == leaves || e.left && state == Dead
+	e.left = says == leaves || e.left && state == Dead
 	if e.left {
 		state = Left
 	}
 	d.set(e, state)
-	e.Meta = meta[1:]
+	e.boot, e.Meta = boot, meta
 }
 
 // set has a member be something from now on. One that is to be dead is heard first.
@@ -134,7 +149,7 @@ func (d delegate) NotifyMsg(b []byte) {
 		d.heard[e.Node] = s
 	}
 	news := expected && s.first(e)
-	if m := d.table[e.Node]; news && e.kind == goodbye && m != nil {
+	if m := d.table[e.Node]; news && e.kind == goodbye && m != nil && m.boot == uint32(e.boot) {
 		m.left = true
 		d.set(m, Left)
 	}

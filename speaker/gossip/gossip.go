@@ -83,6 +83,7 @@ type entry struct {
 	Member
 	before  Member
 	hearing *hearing // of one that memberlist takes for dead; nil when it is
+	boot    uint32   // of its process
 	left    bool     // it has said farewell
 }
 

@@ -95,6 +95,26 @@ func TestFifty(t *testing.T) {
 	})
 }
 
+// A speaker that says farewell and starts again is there, also to those who have not
+// heard how its first process ended when they hear of the second.
+func TestRestartBeforeTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTown(t, 3)
+		w.settle(w.names()...)
+		w.await("all are there", w.names(), is("3"))
+		gone := w.all["node-002"]
+		if err := gone.send(goodbye, nil); err != nil {
+			t.Fatal(err)
+		}
+		gone.stop()
+		w.await("it says farewell", w.names("node-002"), is("2 node-002 left"))
+		w.settle("node-002")
+		if took := w.await("it is back", w.names(), is("3")); took > 5*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
 // A silent node is missed in less than half a second, mostly: by the timers alone, as
 // if no processor were ever busy.
 func TestSilenceIsNoticed(t *testing.T) {

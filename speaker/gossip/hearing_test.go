@@ -88,7 +88,7 @@ func TestAccused(t *testing.T) {
 		w.settle("node-000")
 		w.await("it is there", []string{"node-000"}, is("1"))
 		g := w.all["node-000"].Gossip
-		d, n := delegate{g}, &memberlist.Node{Name: "node-001"}
+		d, n := delegate{g}, &memberlist.Node{Name: "node-001", Meta: head(stays, 1)}
 		d.NotifyJoin(n)
 		born := time.Now()
 		is := func(when string, state State, since time.Time) {
@@ -122,10 +122,12 @@ func TestAccused(t *testing.T) {
 		is("its farewell comes last", Left, time.Now())
 		d.NotifyJoin(n)
 		left := time.Now()
-		d.NotifyUpdate(&memberlist.Node{Name: "node-001", Meta: []byte{leaves}})
-		d.NotifyLeave(&memberlist.Node{Name: "node-001", Meta: []byte{leaves}})
+		d.NotifyUpdate(&memberlist.Node{Name: "node-001", Meta: head(leaves, 1)})
+		d.NotifyLeave(&memberlist.Node{Name: "node-001", Meta: head(leaves, 1)})
 		is("it has left, which is no matter of doubt", Left, left)
-		d.NotifyJoin(n)
+		d.NotifyJoin(&memberlist.Node{Name: "node-001", Meta: head(stays, 2)})
+		d.NotifyMsg(envelope{Message{"node-001", nil}, goodbye, 1, 2}.bytes())
+		is("what an earlier process says counts no more", Alive, time.Now())
 		d.NotifyLeave(n)
 		g.Set(w.nodes[:1])
 		pass(time.Second)
