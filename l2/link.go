@@ -15,6 +15,18 @@ import (
 // meanwhile.
 const listAttempts = 5
 
+// ListInterfaces returns the interfaces of the calling thread's network namespace that
+// addresses can be answered for on, sorted by name; an empty list rather than nil. It changes nothing.
+func ListInterfaces() ([]Interface, error) {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	defer h.Close()
+	list, _, err := listInterfaces(h)
+	return slices.Grow(list, 1), err
+}
+
 // listInterfaces returns those that can be answered on, sorted by name, and the hardware
 // addresses of all.
 func listInterfaces(h *netlink.Handle) (usable []Interface, own map[MAC]bool, err error) {

@@ -301,7 +301,7 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, 
 	for i, s := range services {
 		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p, seat)...)
 	}
-	a.routes, a.aggregated, a.linked, a.owner, a.answer = p.routes, p.aggregated, seat.linked, seat.owner, seat.answer
+	a.routes, a.aggregated, a.linked, a.owner, a.by, a.answer = p.routes, p.aggregated, seat.linked, seat.owner, seat.by, seat.answer
 	a.Announce = len(a.routes) > 0 || a.answer != nil
 	a.Handover = away != nil && v.refusal == "" || v.planned && away == nil && slices.ContainsFunc(verdicts, verdict.good)
 	return a

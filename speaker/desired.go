@@ -67,6 +67,7 @@ type Address struct {
 
 	linked bool        // it goes over L2
 	owner  string      // the node that answers for it there; empty when none does
+	by     string      // why it is that one
 	answer *l2.Address // how this node answers for it there; nil if it does not
 
 	from  []cluster.Service // what was decided about

@@ -111,6 +111,7 @@ type seat struct {
 	// somebody may have expected it.
 	linked bool
 	owner  string
+	by     string // what decided between the candidates
 	code   cluster.Code
 	why    string
 	// answer is set on the node that answers.
@@ -141,11 +142,11 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 		return s
 	}
 	from := v.electorate.Address(a.Addr, terms, able, a.claim)
-	switch s.owner = v.electorate.Owner(&from); {
+	switch s.owner, s.by = v.electorate.Elect(&from); {
 	case s.owner == "":
 		s.code, s.why = cluster.NoCandidate, v.electorate.None(&from)
 	case s.owner != v.node:
-		s.code, s.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it", s.owner)
+		s.code, s.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it (%s)", s.owner, s.by)
 	case !slices.ContainsFunc(verdicts, verdict.good):
 		s.code, s.why = cluster.NoLocalEndpoint, "this node shall answer for it, and has no endpoint yet"
 	default:
@@ -153,7 +154,7 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 		if len(terms.By) > 0 {
 			s.answer.Interfaces = terms.Interfaces(a.Addr, &v.elector)
 		}
-		s.code, s.why = cluster.Announced, "answered for on "+v.onInterfaces(terms, a.Addr)
+		s.code, s.why = cluster.Announced, fmt.Sprintf("answered for on %s (%s)", v.onInterfaces(terms, a.Addr), s.by)
 	}
 	return s
 }

@@ -43,14 +43,14 @@ func TestElect(t *testing.T) {
 		code   cluster.Code
 		why    string
 	}{
-		"another is preferred":                     {Config{Interfaces: eth0}, nil, cluster.AnotherNode, "not announced: node n1 answers for it"},
-		"it is preferred":                          {Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.Announced, "answered for on eth0"},
-		"it has no interface":                      {Config{Interfaces: []l2.Interface{}}, func(f *fleet) { f.prefer("n2") }, cluster.AnotherNode, "not announced: node n3 answers for it"},
-		"the preferred one is dead":                {Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.Announced, "answered for on eth0"},
-		"the preferred one lives":                  {Config{Interfaces: eth0, Members: members("n1", "n2")}, nil, cluster.AnotherNode, "not announced: node n1 answers for it"},
-		"a kubelet is silent":                      {Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n3 answers for it"},
-		"most kubelets are silent":                 {Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") }, cluster.AnotherNode, "not announced: node n1 answers for it"},
-		"a silent kubelet, and a speaker":          {Config{Interfaces: eth0, Members: members("n1", "n2")}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n1 answers for it"},
+		"another is preferred":                     {Config{Interfaces: eth0}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"it is preferred":                          {Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.Announced, "answered for on eth0 (named by its AddressClaim)"},
+		"it has no interface":                      {Config{Interfaces: []l2.Interface{}}, func(f *fleet) { f.prefer("n2") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
+		"the preferred one is dead":                {Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.Announced, "answered for on eth0 (the only candidate)"},
+		"the preferred one lives":                  {Config{Interfaces: eth0, Members: members("n1", "n2")}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"a kubelet is silent":                      {Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
+		"most kubelets are silent":                 {Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"a silent kubelet, and a speaker":          {Config{Interfaces: eth0, Members: members("n1", "n2")}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
 		"the API server has not told of the nodes": {Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false }, cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
 		"nobody can": {Config{Interfaces: []l2.Interface{}, Members: members()}, nil, cluster.NoCandidate,
 			"not announced: of 3 nodes none can answer: 2 have no speaker that is heard of, 1 has no interface in the subnet of 192.0.2.200"},

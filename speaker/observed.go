@@ -55,6 +55,10 @@ type AddressStatus struct {
 	// Attributes are what routers are told of them, such as "med 10 community 64500:1";
 	// of several prefixes, each with its own.
 	Attributes []string `json:"attributes,omitempty"`
+	// Owner is the node that is to answer for it over L2, and OwnerBy what decided between
+	// the candidates; absent where no node can, or it does not go over L2.
+	Owner   string `json:"owner,omitempty"`
+	OwnerBy string `json:"ownerBy,omitempty"`
 	// L2 is how far this node has come to answer for it; absent where it does not.
 	L2 *l2.Status `json:"l2,omitempty"`
 	// Weight is what routers with weightByEndpoints are to be told; 0: none.
@@ -171,7 +175,7 @@ func (s *speaker) status() Status {
 
 // address combines what was decided for an address with what came of it.
 func (p *published) address(a *Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Programmed: p.programmed}
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, Programmed: p.programmed}
 	_, st.routed = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
 	st.L2 = p.on(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -92,6 +94,78 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// On the node itself a plan knows by which interfaces it can answer; anywhere else it does
+// not.
+func TestPlanOnNode(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		dir := t.TempDir()
+		const objects = `apiVersion: v1
+kind: Node
+metadata: {name: node1}
+status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: AddressPool
+metadata: {name: lan}
+spec: {addresses: [192.0.2.64/27, 198.51.100.0/24]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: web, annotations: {fanfare.io/load-balancer-ips: 192.0.2.64}}
+spec: {type: LoadBalancer, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: shop, name: far, annotations: {fanfare.io/load-balancer-ips: 198.51.100.1}}
+spec: {type: LoadBalancer, ports: [{port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: web, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {namespace: shop, name: far, labels: {kubernetes.io/service-name: far}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}}]
+`
+		if err := os.WriteFile(filepath.Join(dir, "all.yaml"), []byte(objects), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		node, other := nstest.New(t, "node"), nstest.New(t, "other")
+		nstest.Link(t, node, "eth0", other, "eth0")
+		node.Addr("eth0", "192.0.2.11/24")
+		other.Addr("eth0", "192.0.2.12/24")
+		plan := func(on *nstest.NS) (out string) {
+			t.Helper()
+			var err error
+			on.Do(func() { out, err = run("plan", "--files", dir, "--node-name", "node1", "--run-dir", t.TempDir()) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			return out
+		}
+		for _, want := range []string{
+			"192.0.2.64 shop/web l2 Announced: answered for on eth0 (the only candidate)\n",
+			"198.51.100.1 shop/far l2 NoCandidate: not announced: of 1 node none can answer: 1 has no interface in the subnet of 198.51.100.1\n",
+		} {
+			// The kernel notices in the background that the interface has a link.
+			for end := time.Now().Add(time.Minute); !strings.Contains(plan(node), want); {
+				if time.Now().After(end) {
+					t.Fatalf("no %q in\n%s", want, plan(node))
+				}
+			}
+		}
+		if out := plan(other); !strings.Contains(out, "198.51.100.1 shop/far l2 Announced: answered for on the interfaces with the subnet of 198.51.100.1 (the only candidate)\n") {
+			t.Errorf("on another machine:\n%s", out)
+		}
+	})
+}
+
 // Who may not read is told what, and not left waiting.
 func TestPlanWithoutRights(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -136,6 +210,13 @@ func TestPrintStatus(t *testing.T) {
 				Attributes: []string{"192.0.2.0/24 med 1", "192.0.2.3/32 to tor1 med 2, to tor2"},
 				Reasons: []speaker.ReasonStatus{reason("bgp", cluster.Announced, "announced"), reason("bgp", cluster.AggregateRefused, "announced on its own"),
 					reason("bgp", cluster.AttributeClash, "2 counts")}},
+			{Address: netip.MustParseAddr("192.0.2.4"), Services: []string{"shop/web"}, Announced: true, Programmed: true, Owner: "n1", OwnerBy: "named by its AddressClaim",
+				L2:      &l2.Status{Phase: l2.Held, Interfaces: []string{"eth0", "eth1"}},
+				Reasons: []speaker.ReasonStatus{reason("l2", cluster.Announced, "answered for on eth0 (named by its AddressClaim)")}},
+			{Address: netip.MustParseAddr("192.0.2.5"), Services: []string{"shop/web"}, Programmed: true, Owner: "n2", OwnerBy: "the only candidate",
+				Reasons: []speaker.ReasonStatus{reason("l2", cluster.AnotherNode, "not announced: node n2 answers for it (the only candidate)")}},
+			{Address: netip.MustParseAddr("192.0.2.6"), Services: []string{"shop/web"}, Programmed: true,
+				Reasons: []speaker.ReasonStatus{reason("l2", cluster.NoCandidate, "not announced: of 3 nodes none can answer: 3 are not Ready")}},
 		},
 		Proxy:    proxy.Status{Repairs: 2, LastRepair: now.Add(-time.Minute), Found: "table missing"},
 		Waiting:  []speaker.ReasonStatus{{Service: "shop/db", Protocol: "ipam", Code: cluster.NoPool, Message: "there is no AddressPool"}},
@@ -155,6 +236,9 @@ ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 192.0.2.1  shop/web  tcp/80          yes        yes, weight 3, med 10 community 64500:1
 192.0.2.2  shop/web  tcp/1,tcp/2,+2  yes        no: no endpoint is ready anywhere
 192.0.2.3  shop/web  -               yes        yes, in 192.0.2.0/24, 192.0.2.0/24 med 1, 192.0.2.3/32 to tor1 med 2, to tor2
+192.0.2.4  shop/web  -               yes        yes, on eth0, eth1 (named by its AddressClaim)
+192.0.2.5  shop/web  -               yes        no: node n2 answers for it (the only candidate)
+192.0.2.6  shop/web  -               yes        no: of 3 nodes none can answer: 3 are not Ready
 
 Needs attention:
   forward: no; announce: no
@@ -166,6 +250,7 @@ Needs attention:
   Service shop/web (192.0.2.2): connections are refused: no endpoint is ready anywhere
   Service shop/web (192.0.2.3): announced on its own
   Service shop/web (192.0.2.3): 2 counts
+  Service shop/web (192.0.2.6): not announced: of 3 nodes none can answer: 3 are not Ready
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
@@ -25,7 +29,10 @@ func planCommand() *cobra.Command {
 API server says, and why.
 
 It reads and computes only: neither kernel nor network is touched, and it may
-run anywhere, for any node, with whatever account may list what a speaker lists.`,
+run anywhere, for any node, with whatever account may list what a speaker lists.
+On the node itself, which is the machine that has one of the Node's InternalIPs,
+it knows by which interfaces the node can answer over layer 2. Of others it takes
+it that they have the right one.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := node.config()
@@ -38,13 +45,34 @@ run anywhere, for any node, with whatever account may list what a speaker lists.
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), speaker.Decide(config, source.Snapshot()))
+			snap := source.Snapshot()
+			if config.Interfaces, err = interfacesOf(config.Node, snap); err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), speaker.Decide(config, snap))
 			return err
 		},
 	}
 	node.add(cmd.Flags())
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the API server")
 	return cmd
+}
+
+// interfacesOf are those of a node if this machine is it, else nil: they are unknown.
+func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
+	here, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this machine: %w", err)
+	}
+	for _, n := range snap.Nodes {
+		if n.Name == node && slices.ContainsFunc(here, func(a net.Addr) bool {
+			p, err := netip.ParsePrefix(a.String())
+			return err == nil && slices.Contains(n.InternalIPs, p.Addr().Unmap())
+		}) {
+			return l2.ListInterfaces()
+		}
+	}
+	return nil, nil
 }
 
 // now opens what the flags say, as it is: what a speaker remembers for a start

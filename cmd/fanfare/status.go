@@ -181,10 +181,14 @@ func whyNot(a speaker.AddressStatus, protocol string) string {
 
 // answered says whether this node answers for an address over L2.
 func answered(a speaker.AddressStatus) string {
-	if a.Answered() {
-		return "yes, on " + strings.Join(a.L2.Interfaces, ", ")
+	if !a.Answered() {
+		return "no: " + whyNot(a, "l2")
 	}
-	return "no: " + whyNot(a, "l2")
+	text := "yes, on " + strings.Join(a.L2.Interfaces, ", ")
+	if a.OwnerBy != "" {
+		text += " (" + a.OwnerBy + ")"
+	}
+	return text
 }
 
 // routed says whether routers are told an address. What no router hears is not announced,

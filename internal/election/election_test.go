@@ -134,6 +134,42 @@ func TestRank(t *testing.T) {
 	}
 }
 
+// Why it is this one is what it comes before the next by.
+func TestElect(t *testing.T) {
+	prefers := advertisement("lan")
+	prefers.Preferred = []cluster.Preference{{Weight: 10, Selector: selector(t, "name=b")}}
+	byHash := New(threeNodes([3]Standing{})).Rank(&Address{Addr: vip, Anywhere: true})[0]
+	for want, tt := range map[string]struct {
+		standings [3]Standing
+		address   Address
+	}{
+		"b the only candidate":                            {[3]Standing{Dead, Fit, NotReady}, Address{Anywhere: true, Pinned: "b"}},
+		"b the others are about to leave":                 {[3]Standing{Leaving, Fit, Leaving}, Address{Anywhere: true, Pinned: "a"}},
+		"b with endpoints of more Services that share it": {[3]Standing{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
+		"b named by annotation fanfare.io/l2-node":        {[3]Standing{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
+		"b named by its AddressClaim":                     {[3]Standing{}, Address{Anywhere: true, Preferred: "b"}},
+		"b preferred by L2Advertisements":                 {[3]Standing{}, Address{Anywhere: true, Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}},
+		byHash + " by hash, of 3 candidates":              {[3]Standing{}, Address{Anywhere: true}},
+		" ":                                               {[3]Standing{}, Address{}},
+	} {
+		tt.address.Addr = vip
+		owner, by := New(threeNodes(tt.standings)).Elect(&tt.address)
+		if got := owner + " " + by; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// threeNodes are a, b and c.
+func threeNodes(standings [3]Standing) (nodes []Node) {
+	for i, s := range standings {
+		n := node(string(rune('a'+i)), "eth0 192.0.2.0/24")
+		n.Standing = s
+		nodes = append(nodes, n)
+	}
+	return nodes
+}
+
 // Only what tells candidates apart for good makes them unequal.
 func TestEquals(t *testing.T) {
 	const eth0 = "eth0 192.0.2.0/24"

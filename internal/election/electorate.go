@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -90,17 +91,51 @@ func truth(b bool) int {
 
 // Owner is the node that shall answer for an address, empty if there is no candidate.
 func (e *Electorate) Owner(a *Address) string {
-	best, owner := rank{}, -1
+	owner, _ := e.Elect(a)
+	return owner
+}
+
+// Elect is Owner, and why it is that one: by what it comes before the next, in words that
+// follow its name.
+func (e *Electorate) Elect(a *Address) (owner, why string) {
+	var best, second rank
+	first, candidates := -1, 0
 	e.each(a, func(i int, r rank) {
 		// The nodes come by name, so of two with one hash it is the first.
-		if owner < 0 || r.compare(best) < 0 {
-			best, owner = r, i
+		switch {
+		case candidates == 0 || r.compare(best) < 0:
+			second, best, first = best, r, i
+		case candidates == 1 || r.compare(second) < 0:
+			second = r
 		}
+		candidates++
 	})
-	if owner < 0 {
-		return ""
+	switch candidates {
+	case 0:
+		return "", ""
+	case 1:
+		return e.nodes[first].Name, "the only candidate"
+	default:
+		return e.nodes[first].Name, best.before(second, candidates)
 	}
-	return e.nodes[owner].Name
+}
+
+// before says by what r, which comes before o, does.
+func (r rank) before(o rank, candidates int) string {
+	switch {
+	case r.stays != o.stays:
+		return "the others are about to leave"
+	case r.serves != o.serves:
+		return "with endpoints of more Services that share it"
+	case r.pinned != o.pinned:
+		return "named by annotation fanfare.io/l2-node"
+	case r.preferred != o.preferred:
+		return "named by its AddressClaim"
+	case r.weight != o.weight:
+		return "preferred by L2Advertisements"
+	default:
+		return "by hash, of " + strconv.Itoa(candidates) + " candidates"
+	}
 }
 
 // Rank are all candidates, the owner first: each is to answer when none before it can.
