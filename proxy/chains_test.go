@@ -134,6 +134,7 @@ func TestChainNames(t *testing.T) {
 // From any State to any other by the difference alone is the same as anew: for the
 // chains and for the sets.
 func TestPlanStepIsTheDifference(t *testing.T) {
+	t.Parallel()
 	w := newWorld(23)
 	have := State{Node: "n1"}
 	for range 300 {

@@ -45,7 +45,8 @@ func applyChange(t *testing.T, have []element, c change) []element {
 // turns the elements of one into those of the other, and nothing that stays is
 // touched.
 func TestDiffAppliesToAnyState(t *testing.T) {
-	for seed := range uint64(300) {
+	t.Parallel()
+	for seed := range uint64(100) {
 		w := newWorld(seed)
 		have := State{Node: "n1"}
 		elements := renderState(have)

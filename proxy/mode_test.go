@@ -24,12 +24,19 @@ var xtBackends = []string{"iptables-nft", "iptables-legacy"}
 // own.
 func onEach(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
+	t.Parallel() // Else one of three that is slow holds up all other tests.
 	t.Run("nftables", func(t *testing.T) { inNamespace(t, f) })
-	onIPTables(t, f)
+	onBackends(t, f)
 }
 
 // onIPTables runs a test with each iptables, on a machine that has no other.
 func onIPTables(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Parallel()
+	onBackends(t, f)
+}
+
+func onBackends(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	for _, backend := range xtBackends {
 		t.Run(backend, func(t *testing.T) {

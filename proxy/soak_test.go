@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	soakChanges = flag.Int("soak", 200, "how many changes of State the soak makes")
+	soakChanges = flag.Int("soak", 100, "how many changes of State the soak makes")
 	soakSeed    = flag.Uint64("soak-seed", 0, "what the soak's changes are drawn from; 0: another each time")
 )
 
