@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -31,8 +32,8 @@ func TestQuick(t *testing.T) {
 		}
 	}
 	o := options{binary: filepath.Join(t.TempDir(), "fanfare")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", o.binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := binary.Build(t.Context(), o.binary); err != nil {
+		t.Fatal(err)
 	}
 	o.quicken()
 	if err := o.check(); err != nil {

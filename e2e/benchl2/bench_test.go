@@ -2,12 +2,12 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -22,8 +22,8 @@ func TestQuick(t *testing.T) {
 		nstest.Missing(t, err.Error())
 	}
 	o := options{binary: filepath.Join(t.TempDir(), "fanfare"), containerlab: "../containerlab"}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", o.binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := binary.Build(t.Context(), o.binary); err != nil {
+		t.Fatal(err)
 	}
 	o.quicken()
 	if err := o.check(); err != nil {

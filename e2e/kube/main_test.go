@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
 // The tests of this package that are not apart share one control plane, started by
@@ -74,8 +75,8 @@ var build = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(binaryDir, "fanfare")
-	if out, err := exec.Command("go", "build", "-o", path, "../../cmd/fanfare").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
+	if err := binary.Build(context.Background(), path); err != nil {
+		return "", err
 	}
 	return path, os.Setenv(binaryVar, path)
 })

@@ -7,11 +7,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
 // The tests of this package that need a network share one lab, built by the
@@ -84,11 +85,6 @@ func upForTests() (*Lab, error) {
 	})
 }
 
-func build(binary string) error {
-	if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/fanfare").CombinedOutput(); err != nil {
-		return fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return nil
-}
+func build(path string) error { return binary.Build(context.Background(), path) }
 
 func port(a netip.Addr, p uint16) netip.AddrPort { return netip.AddrPortFrom(a, p) }

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/kube/measure"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -21,8 +21,8 @@ func TestQuick(t *testing.T) {
 		nstest.Missing(t, err.Error())
 	}
 	o := options{binary: filepath.Join(t.TempDir(), "fanfare"), source: "../../..", services: 30, restarts: 1, changes: 2}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", o.binary, "../../../cmd/fanfare").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := binary.Build(t.Context(), o.binary); err != nil {
+		t.Fatal(err)
 	}
 	if err := o.check(); err != nil {
 		t.Fatal(err)

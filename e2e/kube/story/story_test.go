@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -83,9 +83,7 @@ func laboratory(t *testing.T) cluster {
 	tools, err := kube.Tools(t.Context(), true)
 	must(t, err)
 	fanfare := filepath.Join(t.TempDir(), "fanfare")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", fanfare, "../../../cmd/fanfare").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	must(t, binary.Build(t.Context(), fanfare))
 	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
