@@ -26,7 +26,7 @@ type brawl struct {
 
 const (
 	brawlers = 150 // Services that come and go
-	brawlOps = 200 // what each of the users does
+	brawlOps = 120 // what each of the users does
 	users    = 3
 )
 

@@ -109,7 +109,8 @@ func started(t *testing.T, err error) {
 	}
 }
 
-// await waits until probe returns nil. What takes long is told.
+// await waits until probe returns nil. What takes long is told, and asked for less often:
+// many a probe starts programs, which take the processor from those that are waited for.
 func await(t *testing.T, limit time.Duration, what string, probe func() error) {
 	t.Helper()
 	began := time.Now()
@@ -125,7 +126,7 @@ func await(t *testing.T, limit time.Duration, what string, probe func() error) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within %s: %v", what, limit, err)
 		}
-		time.Sleep(10 * time.Millisecond)
+		time.Sleep(min(max(time.Since(began)/10, 10*time.Millisecond), 500*time.Millisecond))
 	}
 }
 
