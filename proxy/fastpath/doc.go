@@ -103,8 +103,8 @@
 // for another. A flow of UDP that found no room is scheduled anew when there is some.
 // Each flow takes two entries of about 130 bytes when it is there, and 32 bytes whether or not.
 //
-// When a frontend of UDP is taken, its flows that conntrack translates are copied
-// first, so that they stay where they are. Connections of TCP stay with the rules until they
+// Before a frontend of UDP is taken, its flows that conntrack translates are copied, soon
+// after Grow, so that they stay where they are. Connections of TCP stay with the rules until they
 // end.
 //
 // # Order

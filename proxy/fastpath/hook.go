@@ -35,55 +35,102 @@ func (p *Path) program(h hook) *ebpf.Program {
 	return p.kernel.Inward
 }
 
-// survey finds the interfaces that p.want needs, and for each backend what is in its
-// way, or nothing.
-func (p *Path) survey() (want map[uint32]uint32, ways map[netip.Addr]string, err error) {
-	want, ways = make(map[uint32]uint32), make(map[netip.Addr]string)
-	for _, name := range p.want.Outward {
-		l, why := ethernet(netlink.LinkByName(name))
-		if why != "" {
-			p.status.Problems = append(p.status.Problems, fmt.Sprintf("interface %s: %s", name, why))
-			continue
-		}
-		want[uint32(l.Attrs().Index)] |= outward
-		p.status.Interfaces = append(p.status.Interfaces, name)
-	}
-	for i := range p.want.Frontends {
-		if !p.want.Frontends[i].Take {
-			continue
-		}
-		for _, b := range p.want.Frontends[i].Backends {
-			a := b.Addr.Addr()
-			if _, asked := ways[a]; asked {
-				continue
-			}
-			var index int
-			if index, ways[a] = way(a); ways[a] == "" {
-				want[uint32(index)] |= inward
-			}
-		}
-	}
-	return want, ways, nil
+// A way is how a backend is reached: by an interface, or not, for a reason.
+type way struct {
+	index uint32
+	why   string
+	users int // frontends
 }
 
-// way finds the interface by which a backend is reached, or says what is in the way.
-func way(backend netip.Addr) (index int, why string) {
+// findWay asks the kernel for the way to a backend.
+func findWay(backend netip.Addr) way {
 	routes, err := netlink.RouteGet(backend.Unmap().AsSlice())
+	no := func(format string) way { return way{why: fmt.Sprintf(format, backend)} }
 	switch {
-	case err != nil || len(routes) == 0:
-		return 0, fmt.Sprintf("no route leads to backend %s (%v)", backend, err)
+	case err != nil:
+		return way{why: fmt.Sprintf("no route leads to backend %s (%v)", backend, err)}
+	case len(routes) == 0:
+		return no("no route leads to backend %s")
 	case routes[0].Type == unix.RTN_LOCAL:
-		return 0, fmt.Sprintf("backend %s is the node itself", backend)
+		return no("backend %s is the node itself")
 	case routes[0].Type != unix.RTN_UNICAST:
-		return 0, fmt.Sprintf("no route leads to backend %s", backend)
+		return no("no route leads to backend %s")
 	case routes[0].Gw != nil || routes[0].Via != nil:
 		// Who answers may take another way back.
-		return 0, fmt.Sprintf("no interface leads to backend %s, but a gateway", backend)
+		return no("no interface leads to backend %s, but a gateway")
 	}
 	if _, why := ethernet(netlink.LinkByIndex(routes[0].LinkIndex)); why != "" {
-		return 0, fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)
+		return way{why: fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)}
 	}
-	return routes[0].LinkIndex, ""
+	return way{index: uint32(routes[0].LinkIndex)}
+}
+
+// use notes which backends the touched frontends have now, and finds ways to new ones.
+func (p *Path) use(touched map[kernelFrontend]*Frontend) {
+	for key, f := range touched {
+		had := p.uses[key]
+		delete(p.uses, key)
+		if f != nil && f.Take {
+			for _, b := range f.Backends {
+				a := b.Addr.Addr()
+				if p.ways[a] == nil {
+					p.ways[a] = &way{why: "not asked for yet"}
+					p.redirect(p.ways[a], findWay(a))
+				}
+				p.ways[a].users++
+				p.uses[key] = append(p.uses[key], a)
+			}
+		}
+		for _, a := range had {
+			w := p.ways[a]
+			if w.users--; w.users == 0 {
+				p.redirect(w, way{why: "of no use any more"})
+				delete(p.ways, a)
+			}
+		}
+	}
+}
+
+// redirect makes a way another one, and says whether it was.
+func (p *Path) redirect(w *way, to way) bool {
+	if w.index == to.index && w.why == to.why {
+		return false
+	}
+	if w.why == "" {
+		if p.leads[w.index]--; p.leads[w.index] == 0 {
+			delete(p.leads, w.index)
+		}
+	}
+	if to.why == "" {
+		p.leads[to.index]++
+	}
+	w.index, w.why = to.index, to.why
+	return true
+}
+
+// findOuts asks for interfaces by their names; problems are sentences about those that
+// cannot be used.
+func findOuts(names []string) (outs map[uint32]string, problems []string) {
+	outs = make(map[uint32]string)
+	for _, name := range names {
+		l, why := ethernet(netlink.LinkByName(name))
+		if why != "" {
+			problems = append(problems, fmt.Sprintf("interface %s: %s", name, why))
+			continue
+		}
+		outs[uint32(l.Attrs().Index)] = name
+	}
+	return outs, problems
+}
+
+func (p *Path) setOuts(outs map[uint32]string, problems []string) {
+	p.outs = make(map[uint32]bool)
+	p.status.Interfaces, p.status.Problems = nil, problems
+	for index, name := range outs {
+		p.outs[index] = true
+		p.status.Interfaces = append(p.status.Interfaces, name)
+	}
+	slices.Sort(p.status.Interfaces)
 }
 
 // ethernet says what is wrong with an interface, if there is anything: the programs
@@ -106,21 +153,21 @@ func nameOf(index uint32) string {
 	return l.Attrs().Name
 }
 
-// hook attaches programs where they are wanted and says so to them. Where they are not
+// hookAll attaches programs where they are wanted and says so to them. Where they are not
 // wanted any more they stay for the flows that there are: see release.
-func (p *Path) hook(want map[uint32]uint32) error {
+func (p *Path) hookAll() error {
+	want := make(map[uint32]uint32)
+	for index := range p.outs {
+		want[index] |= outward
+	}
+	for index := range p.leads {
+		want[index] |= inward
+	}
 	var errs []error
 	for index, roles := range want {
-		for _, role := range []uint32{outward, inward} {
-			if roles&role == 0 {
-				continue
-			}
-			if err := p.attach(hook{index, role}); err != nil {
-				errs = append(errs, err)
-				roles &^= role
-			}
+		if p.roles[index] != roles || !p.hooked(index, roles) {
+			errs = append(errs, p.hook(index, roles))
 		}
-		errs = append(errs, p.setRoles(index, roles))
 	}
 	for index := range p.roles {
 		if want[index] == 0 {
@@ -128,6 +175,25 @@ func (p *Path) hook(want map[uint32]uint32) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (p *Path) hooked(index, roles uint32) bool {
+	return (roles&outward == 0 || p.hooks[hook{index, outward}] != nil) && (roles&inward == 0 || p.hooks[hook{index, inward}] != nil)
+}
+
+// hook gives an interface the programs of its roles.
+func (p *Path) hook(index, roles uint32) error {
+	var errs []error
+	for _, role := range []uint32{outward, inward} {
+		if roles&role == 0 {
+			continue
+		}
+		if err := p.attach(hook{index, role}); err != nil {
+			errs = append(errs, err)
+			roles &^= role
+		}
+	}
+	return errors.Join(append(errs, p.setRoles(index, roles))...)
 }
 
 // setRoles tells the programs what an interface is. Without a role it gets no new flows.
@@ -157,7 +223,7 @@ func (p *Path) attach(h hook) error {
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: int(h.index), Program: p.program(h), Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.ENODEV) {
-		return nil // it went; who watches interfaces will say so
+		return nil // it went, and no route leads there; who watches interfaces will say so
 	}
 	if err != nil {
 		return fmt.Errorf("attach %s: %w", h, err)

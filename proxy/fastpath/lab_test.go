@@ -424,6 +424,11 @@ func (l *lab) set(p *Path, s State) {
 	if err := p.Grow(l.t.Context(), s); err != nil {
 		l.t.Fatal(err)
 	}
+	l.await("the flows of the rules to be taken over", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.fresh) == 0
+	})
 }
 
 // await waits until f is true.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -49,10 +50,21 @@ type Path struct {
 	want State      // what Grow was told last
 	// grown says that want is what the rules have: not before the first Grow, and not
 	// between a Shrink and its Grow.
-	grown   bool
-	stale   bool // interfaces or routes may be others than when want was placed
-	judging int  // how many more walks over the flows hold them against want
+	grown bool
+	// shrunk is what Shrink was told since: what differs from it is in dirty.
+	shrunk State
+	// synced says that the kernel's part is as want has it, but for the frontends in
+	// dirty. If not, nothing is taken for granted.
+	synced  bool
+	dirty   map[kernelFrontend]bool
+	judging int // how many more walks over the flows hold them against want
 	taken   map[kernelFrontend]*taken
+	fresh   map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
+	left    map[kernelFrontend]string
+	uses    map[kernelFrontend][]netip.Addr // the backends of frontends with Take
+	ways    map[netip.Addr]*way             // to those
+	leads   map[uint32]int                  // how many ways there are by an interface
+	outs    map[uint32]bool                 // the interfaces of State.Outward that are there
 	nextSet uint32
 	// retired are sets of slots that no frontend has any more, retiring those of
 	// before the last walk.
@@ -80,6 +92,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		stirred: make(chan struct{}, 1), due: make(chan struct{}, 1),
 		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
+		dirty: make(map[kernelFrontend]bool), fresh: make(map[kernelFrontend]bool),
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -121,18 +134,26 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 		return nil
 	}
 	p.grown = false
+	for key := range p.differing(&want) {
+		p.dirty[key] = true
+	}
+	p.shrunk = want
 	var errs []error
-	for key, t := range p.taken {
+	for key := range p.dirty {
+		t := p.taken[key]
+		if t == nil {
+			continue
+		}
 		if keep := t.remaining(want.frontend(key.addrPort(), key.Protocol)); len(keep) < len(t.backends) {
 			errs = append(errs, p.take(key, keep))
 		}
 	}
-	for _, c := range want.Clients {
-		errs = append(errs, p.leave(prefixOf(c)))
-	}
-	for index, roles := range p.roles {
-		if roles&outward != 0 && !slices.Contains(want.Outward, nameOf(index)) {
-			errs = append(errs, p.setRoles(index, roles&^outward))
+	errs = append(errs, p.leaveAll(want.Clients))
+	if !alike(want.Outward, p.want.Outward) {
+		for index, roles := range p.roles {
+			if roles&outward != 0 && !slices.Contains(want.Outward, nameOf(index)) {
+				errs = append(errs, p.setRoles(index, roles&^outward))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -140,19 +161,27 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 
 // Grow takes new flows as want says, and ends, soon after, those that want does not
 // let stay. What is not possible, as an interface that is not there, is no error, but
-// in Status, and is done when it is. The rules must have want already.
+// in Status, and is done when it is. The rules must have want already. It costs what differs
+// from the State before, and a look at each frontend.
 func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.grown && p.want.is(&want) && !p.stale {
-		return p.place() // what others may have undone is done again
+	if p.grown && p.synced && p.want.is(&want) {
+		return p.mend() // what others may have undone is done again
 	}
-	if !p.want.is(&want) || !p.grown {
-		// Some times: a SYN may be answered still the first time.
-		p.judging = 4
+	touched := p.differing(&want)
+	outs := p.synced && alike(p.want.Outward, want.Outward)
+	p.want = want
+	if !p.synced {
+		p.uses, p.ways = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*way)
+		p.left, p.leads = make(map[kernelFrontend]string), make(map[uint32]int)
+		clear(p.fresh)
 	}
-	p.want, p.stale = want, true
-	err := p.place()
+	if !outs {
+		p.setOuts(findOuts(want.Outward))
+	}
+	p.judging = 4 // a SYN may be answered still the first time
+	err := p.place(touched)
 	if p.grown = err == nil; p.grown {
 		err = p.extend()
 	}
@@ -160,12 +189,63 @@ func (p *Path) Grow(_ context.Context, want State) error {
 	return err
 }
 
+// differing are the frontends of want that are others than before, by their keys, with nil
+// for those that are not there any more.
+func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
+	all := make(map[kernelFrontend]*Frontend)
+	for key := range p.dirty {
+		all[key] = want.frontend(key.addrPort(), key.Protocol)
+	}
+	if len(p.shrunk.Frontends) > 0 && p.shrunk.is(want) {
+		return all
+	}
+	had, now := p.want.Frontends, want.Frontends
+	if !p.synced {
+		had = nil
+		for key := range p.taken {
+			all[key] = want.frontend(key.addrPort(), key.Protocol)
+		}
+	}
+	for len(had) > 0 || len(now) > 0 {
+		switch order := first(had, now); {
+		case order < 0:
+			all[frontendOf(had[0].Addr, had[0].Protocol)] = nil
+			had = had[1:]
+		case order > 0:
+			all[frontendOf(now[0].Addr, now[0].Protocol)] = &now[0]
+			now = now[1:]
+		default:
+			if !had[0].is(&now[0]) {
+				all[frontendOf(now[0].Addr, now[0].Protocol)] = &now[0]
+			}
+			had, now = had[1:], now[1:]
+		}
+	}
+	return all
+}
+
+// first says which of two sorted lists has the next frontend: the first one (-1), the second
+// (1), or both.
+func first(a, b []Frontend) int {
+	switch {
+	case len(a) == 0:
+		return 1
+	case len(b) == 0:
+		return -1
+	}
+	return cmpFrontends(a[0].Addr, a[0].Protocol, b[0].Addr, b[0].Protocol)
+}
+
 // Status says what is there now.
 func (p *Path) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.status
-	s.Interfaces, s.Left, s.Problems = slices.Clone(s.Interfaces), slices.Clone(s.Left), slices.Clone(s.Problems)
+	s.Interfaces, s.Problems = slices.Clone(s.Interfaces), slices.Clone(s.Problems)
+	for key, why := range p.left {
+		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
+	}
+	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
 	s.Capacity = p.room
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
@@ -177,60 +257,41 @@ func (p *Path) Status() Status {
 	return s
 }
 
-// place makes interfaces and maps as p.want has it.
-func (p *Path) place() error {
-	if !p.stale {
-		return p.mend()
-	}
-	p.status.Problems, p.status.Left, p.status.Interfaces = nil, nil, nil
-	want, ways, err := p.survey()
-	errs := []error{err, p.hook(want), p.mend()}
-	for _, c := range p.want.Clients {
-		errs = append(errs, p.leave(prefixOf(c)))
-	}
-	fronts := p.takeable(ways)
-	errs = append(errs, p.seed(fronts))
-	for key, f := range fronts {
-		if t := p.taken[key]; t == nil || !slices.Equal(t.backends, f.Backends) {
+// place makes the kernel's part as p.want has it, of the frontends that are touched; nil
+// stands for one that has gone.
+func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
+	p.use(touched)
+	errs := []error{p.hookAll(), p.leaveAll(p.want.Clients), p.forgetClients()}
+	for key, f := range touched {
+		delete(p.left, key)
+		delete(p.fresh, key)
+		if f == nil || !f.Take {
+			errs = append(errs, p.take(key, nil))
+			continue
+		}
+		if why := p.obstacle(f); why != "" {
+			p.left[key] = why
+			errs = append(errs, p.take(key, nil))
+			continue
+		}
+		t := p.taken[key]
+		switch {
+		case t == nil && key.Protocol == UDP:
+			p.left[key], p.fresh[key] = "its flows are being taken over from the rules", true
+		case t == nil || !slices.Equal(t.backends, f.Backends):
 			errs = append(errs, p.take(key, f.Backends))
 		}
 	}
-	for key := range p.taken {
-		if fronts[key] == nil {
-			errs = append(errs, p.take(key, nil))
-		}
+	err := errors.Join(errs...)
+	if p.synced = err == nil; p.synced {
+		clear(p.dirty)
+		p.shrunk = State{}
 	}
-	errs = append(errs, p.forgetClients())
-	slices.SortFunc(p.status.Left, func(a, b Left) int {
-		return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol)
-	})
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	p.stale = false
-	return nil
-}
-
-// takeable are the frontends that can take new flows as they shall; why others can
-// not is in the status. ways says for each backend what is in its way, or nothing.
-func (p *Path) takeable(ways map[netip.Addr]string) map[kernelFrontend]*Frontend {
-	can := make(map[kernelFrontend]*Frontend)
-	for i := range p.want.Frontends {
-		f := &p.want.Frontends[i]
-		if !f.Take {
-			continue
-		}
-		if why := f.obstacle(ways); why != "" {
-			p.status.Left = append(p.status.Left, Left{f.Addr, f.Protocol, why})
-			continue
-		}
-		can[frontendOf(f.Addr, f.Protocol)] = f
-	}
-	return can
+	return err
 }
 
 // obstacle is why the frontend cannot take flows, or empty.
-func (f *Frontend) obstacle(ways map[netip.Addr]string) string {
+func (p *Path) obstacle(f *Frontend) string {
 	switch {
 	case f.Protocol != TCP && f.Protocol != UDP:
 		return fmt.Sprintf("protocol %d is neither TCP nor UDP", f.Protocol)
@@ -243,8 +304,8 @@ func (f *Frontend) obstacle(ways map[netip.Addr]string) string {
 		if b.Addr.Addr().Unmap().Is4() != f.Addr.Addr().Unmap().Is4() {
 			return fmt.Sprintf("backend %s is of another family", b.Addr)
 		}
-		if why := ways[b.Addr.Addr()]; why != "" {
-			return why
+		if w := p.ways[b.Addr.Addr()]; w.why != "" {
+			return w.why
 		}
 	}
 	return ""
@@ -264,8 +325,9 @@ func (p *Path) run(ctx context.Context) {
 			continue
 		case <-p.due:
 		case <-timer.C:
-			p.follow()
+			p.refresh()
 		}
+		p.seed()
 		began, next := time.Now(), often
 		if p.walk() {
 			next = soon
@@ -275,20 +337,50 @@ func (p *Path) run(ctx context.Context) {
 	}
 }
 
-// follow puts want in place anew when interfaces or routes have changed, and renews
-// the lease.
+// follow looks for interfaces and routes again when they may have changed.
 func (p *Path) follow() {
+	p.mu.Lock()
+	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.ways))
+	p.mu.Unlock()
+	// The kernel is asked without the lock: whoever comes with a State should not wait.
+	outs, problems := findOuts(names)
+	found := make(map[netip.Addr]way, len(asked))
+	for _, a := range asked {
+		found[a] = findWay(a)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.grown || !alike(names, p.want.Outward) {
+		return // Grow asks by itself
+	}
+	p.setOuts(outs, problems)
+	changed := make(map[netip.Addr]bool)
+	for a, now := range found {
+		if w := p.ways[a]; w != nil && p.redirect(w, now) {
+			changed[a] = true
+		}
+	}
+	if len(changed) > 0 {
+		for key, backends := range p.uses {
+			if slices.ContainsFunc(backends, func(a netip.Addr) bool { return changed[a] }) {
+				p.dirty[key] = true
+			}
+		}
+	}
+	err := errors.Join(p.place(p.differing(&p.want)), p.mend())
+	if err != nil {
+		p.log.Warn("fast path", "err", err)
+	}
+}
+
+// refresh renews the lease and looks after what others may have undone.
+func (p *Path) refresh() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.grown {
 		return
 	}
-	p.stale = true
-	err := p.place()
-	if err == nil {
-		err = p.extend()
-	}
-	if err != nil {
+	if err := errors.Join(p.mend(), p.extend()); err != nil {
 		p.log.Warn("fast path", "err", err)
 	}
 }

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -11,36 +12,71 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seed takes over flows of UDP that the rules have of frontends which are about to be
-// taken: a datagram does not tell that it is not the first, and would be scheduled
-// anew. What cannot be known of is left to the rules.
-func (p *Path) seed(fronts map[kernelFrontend]*Frontend) error {
-	fresh := make(map[netip.AddrPort]*Frontend)
-	families := make(map[netlink.InetFamily]bool)
-	for key, f := range fronts {
-		if key.Protocol != UDP || p.taken[key] != nil {
+// seed takes the frontends of UDP that are to be taken, once the flows that the rules have of
+// them are copied: a datagram does not tell that it is not the first, and would be scheduled
+// anew. It is done beside Grow, since the kernel takes long to list many entries.
+func (p *Path) seed() {
+	p.mu.Lock()
+	fresh := maps.Clone(p.fresh)
+	p.mu.Unlock()
+	entries, err := listTracked(fresh)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.grown {
+		return // Grow comes, and asks again
+	}
+	errs := []error{err}
+	for key := range fresh {
+		f := p.want.frontend(key.addrPort(), key.Protocol)
+		if !p.fresh[key] || f == nil {
+			continue // it has changed meanwhile
+		}
+		if err != nil {
+			p.left[key] = err.Error()
 			continue
 		}
-		fresh[key.addrPort()] = f
-		if families[unix.AF_INET6] = families[unix.AF_INET6] || !key.addrPort().Addr().Is4(); key.addrPort().Addr().Is4() {
+		delete(p.fresh, key)
+		delete(p.left, key)
+		errs = append(errs, p.insertAll(f, entries), p.take(key, f.Backends))
+	}
+	if err := errors.Join(errs...); err != nil {
+		p.synced = false
+		p.log.Warn("take over flows of UDP", "err", err)
+	}
+}
+
+// listTracked lists the flows of UDP that conntrack translates, by their frontends.
+func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlow, error) {
+	families := make(map[netlink.InetFamily]bool)
+	for key := range fresh {
+		if key.Address.addr().Is4() {
 			families[unix.AF_INET] = true
+		} else {
+			families[unix.AF_INET6] = true
 		}
 	}
-	outside := p.outside()
-	var errs []error
-	for family, asked := range families {
-		if !asked {
-			continue
-		}
+	all := make(map[netip.AddrPort][]trackedFlow)
+	for family := range families {
 		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
 		if err != nil {
-			return fmt.Errorf("list flows that the rules have: %w", err)
+			return nil, fmt.Errorf("list flows that the rules have: %w", err)
 		}
 		for _, e := range entries {
-			f, ok := tracked(e)
-			if fe := fresh[f.vip]; ok && fe != nil && fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && outside(f.client.Addr()) {
-				errs = append(errs, p.insert(f))
+			if f, ok := tracked(e); ok && fresh[frontendOf(f.vip, UDP)] {
+				all[f.vip] = append(all[f.vip], f)
 			}
+		}
+	}
+	return all, nil
+}
+
+// insertAll copies the flows of a frontend. Those of pods stay with the rules.
+func (p *Path) insertAll(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
+	var errs []error
+	outside := p.outside()
+	for _, f := range entries[fe.Addr] {
+		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && outside(f.client.Addr()) {
+			errs = append(errs, p.insert(f))
 		}
 	}
 	return errors.Join(errs...)

@@ -49,10 +49,12 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 	}
 	now := kernelChoice{Set: p.nextSet, Count: uint32(len(backends))}
 	p.nextSet++
-	for i, s := range slotsOf(backends) {
-		if err := p.kernel.Slots.Put(kernelPlace{Set: now.Set, Slot: uint32(i)}, s); err != nil {
-			return errors.Join(p.leaveFull(key, had, "backends", err), p.clear(now))
-		}
+	places := make([]kernelPlace, len(backends))
+	for i := range places {
+		places[i] = kernelPlace{Set: now.Set, Slot: uint32(i)}
+	}
+	if _, err := p.kernel.Slots.BatchUpdate(places, slotsOf(backends), nil); err != nil {
+		return errors.Join(p.leaveFull(key, had, "backends", err), p.clear(now))
 	}
 	if err := p.kernel.Frontends.Put(key, now); err != nil {
 		return errors.Join(p.leaveFull(key, had, "frontends", err), p.clear(now))
@@ -69,7 +71,7 @@ func (p *Path) leaveFull(key kernelFrontend, had *taken, what string, err error)
 	if !isFull(err) {
 		return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 	}
-	p.status.Left = append(p.status.Left, Left{key.addrPort(), key.Protocol, "the table of " + what + " is full"})
+	p.left[key] = "the table of " + what + " is full"
 	if had != nil {
 		return p.take(key, nil)
 	}
@@ -92,6 +94,15 @@ func (p *Path) clear(c kernelChoice) error {
 	var errs []error
 	for i := range c.Count {
 		errs = append(errs, gone(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
+	}
+	return errors.Join(errs...)
+}
+
+// leaveAll leaves packets of sources to the rules.
+func (p *Path) leaveAll(sources []netip.Prefix) error {
+	var errs []error
+	for _, s := range sources {
+		errs = append(errs, p.leave(prefixOf(s)))
 	}
 	return errors.Join(errs...)
 }
@@ -187,6 +198,14 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 func (s *State) is(o *State) bool {
 	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned) && alike(s.Frontends, o.Frontends)
 }
+
+// is says whether f says the same as o.
+func (f *Frontend) is(o *Frontend) bool {
+	return f.Addr == o.Addr && f.Protocol == o.Protocol && f.Take == o.Take && equal(f.Backends, o.Backends) &&
+		equal(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && equal(f.Sources, o.Sources)
+}
+
+func equal[E comparable](a, b []E) bool { return alike(a, b) || slices.Equal(a, b) }
 
 func alike[E any](a, b []E) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
