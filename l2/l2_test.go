@@ -534,6 +534,9 @@ func TestClosed(t *testing.T) {
 		if got := n.Problems(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
 			t.Errorf("problems before the first Set: %v", got)
 		}
+		if got := n.Detours(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
+			t.Errorf("detours before the first Set: %v", got)
+		}
 		n.set(addresses("10.0.0.100")...)
 		other := start(t, hosts[1])
 		must(t, n.Close(t.Context()))

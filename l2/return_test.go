@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,7 +63,24 @@ func TestReturnPath(t *testing.T) {
 		if seen, err := connect(client, time.Second/4); err == nil {
 			t.Errorf("answers go by eth0: the pod sees %s", seen)
 		}
+		// It is said where that is so, until somebody has seen to it; of IPv6 there is no route.
+		host.Addr("eth1", "fd01::1/64")
+		ours := []netip.Addr{ip("10.0.0.100"), ip("10.1.0.100"), ip("fd01::100")}
+		detours := func(want ...Detour) {
+			t.Helper()
+			until(t, func() string {
+				if got := n.Detours(t.Context(), ours); !slices.Equal(got, want) {
+					return fmt.Sprintf("detours %+v, want %+v", got, want)
+				}
+				return ""
+			})
+		}
+		detours(Detour{Interface: "eth1", By: "eth0"})
 		run(t, host, commands)
+		detours()
+		host.Addr("eth0", "fd00::1/64")
+		host.Route("::/0", "fd00::2", "")
+		detours(Detour{Interface: "eth1", By: "eth0", IPv6: true})
 		seen, err := connect(client, patience)
 		if err != nil || seen != "203.0.113.10" {
 			t.Errorf("the pod sees %q: %v", seen, err)

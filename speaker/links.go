@@ -34,6 +34,7 @@ type links struct {
 	stranger  time.Time                   // until when others are waited for to be heard of; zero: no wait has begun
 	looked    time.Time                   // when problems were looked for
 	problems  []l2.Problem
+	detours   []l2.Detour
 }
 
 // newLinks opens nothing yet.
@@ -142,7 +143,7 @@ func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
 			addrs = append(addrs, a.Addr)
 		}
 	}
-	k.problems = k.announcer.Problems(ctx, addrs)
+	k.problems, k.detours = k.announcer.Problems(ctx, addrs), k.announcer.Detours(ctx, addrs)
 }
 
 // thaw announces everything anew after this process stood still for a while.
@@ -157,6 +158,9 @@ type LinkStatus struct {
 	Interfaces []l2.Interface `json:"interfaces,omitempty"`
 	// Problems are what is in the way of traffic that comes over L2.
 	Problems []l2.Problem `json:"problems,omitempty"`
+	// Detours are where answers to clients behind a router leave by another interface than
+	// the clients come by.
+	Detours []l2.Detour `json:"detours,omitempty"`
 }
 
 // on says what became of an address over L2.

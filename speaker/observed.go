@@ -91,6 +91,7 @@ type published struct {
 	answers    []l2.Status              // at the time of asking
 	waits      map[netip.Addr]string    // for the nodes that have to stop first; as answers
 	problems   []l2.Problem
+	detours    []l2.Detour
 	programmed bool // desired is in the kernel
 	ready      bool
 	behind     time.Time // when the first pass began that has not succeeded since
@@ -109,7 +110,8 @@ func (s *speaker) publish(d *Desired, err error) {
 	now := &published{desired: d, err: err, unanswered: s.unanswered}
 	if d != nil {
 		now.have = s.routes.have
-		now.departed, now.parted, now.problems = maps.Clone(s.routes.departed), maps.Clone(s.links.way.departed), s.links.problems
+		now.departed, now.parted = maps.Clone(s.routes.departed), maps.Clone(s.links.way.departed)
+		now.problems, now.detours = s.links.problems, s.links.detours
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed
 		if err != nil && was != nil {
@@ -155,7 +157,7 @@ func (s *speaker) status() Status {
 		st.NodeUID = n.UID
 	}
 	if p.desired.Links {
-		st.L2 = LinkStatus{Interfaces: relevant(p.desired.snap, s.links.announcer.Interfaces()), Problems: p.problems}
+		st.L2 = LinkStatus{Interfaces: relevant(p.desired.snap, s.links.announcer.Interfaces()), Problems: p.problems, Detours: p.detours}
 	}
 	st.Problems = append(slices.Clip(p.desired.snap.Problems), p.desired.view.problems()...)
 	for _, r := range p.desired.snap.Refusals {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"text/tabwriter"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -253,6 +254,36 @@ Needs attention:
   Service shop/web (192.0.2.6): not announced: of 3 nodes none can answer: 3 are not Ready
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// Where pods' answers leave by another interface than clients come by stands beside that one.
+func TestPrintInterfaces(t *testing.T) {
+	iface := func(name string, last byte, subnet string) l2.Interface {
+		return l2.Interface{Name: name, MAC: l2.MAC{2, 0, 0, 0, 0, last}, Prefixes: []netip.Prefix{netip.MustParsePrefix(subnet)}}
+	}
+	st := &speaker.Status{L2: speaker.LinkStatus{Interfaces: []l2.Interface{iface("eth0", 1, "192.0.2.0/24"), iface("eth1", 2, "198.51.100.0/24")}}}
+	printed := func() string {
+		var out bytes.Buffer
+		w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+		printInterfaces(w, st)
+		w.Flush()
+		return out.String()
+	}
+	if diff := cmp.Diff(`
+INTERFACE  MAC                SUBNETS          ANSWERS FOR
+eth0       02:00:00:00:00:01  192.0.2.0/24     0
+eth1       02:00:00:00:00:02  198.51.100.0/24  0
+`, printed()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	st.L2.Detours = []l2.Detour{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
+	if diff := cmp.Diff(`
+INTERFACE  MAC                SUBNETS          ANSWERS FOR  PODS' ANSWERS LEAVE BY
+eth0       02:00:00:00:00:01  192.0.2.0/24     0            -
+eth1       02:00:00:00:00:02  198.51.100.0/24  0            eth0,eth2 (IPv6)
+`, printed()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -125,14 +126,37 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 			}
 		}
 	}
-	fmt.Fprint(w, "\nINTERFACE\tMAC\tSUBNETS\tANSWERS FOR\n")
+	header := "\nINTERFACE\tMAC\tSUBNETS\tANSWERS FOR"
+	if len(st.L2.Detours) > 0 {
+		header += "\tPODS' ANSWERS LEAVE BY"
+	}
+	fmt.Fprintln(w, header)
 	for _, i := range st.L2.Interfaces {
 		var subnets []string
 		for _, p := range i.Prefixes {
 			subnets = append(subnets, p.String())
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", i.Name, i.MAC, dash(subnets), answers[i.Name])
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, i.MAC, dash(subnets), answers[i.Name])
+		if len(st.L2.Detours) > 0 {
+			fmt.Fprintf(w, "\t%s", dash(leave(i.Name, st.L2.Detours)))
+		}
+		fmt.Fprintln(w)
 	}
+}
+
+// leave are the interfaces by which answers to clients behind a router leave that come by
+// another one.
+func leave(iface string, detours []l2.Detour) (by []string) {
+	for _, d := range detours {
+		switch {
+		case d.Interface != iface:
+		case d.IPv6:
+			by = append(by, d.By+" (IPv6)")
+		default:
+			by = append(by, d.By)
+		}
+	}
+	return by
 }
 
 func bfdState(b *bgp.BFDStatus) string {
