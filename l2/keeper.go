@@ -40,7 +40,8 @@ func newKeeper() (*keeper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	h, err := netlink.NewHandleAt(here, unix.NETLINK_ROUTE)
+	// To enter a namespace, even one's own, takes CAP_SYS_ADMIN, which a speaker has not got.
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		here.Close()
 		return nil, fmt.Errorf("netlink: %w", err)

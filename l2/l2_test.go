@@ -2,6 +2,7 @@ package l2
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -520,6 +521,32 @@ address fe80::1%eth0: an address with a zone: want one that means the same on ev
 		if _, again := n.Set(context.Background(), state); again == nil || again.Error() != want {
 			t.Errorf("the second time: %v", again)
 		}
+	})
+}
+
+// It takes no right that manifests/speaker.yaml does not give: entering a namespace would.
+func TestRights(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n := start(t, hosts[0])
+		inside(t, hosts[0], func() error {
+			header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3} // of this thread
+			var had [2]unix.CapUserData
+			if err := unix.Capget(&header, &had[0]); err != nil {
+				return err
+			}
+			few := had
+			few[0].Effective, few[1].Effective = 1<<unix.CAP_NET_ADMIN|1<<unix.CAP_NET_RAW, 0
+			if err := unix.Capset(&header, &few[0]); err != nil {
+				return err
+			}
+			have, err := n.Set(t.Context(), State{Addresses: addresses("10.0.0.100", "fd00::100")})
+			if len(have) != 2 {
+				err = errors.Join(err, fmt.Errorf("held at once: %v", have))
+			}
+			return errors.Join(err, unix.Capset(&header, &had[0]))
+		})
+		resolve(t, hosts[1], "10.0.0.100", macOn(t, hosts[0], "eth0"))
 	})
 }
 
