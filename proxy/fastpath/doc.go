@@ -31,8 +31,9 @@
 // program outward: so a source that is the node's own, or a pod's, is left to the stack.
 //
 // A packet of a known flow never meets the rules as it was: they would take it for a stray
-// one. If it cannot be sent on, as it is too large for the route or its TTL ends,
-// it is translated, and the stack forwards it or says what is wrong with it.
+// one. If it is too large for the route and must not be fragmented, its sender is told so,
+// in the name of whom it was for. If it cannot be sent on for another reason, as that its TTL
+// ends, it is translated, and the stack forwards it or says what is wrong with it.
 //
 // Errors of ICMP (v4: 3, 11, 12; v6: 1 to 4) that quote a packet of a known flow are
 // translated, outside and inside, but for the checksum of the quoted TCP or UDP, which
@@ -63,7 +64,8 @@
 //	interfaces  index : 1 clients come in here, 2 backends are behind it, 3 both
 //	fragments   source, destination, number, protocol : ports; of the last few thousand datagrams
 //	counters    0 flows begun, 1 flows without room, 2 flows that got another client's port,
-//	            3 packets left to the stack translated, 4 errors of ICMP translated; for each CPU
+//	            3 packets left to the stack translated, 4 errors of ICMP translated,
+//	            5 packets whose senders were told that they are too large; for each CPU
 //	lease       until when new flows are taken, in seconds since boot
 //
 // The key of flows is what a packet has before it is translated: source, destination,

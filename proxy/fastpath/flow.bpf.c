@@ -9,7 +9,7 @@
 // and then the stack, go on with it. A packet of a flow in the table never goes to the
 // rules untranslated: they would take it for a stray one, and reset its connection. If
 // it can not be sent on here it is translated, and the stack does what it does to
-// packets: says that they are too large, or that their time is over.
+// packets: makes fragments of them, or says that their time is over.
 
 #include "kernel.h"
 
@@ -109,6 +109,7 @@ enum counter {
 	COUNT_MOVED,  // new flows whose client's port was taken at the backend
 	COUNT_STACK,  // packets translated and left to the stack
 	COUNT_ERRORS, // errors of ICMP translated
+	COUNT_LARGE,  // packets whose senders were told that they are too large
 	COUNTERS,
 };
 
@@ -254,6 +255,7 @@ struct packet {
 	__u8 hops;       // TTL
 	__u8 flags;      // of TCP
 	__u8 fragment;
+	__u8 intact; // must not be fragmented
 };
 
 // 30 to 40 ns less than the other clocks, and as exact as needed.
@@ -343,6 +345,7 @@ static __always_inline int parse4(struct __sk_buff *skb, struct packet *p)
 		return 0;
 	fragment = swap16(ip->fragment);
 	p->fragment = fragment & 0x1fff ? LATER : fragment & 0x2000 ? FIRST : WHOLE;
+	p->intact = !!(fragment & 0x4000);
 	p->id = ip->id;
 	p->class = ip->tos;
 	p->hops = ip->ttl;
@@ -363,7 +366,7 @@ static __always_inline int parse6(struct __sk_buff *skb, struct packet *p)
 		return 0;
 	if (swap16(ip->length) + sizeof(*ip) + ETH_HLEN > skb->len || swap16(ip->length) > 0xffff - sizeof(*ip))
 		return 0;
-	p->v6 = 1;
+	p->v6 = p->intact = 1;
 	p->size = swap16(ip->length) + sizeof(*ip);
 	p->class = ip->class;
 	p->hops = ip->hops;
@@ -554,21 +557,128 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 	return 1;
 }
 
+// An error of ICMP before what it quotes.
+struct icmp {
+	__u8 type;
+	__u8 code;
+	__u16 check;
+	__be32 mtu;
+};
+
+struct error4 {
+	struct ipv4 ip;
+	struct icmp icmp;
+};
+
+struct error6 {
+	struct ipv6 ip;
+	struct icmp icmp;
+};
+
+static __always_inline __u16 fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+static __always_inline __be32 swap32(__u32 x)
+{
+	return (__be32)swap16(x & 0xffff) << 16 | swap16(x >> 16);
+}
+
+// Writes the headers of an error in front of what is quoted, of which size bytes are left.
+static __always_inline int quote4(struct __sk_buff *skb, const struct packet *p, __u32 mtu, __u32 size)
+{
+	struct error4 e = {
+		.ip = {
+			.version_length = 0x45,
+			.length = swap16(sizeof(e) + size),
+			.fragment = swap16(0x4000),
+			.ttl = 64,
+			.protocol = IPPROTO_ICMP,
+			.source = last4(&p->tuple.destination),
+			.destination = last4(&p->tuple.source),
+		},
+		.icmp = {.type = 3, .code = 4, .mtu = swap32(mtu)},
+	};
+	__be32 quoted[10] = {};
+
+	if (bpf_skb_adjust_room(skb, sizeof(e), BPF_ADJ_ROOM_MAC, 0) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(e), quoted, size == 40 ? 40 : 28))
+		return 0;
+	e.ip.check = fold(bpf_csum_diff(0, 0, (__be32 *)&e.ip, sizeof(e.ip), 0));
+	e.icmp.check = fold(bpf_csum_diff(0, 0, quoted, sizeof(quoted), bpf_csum_diff(0, 0, (__be32 *)&e.icmp, sizeof(e.icmp), 0)));
+	return !bpf_skb_store_bytes(skb, ETH_HLEN, &e, sizeof(e), BPF_F_RECOMPUTE_CSUM);
+}
+
+static __always_inline int quote6(struct __sk_buff *skb, const struct packet *p, __u32 mtu, __u32 size)
+{
+	struct error6 e = {
+		.ip = {
+			.class = swap32(0x60000000),
+			.length = swap16(sizeof(e.icmp) + size),
+			.protocol = IPPROTO_ICMPV6,
+			.hops = 64,
+			.source = p->tuple.destination,
+			.destination = p->tuple.source,
+		},
+		.icmp = {.type = 2, .mtu = swap32(mtu)},
+	};
+	__be32 quoted[15] = {}, pseudo[2] = {swap32(sizeof(e.icmp) + size), swap32(IPPROTO_ICMPV6)};
+	__u32 sum;
+
+	if (bpf_skb_adjust_room(skb, sizeof(e), BPF_ADJ_ROOM_MAC, 0) ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN + sizeof(e), quoted, size == 60 ? 60 : 48))
+		return 0;
+	sum = bpf_csum_diff(0, 0, (__be32 *)&e.ip.source, 32, 0);
+	sum = bpf_csum_diff(0, 0, pseudo, sizeof(pseudo), sum);
+	sum = bpf_csum_diff(0, 0, (__be32 *)&e.icmp, sizeof(e.icmp), sum);
+	e.icmp.check = fold(bpf_csum_diff(0, 0, quoted, sizeof(quoted), sum));
+	return !bpf_skb_store_bytes(skb, ETH_HLEN, &e, sizeof(e), BPF_F_RECOMPUTE_CSUM);
+}
+
+// refuse tells the sender of a packet, in the name of its receiver, that it is too large for
+// what is behind us. The stack would tell of the translated packet, which the sender does
+// not know.
+static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
+{
+	__u32 size = (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)) + (p->tuple.protocol == IPPROTO_TCP ? sizeof(struct tcp) : sizeof(struct udp));
+	__u8 stations[12], swapped[12];
+
+	if (bpf_skb_load_bytes(skb, 0, stations, 12) || bpf_skb_change_tail(skb, ETH_HLEN + size, 0))
+		return TCX_NEXT;
+	if (!(p->v6 ? quote6(skb, p, mtu, size) : quote4(skb, p, mtu, size)))
+		return TCX_DROP;
+	__builtin_memcpy(swapped, stations + 6, 6);
+	__builtin_memcpy(swapped + 6, stations, 6);
+	if (bpf_skb_store_bytes(skb, 0, swapped, 12, 0))
+		return TCX_DROP;
+	count(COUNT_LARGE);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
 // forward translates a packet of a flow and sends it on.
 static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct flow *flow)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
 	const struct address *to = p->tuple.direction == OUTWARD ? &flow->address : &p->tuple.destination;
+	long found = -1;
 
 	fib.sport = swap16(p->tuple.source_port);
 	fib.dport = swap16(p->tuple.destination_port);
 	// A reply is routed with the backend's address, as the stack routes what it
 	// translates back.
-	if (p->hops > 1 && route(skb, &fib, p, &p->tuple.source, to) == BPF_FIB_LKUP_RET_SUCCESS) {
+	if (p->hops > 1)
+		found = route(skb, &fib, p, &p->tuple.source, to);
+	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
 		if (!translate(skb, p, flow, p->hops - 1))
 			return TCX_NEXT;
 		return send(&fib);
 	}
+	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED && p->intact && p->fragment == WHOLE &&
+	    p->offset == ETH_HLEN + (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)))
+		return refuse(skb, p, fib.tot_len);
 	count(COUNT_STACK);
 	translate(skb, p, flow, p->hops);
 	return TCX_NEXT;

@@ -45,8 +45,12 @@ enum {
 
 #define BPF_FIB_LOOKUP_SKIP_NEIGH 4
 #define BPF_FIB_LKUP_RET_SUCCESS 0
+#define BPF_FIB_LKUP_RET_FRAG_NEEDED 8
+
+#define BPF_ADJ_ROOM_MAC 1
 
 #define TCX_NEXT -1
+#define TCX_DROP 2
 
 #define EEXIST 17
 #define EINVAL 22
@@ -130,10 +134,13 @@ static __u32 (*bpf_get_prandom_u32)(void) = (void *)7;
 static long (*bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)9;
 static long (*bpf_l3_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 size) = (void *)10;
 static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 offset, __u64 from, __u64 to, __u64 flags) = (void *)11;
+static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const struct __sk_buff *skb, __u32 offset, void *to, __u32 len) = (void *)26;
 static long (*bpf_csum_diff)(const __be32 *from, __u32 from_size, const __be32 *to, __u32 to_size, __u32 seed) = (void *)28;
+static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static long (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
+static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, int difference, __u32 mode, __u64 flags) = (void *)50;
 static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int size, __u32 flags) = (void *)69;
 static long (*bpf_redirect_neigh)(__u32 ifindex, const struct bpf_redir_neigh *params, int size, __u64 flags) = (void *)152;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)160;

@@ -184,6 +184,52 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
+// Where the link to a pod, or to a client, is narrower than what is on its other side, who
+// sends too much is told.
+func TestNarrow(t *testing.T) {
+	for _, iface := range []string{"cali1", "eth0"} {
+		t.Run(iface, func(t *testing.T) {
+			inNamespace(t, func(t *testing.T, l *lab) {
+				if err := netlink.LinkSetMTU(l.link(iface), 1300); err != nil {
+					t.Fatal(err)
+				}
+				l.withChecksums(l.client)
+				l.withChecksums(l.pod1)
+				p := l.path()
+				l.set(p, state("pod1"))
+				for _, family := range families {
+					// A veth takes nothing larger than itself from its peer: only what goes out
+					// by it can be too large.
+					c := l.mustDial("tcp", 0, port("vip", family, 80))
+					if iface == "eth0" {
+						if got := ask(c, "60000"); got != "pod1 saw client" {
+							t.Errorf("family %d: a large answer: %s", family, got)
+						}
+						continue
+					}
+					if got := ask(c, strings.Repeat("x", 60000)); !strings.HasPrefix(got, "pod1 saw client") {
+						t.Errorf("family %d: a large question: %s", family, got)
+					}
+					u := l.mustDial("udp", 0, port("vip", family, 80))
+					ask(u, "?")
+					if _, err := u.Write(bytes.Repeat([]byte{'x'}, 1400)); err != nil {
+						t.Error(err)
+					}
+					// The first one was too large, and the next ones come in fragments.
+					l.await("the client to be told", func() bool {
+						_, err := u.Write(bytes.Repeat([]byte{'x'}, 1400))
+						_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+						buf := make([]byte, 100)
+						n, _ := u.Read(buf)
+						return err == nil && string(buf[:n]) == "pod1 saw client"
+					})
+				}
+				l.bypassed()
+			})
+		})
+	}
+}
+
 // A pod that comes back by another interface of the same name is followed.
 func TestVethReplaced(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {

@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 )
 
 // A packet and its answer are translated, in all that they are: addresses, ports,
@@ -154,6 +156,50 @@ func TestErrors(t *testing.T) {
 				ip := icmp(at("client2", family), vip.Addr(), about.ip(), false)
 				if verdict, out := l.arrive(p, ip); verdict != next || !bytes.Equal(out[14:], ip) {
 					t.Errorf("about another flow: verdict %d", verdict)
+				}
+			}
+		}
+	})
+}
+
+// What is too large for the way to a pod is refused in the VIP's name, with checksums that
+// are right.
+func TestTooLarge(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		if err := netlink.LinkSetMTU(l.link("cali1"), 1300); err != nil {
+			t.Fatal(err)
+		}
+		p := l.path()
+		l.set(p, state("pod1"))
+		for _, family := range families {
+			for _, protocol := range []uint8{TCP, UDP} {
+				there := packet{from: port("client", family, 40000), to: port("vip", family, 80), protocol: protocol, flags: syn}
+				if verdict, _ := l.arrive(p, there.ip()); verdict != redirect {
+					t.Fatalf("verdict %d", verdict)
+				}
+				there.flags, there.payload = ack, bytes.Repeat([]byte("payload "), 160)
+				verdict, out := l.arrive(p, there.ip())
+				from, to, about := readError(t, out)
+				if verdict != redirect || from != there.to.Addr() || to != there.from.Addr() || about.from != there.from || about.to != there.to {
+					t.Errorf("verdict %d, %s tells %s of %s to %s", verdict, from, to, about.from, about.to)
+				}
+				at := 14 + 20 + 6
+				if family == 1 {
+					at = 14 + 40 + 6
+				}
+				if mtu := binary.BigEndian.Uint16(out[at:]); mtu != 1300 {
+					t.Errorf("MTU %d; want 1300", mtu)
+				}
+				if family == 1 {
+					continue
+				}
+				// Who does not mind gets it fragmented, by the stack.
+				ip := there.ip()
+				ip[6], ip[10], ip[11] = 0, 0, 0
+				binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
+				verdict, out = l.arrive(p, ip)
+				if got := read(t, out); verdict != next || got.to != port("pod1", 0, 8080) || got.hops != 64 {
+					t.Errorf("verdict %d, %s", verdict, got.to)
 				}
 			}
 		}
