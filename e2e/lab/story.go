@@ -66,7 +66,7 @@ func (s *Scene) tell(verb, format string, args ...any) {
 func Story(ctx context.Context, w io.Writer, l *Lab) error {
 	var failed []string
 	steps := append([]Step{{"Start", "The speakers start", startSpeakers}}, Steps()...)
-	for i, step := range append(steps, otherRouter) {
+	for i, step := range append(steps, otherRouter, pulledCable) {
 		fmt.Fprintf(w, "\n%2d  %s\n", i+1, step.Title)
 		began := time.Now()
 		s := &Scene{Lab: l}
