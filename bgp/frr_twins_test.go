@@ -66,7 +66,9 @@ func TestFRRUnnumberedTwins(t *testing.T) {
 		}
 		up := func(i int) bool {
 			st := s.sessionStatus(sessions[i].Name)
-			return st.State == Established && st.BFD != nil && st.BFD.Up() && routers[i].kernel() == "192.0.2.1/32 via inet6 "+ours
+			// Until the timers are agreed on, silence would be noticed later.
+			agreed := st.BFD != nil && st.BFD.Up() && st.BFD.Detection == 6*time.Second
+			return st.State == Established && agreed && routers[i].kernel() == "192.0.2.1/32 via inet6 "+ours
 		}
 		both := func() bool { return up(0) && up(1) }
 		set()
