@@ -348,10 +348,11 @@ func (l cluster) awaitSeen(ctx context.Context, s *lab.Scene, vip, want netip.Ad
 	})
 }
 
-// outageLength is how long the API server is away.
-const outageLength = 30 * time.Second
+// outageLength is how long the API server is away: for longer than a controller that led
+// may believe that it still does, which is 15 s.
+const outageLength = 20 * time.Second
 
-// outage kills the API server for half a minute. Nodes and pods live on, a speaker
+// outage kills the API server for a while. Nodes and pods live on, a speaker
 // dies and comes back.
 func (l cluster) outage(ctx context.Context, s *lab.Scene) (err error) {
 	svc := lab.Service{Name: "steady", Policy: "Local", Endpoints: lab.At("p11")}

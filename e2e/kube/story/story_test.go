@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/e2e/binary"
@@ -32,15 +33,16 @@ func TestStory(t *testing.T) {
 	}
 }
 
+// elsewhere are steps that are about what speakers say to the router, and to whom. They
+// are played in one mode of kube-proxy, which has no part in them.
+var elsewhere = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
+
 // steps are the laboratory's, some of them as an API server makes them, and before
 // the end those that only a cluster with kube-proxy has.
 func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 	instead := map[string]func(context.Context, *lab.Scene) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
 	var steps []lab.Step
 	for _, s := range lab.Steps() {
-		if run := instead[s.Name]; run != nil {
-			s.Run = run
-		}
 		if s.Name == "Withdrawal" {
 			steps = append(steps,
 				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
@@ -49,8 +51,14 @@ func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 			// It is long and the same in either mode; and Kubernetes' own controllers
 			// take a minute to hear that it is over, so that it comes last.
 			if mode == kube.IPTables {
-				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 30 s, and a speaker is killed meanwhile, under load", Run: l.outage})
+				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 20 s, and a speaker is killed meanwhile, under load", Run: l.outage})
 			}
+		}
+		if mode == kube.IPTables && slices.Contains(elsewhere, s.Name) {
+			continue
+		}
+		if run := instead[s.Name]; run != nil {
+			s.Run = run
 		}
 		steps = append(steps, s)
 	}
