@@ -14,12 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// laboratoryL2 builds a lab for layer 2 beside the shared one.
+// laboratoryL2 builds a lab for layer 2, beside which there is no other: what is
+// measured there is short.
 func laboratoryL2(t *testing.T) *Lab {
 	t.Helper()
-	with := wiring(t).Options.Links("../containerlab")
-	shared.build.Do(func() { shared.errBuild = build(with.Binary) })
-	await(t, shared.errBuild)
+	with := options(t).Links("../containerlab")
+	await(t, built())
 	with.ID += "l"
 	l, err := Up(t.Context(), with)
 	await(t, err)

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -15,43 +16,87 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 )
 
-// The tests of this package that need a network share one lab, built by the
-// first that asks for it. Each leaves it as it found it: speakers running, no
+// The tests of this package that need a network have a lab each for as long as they
+// run: one of two, built by the first that gets it. They wait more than they work, for
+// routers and for time to pass. Each leaves it as it found it: speakers running, no
 // Service.
-var shared struct {
-	up, build       sync.Once
-	lab             *Lab
-	errUp, errBuild error
+type place struct {
+	up  sync.Once
+	lab *Lab
+	err error
 }
+
+var (
+	places = []*place{{}, {}}
+	free   = make(chan *place, len(places))
+	// binaryPath is in a directory of this run's own.
+	binaryPath = sync.OnceValues(func() (string, error) {
+		dir, err := os.MkdirTemp("", "fanfare-lab-")
+		return filepath.Join(dir, "fanfare"), err
+	})
+	built = sync.OnceValue(func() error {
+		path, err := binaryPath()
+		if err != nil {
+			return err
+		}
+		return binary.Build(context.Background(), path)
+	})
+)
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	for _, p := range places {
+		free <- p
+	}
 	code := m.Run()
-	if l := shared.lab; l != nil {
-		if err := errors.Join(l.Down(), os.RemoveAll(filepath.Dir(l.Binary))); err != nil {
-			fmt.Fprintln(os.Stderr, "lab down:", err)
-			code = 1
-		}
+	if err := down(); err != nil {
+		fmt.Fprintln(os.Stderr, "lab down:", err)
+		code = 1
 	}
 	os.Exit(code)
 }
 
-// laboratory returns the shared lab, with speakers running and sessions up.
+// down removes what was built.
+func down() error {
+	path, err := binaryPath()
+	errs := []error{err}
+	for _, p := range places {
+		if p.lab != nil {
+			errs = append(errs, p.lab.Down())
+		}
+	}
+	return errors.Join(append(errs, os.RemoveAll(filepath.Dir(path)))...)
+}
+
+// laboratory returns a lab, with speakers running and sessions up.
 func laboratory(t *testing.T) *Lab {
 	t.Helper()
 	l := wiring(t)
-	shared.build.Do(func() { shared.errBuild = build(l.Binary) })
-	if shared.errBuild != nil {
-		t.Fatal(shared.errBuild)
-	}
-	if err := l.StartSpeakers(t.Context(), NodeNames...); err != nil {
-		t.Fatal(err)
-	}
+	await(t, built())
+	await(t, l.StartSpeakers(t.Context(), NodeNames...))
 	return l
 }
 
-// wiring returns the shared lab without regard to speakers.
+// wiring returns a lab without regard to speakers, which is the test's own until it
+// ends.
 func wiring(t *testing.T) *Lab {
+	t.Helper()
+	with := options(t)
+	t.Parallel()
+	p := <-free
+	t.Cleanup(func() { free <- p })
+	p.up.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+		defer cancel()
+		with.ID += string(rune('a' + slices.Index(places, p)))
+		p.lab, p.err = Up(ctx, with)
+	})
+	await(t, p.err)
+	return p.lab
+}
+
+// options are those of a lab for tests, which may be no other's at the time.
+func options(t *testing.T) Options {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs minutes")
@@ -62,29 +107,15 @@ func wiring(t *testing.T) *Lab {
 		}
 		t.Skip(err)
 	}
-	shared.up.Do(func() { shared.lab, shared.errUp = upForTests() })
-	if shared.errUp != nil {
-		t.Fatal(shared.errUp)
-	}
-	return shared.lab
-}
-
-func upForTests() (*Lab, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	dir, err := os.MkdirTemp("", "fanfare-lab-")
-	if err != nil {
-		return nil, err
-	}
-	return Up(ctx, Options{
+	path, err := binaryPath()
+	await(t, err)
+	return Options{
 		ID:       fmt.Sprintf("t%d", os.Getpid()),
 		Topology: "../containerlab/fanfare.clab.yml",
 		Objects:  "../containerlab/cluster",
-		Binary:   filepath.Join(dir, "fanfare"),
+		Binary:   path,
 		Slack:    Shared,
-	})
+	}
 }
-
-func build(path string) error { return binary.Build(context.Background(), path) }
 
 func port(a netip.Addr, p uint16) netip.AddrPort { return netip.AddrPortFrom(a, p) }

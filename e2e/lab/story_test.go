@@ -6,8 +6,12 @@ import (
 
 // TestStory plays each step of the story as a test.
 func TestStory(t *testing.T) {
+	l := laboratory(t)
 	for _, step := range Steps() {
-		t.Run(step.Name, func(t *testing.T) { play(t, laboratory(t), step) })
+		t.Run(step.Name, func(t *testing.T) {
+			await(t, l.StartSpeakers(t.Context(), NodeNames...))
+			play(t, l, step)
+		})
 	}
 }
 
