@@ -49,7 +49,9 @@
 // frontends that share a backend's port should be taken all or none.
 //
 // A segment that ends or resets a connection is believed without a look at its
-// sequence number. That ends nothing at once: see below.
+// sequence number. That ends nothing at once, and what comes after it takes it back, but who
+// can forge a client's address and guess its port can end a connection that is silent for
+// ten seconds after it.
 //
 // # Maps
 //

@@ -457,7 +457,7 @@ static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *
 {
 	if (p->v6) {
 		fib->family = AF_INET6;
-		fib->flowinfo = p->class & (swap16(0x0fff) | 0xffff0000);
+		fib->flowinfo = p->class & swap32(0x0fffffff);
 		__builtin_memcpy(fib->src, from, 16);
 		__builtin_memcpy(fib->dst, to, 16);
 	} else {
@@ -580,11 +580,6 @@ static __always_inline __u16 fold(__u32 sum)
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return ~sum;
-}
-
-static __always_inline __be32 swap32(__u32 x)
-{
-	return (__be32)swap16(x & 0xffff) << 16 | swap16(x >> 16);
 }
 
 // Writes the headers of an error in front of what is quoted, of which size bytes are left.
@@ -802,7 +797,8 @@ static __always_inline int begin(struct __sk_buff *skb, struct packet *p)
 }
 
 // over says whether a connection has ended, so that a SYN begins another. If so, it is
-// forgotten.
+// forgotten. A client's RST is not believed so far, since anybody could have sent it: the
+// backend knows best whether it accepts a SYN.
 static __noinline int over(struct packet *p, struct flow *flow)
 {
 	struct tuple back = {
@@ -815,8 +811,13 @@ static __noinline int over(struct packet *p, struct flow *flow)
 	};
 	struct flow *reply = bpf_map_lookup_elem(&flows, &back);
 
-	if (reply && !((flow->state | reply->state) & FLOW_RST) && !(flow->state & reply->state & FLOW_FIN))
+	if (reply && !(reply->state & FLOW_RST) && !(flow->state & reply->state & FLOW_FIN)) {
+		if (flow->state & FLOW_RST) {
+			flow->state = FLOW_RST;
+			reply->state = 0;
+		}
 		return 0;
+	}
 	bpf_map_delete_elem(&flows, &p->tuple);
 	bpf_map_delete_elem(&flows, &back);
 	return 1;

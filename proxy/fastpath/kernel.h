@@ -20,8 +20,10 @@ typedef __u32 __be32;
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define swap16(x) __builtin_bswap16(x)
+#define swap32(x) __builtin_bswap32(x)
 #else
 #define swap16(x) (x)
+#define swap32(x) (x)
 #endif
 
 // bpf.h

@@ -101,8 +101,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	if err := p.adopt(); err != nil {
-		p.kernel.Close()
-		return nil, fmt.Errorf("take over %s: %w", p.pins.dir(), err)
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.letGo())
 	}
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(func() { p.listen(ctx) })
@@ -117,6 +116,11 @@ func (p *Path) Close() error {
 	p.work.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	return p.letGo()
+}
+
+// letGo closes what this process has open; what is pinned stays.
+func (p *Path) letGo() error {
 	var errs []error
 	for _, l := range p.hooks {
 		errs = append(errs, l.Close())
@@ -281,6 +285,9 @@ func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
 		case t == nil || !slices.Equal(t.backends, f.Backends):
 			errs = append(errs, p.take(key, f.Backends))
 		}
+	}
+	if len(p.fresh) > 0 {
+		poke(p.due)
 	}
 	err := errors.Join(errs...)
 	if p.synced = err == nil; p.synced {

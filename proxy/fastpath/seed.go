@@ -56,6 +56,7 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 		}
 	}
 	all := make(map[netip.AddrPort][]trackedFlow)
+	towards := make(map[netip.Addr]uint32)
 	for family := range families {
 		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, family)
 		if err != nil {
@@ -63,6 +64,11 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 		}
 		for _, e := range entries {
 			if f, ok := tracked(e); ok && fresh[frontendOf(f.vip, UDP)] {
+				client := f.client.Addr()
+				if _, asked := towards[client]; !asked {
+					towards[client] = leading(client)
+				}
+				f.index = towards[client]
 				all[f.vip] = append(all[f.vip], f)
 			}
 		}
@@ -70,22 +76,32 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 	return all, nil
 }
 
-// insertAll copies the flows of a frontend. Those of pods stay with the rules.
+// insertAll copies the flows of a frontend whose clients come in by an outward interface, as
+// far as the routes to them tell: those of pods stay with the rules.
 func (p *Path) insertAll(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
 	var errs []error
-	outside := p.outside()
 	for _, f := range entries[fe.Addr] {
-		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && outside(f.client.Addr()) {
+		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && p.roles[f.index]&outward != 0 {
 			errs = append(errs, p.insert(f))
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// leading is the interface that the route to a client leads out by; 0: there is none.
+func leading(client netip.Addr) uint32 {
+	routes, err := netlink.RouteGet(client.AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
+		return 0
+	}
+	return uint32(routes[0].LinkIndex)
+}
+
 // A trackedFlow is one that conntrack translates.
 type trackedFlow struct {
 	client, vip, backend netip.AddrPort
 	port                 uint16 // the client's at the backend
+	index                uint32 // of the interface that leads to the client; 0: none does
 }
 
 // tracked is what an entry says; false: it is none whose backend sees the client.
@@ -111,22 +127,6 @@ func tracked(e *netlink.ConntrackFlow) (f trackedFlow, ok bool) {
 func (f *Frontend) keeps(backend netip.AddrPort) bool {
 	_, is := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
 	return is || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr == backend })
-}
-
-// outside returns a function that says whether a client is one that comes in by an
-// outward interface, as far as the route to it tells: the rules have flows of pods as
-// well.
-func (p *Path) outside() func(netip.Addr) bool {
-	known := make(map[netip.Addr]bool)
-	return func(client netip.Addr) bool {
-		is, asked := known[client]
-		if !asked {
-			routes, err := netlink.RouteGet(client.AsSlice())
-			is = err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST && p.roles[uint32(routes[0].LinkIndex)]&outward != 0
-			known[client] = is
-		}
-		return is
-	}
 }
 
 // insert makes the entries of a flow, as if its packets had come here.

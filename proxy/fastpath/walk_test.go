@@ -117,6 +117,64 @@ func TestAge(t *testing.T) {
 	})
 }
 
+// A SYN that was not answered leaves a backend that drains, and a connection stays.
+func TestSYNToDraining(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		l.set(p, state("pod1"))
+		vip, pod := port("vip", 0, 80), port("pod1", 0, 8080)
+		asked, open := port("client", 0, 1), port("client", 0, 2)
+		l.arrive(p, packet{from: asked, to: vip, protocol: TCP, flags: syn}.ip())
+		l.arrive(p, packet{from: open, to: vip, protocol: TCP, flags: syn}.ip())
+		l.comeBack(p, "cali1", packet{from: pod, to: open, protocol: TCP, flags: syn | ack}.ip())
+		l.set(p, each(state("pod2"), func(f *Frontend) {
+			if f.Addr == vip && f.Protocol == TCP {
+				f.Draining = []netip.AddrPort{pod}
+			}
+		}))
+		l.await("the SYN to be forgotten", func() bool { _, is := l.flows(p)[asked]; return !is })
+		if _, is := l.flows(p)[open]; !is {
+			t.Error("the connection ended")
+		}
+	})
+}
+
+// A SYN begins another connection where the backend has ended one, and only there.
+func TestSYNAgain(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		p := l.path()
+		vip, client := port("vip", 0, 80), port("client", 0, 1)
+		for name, tt := range map[string]struct {
+			there, back uint8
+			anew        bool
+		}{
+			"open":                {ack, ack, false},
+			"the client's reset":  {rst, ack, false},
+			"the client's end":    {fin | ack, ack, false},
+			"the backend's reset": {ack, rst, true},
+			"both ends":           {fin | ack, fin | ack, true},
+		} {
+			l.set(p, state("pod1"))
+			pod := port("pod1", 0, 8080)
+			l.arrive(p, packet{from: client, to: vip, protocol: TCP, flags: syn}.ip())
+			l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: TCP, flags: syn | ack}.ip())
+			l.arrive(p, packet{from: client, to: vip, protocol: TCP, flags: tt.there}.ip())
+			l.comeBack(p, "cali1", packet{from: pod, to: client, protocol: TCP, flags: tt.back}.ip())
+			l.set(p, each(state("pod2"), func(f *Frontend) {
+				if f.Addr == vip && f.Protocol == TCP {
+					f.Draining = []netip.AddrPort{pod}
+				}
+			}))
+			_, out := l.arrive(p, packet{from: client, to: vip, protocol: TCP, flags: syn}.ip())
+			if anew := read(t, out).to != pod; anew != tt.anew {
+				t.Errorf("%s: a new flow %t; want %t", name, anew, tt.anew)
+			}
+			l.set(p, state("pod3"))
+			l.await("flows to end", func() bool { return len(l.flows(p)) == 0 })
+		}
+	})
+}
+
 // age makes all flows silent for so many seconds.
 func (l *lab) age(p *Path, by uint32) {
 	l.t.Helper()
