@@ -75,7 +75,7 @@ func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	defer moves.Close()
 	var loads []*Load
 	for _, vip := range vips {
-		loads = append(loads, l.Host().StartLoad(t.Context(), port(vip, 80)))
+		loads = append(loads, l.Host().StartModestLoad(t.Context(), port(vip, 80)))
 	}
 	do()
 	for i, load := range loads {
@@ -204,7 +204,7 @@ func TestL2(t *testing.T) {
 	t.Run("power cut and back", func(t *testing.T) {
 		vips := linked(t, l, pinned(web, "n1"))
 		owned(t, l, vips, "n1")
-		loads := []*Load{l.Host().StartLoad(t.Context(), port(vips[0], 80))}
+		loads := []*Load{l.Host().StartModestLoad(t.Context(), port(vips[0], 80))}
 		began := time.Now()
 		await(t, l.Pull(t.Context(), "n1"))
 		// Its pods are behind it, and must be left out.
