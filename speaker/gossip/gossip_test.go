@@ -239,7 +239,8 @@ func TestNotListening(t *testing.T) {
 	})
 }
 
-// A process that stands still is dead to the others, and back when it goes on.
+// A process that stands still is dead to the others after a second, in which its kernel
+// accepts connections for it, and back when it goes on.
 func TestFrozen(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		w := newTown(t, 3)
@@ -266,7 +267,9 @@ func TestFrozen(t *testing.T) {
 			if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
-			w.await("it stands still", both, is("2 node-002 dead"))
+			if took := w.await("it stands still", both, is("2 node-002 dead")); took < patience*round {
+				t.Errorf("it was borne for %s", took)
+			}
 			if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
