@@ -3,6 +3,7 @@ package speaker
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,36 @@ func NewLeaser(c *rest.Config, namespace string) (*Leaser, error) {
 	return &Leaser{namespace, client}, nil
 }
 
+// What a speaker says with its Lease to those who do not hear it.
+const (
+	// interfacesAnnotation has what encodeInterfaces made, in base64.
+	interfacesAnnotation = "fanfare.io/interfaces"
+	// releasedAnnotation has another value whenever it has stopped to answer for something.
+	releasedAnnotation = "fanfare.io/released"
+)
+
+// A bulletin is what is read of a Lease.
+type bulletin struct {
+	renewal string // when it was renewed; it is only compared with others
+	// interfaces are the annotation; nil where there is none, as in earlier releases.
+	interfaces []byte
+	released   string
+}
+
+// bulletinOf reads one. What is not as we write it is not there.
+func bulletinOf(l *coordinationv1.Lease) bulletin {
+	b := bulletin{renewal: l.Spec.RenewTime.Format(time.RFC3339Nano), released: l.Annotations[releasedAnnotation]}
+	if text, there := l.Annotations[interfacesAnnotation]; there {
+		b.interfaces, _ = base64.StdEncoding.DecodeString(text)
+	}
+	return b
+}
+
+// annotations are how a bulletin is written.
+func (b bulletin) annotations() map[string]string {
+	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(b.interfaces), releasedAnnotation: b.released}
+}
+
 // leaseOf is the name of a node's Lease. Names of objects have 253 bytes at most, as
 // those of nodes.
 func leaseOf(node string) string {
@@ -54,12 +85,15 @@ func leaseOf(node string) string {
 
 // renew renews a node's own Lease, and makes it where there is none. The Node is its
 // owner, so that it goes with that.
-func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval time.Duration) error {
+func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, says bulletin) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	name, now := leaseOf(node), metav1.NowMicro()
 	seconds := max(int32(leasePatience*interval/time.Second), 1)
-	body, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds}})
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": says.annotations()},
+		"spec":     map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds},
+	})
 	if err != nil {
 		return err
 	}
@@ -68,15 +102,18 @@ func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval
 		return err
 	}
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: l.namespace, OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name, Namespace: l.namespace, Annotations: says.annotations(),
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
+		},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
 	}
 	return l.client.Post().Namespace(l.namespace).Resource("leases").Body(lease).Do(ctx).Error()
 }
 
-// watch calls seen with the renewTime of a node's Lease, first with what it is now,
-// until something ends it.
-func (l *Leaser) watch(ctx context.Context, node string, seen func(renewal string)) error {
+// watch calls seen with what a node's Lease says, first with what it does now, until
+// something ends it.
+func (l *Leaser) watch(ctx context.Context, node string, seen func(bulletin)) error {
 	w, err := l.client.Get().Namespace(l.namespace).Resource("leases").VersionedParams(&metav1.ListOptions{
 		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, leaseOf(node)).String(),
 	}, metav1.ParameterCodec).Watch(ctx)
@@ -96,7 +133,7 @@ func (l *Leaser) watch(ctx context.Context, node string, seen func(renewal strin
 				return apierrors.FromObject(e.Object)
 			}
 			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != apiwatch.Deleted && lease.Spec.RenewTime != nil {
-				seen(lease.Spec.RenewTime.Format(time.RFC3339Nano))
+				seen(bulletinOf(lease))
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,8 +28,11 @@ func TestLeaser(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		switch {
 		case r.Method == "GET":
-			for _, renewal := range []string{"2026-01-01T00:00:00.000001Z", "2026-01-01T00:00:05.000002Z"} {
-				fmt.Fprintf(w, `{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"fanfare-speaker-n2"},"spec":{"renewTime":%q}}}`, renewal)
+			for renewal, metadata := range map[string]string{
+				"2026-01-01T00:00:00.000001Z": `{"name":"fanfare-speaker-n2"}`,
+				"2026-01-01T00:00:05.000002Z": `{"name":"fanfare-speaker-n2","annotations":{"fanfare.io/interfaces":"AQI=","fanfare.io/released":"7"}}`,
+			} {
+				fmt.Fprintf(w, `{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":%s,"spec":{"renewTime":%q}}}`, metadata, renewal)
 			}
 		case r.Method == "PATCH" && !there:
 			w.WriteHeader(http.StatusNotFound)
@@ -44,15 +48,16 @@ func TestLeaser(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := l.renew(t.Context(), "n1", "uid-n1", 5*time.Second); err != nil {
+		if err := l.renew(t.Context(), "n1", "uid-n1", 5*time.Second, bulletin{interfaces: []byte{1, 2}, released: "7"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var seen []string
-	if err := l.watch(t.Context(), "n2", func(renewal string) { seen = append(seen, renewal) }); err == nil {
+	if err := l.watch(t.Context(), "n2", func(b bulletin) { seen = append(seen, fmt.Sprintf("%s %x %q", b.renewal, b.interfaces, b.released)) }); err == nil {
 		t.Error("the watch ended, and nobody was told")
 	}
-	if got := strings.Join(seen, " "); got != "2026-01-01T00:00:00.000001Z 2026-01-01T00:00:05.000002Z" {
+	slices.Sort(seen)
+	if got := strings.Join(seen, ", "); got != `2026-01-01T00:00:00.000001Z  "", 2026-01-01T00:00:05.000002Z 0102 "7"` {
 		t.Errorf("seen %s", got)
 	}
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/fanfare-system/leases"
@@ -65,6 +70,7 @@ func TestLeaser(t *testing.T) {
 	var made struct {
 		Metadata struct {
 			Name            string
+			Annotations     map[string]string
 			OwnerReferences []struct{ Kind, Name, UID string }
 		}
 		Spec struct {
@@ -78,7 +84,7 @@ func TestLeaser(t *testing.T) {
 		t.Fatal(err)
 	}
 	if o := made.Metadata.OwnerReferences; len(o) != 1 || o[0].Kind != "Node" || o[0].Name != "n1" || o[0].UID != "uid-n1" ||
-		made.Spec.HolderIdentity != "n1" || made.Spec.LeaseDurationSeconds != 15 || made.Spec.RenewTime.IsZero() {
+		fmt.Sprint(made.Metadata.Annotations) != "map[fanfare.io/interfaces:AQI= fanfare.io/released:7]" || made.Spec.HolderIdentity != "n1" || made.Spec.LeaseDurationSeconds != 15 || made.Spec.RenewTime.IsZero() {
 		t.Errorf("made %+v", made)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"math"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -25,37 +26,46 @@ const (
 	// maxLeases is how many Leases a speaker watches at most: if more nodes are dead at a
 	// time, it is not by their Leases that the cluster is saved.
 	maxLeases = 16
+	// newsPause is the least time between two renewals, however much there is to say.
+	newsPause = 200 * time.Millisecond
 )
 
 // leaser is a Leaser, or what a test has in its place.
 type leaser interface {
-	renew(ctx context.Context, node string, uid types.UID, interval time.Duration) error
-	watch(ctx context.Context, node string, seen func(renewal string)) error
+	renew(ctx context.Context, node string, uid types.UID, interval time.Duration, says bulletin) error
+	watch(ctx context.Context, node string, seen func(bulletin)) error
 }
 
 // leases renews the Lease of this node, and watches those of nodes that are not heard
 // of: only these, so that a cluster in which everybody is heard of costs a write for
-// each node and interval, and no reader.
+// each node and interval, and no reader. The Lease also says what they would hear.
 type leases struct {
 	node     string
 	leaser   leaser // nil without an API server
 	interval time.Duration
 	log      *slog.Logger
 	changed  chan struct{} // has room for one
+	news     chan struct{} // has room for one: the Lease has to say something at once
+	boot     uint64        // of this process, at random
 	ctx      context.Context
 	close    context.CancelFunc
 
-	mu      sync.Mutex
-	uid     types.UID
-	watched map[string]context.CancelFunc
-	sights  map[string]sight
-	renewed time.Time // when this node's Lease was renewed last
-	count   uint64    // of changes to sights
-	trouble string
+	mu       sync.Mutex
+	uid      types.UID
+	says     bulletin
+	released uint64 // how often this node has stopped to answer for something
+	watched  map[string]context.CancelFunc
+	sights   map[string]sight
+	renewed  time.Time // when this node's Lease was renewed last
+	count    uint64    // of changes to sights
+	resigned bool      // somebody who is watched has stopped to answer for something
+	trouble  string
 }
 
 // A sight is what the Lease of a node has shown since it is watched.
 type sight struct {
+	since   time.Time // when it began to be watched
+	says    bulletin  // empty until it was read
 	renewed time.Time // when it was seen to be renewed, by our own clock; zero: it was not
 	// absent says that the API server has said anew, after this node's own renewals went
 	// through, that there was none.
@@ -64,8 +74,10 @@ type sight struct {
 
 func newLeases(node string, l *Leaser, interval time.Duration, log *slog.Logger) *leases {
 	ctx, stop := context.WithCancel(context.Background())
-	out := &leases{node: node, interval: interval, log: log, changed: make(chan struct{}, 1), ctx: ctx, close: stop,
-		watched: map[string]context.CancelFunc{}, sights: map[string]sight{}}
+	// Until it is known by which interfaces this node can answer there are none.
+	nothing, _ := encodeInterfaces(nil)
+	out := &leases{node: node, interval: interval, log: log, changed: make(chan struct{}, 1), news: make(chan struct{}, 1), boot: rand.Uint64(),
+		ctx: ctx, close: stop, says: bulletin{interfaces: nothing}, watched: map[string]context.CancelFunc{}, sights: map[string]sight{}}
 	if l != nil && interval > 0 { // else a nil Leaser were a leaser
 		out.leaser = l
 	}
@@ -79,7 +91,10 @@ func (l *leases) patience() time.Duration { return leasePatience * l.interval }
 func (l *leases) own(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.uid = uid
+	if l.uid != uid {
+		l.uid = uid
+		l.hurry()
+	}
 }
 
 func (l *leases) generation() uint64 {
@@ -105,25 +120,66 @@ func (l *leases) run(ctx context.Context) {
 	ticks := time.NewTicker(l.interval)
 	defer ticks.Stop()
 	for {
-		l.mu.Lock()
-		uid := l.uid
-		l.mu.Unlock()
-		if uid != "" {
-			err := l.leaser.renew(ctx, l.node, uid, l.interval)
-			l.mu.Lock()
-			if l.trouble = ""; err == nil {
-				l.renewed = time.Now()
-			}
-			if refused := apierrors.APIStatus(nil); errors.As(err, &refused) {
-				l.trouble = fmt.Sprintf("the Lease of this node is not renewed, so that nodes that do not hear it take it for dead: %v", err)
-			}
-			l.mu.Unlock()
+		l.renew(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(newsPause):
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticks.C:
+		case <-l.news:
 		}
+	}
+}
+
+// renew renews this node's Lease, if it is known whose it is.
+func (l *leases) renew(ctx context.Context) {
+	l.mu.Lock()
+	uid, says := l.uid, l.says
+	l.mu.Unlock()
+	if l.leaser == nil || uid == "" {
+		return
+	}
+	err := l.leaser.renew(ctx, l.node, uid, l.interval, says)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.trouble = ""; err == nil {
+		l.renewed = time.Now()
+	}
+	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) {
+		l.trouble = fmt.Sprintf("the Lease of this node is not renewed, so that nodes that do not hear it take it for dead: %v", err)
+	}
+}
+
+// tell has the Lease say by which interfaces this node can answer: with the next renewal,
+// or now.
+func (l *leases) tell(interfaces []byte, now bool) {
+	l.mu.Lock()
+	l.says.interfaces = interfaces
+	l.mu.Unlock()
+	if now {
+		l.hurry()
+	}
+}
+
+// release has the Lease say at once that this node has stopped to answer for something.
+// Hosts go on to send to it until they hear from whoever answers now, who cannot know that
+// they have to, where it does not hear this node.
+func (l *leases) release() {
+	l.mu.Lock()
+	l.released++
+	l.says.released = fmt.Sprintf("%x-%d", l.boot, l.released)
+	l.mu.Unlock()
+	l.hurry()
+}
+
+func (l *leases) hurry() {
+	select {
+	case l.news <- struct{}{}:
+	default:
 	}
 }
 
@@ -149,11 +205,21 @@ func (l *leases) follow(nodes []string) map[string]sight {
 	for n := range want {
 		if l.watched[n] == nil {
 			ctx, stop := context.WithCancel(l.ctx)
-			l.watched[n] = stop
+			l.watched[n], l.sights[n] = stop, sight{since: time.Now()}
 			go l.watch(ctx, n)
 		}
 	}
 	return maps.Clone(l.sights)
+}
+
+// resignations says, once, whether somebody who is watched has stopped to answer for
+// something.
+func (l *leases) resignations() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	is := l.resigned
+	l.resigned = false
+	return is
 }
 
 // watch watches one Lease until ctx ends. What it says first is from before; a renewal
@@ -161,16 +227,17 @@ func (l *leases) follow(nodes []string) map[string]sight {
 // changed for long enough the watch begins anew: a watch may be dead without a word, and
 // one that begins is told what is there.
 func (l *leases) watch(ctx context.Context, node string) {
-	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 10 * time.Second}
+	retry := &backoff.ExponentialBackOff{InitialInterval: time.Second, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 5 * time.Second}
 	retry.Reset()
 	var known string
 	var since time.Time // when known was heard first
 	for ctx.Err() == nil {
 		attempt, again := context.WithCancel(ctx)
 		quiet := time.AfterFunc(math.MaxInt64, again)
-		err := l.leaser.watch(attempt, node, func(renewal string) {
+		err := l.leaser.watch(attempt, node, func(b bulletin) {
 			retry.Reset()
-			if renewal == known {
+			l.read(ctx, node, b)
+			if b.renewal == known {
 				if !l.missed(ctx, node, since) {
 					quiet.Reset(l.interval)
 				}
@@ -179,7 +246,7 @@ func (l *leases) watch(ctx context.Context, node string) {
 			if known != "" {
 				l.saw(ctx, node)
 			}
-			known, since = renewal, time.Now()
+			known, since = b.renewal, time.Now()
 			quiet.Reset(leaseAbsence * l.interval)
 		})
 		meant := attempt.Err() != nil
@@ -196,6 +263,23 @@ func (l *leases) watch(ctx context.Context, node string) {
 	}
 }
 
+// read takes down what a Lease says. What was released counts also when it is read first:
+// that may have been between the loss of the other and now.
+func (l *leases) read(ctx context.Context, node string, b bulletin) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	seen := l.sights[node]
+	if b.released != "" && b.released != seen.says.released {
+		l.resigned = true
+		l.note()
+	}
+	seen.says = b
+	l.sights[node] = seen
+}
+
 // saw takes down that a Lease was renewed. When that no longer counts it is looked at
 // again.
 func (l *leases) saw(ctx context.Context, node string) {
@@ -204,7 +288,9 @@ func (l *leases) saw(ctx context.Context, node string) {
 	if ctx.Err() != nil {
 		return
 	}
-	l.sights[node] = sight{renewed: time.Now()}
+	seen := l.sights[node]
+	seen.renewed, seen.absent = time.Now(), false
+	l.sights[node] = seen
 	l.note()
 	time.AfterFunc(l.patience(), func() {
 		l.mu.Lock()

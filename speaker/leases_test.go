@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
@@ -45,7 +46,7 @@ func TestMembersOf(t *testing.T) {
 				sights["n2"] = sight{absent: absent}
 			}
 			if tt.renewal > 0 {
-				sights["n2"] = sight{at(tt.renewal), absent}
+				sights["n2"] = sight{renewed: at(tt.renewal), absent: absent}
 			}
 			m, _ := membersOf(v, sights, 15*time.Second, at(tt.now)).Find("n2")
 			if got := m.state(); got != tt.want || !m.Since.Equal(at(100)) || m.Absent != (absent && tt.want == "dead") {
@@ -64,17 +65,18 @@ type registry struct {
 	away     bool
 	refusal  error
 	renewals map[string]int
-	watchers map[string]chan string
+	says     map[string]bulletin
+	watchers map[string]chan bulletin
 	reads    map[string]int
 }
 
 func newRegistry() *registry {
-	return &registry{renewals: map[string]int{}, watchers: map[string]chan string{}, reads: map[string]int{}}
+	return &registry{renewals: map[string]int{}, says: map[string]bulletin{}, watchers: map[string]chan bulletin{}, reads: map[string]int{}}
 }
 
 var errAway = errors.New("connection refused")
 
-func (r *registry) renew(_ context.Context, node string, _ types.UID, _ time.Duration) error {
+func (r *registry) renew(_ context.Context, node string, _ types.UID, _ time.Duration, says bulletin) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.away {
@@ -84,14 +86,16 @@ func (r *registry) renew(_ context.Context, node string, _ types.UID, _ time.Dur
 		return r.refusal
 	}
 	r.renewals[node]++
+	says.renewal = fmt.Sprint(r.renewals[node])
+	r.says[node] = says
 	if c := r.watchers[node]; c != nil {
-		c <- fmt.Sprint(r.renewals[node])
+		c <- says
 	}
 	return nil
 }
 
-func (r *registry) watch(ctx context.Context, node string, seen func(string)) error {
-	c := make(chan string, 100)
+func (r *registry) watch(ctx context.Context, node string, seen func(bulletin)) error {
+	c := make(chan bulletin, 100)
 	r.mu.Lock()
 	if r.away {
 		r.mu.Unlock()
@@ -99,20 +103,20 @@ func (r *registry) watch(ctx context.Context, node string, seen func(string)) er
 	}
 	r.reads[node]++
 	r.watchers[node] = c
-	now := r.renewals[node]
+	now := r.says[node]
 	r.mu.Unlock()
-	if now > 0 { // as a watch of what is not there, which begins with nothing
-		seen(fmt.Sprint(now))
+	if now.renewal != "" { // as a watch of what is not there, which begins with nothing
+		seen(now)
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case renewal := <-c:
-			if renewal == "" {
+		case b := <-c:
+			if b.renewal == "" {
 				return errAway
 			}
-			seen(renewal)
+			seen(b)
 		}
 	}
 }
@@ -124,7 +128,7 @@ func (r *registry) off(off bool) {
 	r.away = off
 	for n, c := range r.watchers {
 		if off {
-			c <- ""
+			c <- bulletin{}
 			delete(r.watchers, n)
 		}
 	}
@@ -152,7 +156,7 @@ func TestLeaseShowsLife(t *testing.T) {
 		died := time.Now()
 		view := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Dead, Since: died}}}
 		state := func() string {
-			m, _ := membersOf(view, l.follow(deadIn(view)), l.patience(), time.Now()).Find("n2")
+			m, _ := membersOf(view, l.follow(missingIn(view, &cluster.Snapshot{}, "n1")), l.patience(), time.Now()).Find("n2")
 			return m.state()
 		}
 		becomes := func(want string, within time.Duration) time.Duration {
@@ -237,7 +241,8 @@ func TestLeaseShowsAbsence(t *testing.T) {
 		stays(time.Minute, "false false") // it renews its Lease
 		die()
 		synctest.Wait()
-		if took := shows(3*interval, "true false"); took < interval {
+		// Renewals of the two may be at the same instant, and any of them the first.
+		if took := shows(3*interval+time.Second, "true false"); took < interval {
 			t.Errorf("it is absent %s after it died", took)
 		}
 		api.off(true)
@@ -315,6 +320,86 @@ func TestLeaseLimit(t *testing.T) {
 			t.Errorf("%d Leases are watched", len(api.reads))
 		}
 		l.close()
+		synctest.Wait()
+	})
+}
+
+// Who lives by a Lease has the interfaces that it names, as far as it says something of
+// them; who was never heard of lives by it, too.
+func TestMembersByLease(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	one, _ := encodeInterfaces([]Interface{{Name: "eth0"}})
+	none, _ := encodeInterfaces(nil)
+	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
+	for name, tt := range map[string]struct {
+		seen map[string]sight
+		want string
+	}{
+		"nothing is seen":         {nil, "n1 alive 0, n3 dead 1"},
+		"another release's":       {map[string]sight{"n3": {renewed: at(110)}}, "n1 alive 0, n3 lease 1"},
+		"it has lost them":        {map[string]sight{"n3": {renewed: at(110), says: bulletin{interfaces: none}}}, "n1 alive 0, n3 lease 0"},
+		"lost, and it is dead":    {map[string]sight{"n3": {renewed: at(90), says: bulletin{interfaces: none}}}, "n1 alive 0, n3 dead 1"},
+		"never heard of":          {map[string]sight{"n2": {renewed: at(110), since: at(50), says: bulletin{interfaces: one}}}, "n1 alive 0, n2 lease 1, n3 dead 1"},
+		"never heard of, no more": {map[string]sight{"n2": {renewed: at(90), says: bulletin{interfaces: one}}}, "n1 alive 0, n3 dead 1"},
+		"not seen to be renewed":  {map[string]sight{"n2": {since: at(50), says: bulletin{interfaces: one}}}, "n1 alive 0, n3 dead 1"},
+	} {
+		var got []string
+		for _, m := range membersOf(v, tt.seen, 15*time.Second, at(111)).Nodes {
+			got = append(got, fmt.Sprintf("%s %s %d", m.Node, m.state(), len(m.Interfaces)))
+		}
+		if s := strings.Join(got, ", "); s != tt.want {
+			t.Errorf("%s: %s, want %s", name, s, tt.want)
+		}
+	}
+}
+
+// Nodes that were never heard of are missed where somebody has to answer for addresses,
+// unless they answer for none.
+func TestMissing(t *testing.T) {
+	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Left}, {Node: "n3", State: gossip.Dead}, {Node: "n4"}}}
+	snap := &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n0"}, {Name: "n1"}, {Name: "n2"}, {Name: "n3"}, {Name: "n4"}, {Name: "n5", Excluded: true}}}
+	if got := fmt.Sprint(missingIn(v, snap, "n1")); got != "[n3]" {
+		t.Errorf("without L2: %s", got)
+	}
+	snap.L2Advertisements = []*cluster.L2Advertisement{{Name: "any"}}
+	if got := fmt.Sprint(missingIn(v, snap, "n1")); got != "[n3 n0]" {
+		t.Errorf("with L2: %s", got)
+	}
+	if got := missingIn(&gossip.View{}, snap, "n1"); got != nil {
+		t.Errorf("while this node does not listen: %v", got)
+	}
+}
+
+// That a node has stopped to answer for something is read of its Lease at once, and told
+// once; also by who begins to watch it then.
+func TestLeaseTellsOfReleases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, log := newRegistry(), slog.New(slog.DiscardHandler)
+		l, other := newLeases("n1", nil, 5*time.Second, log), newLeases("n2", nil, 5*time.Second, log)
+		l.leaser, other.leaser = api, api
+		defer l.close()
+		other.own("uid-n2")
+		ctx, cancel := context.WithCancel(t.Context())
+		go other.run(ctx)
+		l.follow([]string{"n2"})
+		<-time.After(time.Minute)
+		if l.resignations() {
+			t.Error("nothing was released")
+		}
+		for range 2 {
+			other.release()
+			<-time.After(2 * newsPause)
+			if !l.resignations() || l.resignations() {
+				t.Error("want it told once")
+			}
+		}
+		l.follow(nil)
+		l.follow([]string{"n2"})
+		synctest.Wait()
+		if !l.resignations() {
+			t.Error("what was released before the Lease was watched is not told")
+		}
+		cancel()
 		synctest.Wait()
 	})
 }

@@ -32,6 +32,8 @@ type links struct {
 	met       *Members                    // that holds knows of
 	kept      []*Address                  // that holds knows of
 	stranger  time.Time                   // until when others are waited for to be heard of; zero: no wait has begun
+	known     []l2.Interface              // that matter, as of the last pass
+	gained    time.Time                   // when there was one more of them
 	looked    time.Time                   // when problems were looked for
 	problems  []l2.Problem
 	detours   []l2.Detour
@@ -79,11 +81,26 @@ func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
 		k.kept = d.Addresses
 		k.holds.keep(d.Addresses, now)
 	}
+	k.gain(k.reach.list, now)
 	k.meet(d.view.members, snap.Nodes, k.say, now)
 }
 
+// gain notices when there is one more interface by which others may be heard.
+func (k *links) gain(list []l2.Interface, now time.Time) {
+	if same(k.known, list) {
+		return
+	}
+	for _, i := range list {
+		if !slices.ContainsFunc(k.known, func(o l2.Interface) bool { return o.Name == i.Name }) {
+			k.gained = now
+		}
+	}
+	k.known = list
+}
+
 // meet has holdings know who lives. It holds everything back until all nodes that should
-// be there have been heard of, for a bounded time.
+// be there have been heard of, for a bounded time; also when this one hears nobody, and
+// has an interface again: it may have been the one that was cut off.
 func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
 	if m == nil && !k.sociable {
 		return
@@ -96,6 +113,9 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 		until = time.Time{}
 		k.stranger = now
 	}
+	if back := k.gained.Add(acquaintance); m.alone(k.holds.node) && back.After(until) {
+		until = back
+	}
 	k.holds.pause(until)
 	if m == nil || m == k.met {
 		return
@@ -104,7 +124,8 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 	k.met = m
 	k.holds.meet(say, func(node string) bool {
 		n, known := m.Find(node)
-		return !known || n.dead()
+		// Of one that lives by its Lease nothing would be heard if it stopped.
+		return !known || n.dead() || n.ByLease
 	})
 	if len(back) == 0 {
 		return
@@ -118,10 +139,10 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 	}
 }
 
-// back are the nodes that are alive and were not when holdings was told of them last.
+// back are the nodes that are heard and were not when holdings was told of them last.
 func (k *links) back(m *Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := k.met.Find(n.Node); n.Alive && !was.Alive && n.Node != k.holds.node {
+		if was, _ := k.met.Find(n.Node); n.heard() && !was.heard() && n.Node != k.holds.node {
 			names = append(names, n.Node)
 		}
 	}

@@ -96,6 +96,41 @@ func TestLinksWaitForOthers(t *testing.T) {
 	})
 }
 
+// A node that hears nobody and has its link back takes nothing until it has heard
+// somebody, for a bounded time. What it has it keeps, and who is heard changes nothing.
+func TestLinksWaitWhenOneIsBack(t *testing.T) {
+	snap := snapshotOf(t, []byte(eventWorld+linkedWorld))
+	synctest.Test(t, func(t *testing.T) {
+		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
+		eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
+		alone := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
+		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		k := &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: true, say: func([]byte) {}, tell: func(string, []byte) {}}
+		step := func(what string, ready bool, m *Members, all ...l2.Interface) {
+			t.Helper()
+			k.gain(relevant(snap, all), time.Now())
+			k.meet(m, nodes, k.say, time.Now())
+			if k.ready(time.Now()) != ready {
+				t.Errorf("%s: ready %v", what, !ready)
+			}
+		}
+		step("at first", true, both, eth0)
+		time.Sleep(time.Minute)
+		step("the other is dead", true, alone, eth0)
+		step("a pod has come", true, alone, eth0, pod)
+		step("the link is lost", true, alone, pod)
+		step("it is back", false, alone, eth0, pod)
+		time.Sleep(acquaintance)
+		step("for long", true, alone, eth0, pod)
+		step("it is lost again", true, alone)
+		step("and back", false, alone, eth0)
+		step("the other is heard", true, both, eth0)
+		step("with everybody there", true, both)
+		step("it is back", true, both, eth0)
+	})
+}
+
 // What is meant to be announced over L2 and is not says what it waits for.
 func TestObservedLinks(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")

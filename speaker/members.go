@@ -49,6 +49,9 @@ type Interface struct {
 // dead says that a member is neither there nor has it said farewell.
 func (m *Member) dead() bool { return !m.Alive && !m.Left }
 
+// heard says that a member is there, and not by its Lease alone.
+func (m *Member) heard() bool { return m.Alive && !m.ByLease }
+
 // Find finds a member; ok is false when it was never heard of.
 func (m *Members) Find(node string) (found Member, ok bool) {
 	if m == nil {
@@ -93,6 +96,21 @@ func (m *Members) dead(self string) (dead []Member) {
 		}
 	}
 	return dead
+}
+
+// alone says that a node knows of others, and none of them is there.
+func (m *Members) alone(self string) bool {
+	if m == nil {
+		return false
+	}
+	others := false
+	for _, n := range m.Nodes {
+		if n.Node != self && n.Alive {
+			return false
+		}
+		others = others || n.Node != self
+	}
+	return others
 }
 
 // usable are the endpoints of a port that may be given new flows. Those on nodes that

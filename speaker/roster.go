@@ -3,8 +3,10 @@ package speaker
 import (
 	"context"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +19,9 @@ import (
 // should look at the network.
 const unheardPatience = 15 * time.Second
 
+// farewell is how long the last renewal of the Lease may take.
+const farewell = 500 * time.Millisecond
+
 // A roster makes Members of what other speakers say and of the Leases that they renew.
 // All but unfit belongs to the goroutine of run. A nil roster knows of nobody.
 type roster struct {
@@ -27,6 +32,9 @@ type roster struct {
 	view       *gossip.View    // that members is of
 	generation uint64          // of leases, that members is of
 	members    *Members
+	missing    []string     // those who are not heard of
+	linked     bool         // whether addresses may go over L2, that missing is by
+	left       bool         // farewell was said
 	told       *reach       // what the others are told; nil before
 	unfit      atomic.Int32 // how many interfaces they are not told of
 
@@ -68,11 +76,22 @@ func (r *roster) begin(ctx context.Context, hear func(node string, message []byt
 	r.over.Go(func() { r.leases.run(ctx) })
 }
 
-// leave says farewell to the others: nothing has happened to this node.
+// leave says farewell to the others: nothing has happened to this node. Those who do not
+// hear it read that it answers for nothing any more.
 func (r *roster) leave() {
-	if r != nil {
-		r.gossip.Leave()
+	if r == nil {
+		return
 	}
+	r.left = true
+	nothing, _ := encodeInterfaces(nil)
+	r.leases.tell(nothing, false)
+	if len(r.missing) > 0 {
+		// Not by hurry: this process may end before that.
+		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		defer cancel()
+		r.leases.renew(ctx)
+	}
+	r.gossip.Leave()
 }
 
 func (r *roster) close() {
@@ -83,10 +102,13 @@ func (r *roster) close() {
 }
 
 // say tells all other speakers something of 512 bytes at most: once, and as soon as a
-// packet arrives, or a little later.
+// packet arrives, or a little later. Who does not hear that something was released reads it.
 func (r *roster) say(b []byte) {
 	if r == nil {
 		return
+	}
+	if s, err := parseSaying(b); err == nil && len(s.released) > 0 && len(r.missing) > 0 {
+		r.leases.release()
 	}
 	if err := r.gossip.Broadcast(b); err != nil {
 		r.gossip.Log.Debug("not said to other speakers", "err", err)
@@ -125,7 +147,8 @@ func (r *roster) now(snap *cluster.Snapshot) *Members {
 	if r == nil {
 		return nil
 	}
-	if !slices.Equal(r.nodes, snap.Nodes) {
+	others := !slices.Equal(r.nodes, snap.Nodes)
+	if others {
 		r.nodes = snap.Nodes
 		var nodes []gossip.Node
 		for _, n := range snap.Nodes {
@@ -137,22 +160,35 @@ func (r *roster) now(snap *cluster.Snapshot) *Members {
 		r.leases.own(self.UID)
 	}
 	view, generation := r.gossip.View(), r.leases.generation()
-	if view == r.view && generation == r.generation {
+	linked := mayUseL2(snap)
+	if view == r.view && generation == r.generation && linked == r.linked && !others {
 		return r.members
 	}
-	r.view, r.generation = view, generation
-	sights := r.leases.follow(deadIn(view))
+	r.view, r.generation, r.linked = view, generation, linked
+	r.missing = missingIn(view, snap, r.gossip.Node)
+	sights := r.leases.follow(r.missing)
 	if next := membersOf(view, sights, r.leases.patience(), time.Now()); !reflect.DeepEqual(next, r.members) {
 		r.members = next
 	}
 	return r.members
 }
 
-// deadIn are the names of those who are not heard of.
-func deadIn(v *gossip.View) (names []string) {
+// missingIn are the names of those who are not heard of any more; after them, where
+// somebody has to answer for addresses over L2, of those who never were, and could.
+func missingIn(v *gossip.View, snap *cluster.Snapshot, self string) (names []string) {
+	heard := map[string]bool{self: true}
 	for _, m := range v.Members {
+		heard[m.Node] = true
 		if m.State == gossip.Dead {
 			names = append(names, m.Node)
+		}
+	}
+	if len(v.Members) == 0 || !mayUseL2(snap) {
+		return names
+	}
+	for _, n := range snap.Nodes {
+		if !heard[n.Name] && !n.Excluded {
+			names = append(names, n.Name)
 		}
 	}
 	return names
@@ -160,31 +196,59 @@ func deadIn(v *gossip.View) (names []string) {
 
 // membersOf is who is there, by what is heard of them and by what their Leases show: who
 // has renewed it since he is not heard of any more lives, until he has not renewed it for
-// patience. It is nil while nobody is heard of.
+// patience; and what it says is newer than what was heard. It is nil while nobody is heard
+// of.
 func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, now time.Time) *Members {
 	if len(v.Members) == 0 {
 		return nil
 	}
-	all := &Members{}
+	lives := func(s sight, since time.Time) bool {
+		return s.renewed.After(since) && now.Sub(s.renewed) < patience
+	}
+	all, strangers := &Members{}, maps.Clone(sights)
 	for _, m := range v.Members {
+		delete(strangers, m.Node)
 		seen := sights[m.Node]
-		byLease := m.State == gossip.Dead && seen.renewed.After(m.Since) && now.Sub(seen.renewed) < patience
-		one := Member{Node: m.Node, Alive: m.State == gossip.Alive || byLease, ByLease: byLease, Left: m.State == gossip.Left, Since: m.Since}
-		one.Absent = m.State == gossip.Dead && !byLease && seen.absent
+		one := Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
+		meta := m.Meta
+		switch {
+		case m.State != gossip.Dead:
+		case !lives(seen, m.Since):
+			one.Absent = seen.absent
+		default:
+			one.Alive, one.ByLease = true, true
+			if seen.says.interfaces != nil {
+				meta = seen.says.interfaces
+			}
+		}
 		// Another release's are unknown: that node answers for no address then.
-		one.Interfaces, _ = decodeInterfaces(m.Meta)
+		one.Interfaces, _ = decodeInterfaces(meta)
 		all.Nodes = append(all.Nodes, one)
 	}
+	for name, seen := range strangers {
+		if !lives(seen, time.Time{}) {
+			continue // most likely no speaker runs there
+		}
+		one := Member{Node: name, Alive: true, ByLease: true, Since: seen.since}
+		one.Interfaces, _ = decodeInterfaces(seen.says.interfaces)
+		all.Nodes = append(all.Nodes, one)
+	}
+	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
 	return all
 }
+
+// resignations says, once, whether a speaker that is not heard has stopped to answer for
+// something, for which this one may answer.
+func (r *roster) resignations() bool { return r != nil && r.leases.resignations() }
 
 // tell has the other speakers know by which interfaces this node can answer for
 // addresses.
 func (r *roster) tell(now *reach) {
-	if r == nil || r.told == now {
+	if r == nil || r.told == now || r.left {
 		return
 	}
 	r.told = now
+	r.leases.tell(now.meta, len(r.missing) > 0)
 	r.unfit.Store(int32(now.unfit))
 	if err := r.gossip.SetMeta(now.meta); err != nil {
 		panic(fmt.Sprintf("BUG: %v", err)) // encodeInterfaces knows how long it may be.

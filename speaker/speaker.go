@@ -240,6 +240,9 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 		s.decider.config.Gateways = s.gateway.now()
 	}
 	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(snap), s.roster.now(snap)
+	if s.roster.resignations() {
+		s.links.holds.renewAll()
+	}
 	d := s.decider.Decide(snap)
 	s.links.prepare(d, snap, began)
 	if s.links.ready(began) {
