@@ -2,6 +2,7 @@ package fastpath
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"testing"
 )
@@ -215,6 +216,26 @@ func TestOrphan(t *testing.T) {
 			t.Errorf("%+v is left", key)
 		}
 	})
+}
+
+// Only routes that could lead to a backend make us ask again.
+func TestConcerned(t *testing.T) {
+	p := Path{ways: map[netip.Addr]*way{at("pod1", 0): {}, at("pod1", 1): {}}}
+	for route, want := range map[string]bool{
+		"10.244.1.11/32": true, "10.244.0.0/16": true, "0.0.0.0/0": true, "fd00:244:1::11/128": true, "::/0": true,
+		"10.244.1.12/32": false, "203.0.113.0/24": false, "fd00:244:2::/64": false,
+	} {
+		_, to, err := net.ParseCIDR(route)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.concerned(to); got != want {
+			t.Errorf("%s: %t", route, got)
+		}
+	}
+	if !p.concerned(nil) {
+		t.Error("the default route")
+	}
 }
 
 // Slots give each backend its share, whatever the weights.

@@ -3,6 +3,7 @@ package fastpath
 import (
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -33,19 +34,46 @@ func (p *Path) hear(ctx context.Context) error {
 		return err
 	}
 	defer drain(routes)
-	for heard := true; heard; {
-		// A pod that comes is a dozen of them, and a router that reloads thousands.
-		await(ctx, 10*time.Millisecond)
-		poke(p.stirred)
+	poke(p.stirred) // there may have been changes before
+	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case _, heard = <-links:
-		case _, heard = <-routes:
+		case _, ok := <-links:
+			if !ok {
+				return errSilent
+			}
+		case u, ok := <-routes:
+			if !ok {
+				return errSilent
+			}
+			if !p.concerned(u.Dst) {
+				continue
+			}
 		}
-		heard = heard && rest(links) && rest(routes)
+		// A pod that comes is a dozen of them.
+		await(ctx, 10*time.Millisecond)
+		if !rest(links) || !rest(routes) {
+			return errSilent
+		}
+		poke(p.stirred)
 	}
-	return errSilent
+}
+
+// concerned says whether a route could be that to a backend: a router's may come and go by
+// the thousands. nil stands for all.
+func (p *Path) concerned(to *net.IPNet) bool {
+	if to == nil {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a := range p.ways {
+		if to.Contains(a.AsSlice()) {
+			return true
+		}
+	}
+	return false
 }
 
 // rest takes what has come already; false: no more will come.
