@@ -97,6 +97,18 @@ func controlPlane(t *testing.T) *Cluster {
 	return c
 }
 
+// inTurn is controlPlane for tests that are long: they run beside those that are apart,
+// one of them at a time.
+func inTurn(t *testing.T) *Cluster {
+	t.Helper()
+	t.Parallel()
+	turn.Lock()
+	t.Cleanup(turn.Unlock)
+	return controlPlane(t)
+}
+
+var turn sync.Mutex
+
 // started skips, or fails on CI, where the tools cannot be built.
 func started(t *testing.T, err error) {
 	t.Helper()

@@ -90,7 +90,7 @@ watch services
 // What the accounts may do of all that the API server knows is what is listed
 // above, and nothing else.
 func TestRights(t *testing.T) {
-	c := controlPlane(t)
+	c := inTurn(t)
 	must(t, c.Install(t.Context(), "../../manifests"))
 	all := c.everything(t)
 	anybody := c.allowed(t, "default:nobody", all)

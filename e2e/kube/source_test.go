@@ -141,7 +141,7 @@ var pods = strings.Join([]string{
 // objects makes: at once, after changes, after an outage, and when the API server
 // has come back with an older etcd.
 func TestSourceIsFiles(t *testing.T) {
-	c := controlPlane(t)
+	c := inTurn(t)
 	ctx, admin := t.Context(), c.Admin()
 	c.crds(t)
 	must(t, admin.Apply(ctx, shop))
