@@ -12,7 +12,7 @@ import (
 const Settle = 30 * time.Second
 
 // Shared is the Slack of a machine that other programs use too, as that of tests is.
-const Shared = 20
+const Shared = 50
 
 // within is a bound on a delay in this lab.
 func (l *Lab) within(bound time.Duration) time.Duration {
