@@ -57,7 +57,8 @@ type Path struct {
 	// dirty. If not, nothing is taken for granted.
 	synced  bool
 	dirty   map[kernelFrontend]bool
-	judging int // how many more walks over the flows hold them against want
+	judging int  // how many more walks over the flows hold them against want
+	looking bool // such a walk is under way
 	taken   map[kernelFrontend]*taken
 	fresh   map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
 	left    map[kernelFrontend]string
@@ -250,7 +251,7 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-	s.Capacity = p.room
+	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))

@@ -72,6 +72,8 @@ type Status struct {
 	// what the last time.
 	Repairs uint64
 	Found   string
+	// Busy: flows are still looked at, for what has to end, or to be taken over.
+	Busy bool
 }
 
 // A Left is a frontend that is left to the rules.

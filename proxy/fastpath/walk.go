@@ -98,6 +98,7 @@ type walk struct {
 	now   uint32
 	want  *State // nil: only age matters
 	flows int
+	young bool   // a SYN may be answered still
 	ended []Flow // connections to tell about
 	errs  []error
 }
@@ -110,16 +111,20 @@ func (p *Path) walk() (again bool) {
 	if p.grown && p.judging > 0 {
 		p.judging--
 		want := p.want
-		w.want = &want
+		w.want, p.looking = &want, true
 	}
-	again = p.judging > 0
+	left := p.judging
 	unwanted := p.unwanted()
 	w.errs = append(w.errs, p.retire())
 	p.mu.Unlock()
 
 	w.all()
 	p.mu.Lock()
-	p.status.Flows = w.flows
+	p.status.Flows, p.looking = w.flows, false
+	if w.want != nil && !w.young && p.judging == left {
+		p.judging = 0 // nothing is waited for, nor did another State come
+	}
+	again = p.judging > 0
 	if w.flows == 0 {
 		w.errs = append(w.errs, p.release(unwanted))
 	}
@@ -189,8 +194,11 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 	w.path.mu.Unlock()
 	back, found := w.lookup(key.reply(f))
 	answered := found && back.State&flowOpen != 0
-	// Of 2 s at least one has passed.
-	if v == stays || v == endsUnanswered && (answered || w.idle(f) < 2) {
+	switch {
+	case v == stays, v == endsUnanswered && answered:
+		return false
+	case v == endsUnanswered && w.idle(f) < 2: // of 2 s at least one has passed
+		w.young = true
 		return false
 	}
 	w.end(key, f)
