@@ -57,8 +57,10 @@ type Path struct {
 	// dirty. If not, nothing is taken for granted.
 	synced  bool
 	dirty   map[kernelFrontend]bool
-	judging int  // how many more walks over the flows hold them against want
-	looking bool // such a walk is under way
+	judging int  // how many Grows there were that flows have not been held against
+	looking bool // they are just now
+	// doomed are connections that were found to end, and since when: of walk alone.
+	doomed  map[kernelTuple]time.Time
 	taken   map[kernelFrontend]*taken
 	fresh   map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
 	left    map[kernelFrontend]string
@@ -185,7 +187,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 	if !outs {
 		p.setOuts(findOuts(want.Outward))
 	}
-	p.judging = 4 // a SYN may be answered still the first time
+	p.judging++
 	err := p.place(touched)
 	if p.grown = err == nil; p.grown {
 		err = p.extend()
@@ -321,7 +323,7 @@ func (p *Path) obstacle(f *Frontend) string {
 
 // run ages flows, renews the lease and follows changes of interfaces until ctx ends.
 func (p *Path) run(ctx context.Context) {
-	const often, soon = 5 * time.Second, time.Second
+	const often, soon = 5 * time.Second, patience
 	timer := time.NewTimer(often)
 	defer timer.Stop()
 	for {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -94,26 +95,27 @@ func within(all []netip.Prefix, a netip.Addr) bool {
 
 // A walk is one look at all flows.
 type walk struct {
-	path  *Path
-	now   uint32
-	want  *State // nil: only age matters
-	flows int
-	young bool   // a SYN may be answered still
-	ended []Flow // connections to tell about
-	errs  []error
+	path   *Path
+	now    uint32
+	want   *State // nil: only age matters
+	flows  int
+	began  time.Time
+	young  bool // a flow may stay still
+	doomed map[kernelTuple]time.Time
+	ended  []Flow // connections to tell about
+	errs   []error
 }
 
 // walk looks at all flows, and deletes those that are old or that p.want ends. It
 // says whether it should soon look again.
 func (p *Path) walk() (again bool) {
-	w := walk{path: p, now: seconds()}
+	w := walk{path: p, now: seconds(), began: time.Now(), doomed: make(map[kernelTuple]time.Time)}
 	p.mu.Lock()
 	if p.grown && p.judging > 0 {
-		p.judging--
 		want := p.want
 		w.want, p.looking = &want, true
 	}
-	left := p.judging
+	grows := p.judging
 	unwanted := p.unwanted()
 	w.errs = append(w.errs, p.retire())
 	p.mu.Unlock()
@@ -121,8 +123,11 @@ func (p *Path) walk() (again bool) {
 	w.all()
 	p.mu.Lock()
 	p.status.Flows, p.looking = w.flows, false
-	if w.want != nil && !w.young && p.judging == left {
-		p.judging = 0 // nothing is waited for, nor did another State come
+	if w.want != nil {
+		p.doomed = w.doomed
+		if !w.young && p.judging == grows {
+			p.judging = 0 // nothing is waited for, nor did another State come
+		}
 	}
 	again = p.judging > 0
 	if w.flows == 0 {
@@ -194,11 +199,10 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 	w.path.mu.Unlock()
 	back, found := w.lookup(key.reply(f))
 	answered := found && back.State&flowOpen != 0
-	switch {
-	case v == stays, v == endsUnanswered && answered:
+	if v == stays || v == endsUnanswered && answered {
 		return false
-	case v == endsUnanswered && w.idle(f) < 2: // of 2 s at least one has passed
-		w.young = true
+	}
+	if key.Protocol == TCP && !forbidden && !w.ripe(key) {
 		return false
 	}
 	w.end(key, f)
@@ -207,6 +211,23 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 		w.ended = append(w.ended, flow)
 	}
 	return true
+}
+
+// patience is how long a connection whose backend is gone stays, as that may come back,
+// and how long a backend that gets no new ones may take to answer a SYN. It is that of the rules.
+const patience = 500 * time.Millisecond
+
+// ripe says whether a flow has been found to end for long enough.
+func (w *walk) ripe(key kernelTuple) bool {
+	since, found := w.path.doomed[key]
+	if !found {
+		since = w.began
+	}
+	if w.began.Sub(since) >= patience {
+		return true
+	}
+	w.doomed[key], w.young = since, true
+	return false
 }
 
 func (s *State) forbids(f *Flow) bool {
