@@ -20,6 +20,7 @@ var sealed = map[string][]string{
 	"bgp":                  nil,
 	"l2":                   nil,
 	"proxy":                nil,
+	"proxy/fastpath":       nil,
 	"speaker/gossip":       nil,
 	"internal/cluster":     {"api/v1alpha1"},
 	"internal/election":    {"internal/cluster"},

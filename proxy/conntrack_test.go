@@ -141,7 +141,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 // takes a moment longer than Set.
 func swept(t *testing.T, p *Proxy) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !p.sweeper.isIdle(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !p.sweeper.isIdle() || p.bypass.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not swept: %s", p.Status().ConntrackError)
 		}
@@ -240,7 +240,7 @@ func TestOwnedKeepsPoisonOut(t *testing.T) {
 
 // A UDP flow leaves an endpoint that is removed, and entries of others stay.
 func TestUDPFlowLeavesRemovedEndpoint(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, udpState("pod1"))
@@ -319,7 +319,7 @@ func TestListFlows(t *testing.T) {
 // died, does not keep the client's port there: the next one finds another backend.
 // A connection that was answered stays with a backend that drains.
 func TestSYNLeavesRemovedEndpoint(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		// Dead as a host without power is; only its neighbours are not told.

@@ -477,6 +477,30 @@
 // the programs, which grows with the rules that there are: with ten thousand VIPs 50 ms
 // by iptables-nft and 170 ms by iptables-legacy, against microseconds with nftables.
 //
+// # The fast path
+//
+// Where [Options.FastPath] is given, a program on tcx hooks (package fastpath) takes flows
+// before netfilter sees them. It takes what it does as the rules would: flows of TCP and UDP that
+// clients outside begin by an interface of State.Outward, to frontends whose backends for such clients
+// are all on this node, with the scheduler [Random], without affinity and without a list of
+// sources. All that have a backend's address and port in common must be like that. The others are left to
+// the rules, as [Status].FastPath says for each, and so is what the program does not find in its tables.
+//
+// The rules know all frontends and backends, taken or not. A Set first has the fast path
+// take no more flows of what changes, then changes the rules, then has it take them
+// again: it never chooses a backend that the rules would not. Flows that it has stay where
+// they are when the rules take over the new ones, and so do flows of conntrack when it
+// takes a frontend; of UDP, which has no first packet, it copies those first.
+//
+// Flows that it has are in no entry of conntrack, and no sweep finds them. It ends them itself,
+// for the same reasons and as soon: a backend that is neither in a Target nor drains, a source that may
+// not use the frontend any more, an address of State.Owned that is no VIP any more. The client's next packet
+// is a packet in the middle of a connection that nobody knows, and stray answers it; a
+// client that only listens is asked as others are. A frontend that goes leaves its connections alone.
+//
+// What fails of it fails no Set. New flows take the rules then, and it is tried again. Its
+// programs outlive the process, and take new flows for a minute; see there.
+//
 // # Growing
 //
 // Backends know their node, and a target how those on others are reached: a

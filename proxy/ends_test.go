@@ -89,7 +89,7 @@ func (l *lab) check(when, want string, all ...session) {
 // client's next packet meets a reset: whoever is left, whoever the client is, and
 // wherever the backend was.
 func TestConnectionsEndWithTheirBackend(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		// By port, who remains.
@@ -135,7 +135,7 @@ func TestConnectionsEndWithTheirBackend(t *testing.T) {
 // whoever is left; one that may not use the frontend any more hears nothing, and one
 // whose backend is there still is not disturbed.
 func TestListenersHear(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		after := []endsFrontend{
@@ -196,7 +196,7 @@ func TestListenersHear(t *testing.T) {
 
 // A backend that comes back before its flows have ended keeps them.
 func TestConnectionsOutliveABlink(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		one := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
@@ -216,7 +216,7 @@ func TestConnectionsOutliveABlink(t *testing.T) {
 // A datagram's flow leaves a backend that drains at once, unless there is no other:
 // then it leaves as soon as there is one.
 func TestUDPFlowLeavesDrainingBackend(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(
@@ -245,7 +245,7 @@ func TestUDPFlowLeavesDrainingBackend(t *testing.T) {
 // A connection that the network cut leaves an entry that lives for days. When its
 // pod is gone, the client's port serves again.
 func TestCutConnectionFreesItsPort(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
@@ -312,7 +312,7 @@ func TestFlowsOfOthersDoNotEnd(t *testing.T) {
 // address that is no pool's any more. An address that goes back to its pool resets
 // them, and leaves nothing for its next Service to stumble over.
 func TestConnectionsWhenTheVIPGoes(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		two := endsState(endsFrontend{port: 80, backends: []string{"pod1"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
@@ -368,7 +368,7 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 
 // A process that finds the table knows from it which backends drained.
 func TestConnectionsEndAfterRestart(t *testing.T) {
-	inNamespace(t, func(t *testing.T) {
+	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
@@ -438,7 +438,7 @@ func (l *lab) forget() {
 // What a process that was killed between a change and its sweep has left is swept by
 // the next one: flows to a backend that is gone end, others go on.
 func TestEndOfWhatAKilledProcessLeft(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}, draining: []string{"pod2"}}, endsFrontend{port: 81, backends: []string{"pod1"}})

@@ -29,7 +29,8 @@ func inNamespace(t *testing.T, f func(t *testing.T)) {
 
 func newProxy(t testing.TB) *Proxy {
 	t.Helper()
-	p, err := New(t.Context(), Options{Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Mode: testMode})
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	p, err := New(t.Context(), Options{Logger: log, Mode: testMode, FastPath: openFast(log)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +40,14 @@ func newProxy(t testing.TB) *Proxy {
 
 func mustSet(t testing.TB, p *Proxy, s State) {
 	t.Helper()
+	if testFast != "" {
+		s.Outward = []string{"eth0"} // of the lab's node
+	}
 	if err := p.Set(t.Context(), s); err != nil {
 		t.Fatal(err)
+	}
+	if f := p.Status().FastPath; f != nil && f.Error != "" {
+		t.Fatalf("fast path: %s", f.Error)
 	}
 }
 

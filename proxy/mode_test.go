@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
 // testMode is the mode of the Proxies that a test makes. A test in a namespace
@@ -27,6 +29,44 @@ func onEach(t *testing.T, f func(t *testing.T)) {
 	t.Parallel() // Else one of three that is slow holds up all other tests.
 	t.Run("nftables", func(t *testing.T) { inNamespace(t, f) })
 	onBackends(t, f)
+}
+
+// testFast is where the Proxies of a test keep their fast path; empty: they have none.
+var testFast string
+
+// onFastPath runs a test with a fast path before the rules of nftables.
+func onFastPath(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Run("fast path", func(t *testing.T) {
+		inNamespace(t, func(t *testing.T) {
+			testFast = filepath.Join(nstest.BPF(t), "fanfare")
+			f(t)
+		})
+	})
+}
+
+// onAll is onEach, and onFastPath.
+func onAll(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	onEach(t, f)
+	onFastPath(t, f)
+}
+
+// withFastPath runs a test with nftables, without and with a fast path before them.
+func withFastPath(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	t.Run("nftables", func(t *testing.T) { inNamespace(t, f) })
+	onFastPath(t, f)
+}
+
+// openFast opens the fast path of a test that has one.
+func openFast(log *slog.Logger) OpenFastPath {
+	if testFast == "" {
+		return nil
+	}
+	return func(ctx context.Context, ended func([]fastpath.Flow)) (FastPath, error) {
+		return fastpath.New(ctx, fastpath.Options{Dir: testFast, Flows: 4096, Log: log, Ended: ended})
+	}
 }
 
 // onIPTables runs a test with each iptables, on a machine that has no other.

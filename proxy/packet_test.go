@@ -416,7 +416,7 @@ func TestNeighbourDiscoveryIsNotRefused(t *testing.T) {
 // A connection goes on when its endpoint gets no new ones, or even the rules go;
 // only new ones are refused.
 func TestEstablishedConnectionsStay(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := packetState(LocalClients{})

@@ -21,6 +21,7 @@ type Options struct {
 	Logger     *slog.Logger          // nil: the default logger
 	Registerer prometheus.Registerer // nil: no metrics
 	Mode       Mode                  // empty: ModeAuto
+	FastPath   OpenFastPath          // nil: all flows meet the rules
 }
 
 // A Proxy makes the kernel of one network namespace forward what a State says.
@@ -46,6 +47,7 @@ type Proxy struct {
 	closed bool
 
 	renderer renderer
+	bypass   *bypass
 	// former is the renderer of the other mode, until all that it may have left is
 	// gone, and left when that was last tried.
 	former renderer
@@ -90,6 +92,10 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
 	}
 	p.watch.others.Store(p.lookout)
+	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
+	if err := p.bypass.register(o.Registerer, func() *FastPathStatus { return p.bypass.status(p.record.state()) }); err != nil {
+		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
+	}
 	if err := p.choose(ctx, o.Mode); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.Close()))
 	}
@@ -136,6 +142,7 @@ func (p *Proxy) Status() Status {
 	s.ConntrackError = p.sweeper.lastError()
 	s.Obstacles, s.Unseen = p.lookout.found()
 	s.AffinityFull = p.overflow.count()
+	s.FastPath = p.bypass.status(p.record.state())
 	return s
 }
 
@@ -148,7 +155,8 @@ func (p *Proxy) Close() error {
 	}
 	p.closed = true
 	p.gate.stop()
-	return errors.Join(p.pulse.close(), p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
+	// The fast path tells the sweeper what ends.
+	return errors.Join(p.bypass.close(), p.pulse.close(), p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -167,7 +175,8 @@ func Cleanup(ctx context.Context) error {
 // with another before it for what that leads to, and after it for what it left. After
 // an error the kernel forwards what it did before, or already what want says if it was
 // the tidying up that failed, and the next Set begins by looking at what that is. If it
-// cannot open FORWARD of iptables, that is no error of Set's but in [Proxy.Status].
+// cannot open FORWARD of iptables, or the fast path does not do as it should, that is no
+// error of Set's but in [Proxy.Status].
 //
 // What is the same *VIP as in the State before is known to be unchanged; want
 // must not be written afterwards.
@@ -181,6 +190,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	p.pulse.pause()
 	err := p.set(ctx, want)
 	if err == nil {
+		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
 		p.lookout.note(want, recheck)
@@ -203,6 +213,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return err
 	}
 	p.sweeper.expect(want)
+	p.bypass.shrink(ctx, want)
 	// Taken before the kernel is read: what happens later tells anew.
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
 	p.gate.plan(want, vips, p.watch.takeForward() || recheck)

@@ -566,7 +566,7 @@ func TestTraceKnowsItsWords(t *testing.T) {
 
 // The same by real packets, one State after the other.
 func TestPackets(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		playScenes(t, newLab(t), func(s scene) bool { return !s.besideIPVS() })
 	})
 }

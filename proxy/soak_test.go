@@ -36,6 +36,7 @@ type soak struct {
 
 	requests, excused atomic.Int64
 	stop              atomic.Bool
+	taken             int // flows of the fast path at once, at most
 }
 
 // A soakStep is one State, and when it was set.
@@ -307,10 +308,13 @@ func sentTwice(c *net.TCPConn) bool {
 
 // No request is lost that had an endpoint before and after, whatever changes.
 func TestSoak(t *testing.T) {
-	onEach(t, func(t *testing.T) {
+	onAll(t, func(t *testing.T) {
 		changes := *soakChanges
 		if testMode == ModeIPTables {
 			changes /= 8 // each takes some processes
+		}
+		if testFast != "" {
+			changes /= 2
 		}
 		seed := *soakSeed
 		if seed == 0 {
@@ -319,6 +323,11 @@ func TestSoak(t *testing.T) {
 		t.Logf("again with -soak-seed=%d", seed)
 		s := &soak{lab: newLab(t), t: t, view: labView()}
 		w := newSoakWorld(seed)
+		if w.alike = testFast != ""; w.alike {
+			for _, p := range w.ports {
+				p.local = true
+			}
+		}
 		p := newProxy(t)
 		s.set(p, w.state())
 		var workers sync.WaitGroup
@@ -332,6 +341,9 @@ func TestSoak(t *testing.T) {
 		s.stop.Store(true)
 		workers.Wait()
 		checkKernel(t, w.state())
+		if testFast != "" && s.taken == 0 {
+			t.Error("the fast path took no flow")
+		}
 		t.Logf("%d requests under %d changes; %d ended with their backend", s.requests.Load(), changes, s.excused.Load())
 		if st := p.Status(); st.Repairs != 0 || st.ConntrackError != "" {
 			t.Errorf("%d repairs, %q; conntrack: %q", st.Repairs, st.Found, st.ConntrackError)
@@ -353,6 +365,9 @@ func (s *soak) churn(p *Proxy, w *soakWorld, changes int) *Proxy {
 				s.t.Fatal(err)
 			}
 			p = newProxy(s.t)
+		}
+		if f := p.Status().FastPath; f != nil {
+			s.taken = max(s.taken, f.Flows)
 		}
 		w.change()
 		s.set(p, w.state())

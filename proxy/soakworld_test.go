@@ -13,6 +13,9 @@ type soakWorld struct {
 	ports   []*soakPort
 	clients LocalClients
 	snat    SNAT
+	// alike: what the fast path does not take all ports have, or none, and mostly none. They
+	// share pods, so that it would take nothing else.
+	alike bool
 }
 
 // A soakPort is a port of a VIP, in both families and over TCP and UDP.
@@ -80,19 +83,18 @@ func soakTargets() []netip.AddrPort {
 func (w *soakWorld) change() {
 	for range 1 + w.IntN(3) {
 		p := pick(w.world, w.ports...)
-		switch w.IntN(11) {
+		switch what := w.IntN(11); what {
 		case 0:
 			p.gone = !p.gone && !p.steady
-		case 1:
-			p.local = !p.local
-		case 2:
-			p.schedule = pick(w.world, Random, RoundRobin, SourceHash, Maglev)
-		case 3:
-			p.affinity = pick(w.world, 0, time.Second, time.Hour)
-		case 4:
-			p.sources = pick(w.world, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
-			if p.steady && len(p.sources) > 0 {
-				p.sources = []string{"10.0.0.0/8", "fd00::/16"} // everybody
+		case 1, 2, 3, 4:
+			p.set(w, what)
+			if w.alike && w.IntN(2) == 0 {
+				p.local, p.schedule, p.affinity, p.sources = true, Random, 0, nil
+			}
+			for _, q := range w.ports {
+				if w.alike {
+					q.local, q.schedule, q.affinity, q.sources = p.local, p.schedule, p.affinity, p.sources
+				}
 			}
 		case 5:
 			w.snat = pick(w.world, SNAT{}, SNAT{Ports: PortRandom}, SNAT{Mark: Mark{Value: 0x4000, Mask: 0x4000}})
@@ -101,6 +103,23 @@ func (w *soakWorld) change() {
 		}
 		if p.steady {
 			p.keepServed(w)
+		}
+	}
+}
+
+// set changes one of the settings.
+func (p *soakPort) set(w *soakWorld, what int) {
+	switch what {
+	case 1:
+		p.local = !p.local
+	case 2:
+		p.schedule = pick(w.world, Random, RoundRobin, SourceHash, Maglev)
+	case 3:
+		p.affinity = pick(w.world, 0, time.Second, time.Hour)
+	default:
+		p.sources = pick(w.world, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
+		if (p.steady || w.alike) && len(p.sources) > 0 {
+			p.sources = []string{"10.0.0.0/8", "fd00::/16"} // everybody
 		}
 	}
 }

@@ -24,6 +24,10 @@ type State struct {
 	Clients LocalClients
 
 	SNAT SNAT
+
+	// Outward are the names of the interfaces by which clients outside come in. Only
+	// the fast path asks for them, and takes flows there alone.
+	Outward []string // sorted
 }
 
 // SNAT says how the source of a flow is replaced where a Target or a hairpin

@@ -49,6 +49,9 @@ type Status struct {
 	// ForwardError is why it may still be dropped there.
 	ForwardError string `json:"forwardError,omitempty"`
 
+	// FastPath is what goes past the rules; absent where nothing shall.
+	FastPath *FastPathStatus `json:"fastPath,omitempty"`
+
 	// Obstacles are what else on this node is in the way of traffic to VIPs, as far as the
 	// last look showed: soon after a change of nftables, and every time that the kernel is
 	// compared. Unseen is what could not be looked at, and why.
@@ -122,6 +125,13 @@ func (r *record) forward(opened []string, err error) (before string) {
 	}
 	r.status.ForwardOpened = opened
 	return before
+}
+
+// state is the State that the kernel holds.
+func (r *record) state() State {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.have
 }
 
 func (r *record) get() Status {

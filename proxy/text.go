@@ -29,6 +29,9 @@ func (s State) String() string {
 	}
 	b.WriteString(s.Clients.text())
 	b.WriteString(s.SNAT.text())
+	for _, name := range s.Outward {
+		fmt.Fprintf(&b, "outward %s\n", name)
+	}
 	for _, v := range s.VIPs {
 		if len(v.Frontends) == 0 {
 			fmt.Fprintf(&b, "%s\n", v.Addr)

@@ -1,0 +1,264 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+)
+
+// A FastPath takes flows past netfilter; [fastpath.Path] does. What it does not take
+// meets the rules, which are as complete as without it.
+type FastPath interface {
+	// Shrink stops new flows to what is not in want. No flow ends.
+	Shrink(ctx context.Context, want fastpath.State) error
+	// Grow takes new flows of all that is in want, and ends flows that may not be any more.
+	// It finds out whether all is still in the kernel, and puts it right.
+	Grow(ctx context.Context, want fastpath.State) error
+	Status() fastpath.Status
+	// Close leaves what is in the kernel there.
+	Close() error
+}
+
+// OpenFastPath begins with what the kernel has of an earlier process, or with nothing.
+// Connections that ended because their backend or their address went are told to ended.
+type OpenFastPath func(ctx context.Context, ended func([]fastpath.Flow)) (FastPath, error)
+
+// bypassRetry is when something of the fast path that failed is tried again.
+const bypassRetry = 5 * time.Second
+
+// A bypass keeps the fast path in step with the rules, so that it never sends where these
+// would not. Nothing of it stops a Set: what fails is in the status, new flows are left
+// to the rules until it works, and those that it has stay where they are.
+//
+// It may be nil: no fast path. All but status belongs to the goroutine in Set.
+type bypass struct {
+	open  OpenFastPath
+	ended func([]fastpath.Flow)
+	log   *slog.Logger
+	poke  func() // has somebody call Set
+
+	from  State // what want is made of, as far as VIPs and what is shared go
+	want  fastpath.State
+	due   time.Time // before which it is not opened again
+	retry *time.Timer
+
+	mu   sync.Mutex
+	path FastPath // nil until it could be opened
+	err  string   // why it is not as it should be
+}
+
+// A FastPathStatus is what of the traffic goes past netfilter.
+type FastPathStatus struct {
+	// Interfaces are those on which it is looked for.
+	Interfaces []string `json:"interfaces,omitempty"`
+	// Frontends are those whose new flows are taken, Left those that are left to the rules.
+	Frontends int            `json:"frontends"`
+	Left      []LeftFrontend `json:"left,omitempty"`
+	// Flows are there now, of Capacity at most. Full counts those that were left to the rules
+	// since there was no room.
+	Flows    int    `json:"flows"`
+	Capacity int    `json:"capacity"`
+	Full     uint64 `json:"full"`
+	// Error is why new flows are left to the rules, or may be.
+	Error string `json:"error,omitempty"`
+	// Repairs counts the times that somebody else had taken something of it away. Found says
+	// what, the last time.
+	Repairs uint64 `json:"repairs,omitempty"`
+	Found   string `json:"found,omitempty"`
+}
+
+// A LeftFrontend is one that the fast path leaves to the rules.
+type LeftFrontend struct {
+	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
+	Why      string `json:"why"`
+}
+
+// newBypass returns nil if open is nil.
+func newBypass(open OpenFastPath, ended func([]fastpath.Flow), log *slog.Logger, poke func()) *bypass {
+	if open == nil {
+		return nil
+	}
+	return &bypass{open: open, ended: ended, log: log, poke: poke}
+}
+
+// shrink is to be called before the rules change: what is another frontend by want takes
+// no new flows from here on, until grow.
+func (b *bypass) shrink(ctx context.Context, want State) {
+	if b == nil {
+		return
+	}
+	b.render(want)
+	if b.path == nil {
+		if time.Now().Before(b.due) {
+			return
+		}
+		if err := b.begin(ctx); err != nil {
+			b.note(ctx, err)
+			return
+		}
+	}
+	if err := b.path.Shrink(ctx, b.want); err != nil {
+		b.note(ctx, errors.Join(err, b.rest(ctx)))
+	}
+}
+
+// grow is to be called when the rules are those of the State that shrink was called with. It
+// finds and puts right what somebody else has done, too.
+func (b *bypass) grow(ctx context.Context) {
+	if b == nil || b.path == nil {
+		return
+	}
+	err := b.path.Grow(ctx, b.want)
+	if err != nil {
+		err = errors.Join(err, b.rest(ctx))
+	}
+	b.note(ctx, err)
+}
+
+// rest leaves all new flows to the rules: the part of a change that was made is not known.
+func (b *bypass) rest(ctx context.Context) error {
+	nothing := b.want
+	nothing.Frontends = nil // and flows stay
+	if err := b.path.Shrink(ctx, nothing); err != nil {
+		return fmt.Errorf("new flows may go to backends that are gone: %w", err)
+	}
+	return nil
+}
+
+// render makes b.want from a State. Most calls find nothing changed.
+func (b *bypass) render(s State) {
+	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && sameShared(s, b.from)
+	if !same {
+		b.from, b.want = s, s.fastState()
+	}
+}
+
+func (b *bypass) begin(ctx context.Context) error {
+	path, err := b.open(ctx, b.ended)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.path = path
+	return nil
+}
+
+// note notes what is wrong, nil if nothing is.
+func (b *bypass) note(ctx context.Context, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	b.mu.Lock()
+	was := b.err
+	b.err = text
+	b.mu.Unlock()
+	if b.retry != nil {
+		b.retry.Stop()
+	}
+	if err != nil {
+		b.due = time.Now().Add(bypassRetry)
+		b.retry = time.AfterFunc(bypassRetry, b.poke)
+	}
+	switch {
+	case text == was:
+	case err != nil:
+		b.log.WarnContext(ctx, "the fast path leaves new flows to the rules", "err", err)
+	default:
+		b.log.InfoContext(ctx, "the fast path takes flows again")
+	}
+}
+
+// status tells what of the frontends of a State is taken.
+func (b *bypass) status(have State) *FastPathStatus {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	path, err := b.path, b.err
+	b.mu.Unlock()
+	st := &FastPathStatus{Error: err}
+	left := have.leftToRules()
+	if path != nil {
+		p := path.Status()
+		st.Interfaces, st.Flows, st.Capacity, st.Full, st.Repairs, st.Found = p.Interfaces, p.Flows, p.Capacity, p.Full, p.Repairs, p.Found
+		if err == "" {
+			st.Error = strings.Join(p.Problems, "; ")
+		}
+		for _, l := range p.Left {
+			left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
+		}
+	}
+	for _, v := range have.VIPs {
+		for i := range v.Frontends {
+			f := &v.Frontends[i]
+			if f.External.empty() {
+				continue // nobody has its flows
+			}
+			why := left[f.key(v)]
+			if why == "" && (path == nil || err != "") {
+				why = "the fast path does not work"
+			}
+			if why == "" {
+				st.Frontends++
+			} else {
+				st.Left = append(st.Left, LeftFrontend{strings.TrimSpace(f.label(v) + " " + f.Name), why})
+			}
+		}
+	}
+	return st
+}
+
+// register has Prometheus ask for numbers of the status that count returns.
+func (b *bypass) register(r prometheus.Registerer, count func() *FastPathStatus) error {
+	if b == nil || r == nil {
+		return nil
+	}
+	gauge := func(name, help string, value func(*FastPathStatus) float64) error {
+		return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help},
+			func() float64 { return value(count()) }))
+	}
+	return errors.Join(
+		gauge("fast_path_frontends", "Frontends whose new flows the fast path takes.", func(s *FastPathStatus) float64 { return float64(s.Frontends) }),
+		gauge("fast_path_flows", "Flows that go past netfilter by the fast path.", func(s *FastPathStatus) float64 { return float64(s.Flows) }),
+		r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "fanfare", Subsystem: "proxy", Name: "fast_path_full_total",
+			Help: "New flows that the fast path left to the rules, since its table was full.",
+		}, func() float64 { return float64(count().Full) })),
+	)
+}
+
+func (b *bypass) close() error {
+	if b == nil {
+		return nil
+	}
+	if b.retry != nil {
+		b.retry.Stop()
+	}
+	if b.path == nil {
+		return nil
+	}
+	return b.path.Close()
+}
+
+// endedFlows have the clients of connections that the fast path ended hear of it.
+func (s *sweeper) endedFlows(all []fastpath.Flow) {
+	flows := make([]flow, 0, len(all))
+	for _, f := range all {
+		flows = append(flows, flow{
+			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: port{Protocol(f.Protocol), f.VIP.Port()},
+			backend: f.Backend, dnat: true, replied: true,
+		})
+	}
+	s.inquire(flows)
+}

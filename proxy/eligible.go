@@ -1,0 +1,156 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+)
+
+// fastState is what the fast path shall do of s: it takes new flows of those frontends
+// where it does as the rules would.
+func (s *State) fastState() fastpath.State {
+	f := fastpath.State{Outward: s.outward(), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: make([]netip.Addr, 0, len(s.VIPs))}
+	left := s.leftToRules()
+	for _, v := range s.VIPs {
+		f.VIPs = append(f.VIPs, v.Addr)
+		for i := range v.Frontends {
+			if fe := &v.Frontends[i]; fe.Protocol != SCTP {
+				f.Frontends = append(f.Frontends, fe.fast(v, s.Node, left[fe.key(v)] == ""))
+			}
+		}
+	}
+	slices.SortFunc(f.Frontends, compareFast)
+	return f
+}
+
+func compareFast(a, b fastpath.Frontend) int {
+	if c := a.Addr.Compare(b.Addr); c != 0 {
+		return c
+	}
+	return int(a.Protocol) - int(b.Protocol)
+}
+
+// outward are the interfaces by which external clients come: none by which this node's
+// own pods do.
+func (s *State) outward() []string {
+	return slices.DeleteFunc(slices.Clone(s.Outward), s.Clients.by)
+}
+
+// by says whether clients that come by an interface are this node's pods.
+func (c *LocalClients) by(iface string) bool {
+	return c.InterfacePrefix != "" && strings.HasPrefix(iface, c.InterfacePrefix) || c.Bridge != "" && iface == c.Bridge
+}
+
+// fast is one frontend for the fast path. The backends that keep their flows are those
+// of which conntrack's entries would stay; none but this node's have any there.
+func (f *Frontend) fast(v *VIP, node string, take bool) fastpath.Frontend {
+	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Take: take, Sources: f.Sources}
+	for _, b := range f.External.Backends {
+		if b.on(node) {
+			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.weight())})
+		}
+	}
+	switch {
+	case f.Protocol == TCP:
+		to.Draining = f.keeping(node)
+	case f.External.empty() || f.Internal.empty():
+		to.Draining = f.Draining // for want of a better place
+	}
+	return to
+}
+
+// keeping are the backends whose connections stay though they get no new ones from
+// external clients, sorted.
+func (f *Frontend) keeping(node string) []netip.AddrPort {
+	all := f.Draining
+	for _, b := range f.Internal.Backends {
+		if b.on(node) && !f.External.has(b.Addr) && !f.drains(b.Addr) {
+			all = append(slices.Clip(all), b.Addr)
+		}
+	}
+	if len(all) > len(f.Draining) {
+		slices.SortFunc(all, netip.AddrPort.Compare)
+	}
+	return all
+}
+
+// on says whether a backend is known to be on the node.
+func (b Backend) on(node string) bool { return b.Node == node && node != "" }
+
+// A frontendKey names a frontend of a State.
+type frontendKey struct {
+	addr     netip.AddrPort
+	protocol Protocol
+}
+
+func (f *Frontend) key(v *VIP) frontendKey {
+	return frontendKey{netip.AddrPortFrom(v.Addr, f.Port), f.Protocol}
+}
+
+// leftToRules are the frontends that the fast path does not take, and why.
+//
+// Those that have a backend in common are all taken, or none is: to its backend a flow is its
+// client's address and port alone, which may use two frontends at once. Conntrack would give one of the flows
+// another port, and so does the fast path, but neither sees the other's.
+func (s *State) leftToRules() map[frontendKey]string {
+	left := make(map[frontendKey]string)
+	held := make(map[frontendKey]string) // backends on this node that the rules lead to, by whom
+	type candidate struct {
+		*Frontend
+		vip *VIP
+	}
+	var taken []candidate
+	leave := func(c candidate, why string) {
+		left[c.key(c.vip)] = why
+		for _, b := range c.External.Backends {
+			if b.on(s.Node) {
+				held[frontendKey{b.Addr, c.Protocol}] = c.label(c.vip)
+			}
+		}
+	}
+	for _, v := range s.VIPs {
+		for i := range v.Frontends {
+			c := candidate{&v.Frontends[i], v}
+			if why := c.whyRules(s.Node); why != "" {
+				leave(c, why)
+			} else {
+				taken = append(taken, c)
+			}
+		}
+	}
+	for n := -1; n != len(taken); {
+		n = len(taken)
+		taken = slices.DeleteFunc(taken, func(c candidate) bool {
+			for _, b := range c.External.Backends {
+				if with, ok := held[frontendKey{b.Addr, c.Protocol}]; ok {
+					leave(c, fmt.Sprintf("backend %s is that of %s as well, which is left to the rules", b.Addr, with))
+					return true
+				}
+			}
+			return false
+		})
+	}
+	return left
+}
+
+// whyRules is why the fast path does not take a frontend for what it is by itself.
+func (f *Frontend) whyRules(node string) string {
+	switch {
+	case f.Protocol == SCTP:
+		return "SCTP"
+	case f.Scheduler != Random:
+		return "scheduler " + f.Scheduler.String()
+	case f.Affinity != 0:
+		return "affinity"
+	case f.Sources != nil:
+		return "not every source may use it"
+	case f.External.empty():
+		return "no backend"
+	case slices.ContainsFunc(f.External.Backends, func(b Backend) bool { return !b.on(node) }):
+		return "backends on other nodes"
+	}
+	return ""
+}
