@@ -32,6 +32,14 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	if e := st.Proxy.ForwardError; e != "" {
 		say("this node's iptables may drop traffic to the addresses: %s", e)
 	}
+	if f := st.Proxy.FastPath; f != nil {
+		if f.Error != "" {
+			say("new flows take the rules where --fast-path could take them: %s", strings.ReplaceAll(f.Error, "\n", "; "))
+		}
+		if f.Found != "" {
+			say("somebody else changed what --fast-path has in the kernel; it was put right %d times, last: %s", f.Repairs, f.Found)
+		}
+	}
 	for _, o := range st.Proxy.Obstacles {
 		say("%s", o.Message)
 	}

@@ -27,6 +27,8 @@ type pass struct {
 	// last is the Desired that was forwarded last; it remembers who held an
 	// address that nobody holds any more.
 	last *Desired
+	// outward are the interfaces that clients outside come in by, for the fast path.
+	outward []string
 
 	log *slog.Logger
 }
@@ -150,6 +152,7 @@ func (p *pass) owners(d *Desired, addr netip.Addr) []cluster.Name {
 func (p *pass) forward(ctx context.Context, d *Desired) error {
 	now := time.Now()
 	state := d.Proxy
+	state.Outward = p.outward
 	state.VIPs = p.overlay(d, p.extra(d, now))
 	for _, w := range p.ways {
 		state.Owned = with(state.Owned, w.attracted(d, now))

@@ -42,6 +42,12 @@ type Options struct {
 	Config
 	// ProxyMode is what forwards; empty: what works.
 	ProxyMode proxy.Mode
+	// FastPath has flows of clients outside go past netfilter where they can, which come in by
+	// FastPathInterfaces, if there are any, else by those that are found out. What it needs beyond
+	// the speaker's end is in FastPathDir, from where it is removed without FastPath.
+	FastPath           bool
+	FastPathInterfaces []string
+	FastPathDir        string
 	// RunDir holds the socket, the lock and what is remembered until the next
 	// start. It should not survive a reboot.
 	RunDir string
@@ -87,7 +93,8 @@ type speaker struct {
 	herald  *herald
 	metrics *metrics
 	gateway *gatewayWatch
-	roster  *roster // nil without a key
+	outward *outwardWatch // nil without a fast path
+	roster  *roster       // nil without a key
 
 	started time.Time
 	adopted []netip.Addr
@@ -131,6 +138,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	defer s.proxy.Close()
 	defer s.health.Close()
 	defer s.gateway.close()
+	defer s.outward.stop()
 	s.roster.begin(kill, s.links.holds.hear)
 	defer s.roster.close()
 	serving.speaker.Store(s)
@@ -145,7 +153,7 @@ func Run(ctx, kill context.Context, o Options) error {
 // start opens everything and changes nothing, neither in the kernel nor on the
 // network.
 func start(ctx context.Context, o Options, source cluster.Source, fresh func() bool) (*speaker, error) {
-	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode})
+	p, err := proxy.New(ctx, proxy.Options{Logger: o.Log, Registerer: o.Registry, Mode: o.ProxyMode, FastPath: o.openFastPath()})
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
@@ -157,6 +165,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
 	s.decider = NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
+	s.outward = o.watchOutward(ctx)
 	s.roster = newRoster(o)
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
@@ -206,6 +215,7 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
+		case <-s.outward.changes():
 		case <-s.roster.changed():
 		case <-s.roster.renewed():
 		case <-s.links.announcer.Changed():
@@ -252,6 +262,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if s.reshape != nil {
 		d = s.reshape(d)
 	}
+	s.pass.outward = s.outward.now(d.view.addresses())
 	err := s.pass.run(ctx, d, trusted)
 	if err != nil {
 		s.Log.Error("pass", "err", err)

@@ -117,6 +117,14 @@ func (v *view) of(c Config, snap *cluster.Snapshot) bool {
 		slices.Equal(v.fromAdverts, snap.Advertisements) && v.ofLinks(c, snap)
 }
 
+// addresses are this node's, as its Node object has them.
+func (v *view) addresses() []netip.Addr {
+	if v.self == nil {
+		return nil
+	}
+	return v.self.InternalIPs
+}
+
 // ofLinks is of for what L2 depends on.
 func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == mayUseL2(snap) &&

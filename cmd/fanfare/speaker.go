@@ -189,13 +189,15 @@ func speakerCommand() *cobra.Command {
 		logLevel string
 		mode     string
 		members  membersFlags
+		fast     fastPathFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "speaker",
 		Short: "Forward and announce the addresses of LoadBalancer Services on this node",
 		Long: `Forward and announce the addresses of LoadBalancer Services on this node.
 
-It needs CAP_NET_ADMIN, and for layer 2 CAP_NET_RAW. SIGTERM is a planned
+It needs CAP_NET_ADMIN, for layer 2 CAP_NET_RAW, and for --fast-path CAP_BPF and
+CAP_PERFMON. SIGTERM is a planned
 restart: routers with graceful restart keep the routes, the kernel goes on
 forwarding, and the next speaker takes over; other nodes answer for what this one
 answered for by ARP and NDP. If the Node carries a taint that says it is going
@@ -226,6 +228,9 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 			if err := members.check(); err != nil {
 				return err
 			}
+			if err := fast.check(); err != nil {
+				return err
+			}
 			node.allNodes = members.keyFile != ""
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
@@ -241,6 +246,7 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 			}
 			return speaker.Run(ctx, kill, speaker.Options{
 				MembersKeyFile: members.keyFile, MembersPort: members.port, Leaser: leaser, LeaseInterval: members.lease,
+				FastPath: fast.on, FastPathInterfaces: fast.interfaces, FastPathDir: fast.dir,
 				Config: config, ProxyMode: proxyMode, RunDir: node.runDir, Linger: linger, LingerL2: lingerL2, RefreshL2: refresh, Listen: listen, Reporter: reporter,
 				Open: func(ctx context.Context) (cluster.Source, func() bool, error) { return node.source(ctx, log, metrics) },
 				Log:  log, Registry: metrics, Version: version(),
@@ -249,6 +255,7 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 	}
 	node.add(cmd.Flags())
 	members.add(cmd.Flags())
+	fast.add(cmd.Flags())
 	cmd.Flags().DurationVar(&linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
 	cmd.Flags().DurationVar(&lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped to answer for it by ARP and NDP")
 	cmd.Flags().DurationVar(&refresh, "l2-refresh", 0, "after how long an address is announced to neighbours again (gratuitous ARP), for switches that forget; 0: never")

@@ -65,10 +65,38 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	if x := st.Proxy; x.Mode == proxy.ModeIPTables {
 		fmt.Fprintf(w, "\nForwarding by %s%s\n", strings.Join(x.Programs, " and "), because(x.ModeReason))
 	}
+	printFastPath(w, st.Proxy.FastPath)
 	if lines := st.Attention(now); len(lines) > 0 {
 		fmt.Fprintf(w, "\nNeeds attention:\n  %s\n", strings.Join(lines, "\n  "))
 	}
 	return nil
+}
+
+// printFastPath says what goes past the rules, and why the rest does not, by the first
+// frontend that each reason holds for.
+func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
+	if f == nil {
+		return
+	}
+	fmt.Fprintf(w, "\nFast path on %s, past netfilter and what others have there: %d of %d frontends, %d of at most %d flows\n",
+		dash(f.Interfaces), f.Frontends, f.Frontends+len(f.Left), f.Flows, f.Capacity)
+	if f.Full > 0 {
+		fmt.Fprintf(w, "  %d flows found no room and took the rules\n", f.Full)
+	}
+	var reasons []string
+	first, count := map[string]string{}, map[string]int{}
+	for _, l := range f.Left {
+		if count[l.Why]++; count[l.Why] == 1 {
+			reasons, first[l.Why] = append(reasons, l.Why), l.Frontend
+		}
+	}
+	for _, why := range reasons {
+		fmt.Fprintf(w, "  left to the rules: %s", first[why])
+		if more := count[why] - 1; more > 0 {
+			fmt.Fprintf(w, " and %d more", more)
+		}
+		fmt.Fprintf(w, ": %s\n", why)
+	}
 }
 
 // printMembers counts who is heard of, and names who is not.

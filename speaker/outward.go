@@ -1,0 +1,243 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+)
+
+// An outwardWatch follows the interfaces by which clients outside come in: those that
+// were named, or else those that default routes go out by and that have the node's own
+// addresses. It begins with the first call of now.
+type outwardWatch struct {
+	log     *slog.Logger
+	named   []string      // sorted
+	changed chan struct{} // has room for one
+	begin   sync.Once
+	ctx     context.Context // ends with close
+	close   context.CancelFunc
+
+	mu    sync.Mutex
+	own   []netip.Addr // of the node, as its Node object has them
+	known []string     // sorted
+	links map[int]bool // that known are
+}
+
+func newOutwardWatch(named []string, log *slog.Logger) *outwardWatch {
+	ctx, stop := context.WithCancel(context.Background())
+	named = slices.Compact(slices.Sorted(slices.Values(named)))
+	return &outwardWatch{log: log, named: named, changed: make(chan struct{}, 1), ctx: ctx, close: stop}
+}
+
+// watchOutward begins to watch, if there is a fast path. Without one, what an earlier speaker with
+// one may have left is removed: nobody would tell it of changes any more.
+func (o Options) watchOutward(ctx context.Context) *outwardWatch {
+	if o.FastPath {
+		return newOutwardWatch(o.FastPathInterfaces, o.Log)
+	}
+	if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
+		o.Log.Warn("of the fast path of an earlier speaker something is left", "err", err)
+	}
+	return nil
+}
+
+// openFastPath is nil if there shall be none.
+func (o Options) openFastPath() proxy.OpenFastPath {
+	if !o.FastPath {
+		return nil
+	}
+	return func(ctx context.Context, ended func([]fastpath.Flow)) (proxy.FastPath, error) {
+		return fastpath.New(ctx, fastpath.Options{Dir: o.FastPathDir, Flows: fastpath.DefaultFlows, Log: o.Log, Ended: ended})
+	}
+}
+
+// stop ends the watch; a nil one has not begun.
+func (o *outwardWatch) stop() {
+	if o != nil {
+		o.close()
+	}
+}
+
+// changes tells when there are other interfaces; nothing from a nil watch.
+func (o *outwardWatch) changes() <-chan struct{} {
+	if o == nil {
+		return nil
+	}
+	return o.changed
+}
+
+// now are the names of the interfaces, sorted. own are the node's addresses.
+func (o *outwardWatch) now(own []netip.Addr) []string {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	same := slices.Equal(o.own, own)
+	o.own = own
+	o.mu.Unlock()
+	first := false
+	o.begin.Do(func() {
+		first = true
+		o.look()
+		go o.watch(o.ctx)
+	})
+	if !same && !first {
+		o.look()
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.known
+}
+
+// look takes down which interfaces there are. It is a change as well if one is another
+// of the same name.
+func (o *outwardWatch) look() {
+	o.mu.Lock()
+	own := o.own
+	o.mu.Unlock()
+	links, err := o.find(own)
+	if err != nil {
+		o.log.Warn("interfaces that clients come in by", "err", err)
+	}
+	known := o.named
+	if len(known) == 0 {
+		for _, name := range links {
+			known = append(known, name)
+		}
+		slices.Sort(known)
+	}
+	o.mu.Lock()
+	was, had := o.known, o.links
+	o.known, o.links = known, make(map[int]bool)
+	for index := range links {
+		o.links[index] = true
+	}
+	same := slices.Equal(was, known) && len(had) == len(links)
+	for index := range links {
+		same = same && had[index]
+	}
+	o.mu.Unlock()
+	if same {
+		return
+	}
+	o.log.Info("clients come in by", "iface", known)
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
+// find returns interfaces by their indexes.
+func (o *outwardWatch) find(own []netip.Addr) (links map[int]string, err error) {
+	links = make(map[int]string)
+	for _, name := range o.named {
+		if i, err := net.InterfaceByName(name); err == nil {
+			links[i.Index] = name
+		}
+	}
+	if len(o.named) > 0 {
+		return links, nil // one that is not there may come
+	}
+	_, hops4, err4 := defaultGateway(netlink.FAMILY_V4)
+	_, hops6, err6 := defaultGateway(netlink.FAMILY_V6)
+	indexes := slices.Concat(hops4, hops6)
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.Contains(own, ip.Unmap()) {
+			indexes = append(indexes, a.LinkIndex)
+		}
+	}
+	for _, index := range indexes {
+		// What has just gone is none, and nobody comes in by loopback.
+		if i, err := net.InterfaceByIndex(index); err == nil && i.Flags&net.FlagLoopback == 0 {
+			links[index] = i.Name
+		}
+	}
+	return links, errors.Join(err4, err6, err)
+}
+
+// watch looks whenever the kernel tells of something that may change the outcome.
+func (o *outwardWatch) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := o.listen(ctx); err != nil {
+			o.log.Warn("interfaces that clients come in by cannot be watched", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchRetry):
+		}
+	}
+}
+
+// listen returns when the kernel stops to tell.
+func (o *outwardWatch) listen(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	routes, links, addrs := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
+	ignore := func(error) {} // what follows is the end of the channel
+	if err := netlink.RouteSubscribeWithOptions(routes, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: ignore}); err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	defer drain(routes)
+	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: ignore}); err != nil {
+		return fmt.Errorf("interfaces: %w", err)
+	}
+	defer drain(links)
+	if err := netlink.AddrSubscribeWithOptions(addrs, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: ignore}); err != nil {
+		return fmt.Errorf("addresses: %w", err)
+	}
+	defer drain(addrs)
+	for {
+		o.look() // first of all what was not listened to
+		for matters := false; !matters; {
+			var ok bool
+			select {
+			case r, open := <-routes:
+				ok, matters = open, isDefault(r)
+			case l, open := <-links:
+				ok, matters = open, open && o.knows(l)
+			case a, open := <-addrs:
+				ok, matters = open, o.owns(a)
+			case <-ctx.Done():
+				return nil
+			}
+			if !ok {
+				return nil
+			}
+		}
+	}
+}
+
+func isDefault(r netlink.RouteUpdate) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
+
+// knows says whether an interface is one of those, or has the name of one.
+func (o *outwardWatch) knows(l netlink.LinkUpdate) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.links[int(l.Index)] || l.Link != nil && slices.Contains(o.known, l.Attrs().Name)
+}
+
+// owns says whether an address is one of the node's.
+func (o *outwardWatch) owns(a netlink.AddrUpdate) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ip, ok := netip.AddrFromSlice(a.LinkAddress.IP)
+	return ok && slices.Contains(o.own, ip.Unmap())
+}
