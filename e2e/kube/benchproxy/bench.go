@@ -24,6 +24,7 @@ type bench struct {
 	api     *api
 
 	lanes   []*lane
+	running []*process // until the end
 	trials  []trial
 	set     setTrial
 	changed int // endpoints so far
@@ -32,7 +33,7 @@ type bench struct {
 // programs are what is measured, the first of them as a reference for all others.
 func programs() []*program {
 	return []*program{
-		fanfare("Fanfare nftables", "--proxy-mode", "nftables"), overLegacy(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
+		fanfare(rulesName, "--proxy-mode", "nftables"), overLegacy(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
 		kubeProxy(kube.NFTables), overLegacy(kubeProxy(kube.IPTables)),
 	}
 }
@@ -103,6 +104,8 @@ const (
 	trackName = "plain routing, connections tracked"
 	ruleName  = "one rule that translates, nothing else"
 	maskedTo  = ", source replaced"
+	rulesName = "Fanfare nftables"
+	fastName  = "Fanfare nftables, fast path"
 )
 
 // one prepares all nodes whose tables are of one Service.
@@ -180,8 +183,38 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		l.asks, m.asks = true, true
+		if p.name == rulesName {
+			if err := b.fast(ctx, base, services); err != nil {
+				return fmt.Errorf("%s: %w", fastName, err)
+			}
+		}
 	}
 	return nil
+}
+
+// fast adds a lane whose node has a fast path. Its speaker goes on running: when nobody says
+// that it should, a fast path takes no new flows.
+func (b *bench) fast(ctx context.Context, base *lane, services int) error {
+	l, err := b.lane(ctx, base, fastName, services, b.vips(services), func(n *node) error {
+		if err := n.neighbours(ctx); err != nil {
+			return err
+		}
+		r, err := b.start(withFastPath(), n, home)
+		if err != nil {
+			return err
+		}
+		b.running = append(b.running, r)
+		if err := r.awaitLoaded(ctx, services); err != nil {
+			return err
+		}
+		// Or it would take in all Services that follow.
+		_, err = n.Run(ctx, "ip", "link", "set", controlLink, "down")
+		return err
+	})
+	if err == nil {
+		l.asks = true
+	}
+	return err
 }
 
 // lane adds one with a node of its own, that prepare makes ready.
@@ -248,7 +281,11 @@ func (b *bench) setAlone(ctx context.Context) (err error) {
 // close ends what runs and removes everything. Nobody is left in the control groups
 // by then.
 func (b *bench) close() error {
-	err := b.down()
+	var err error
+	for _, r := range b.running {
+		err = errors.Join(err, r.kill())
+	}
+	err = errors.Join(err, b.down())
 	for _, n := range b.nodes {
 		for _, root := range memoryRoots {
 			if e := os.Remove(filepath.Join(root, n.Name)); e != nil && !errors.Is(e, os.ErrNotExist) {

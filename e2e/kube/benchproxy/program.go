@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -33,6 +34,8 @@ type program struct {
 	loaded func(metrics map[string]float64, services int) bool
 	// env is what its environment has besides this process's.
 	env func(b *bench) ([]string, error)
+	// private has it start with mounts of its own, which are gone with it.
+	private bool
 	// writes differs between two readings of the metrics if the program has changed
 	// its rules in between. It is asked if silent: the kernel tells nobody of changes.
 	writes func(metrics map[string]float64) float64
@@ -58,6 +61,23 @@ func fanfare(name string, flags ...string) *program {
 		writes:  func(m map[string]float64) float64 { return m["fanfare_proxy_transaction_duration_seconds_count"] },
 		writing: "fanfare_speaker_pass_duration_seconds_sum",
 	}
+}
+
+// withFastPath is Fanfare with a fast path, which it keeps in a BPF file system of its own.
+func withFastPath() *program {
+	p := fanfare(fastName, "--proxy-mode", "nftables", "--fast-path", "--fast-path-interface", clientLink)
+	plain := p.args
+	p.args = func(b *bench, nodeName, base string) ([]string, error) {
+		dir := base + "-bpf"
+		args, err := plain(b, nodeName, base)
+		mount := []string{"sh", "-c", `mount -t bpf bpf "$0" && exec "$@"`, dir}
+		return slices.Concat(mount, args, []string{"--fast-path-dir", filepath.Join(dir, "fanfare")}), errors.Join(err, os.Mkdir(dir, 0o755))
+	}
+	p.private = true
+	p.loaded = func(m map[string]float64, services int) bool {
+		return m["fanfare_proxy_fast_path_frontends"] >= float64(services)
+	}
+	return p
 }
 
 // proxyConfig makes kube-proxy as quick as it can be: its default waits for up to a
@@ -167,6 +187,9 @@ func (b *bench) start(p *program, on *node, nodeName string) (*process, error) {
 		r.cmd.Env = append(os.Environ(), more...)
 	}
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if p.private {
+		r.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
+	}
 	r.began = time.Now()
 	if err := on.Do(r.cmd.Start); err != nil {
 		return nil, err

@@ -36,6 +36,13 @@ type node struct {
 // apiAddr is the API server's, on the control plane's loopback.
 var apiAddr = netip.MustParseAddr("172.31.0.1")
 
+// The names of a node's interfaces.
+const (
+	clientLink  = "client"
+	serverLink  = "server"
+	controlLink = "control"
+)
+
 // The networks of the links, of which a node's index is the third byte. In each the
 // node has .1 and the other end .2.
 const (
@@ -103,7 +110,7 @@ func (w *world) node(ctx context.Context, name string) (*node, error) {
 		to   *lab.Namespace
 		net  string
 		name string
-	}{{w.client, clientNet, "client"}, {w.server, serverNet, "server"}, {w.control, controlNet, "control"}} {
+	}{{w.client, clientNet, clientLink}, {w.server, serverNet, serverLink}, {w.control, controlNet, controlLink}} {
 		if err := n.link(ctx, l.to, l.net, l.name); err != nil {
 			return nil, err
 		}
@@ -116,6 +123,23 @@ func (w *world) node(ctx context.Context, name string) (*node, error) {
 		_, err = w.server.Run(ctx, "ip", "route", "add", n.prefix(clientNet), "via", n.addr(serverNet, 1))
 	}
 	return n, err
+}
+
+// neighbours makes pods seem to be neighbours, as those of a node are: a fast path takes no flows to a
+// pod behind a gateway. But what comes from clients goes by the gateway as on all nodes, since nobody has a hundred
+// thousand neighbours; that is one more rule to ask for each packet.
+func (n *node) neighbours(ctx context.Context) error {
+	const table = "100"
+	for _, command := range [][]string{
+		{"ip", "route", "replace", podNet, "dev", serverLink},
+		{"ip", "route", "add", podNet, "via", n.addr(serverNet, 2), "table", table},
+		{"ip", "rule", "add", "iif", clientLink, "lookup", table},
+	} {
+		if _, err := n.Run(ctx, command...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (n *node) addr(network string, host int) string {
