@@ -48,7 +48,8 @@ type bypass struct {
 
 	from  State // what want is made of, as far as VIPs and what is shared go
 	want  fastpath.State
-	due   time.Time // before which it is not opened again
+	made  fastFrontends // of from's VIPs
+	due   time.Time     // before which it is not opened again
 	retry *time.Timer
 
 	mu   sync.Mutex
@@ -137,9 +138,13 @@ func (b *bypass) rest(ctx context.Context) error {
 // render makes b.want from a State. Most calls find nothing changed.
 func (b *bypass) render(s State) {
 	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && sameShared(s, b.from)
-	if !same {
-		b.from, b.want = s, s.fastState()
+	if same {
+		return
 	}
+	if s.Node != b.from.Node {
+		b.made = nil
+	}
+	b.from, b.want = s, s.fastState(&b.made)
 }
 
 func (b *bypass) begin(ctx context.Context) error {

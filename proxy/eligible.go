@@ -9,21 +9,41 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
+// fastFrontends are what was made of VIPs, but for Take, which others have a say in. The fast
+// path knows by its slices that a frontend is the same.
+type fastFrontends map[*VIP][]fastpath.Frontend
+
 // fastState is what the fast path shall do of s: it takes new flows of those frontends
-// where it does as the rules would.
-func (s *State) fastState() fastpath.State {
+// where it does as the rules would. made has what was made of VIPs of the same node, and
+// afterwards what is made of those of s.
+func (s *State) fastState(made *fastFrontends) fastpath.State {
 	f := fastpath.State{Outward: s.outward(), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: make([]netip.Addr, 0, len(s.VIPs))}
-	left := s.leftToRules()
+	left, now := s.leftToRules(), make(fastFrontends, len(s.VIPs))
 	for _, v := range s.VIPs {
 		f.VIPs = append(f.VIPs, v.Addr)
-		for i := range v.Frontends {
-			if fe := &v.Frontends[i]; fe.Protocol != SCTP {
-				f.Frontends = append(f.Frontends, fe.fast(v, s.Node, left[fe.key(v)] == ""))
-			}
+		fronts, found := (*made)[v]
+		if !found {
+			fronts = v.fast(s.Node)
+		}
+		now[v] = fronts
+		for _, fe := range fronts {
+			fe.Take = left[frontendKey{fe.Addr, Protocol(fe.Protocol)}] == ""
+			f.Frontends = append(f.Frontends, fe)
 		}
 	}
-	slices.SortFunc(f.Frontends, compareFast)
+	*made = now
 	return f
+}
+
+// fast is all that the fast path could take, sorted.
+func (v *VIP) fast(node string) (all []fastpath.Frontend) {
+	for i := range v.Frontends {
+		if f := &v.Frontends[i]; f.Protocol != SCTP {
+			all = append(all, f.fast(v, node))
+		}
+	}
+	slices.SortFunc(all, compareFast)
+	return all
 }
 
 func compareFast(a, b fastpath.Frontend) int {
@@ -46,8 +66,8 @@ func (c *LocalClients) by(iface string) bool {
 
 // fast is one frontend for the fast path. The backends that keep their flows are those
 // of which conntrack's entries would stay; none but this node's have any there.
-func (f *Frontend) fast(v *VIP, node string, take bool) fastpath.Frontend {
-	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Take: take, Sources: f.Sources}
+func (f *Frontend) fast(v *VIP, node string) fastpath.Frontend {
+	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
 		if b.on(node) {
 			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.weight())})
@@ -121,7 +141,7 @@ func (s *State) leftToRules() map[frontendKey]string {
 			}
 		}
 	}
-	for n := -1; n != len(taken); {
+	for n := -1; n != len(taken) && len(held) > 0; {
 		n = len(taken)
 		taken = slices.DeleteFunc(taken, func(c candidate) bool {
 			for _, b := range c.External.Backends {

@@ -88,7 +88,7 @@ func TestFastFrontends(t *testing.T) {
 	} {
 		s := State{Node: "n1", VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{tc.f}}}}
 		var got []string
-		for _, f := range s.fastState().Frontends {
+		for _, f := range s.fastState(new(fastFrontends)).Frontends {
 			got = append(got, pods.text(f))
 		}
 		if text := strings.Join(got, "\n"); text != tc.want {
@@ -142,7 +142,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 			t.Errorf("%s: left\n%s\nwant\n%s", tc.name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}
 		taken := 0
-		for _, f := range s.fastState().Frontends {
+		for _, f := range s.fastState(new(fastFrontends)).Frontends {
 			if f.Take {
 				taken++
 			}
@@ -153,12 +153,37 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 	}
 }
 
+// What did not change is made of the same slices, and what did is not; the rest has a say in Take
+// alone.
+func TestFastStateKeepsWhatIs(t *testing.T) {
+	s := packetState(LocalClients{})
+	var made fastFrontends
+	before := s.fastState(&made)
+	next := s
+	changed := &VIP{Addr: s.VIPs[1].Addr, Frontends: slices.Clone(s.VIPs[1].Frontends)}
+	changed.Frontends[0].Affinity = time.Hour // and shares its backend with others
+	next.VIPs = []*VIP{s.VIPs[0], changed}
+	after := next.fastState(&made)
+	for i, f := range after.Frontends {
+		was := before.Frontends[i]
+		if kept := len(f.Backends) > 0 && &f.Backends[0] == &was.Backends[0]; kept != (len(f.Backends) > 0 && f.Addr.Addr() == s.VIPs[0].Addr) {
+			t.Errorf("%s: the same slices %v", f.Addr, kept)
+		}
+		if fresh := next.fastState(new(fastFrontends)).Frontends[i]; fresh.Take != f.Take || !slices.Equal(fresh.Backends, f.Backends) {
+			t.Errorf("%+v; made anew %+v", f, fresh)
+		}
+	}
+	if len(made) != 2 || made[changed] == nil {
+		t.Errorf("%d VIPs are remembered", len(made))
+	}
+}
+
 // Everything else that a State says to the fast path.
 func TestFastState(t *testing.T) {
 	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24"), InterfacePrefix: "cali", Bridge: "cni0"})
 	s.Outward = []string{"cali1", "cni0", "cni01", "eth0"}
 	s.VIPs = append(s.VIPs, &VIP{Addr: netip.MustParseAddr("2001:db8::ffff")})
-	f := s.fastState()
+	f := s.fastState(new(fastFrontends))
 	if want := []string{"cni01", "eth0"}; !slices.Equal(f.Outward, want) {
 		t.Errorf("outward %q; want %q: by the others this node's pods come", f.Outward, want)
 	}

@@ -34,6 +34,7 @@ func TestFastPathTakes(t *testing.T) {
 		p := newProxy(t)
 		clients := LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")}
 		mustSet(t, p, packetState(clients))
+		swept(t, p) // those of UDP are taken a moment later
 		for family := range setID(2) {
 			for _, network := range []string{"tcp", "udp"} {
 				for port, want := range map[uint16]string{portLocal: "pod1 saw client", portCluster: "pod1 saw client", portRemote: "remote saw node", portHost: "node saw client"} {

@@ -44,10 +44,17 @@ func TestFastPath(t *testing.T) {
 	restart(t, l, "n1", fast...)
 	svc := Service{Name: "quick", Policy: localTraffic, Endpoints: At("p11")}
 	vip := served(t, l, svc, "n1")
-	text, err := l.Speaker("n1").StatusText(ctx)
-	if err != nil || !strings.Contains(text, "Fast path on eth1, past netfilter and what others have there: 3 of 3 frontends") {
-		t.Errorf("%v in\n%s", err, text)
+	takes := func() {
+		t.Helper()
+		await(t, Await(ctx, Settle, "all three ports to be taken", func() error {
+			text, err := l.Speaker("n1").StatusText(ctx)
+			if err == nil && !strings.Contains(text, "Fast path on eth1, past netfilter and what others have there: 3 of 3 frontends") {
+				err = errors.New(text)
+			}
+			return err
+		}))
 	}
+	takes()
 	asks := func(pod string, tracked bool) {
 		t.Helper()
 		a, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80))
@@ -76,6 +83,7 @@ func TestFastPath(t *testing.T) {
 		t.Helper()
 		svc.Endpoints = endpoints
 		await(t, errors.Join(l.Cluster.Put(svc), pause(ctx, 300*time.Millisecond)))
+		takes()
 	}
 	put(At("p11", "p12")...)
 	flows, err := l.Client.OpenFlows(ctx, 20, port(vip, 7))
@@ -87,6 +95,7 @@ func TestFastPath(t *testing.T) {
 	await(t, flows.AwaitLines(ctx, 5))
 	asks("p12", false)
 	await(t, l.StartSpeakers(ctx, "n1"))
+	takes()
 	await(t, flows.AwaitLines(ctx, 5))
 	for _, f := range flows.All {
 		if err := f.Err(); err != nil {
