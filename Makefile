@@ -33,9 +33,10 @@ e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make
 # Many tests ask the kernel or a router, which Go's cache of results cannot see:
 # -count=1 asks anew.
 # The packages that take longest begin first: most of them wait, for routers and for
-# time to pass, while others work, and at the end none of them is left alone.
+# time to pass, while others work, and at the end none of them is left alone. The race
+# detector would wait for a second at the end of each package.
 test: setup build kube-tools ## run every test that this machine can run, with the race detector
-	go test -race -count=1 -timeout=20m -json ./e2e/... ./proxy ./... | go run ./hack/testsum
+	GORACE=atexit_sleep_ms=50 go test -race -count=1 -timeout=20m -json ./e2e/... ./proxy ./... | go run ./hack/testsum
 
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...
