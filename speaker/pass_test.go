@@ -407,7 +407,7 @@ func seeds(t *testing.T) uint64 {
 	if testing.Short() {
 		return 300
 	}
-	return 4000
+	return 2000
 }
 
 // strayed is a world in which an aggregate leads to an address that is new in it, and
