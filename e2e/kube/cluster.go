@@ -189,6 +189,9 @@ func (c *Cluster) Logs() []string {
 	return logs
 }
 
+// Addr is where the API server is.
+func (c *Cluster) Addr() netip.Addr { return c.addr }
+
 // Host is the URL of the API server.
 func (c *Cluster) Host() string {
 	return "https://" + netip.AddrPortFrom(c.addr, uint16(c.ports[0])).String()

@@ -32,6 +32,7 @@ type LabOptions struct {
 	Source  string // path of this repository
 	Fanfare string // path of the program
 	Tools   string // path of Kubernetes' programs
+	Links   bool   // a lab for layer 2, as of lab.Options.Links
 }
 
 // controlPlaneNode is the overlay's node for the control plane.
@@ -44,10 +45,10 @@ var controlPlaneAddr = netip.MustParseAddr("172.31.0.1")
 func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	l := &Lab{Proxies: map[string]*lab.Process{}}
 	e2e := filepath.Join(o.Source, "e2e", "containerlab")
-	_, err := lab.Up(ctx, lab.Options{
+	options := lab.Options{
 		ID:       o.ID,
 		Topology: filepath.Join(e2e, "fanfare.clab.yml"),
-		Overlay:  filepath.Join(e2e, "control-plane.yml"),
+		Overlays: []string{filepath.Join(e2e, "control-plane.yml")},
 		Objects:  filepath.Join(e2e, "cluster"),
 		Binary:   o.Fanfare,
 		Slack:    lab.Shared,
@@ -55,8 +56,11 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 			l.Lab = wired
 			return l.open(ctx, o)
 		},
-	})
-	if err != nil {
+	}
+	if o.Links {
+		options = options.Links(e2e)
+	}
+	if _, err := lab.Up(ctx, options); err != nil {
 		return nil, errors.Join(err, l.stopKubernetes())
 	}
 	return l, nil

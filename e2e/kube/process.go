@@ -68,6 +68,16 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
+// Alive says whether the process still runs.
+func (p *Process) Alive() bool {
+	select {
+	case <-p.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // PID is that of the process, for measurements.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

@@ -26,13 +26,13 @@ const (
 
 // Options say what to build.
 type Options struct {
-	ID       string // part of the namespaces' names; letters and digits
-	Topology string // path of a containerlab file
-	Overlay  string // path of another, with what is to be added; empty: nothing
-	Objects  string // folder of YAML that the cluster begins with
-	Binary   string // path of fanfare
-	Software string // the router's: FRR, if empty, or BIRD
-	Linked   bool   // speakers know of one another, as they must for layer 2
+	ID       string   // part of the namespaces' names; letters and digits
+	Topology string   // path of a containerlab file
+	Overlays []string // paths of others, with what is to be added
+	Objects  string   // folder of YAML that the cluster begins with
+	Binary   string   // path of fanfare
+	Software string   // the router's: FRR, if empty, or BIRD
+	Linked   bool     // speakers know of one another, as they must for layer 2
 
 	// Slack is what the bounds on delays are multiplied by; zero: one, for a machine
 	// that has nothing else to do. What was measured is told in any case.
@@ -102,10 +102,12 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 
 func (o Options) topology() (*Topology, error) {
 	t, err := ReadTopology(o.Topology)
-	if err != nil || o.Overlay == "" {
-		return t, err
+	for _, path := range o.Overlays {
+		if err == nil {
+			err = t.overlay(path)
+		}
 	}
-	return t, t.overlay(o.Overlay)
+	return t, err
 }
 
 func (l *Lab) up(ctx context.Context) error {

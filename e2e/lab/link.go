@@ -23,7 +23,8 @@ const membersKey = "members.key"
 // Links makes of Options those of a lab for layer 2: a host on the nodes' segment, and no
 // router that is told anything. Containerlab is the folder with topologies and clusters.
 func (o Options) Links(containerlab string) Options {
-	o.Overlay, o.Objects, o.Linked = containerlab+"/l2.clab.yml", containerlab+"/l2", true
+	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
+	o.Objects, o.Linked = containerlab+"/l2", true
 	return o
 }
 

@@ -125,7 +125,7 @@ func TestTopologyOverlay(t *testing.T) {
 	const base, overlay = "../containerlab/fanfare.clab.yml", "../containerlab/control-plane.yml"
 	plain, err := ReadTopology(base)
 	await(t, err)
-	added, err := Options{Topology: base, Overlay: overlay}.topology()
+	added, err := Options{Topology: base, Overlays: []string{overlay}}.topology()
 	await(t, err)
 	if len(added.Nodes) != len(plain.Nodes)+1 || len(added.Links) != len(plain.Links)+3 {
 		t.Errorf("%d nodes and %d links, then %d and %d: want one and three more", len(plain.Nodes), len(plain.Links), len(added.Nodes), len(added.Links))

@@ -1,0 +1,239 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// askInterval is how often it is asked who has an address: a tenth of what a node
+	// answers at most in a second.
+	askInterval = 20 * time.Millisecond
+	// claimHolds is for how long a node is taken to go on claiming what it has claimed.
+	// A node that is asked answers at once, or, where processors are busy, a little later.
+	claimHolds = 250 * time.Millisecond
+	// claimAsks is how often at least a node must have been asked in that time.
+	claimAsks = 5
+)
+
+// The asker is nobody: no kernel learns from answers to it, so that asking changes nothing
+// of what hosts know. The bridge knows by which port to reach it.
+var (
+	askerMAC  = net.HardwareAddr{0x02, 0xff, 0, 0, 0, 1}
+	askerAddr = netip.MustParseAddr("198.51.100.51")
+)
+
+// Claims are who says on the nodes' segment that it has an address, and when: unasked, and
+// because it is asked all the time.
+type Claims struct {
+	tap  *listener
+	stop context.CancelFunc
+	done chan struct{}
+	node map[string]string // by hardware address
+
+	mu    sync.Mutex
+	asked []time.Time
+	of    map[netip.Addr][]claim
+	err   error
+}
+
+// A claim is one packet.
+type claim struct {
+	at   time.Time
+	node string
+}
+
+// WatchClaims asks who has these IPv4 addresses, from the host's place, until Close.
+func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
+	c = &Claims{node: map[string]string{}, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
+	for _, n := range NodeNames {
+		mac, err := l.MAC(n)
+		if err != nil {
+			return nil, err
+		}
+		c.node[mac] = n
+	}
+	var questions [][]byte
+	for _, vip := range vips {
+		c.of[vip] = nil
+		questions = append(questions, question(vip))
+	}
+	open := func(func(int) error) (int, error) { return openARP("eth1") }
+	if c.tap, err = listen(l.namespaces["host"], "claims", open, c.hear, c.fail); err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	go c.ask(ctx, questions)
+	return c, nil
+}
+
+// openARP opens a socket for the ARP packets of an interface of the calling thread's
+// namespace, those for others included.
+func openARP(iface string) (int, error) {
+	i, err := net.InterfaceByName(iface)
+	if err != nil {
+		return 0, err
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
+	return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
+		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: i.Index}))
+}
+
+// question asks who has an IPv4 address: a frame with an ARP request (RFC 826).
+func question(vip netip.Addr) []byte {
+	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, askerMAC, []byte{0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1})
+	frame = slices.Concat(frame, askerMAC, askerAddr.AsSlice(), make([]byte, 6), vip.AsSlice())
+	return append(frame, make([]byte, 60-len(frame))...) // Ethernet's least
+}
+
+func (c *Claims) ask(ctx context.Context, questions [][]byte) {
+	defer close(c.done)
+	ticks := time.NewTicker(askInterval)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+		now := time.Now()
+		for _, q := range questions {
+			if _, err := unix.Write(c.tap.fd, q); err != nil {
+				c.fail(fmt.Errorf("ask who has an address: %w", err))
+				return
+			}
+		}
+		c.mu.Lock()
+		c.asked = append(c.asked, now)
+		c.mu.Unlock()
+	}
+}
+
+// hear takes down who claims an address in one frame.
+func (c *Claims) hear(at time.Time, frame []byte) error {
+	if len(frame) < 42 {
+		return nil
+	}
+	vip := netip.AddrFrom4([4]byte(frame[28:32]))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ours := c.of[vip]; !ours {
+		return nil
+	}
+	mac := net.HardwareAddr(frame[22:28]).String()
+	node := c.node[mac]
+	if node == "" {
+		node = mac
+	}
+	c.of[vip] = append(c.of[vip], claim{at, node})
+	return nil
+}
+
+func (c *Claims) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = errors.Join(c.err, err)
+}
+
+// Close ends the watch.
+func (c *Claims) Close() {
+	c.stop()
+	<-c.done
+	c.tap.close()
+}
+
+// Now are the nodes that claim an address, sorted. It is an error that they were not asked
+// often enough lately, since a time, to tell.
+func (c *Claims) Now(vip netip.Addr, since time.Time) (nodes []string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := len(c.asked)
+	if n <= claimAsks || c.err != nil {
+		return nil, errors.Join(c.err, errors.New("nobody was asked yet"))
+	}
+	// Of the last question the answer may be under way.
+	from := c.asked[n-1-claimAsks]
+	if lately := time.Now().Add(-claimHolds); lately.Before(from) {
+		from = lately
+	}
+	if from.Before(since) {
+		return nil, errors.New("they were not asked often enough yet")
+	}
+	return claimants(c.of[vip], from), nil
+}
+
+// Since are the nodes that have claimed an address since a time, sorted.
+func (c *Claims) Since(vip netip.Addr, since time.Time) ([]string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return claimants(c.of[vip], since), c.err
+}
+
+func claimants(list []claim, since time.Time) []string {
+	nodes := map[string]bool{}
+	for _, x := range slices.Backward(list) {
+		if x.at.Before(since) {
+			break
+		}
+		nodes[x.node] = true
+	}
+	return slices.Sorted(maps.Keys(nodes))
+}
+
+// Shares says for how long more than one node claimed an address between two times, and
+// for how long nobody did.
+func (c *Claims) Shares(vip netip.Addr, from, to time.Time) (several, nobody time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return shares(c.of[vip], from, to)
+}
+
+// shares takes it that a node claims an address from one claim to the next, unless there
+// is more than claimHolds between them.
+func shares(list []claim, from, to time.Time) (several, nobody time.Duration) {
+	var edges []edge
+	last := map[string]time.Time{}
+	for _, x := range list {
+		if x.at.Before(from) || x.at.After(to) {
+			continue
+		}
+		if was, ok := last[x.node]; ok && x.at.Sub(was) <= claimHolds {
+			edges = append(edges, edge{was, 1}, edge{x.at, -1})
+		}
+		last[x.node] = x.at
+	}
+	edges = append(edges, edge{to, 0})
+	slices.SortStableFunc(edges, func(a, b edge) int { return a.at.Compare(b.at) })
+	at, count := from, 0
+	for _, e := range edges {
+		switch {
+		case count > 1:
+			several += e.at.Sub(at)
+		case count == 0:
+			nobody += e.at.Sub(at)
+		}
+		at, count = e.at, count+e.more
+	}
+	return several, nobody
+}
+
+// An edge is where a node begins or ends to claim an address.
+type edge struct {
+	at   time.Time
+	more int
+}

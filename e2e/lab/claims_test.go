@@ -1,0 +1,81 @@
+package lab
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+)
+
+// Who claims an address goes on to do so until its next claim, if that is soon.
+func TestShares(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
+	series := func(node string, from, to int) (all []claim) {
+		for ms := from; ms <= to; ms += 20 {
+			all = append(all, claim{at(ms), node})
+		}
+		return all
+	}
+	for name, tt := range map[string]struct {
+		claims          [][]claim
+		several, nobody time.Duration
+	}{
+		"one":            {[][]claim{series("n1", 0, 1000)}, 0, 0},
+		"none":           {nil, 0, 1000 * time.Millisecond},
+		"two, in turn":   {[][]claim{series("n1", 0, 400), series("n2", 700, 1000)}, 0, 300 * time.Millisecond},
+		"two":            {[][]claim{series("n1", 0, 600), series("n2", 400, 1000)}, 200 * time.Millisecond, 0},
+		"three":          {[][]claim{series("n1", 0, 600), series("n2", 400, 1000), series("n3", 500, 700)}, 300 * time.Millisecond, 0},
+		"one claim":      {[][]claim{series("n1", 0, 1000), series("n2", 500, 500)}, 0, 0},
+		"late to answer": {[][]claim{series("n1", 0, 400), series("n1", 600, 1000)}, 0, 0},
+		"before and after": {[][]claim{series("n2", -500, -20), series("n1", 0, 1000), series("n2", 1020, 1500)},
+			0, 0},
+	} {
+		var list []claim
+		for _, c := range tt.claims {
+			list = append(list, c...)
+		}
+		if several, nobody := shares(list, at(0), at(1000)); several != tt.several || nobody != tt.nobody {
+			t.Errorf("%s: several for %s, nobody for %s; want %s, %s", name, several, nobody, tt.several, tt.nobody)
+		}
+	}
+}
+
+// A claim counts until the node has been asked often enough again.
+func TestClaims(t *testing.T) {
+	vip, other := netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("198.51.100.201")
+	c := &Claims{node: map[string]string{"02:00:00:00:00:01": "n1"}, of: map[netip.Addr][]claim{vip: nil}}
+	began := time.Now().Add(-10 * time.Second)
+	frame := func(vip netip.Addr, mac byte) []byte {
+		f := question(vip)
+		copy(f[22:], []byte{2, 0, 0, 0, 0, mac})
+		copy(f[28:], vip.AsSlice())
+		return f
+	}
+	for _, x := range []struct {
+		at  time.Duration
+		vip netip.Addr
+		mac byte
+	}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1}, {10 * time.Second, vip, 1}} {
+		if err := c.hear(began.Add(x.at), frame(x.vip, x.mac)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.Now(vip, began); err == nil {
+		t.Error("nobody was asked, and it is known who claims it")
+	}
+	for ms := 0; ms <= 10_000; ms += 20 {
+		c.asked = append(c.asked, began.Add(time.Duration(ms)*time.Millisecond))
+	}
+	if got, err := c.Now(vip, began); fmt.Sprint(got) != "[n1]" || err != nil {
+		t.Errorf("claimed by %v, %v", got, err)
+	}
+	if _, err := c.Now(vip, began.Add(9900*time.Millisecond)); err == nil {
+		t.Error("they were asked five times since, and it is known who claims it")
+	}
+	if got, err := c.Since(vip, began); fmt.Sprint(got) != "[02:00:00:00:00:07 n1]" || err != nil {
+		t.Errorf("claimed by %v, %v", got, err)
+	}
+	if _, ours := c.of[other]; ours {
+		t.Error("an address is noted that nobody asks for")
+	}
+}
