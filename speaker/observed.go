@@ -94,7 +94,7 @@ type published struct {
 	detours    []l2.Detour
 	programmed bool // desired is in the kernel
 	ready      bool
-	behind     time.Time // when the first pass began that has not succeeded since
+	behind     time.Time // when the first pass began that has not succeeded since, but perhaps over L2
 	err        error
 	unanswered []healthcheck.Failure
 }
@@ -114,7 +114,9 @@ func (s *speaker) publish(d *Desired, err error) {
 		now.problems, now.detours = s.links.problems, s.links.detours
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed
-		if err != nil && was != nil {
+		// What L2 cannot do is the interfaces' fault or the rights': a restart would mend
+		// neither, and disturb what goes over BGP.
+		if beyondL2(err) && was != nil {
 			now.behind = was.behind
 		}
 	}

@@ -110,9 +110,31 @@ func (p *pass) note(w *way, d *Desired, told []netip.Prefix, want wish, err erro
 	left, came := w.note(told, want, func(a netip.Addr) []cluster.Name { return p.owners(d, a) })
 	p.tell(w, d, left, came)
 	if err != nil {
-		return fmt.Errorf("announce by %s: %w", w.protocol, err)
+		return &announceError{w.protocol, err}
 	}
 	return nil
+}
+
+// An announceError is what one way to announce could not do.
+type announceError struct {
+	protocol string
+	err      error
+}
+
+func (e *announceError) Error() string { return "announce by " + e.protocol + ": " + e.err.Error() }
+
+func (e *announceError) Unwrap() error { return e.err }
+
+// beyondL2 says whether there is more in err than what L2 could not do.
+func beyondL2(err error) bool {
+	if err == nil {
+		return false
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return slices.ContainsFunc(joined.Unwrap(), beyondL2)
+	}
+	var failed *announceError
+	return !errors.As(err, &failed) || failed.protocol != "l2"
 }
 
 // tell logs a line for each change, and one for all when they are many.
