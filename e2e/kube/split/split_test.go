@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
@@ -436,9 +436,7 @@ func newMatrix(t *testing.T) *matrix {
 	tools, err := kube.Tools(t.Context(), true)
 	must(t, err)
 	fanfare := filepath.Join(t.TempDir(), "fanfare")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", fanfare, "../../../cmd/fanfare").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v: %s", err, out)
-	}
+	must(t, binary.Build(t.Context(), fanfare))
 	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("s%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools, Links: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
