@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
@@ -155,6 +156,36 @@ func TestFastPathIsRepaired(t *testing.T) {
 		}
 		if st := p.Status().FastPath; st.Repairs != 0 || st.Flows == 0 {
 			t.Errorf("the next one has %d flows, after %d repairs of %q", st.Flows, st.Repairs, st.Found)
+		}
+	})
+}
+
+// A connection of the fast path's that has ended is not in the way of one that the rules lead from
+// the same port of its client to the same backend, by another address.
+func TestEndedFlowIsInNobodysWay(t *testing.T) {
+	fastLab(t, func(t *testing.T, l *lab) {
+		p := newProxy(t)
+		state := func(affinity time.Duration) State {
+			s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
+			for family := range setID(2) {
+				s.VIPs[family].Frontends[0].Affinity = affinity
+				s.VIPs = append(s.VIPs, &VIP{Addr: at("vip2", family), Frontends: slices.Clone(s.VIPs[family].Frontends)})
+			}
+			slices.SortFunc(s.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+			return s
+		}
+		for _, s := range []struct {
+			vip   string
+			state State
+		}{{"vip", state(0)}, {"vip2", state(maxAffinity)}} {
+			mustSet(t, p, s.state)
+			swept(t, p)
+			for family := range setID(2) {
+				to := netip.AddrPortFrom(at(s.vip, family), 80)
+				if got := l.probeFrom(l.client, "tcp", 4444, to, ""); got != "pod1 saw client" {
+					t.Errorf("%s: %s", to, got)
+				}
+			}
 		}
 	})
 }

@@ -823,6 +823,34 @@ static __noinline int over(struct packet *p, struct flow *flow)
 	return 1;
 }
 
+static __always_inline int accepts(const struct packet *p)
+{
+	return (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == (TCP_SYN | TCP_ACK);
+}
+
+// past says whether a backend accepts a connection that is not this one, which has ended, but
+// one that the client opened from the same port through the rules. If so, this is forgotten.
+static __noinline int past(struct packet *p, struct flow *flow)
+{
+	struct tuple there = {
+		.source = p->tuple.destination,
+		.destination = flow->address,
+		.source_port = flow->client_port,
+		.destination_port = flow->port,
+		.protocol = p->tuple.protocol,
+		.direction = OUTWARD,
+	};
+	struct flow *asked = bpf_map_lookup_elem(&flows, &there);
+
+	// One that was reset and begun again has nothing but the reset: see over.
+	if (asked && !(flow->state & FLOW_RST) && (asked->state & (FLOW_RST | FLOW_OPEN)) != (FLOW_RST | FLOW_OPEN) &&
+	    !(asked->state & flow->state & FLOW_FIN))
+		return 0;
+	bpf_map_delete_elem(&flows, &there);
+	bpf_map_delete_elem(&flows, &p->tuple);
+	return 1;
+}
+
 // note writes down that a packet came, in as few writes as there can be: the entry is
 // in the cache of each CPU that reads it.
 static __always_inline void note(const struct packet *p, struct flow *flow)
@@ -968,6 +996,8 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 
 	flow = bpf_map_lookup_elem(&flows, &p.tuple);
 	if (flow && direction == OUTWARD && begins(&p) && over(&p, flow))
+		flow = 0;
+	if (flow && direction == INWARD && accepts(&p) && past(&p, flow))
 		flow = 0;
 	if (!flow) {
 		if (direction != OUTWARD || !begin(skb, &p))
