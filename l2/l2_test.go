@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -123,6 +124,64 @@ func TestTakeOver(t *testing.T) {
 			if n > 6 {
 				t.Errorf("%+v was sent %d times", p, n)
 			}
+		}
+	})
+}
+
+// In another round an address is announced as when it was taken, and held all the while: it is
+// not probed again, its sockets stay, and it is not forgotten that somebody else has claimed it.
+func TestRound(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		n, ear, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
+		n.mu.Lock()
+		n.agenda.schedule[again1] = time.Hour // Each round is said in each form once.
+		n.mu.Unlock()
+		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
+		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
+		told := func() {
+			t.Helper()
+			for seen := map[packet]bool{}; len(seen) < len(forms); {
+				seen[ear.next(func(p packet) bool { return slices.Contains(forms, p) })] = true
+			}
+		}
+		n.set(both...)
+		n.awaitHeld("10.0.0.100", "fd00::100")
+		told()
+		ear.send(announcement(both[0].Addr, ear.mac))
+		until(t, func() string {
+			if s := n.status("10.0.0.100"); s.Conflict == nil {
+				return fmt.Sprintf("status %+v", s)
+			}
+			return ""
+		})
+		ear.next(func(p packet) bool { return p == forms[0] }) // the defence
+		ports := func() (all []*port) {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			for _, a := range both {
+				all = append(all, n.addresses[a.Addr].ports()...)
+			}
+			return all
+		}
+		before, open := n.Status(), ports()
+		for round := range uint64(2) {
+			anew := slices.Clone(both)
+			for i := range anew {
+				anew[i].Round = round + 1
+			}
+			if got := n.set(anew...); len(got) != len(both) {
+				t.Errorf("round %d: held are %v", round, got)
+			}
+			told()
+		}
+		for i, s := range n.Status() {
+			if b := before[i]; s.Phase != Held || s.Since != b.Since || (s.Conflict == nil) != (b.Conflict == nil) {
+				t.Errorf("status %+v, was %+v", s, b)
+			}
+		}
+		if !slices.Equal(ports(), open) {
+			t.Error("sockets were closed, and opened again")
 		}
 	})
 }

@@ -126,18 +126,24 @@ func (a *Announcer) occupy(berths map[portKey]*berth, now time.Time) {
 			x = &address{phase: Waiting, since: now, unsure: w.Probe}
 			a.addresses[w.Addr] = x
 		}
-		x.revise(w, speakers)
+		again := x.revise(w, speakers)
 		a.moor(x, berths, fresh, now)
+		if again {
+			a.proclaim(x, x.ports(), now)
+		}
 	}
 }
 
-// revise takes up what the State says of an address now.
-func (x *address) revise(w Address, speakers map[MAC]bool) {
+// revise takes up what the State says of an address now, and says whether one that is held
+// is to be announced once more.
+func (x *address) revise(w Address, speakers map[MAC]bool) (again bool) {
+	again = x.phase == Held && x.want.Round != w.Round
 	x.want = w
 	x.acquit(speakers)
 	if x.phase != Conflicting && x.strikes == 0 && !w.Probe {
 		x.unsure = false
 	}
+	return again
 }
 
 // acquit ends a conflict with somebody who is a speaker, of whom this node did not know yet.

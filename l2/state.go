@@ -33,6 +33,10 @@ type Address struct {
 	// a second. It must be false on failover, which cannot wait for that. Of an address
 	// that is answered for already it means nothing.
 	Probe bool
+	// Round is any number. When it is another one than in the State before, an address that
+	// is answered for is announced as when it was taken, and answered for all the while: hosts
+	// may have heard another node say that it has it.
+	Round uint64
 }
 
 // String says what the state does, a line each, in an operator's words. Golden files
@@ -64,7 +68,7 @@ func (s State) equal(t State) bool {
 }
 
 func (a Address) equal(b Address) bool {
-	return a.Addr == b.Addr && a.Probe == b.Probe && slices.Equal(a.Interfaces, b.Interfaces)
+	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
 // fault says what is wrong with an address, and what would be right; or nothing.

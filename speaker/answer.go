@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"context"
-	"errors"
 	"net/netip"
 	"slices"
 	"time"
@@ -41,17 +40,8 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 		want = answersTo(allowed, d.L2.Addresses, o.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: o.holds.admit(want, time.Now())}
-	if slices.EqualFunc(state.Addresses, o.sent, answersAlike) {
+	if slices.EqualFunc(state.Addresses, o.sent, saidAlike) {
 		state.Addresses = o.sent
-	}
-	var failed error
-	if again := o.holds.renewals(); len(again) > 0 {
-		// Only what is new is said to neighbours, who heard another node say it since.
-		without := state
-		without.Addresses = slices.DeleteFunc(slices.Clone(state.Addresses), func(a l2.Address) bool { return slices.Contains(again, a.Addr) })
-		if _, failed = o.link.Set(ctx, without); failed != nil {
-			o.holds.renew(again...)
-		}
 	}
 	have, err := o.link.Set(ctx, state)
 	o.sent, o.have = state.Addresses, have
@@ -59,10 +49,17 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 	told := union(hostsOf(state.Addresses), hostPrefixes(have), comparePrefixes)
 	// The same slice, so that whoever compares need not look into it.
 	o.told = keep(o.told, keep(allowed, told))
-	return o.told, errors.Join(failed, err)
+	return o.told, err
 }
 
-// answersAlike compares without Probe, which means nothing once the link was asked.
+// saidAlike compares all that the link is told. What was to be probed when it was new must
+// not be when the link takes it again.
+func saidAlike(a, b l2.Address) bool {
+	return answersAlike(a, b) && a.Probe == b.Probe && a.Round == b.Round
+}
+
+// answersAlike compares what is decided: whether to probe, and when to announce anew, is for
+// holdings to say.
 func answersAlike(a, b l2.Address) bool {
 	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces)
 }

@@ -31,6 +31,7 @@ type fleet struct {
 	apiDown bool
 	cut     map[string]bool // "a b": they do not hear each other
 	deaf    bool            // what speakers say is lost
+	byLease time.Duration   // how long after its loss a Lease shows that a node lives; zero: there are none
 
 	cache   *fleetNode // whom the neighbour sends to, by what it heard last
 	sent    int        // requests, one per tick
@@ -58,7 +59,8 @@ type fleetNode struct {
 	kernel  map[netip.Addr]bool
 	asked   map[netip.Addr]time.Time // since when the link probes
 	answers map[netip.Addr]bool
-	stood   bool // it was frozen until now
+	had     map[netip.Addr]l2.Address // what the link has said that it answers for, as it was told
+	stood   bool                      // it was frozen until now
 }
 
 const (
@@ -111,6 +113,7 @@ func (n *fleetNode) start() {
 	holds := newHoldings(n.name, nil, log)
 	n.dead, n.gone, n.leaving, n.members = false, false, false, nil
 	n.heard, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}
+	n.had = map[netip.Addr]l2.Address{}
 	n.decider = NewDecider(Config{Node: n.name, Interfaces: []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}})
 	over := &overL2{link: (*fleetLink)(n), holds: holds}
 	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute), tell: n.tell}
@@ -141,6 +144,14 @@ func (l *fleetLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	n, wanted := (*fleetNode)(l), map[netip.Addr]bool{}
 	for _, a := range want.Addresses {
 		wanted[a.Addr] = true
+		was, had := n.had[a.Addr]
+		if had && a.Probe {
+			n.t.Errorf("%s is to probe for %s, for which it answers", n.name, a.Addr)
+		}
+		if had && a.Round != was.Round {
+			n.cache = n
+			n.history = append(n.history, n.name+" announces")
+		}
 		if _, asking := n.asked[a.Addr]; n.answers[a.Addr] || asking {
 			continue
 		}
@@ -161,8 +172,12 @@ func (l *fleetLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 			n.history = append(n.history, n.name+" stops")
 		}
 	}
-	for a := range n.answers {
-		have = append(have, a)
+	clear(n.had)
+	for _, a := range want.Addresses {
+		if n.answers[a.Addr] {
+			n.had[a.Addr] = a
+			have = append(have, a.Addr)
+		}
 	}
 	return have, nil
 }
@@ -177,9 +192,12 @@ func (n *fleetNode) answer(a netip.Addr) {
 	n.history = append(n.history, n.name+" answers")
 }
 
+// runs says whether there is a speaker that does.
+func (n *fleetNode) runs() bool { return !n.dead && !n.frozen && !n.gone }
+
 // hears says whether a node hears another now.
 func (n *fleetNode) hears(o *fleetNode) bool {
-	return !o.dead && !o.frozen && !o.gone && !n.cut[n.name+" "+o.name] && !n.cut[o.name+" "+n.name]
+	return o.runs() && !n.cut[n.name+" "+o.name] && !n.cut[o.name+" "+n.name]
 }
 
 // listen has the node know what memberlist would tell it.
@@ -193,18 +211,29 @@ func (n *fleetNode) listen() {
 		if !known {
 			continue
 		}
-		m.Nodes = append(m.Nodes, Member{Node: o.name, Alive: now.Sub(at) < fleetDetection && !o.leaving, Left: o.leaving,
+		silent := now.Sub(at)
+		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
+		m.Nodes = append(m.Nodes, Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving,
 			Interfaces: []Interface{{Name: "eth0", Prefixes: fleetSubnet}}})
 	}
-	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b Member) bool { return a.Node == b.Node && a.Alive == b.Alive && a.Left == b.Left }) {
+	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b Member) bool {
+		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left
+	}) {
 		n.members = m
 	}
 }
 
-// say tells the others, who hear it a moment later.
+// say tells the others, who hear it a moment later, or read then that something was released.
 func (n *fleetNode) say(message []byte) {
+	s, err := parseSaying(message)
+	if err != nil {
+		n.t.Error(err)
+	}
 	for _, o := range n.nodes {
 		n.tell(o.name, message)
+		if n.byLease > 0 && len(s.released) > 0 && !o.hears(n) {
+			time.AfterFunc(2*time.Millisecond, func() { o.links.holds.renewAll() })
+		}
 	}
 }
 
@@ -252,7 +281,7 @@ func (n *fleetNode) step(reshape func(*Desired) *Desired) {
 func (f *fleet) run(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(fleetTick) {
 		for _, n := range f.nodes {
-			if !n.dead && !n.frozen && !n.gone {
+			if n.runs() {
 				n.step(nil)
 			}
 		}
@@ -265,7 +294,7 @@ func (f *fleet) run(d time.Duration) {
 func (f *fleet) request() {
 	answering := 0
 	for _, n := range f.nodes {
-		if n.answers[f.vip] && !n.dead && !n.frozen && !n.gone {
+		if n.answers[f.vip] && n.runs() {
 			answering++
 		}
 	}
@@ -364,6 +393,7 @@ func TestFleet(t *testing.T) {
 			// n1 has answered all the while, as far as it knows; n3 hears that it lives.
 			f.within("n1 is thawed", 0, fleetDetection)
 			f.owner("after that", "n1")
+			f.answered("n1 is thawed")
 		},
 		"a frozen speaker that thaws when another is preferred": func(f *fleet) {
 			n1 := f.node("n1")
@@ -421,6 +451,20 @@ func TestFleet(t *testing.T) {
 			f.run(5 * time.Second)
 			f.within("the partition has ended", 0, fleetDetection)
 			f.owner("after that", "n1")
+			f.answered("the partition has ended")
+		},
+		"the port is blocked, and Leases show who lives": func(f *fleet) {
+			f.cut["n1 n2"], f.cut["n1 n3"], f.byLease = true, true, time.Second
+			f.calm2("n1 is not heard", 5*time.Second)
+			if f.two == 0 {
+				f.t.Error("n3 did not take over")
+			}
+			f.owner("by Leases", "n1")
+			f.answered("n1 is not heard")
+			clear(f.cut)
+			f.calm("the port is open", 5*time.Second)
+			f.owner("after that", "n1")
+			f.answered("the port is open")
 		},
 		"two preferences in quick succession": func(f *fleet) {
 			f.reset()
@@ -447,6 +491,14 @@ func TestFleet(t *testing.T) {
 				story(f)
 			})
 		})
+	}
+}
+
+// answered expects that since reset somebody answered at any time.
+func (f *fleet) answered(when string) {
+	f.t.Helper()
+	if f.nobody > 0 {
+		f.t.Errorf("%s: nobody answered for %s: %s", when, f.nobody, strings.Join(f.history, ", "))
 	}
 }
 

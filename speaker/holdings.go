@@ -3,7 +3,6 @@ package speaker
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -47,7 +46,9 @@ type holdings struct {
 	boots map[string]uint64 // of the other nodes' speakers
 	words map[netip.Addr]map[string]word
 	waits map[netip.Addr]wait
-	stale map[netip.Addr]bool // that neighbours may think are another node's
+	// rounds is how often neighbours may have come to think that an address of this node's is
+	// another's.
+	rounds map[netip.Addr]uint64
 }
 
 // A word is the last that is known to be said by a node about an address.
@@ -66,7 +67,7 @@ type wait struct {
 // newHoldings knows of addresses that an earlier process answered for.
 func newHoldings(node string, known []netip.Addr, log *slog.Logger) *holdings {
 	h := &holdings{node: node, log: log, changed: make(chan struct{}, 1), say: func([]byte) {}, dead: func(string) bool { return false },
-		boot: rand.Uint64(), boots: map[string]uint64{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, stale: map[netip.Addr]bool{}}
+		boot: rand.Uint64(), boots: map[string]uint64{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, rounds: map[netip.Addr]uint64{}}
 	for _, a := range known {
 		h.put(a, node, word{heard: time.Now()})
 	}
@@ -95,7 +96,7 @@ func (h *holdings) over(a netip.Addr) {
 	_, waiting := h.waits[a]
 	ours := h.words[a][h.node].held
 	if ours {
-		h.stale[a] = true
+		h.rounds[a]++
 	}
 	if ours || waiting {
 		h.poke()
@@ -109,8 +110,9 @@ func (h *holdings) poke() {
 	}
 }
 
-// admit returns those of want that may be answered for at now, and has those probed that
-// nobody is known to have answered for.
+// admit returns those of want that may be answered for at now. It has those probed that
+// nobody is known to have answered for, and those announced anew that neighbours may think
+// are another node's.
 func (h *holdings) admit(want []l2.Address, now time.Time) []l2.Address {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -119,7 +121,7 @@ func (h *holdings) admit(want []l2.Address, now time.Time) []l2.Address {
 		if !h.free(a.Addr, now) {
 			continue
 		}
-		a.Probe = len(h.words[a.Addr]) == 0
+		a.Probe, a.Round = len(h.words[a.Addr]) == 0, h.rounds[a.Addr]
 		admitted = append(admitted, a)
 	}
 	return admitted
@@ -211,34 +213,13 @@ func (h *holdings) next(now time.Time) (at time.Time) {
 	return at
 }
 
-// renew has addresses announced to neighbours anew.
-func (h *holdings) renew(addrs ...netip.Addr) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, a := range addrs {
-		h.over(a)
-	}
-}
-
-// renewAll is renew for everything that this node answers for.
+// renewAll has everything that this node answers for announced to neighbours anew.
 func (h *holdings) renewAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range h.words {
 		h.over(a)
 	}
-}
-
-// renewals returns, once, what is to be announced anew.
-func (h *holdings) renewals() []netip.Addr {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.stale) == 0 {
-		return nil
-	}
-	all := slices.Collect(maps.Keys(h.stale))
-	clear(h.stale)
-	return all
 }
 
 // tell says to the others what differs between have, for which this node answers now, and
@@ -267,7 +248,6 @@ func (h *holdings) tell(have []netip.Addr) {
 	}
 	for _, a := range ended {
 		h.put(a, h.node, word{h.count, false, now})
-		delete(h.stale, a)
 	}
 	say, message := h.say, saying{h.boot, h.count, ended, begun}
 	h.mu.Unlock()
@@ -365,6 +345,7 @@ func (h *holdings) keep(assigned []*Address, now time.Time) {
 		}
 		if len(said) == 0 {
 			delete(h.words, a)
+			delete(h.rounds, a)
 		}
 	}
 }
