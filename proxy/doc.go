@@ -324,6 +324,12 @@
 // or one chosen by a hash of the flow, gets the packet, so that a connection outlives
 // the loss of its entry if its source is not replaced.
 //
+// Who is moved to a node that has an entry of the client's port already is not refused. Such entries
+// are of connections that have ended (nf_conntrack_tcp_timeout_time_wait, two minutes),
+// or of a SYN that was sent twice and that two nodes have seen. Conntrack takes the packets for that connection's. They are ahead of its
+// window, hence invalid, and vanish as those of open connections do: a rule can not tell
+// the two apart, since an invalid packet has no entry to ask about. The client waits until it gives up.
+//
 // # Others in the same kernel
 //
 // kube-proxy translates a Service's VIP too, at priority -100. The nat chains of

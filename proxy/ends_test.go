@@ -418,6 +418,38 @@ func TestForgottenConnections(t *testing.T) {
 	})
 }
 
+// A client uses a port again that it had a minute ago, by another node, and is moved to
+// this one, which remembers the earlier connection. Conntrack takes what comes for that one's,
+// far ahead of its window, which is invalid: it must vanish, as it would in an open
+// connection. Without that entry it is refused.
+func TestMovedToWhereItsPortIsRemembered(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1", "pod3"}}))
+		vip, raw := at("vip", 0), l.rawTCP(l.client)
+		const port = 4444
+		c := l.connect(l.client, "tcp", port, netip.AddrPortFrom(vip, 80))
+		if got := l.ask(c); !strings.Contains(got, " saw client") {
+			t.Fatal(got)
+		}
+		c.Close()
+		seq, ack := raw.end(t, port)
+		// Linux begins a connection of the same addresses and ports 250 kB a millisecond
+		// after the one before.
+		const psh, later = 0x18, 50_000_000
+		raw.sendAt(t, vip, port, 80, psh, seq+later, ack+later)
+		if raw.reset("silence") {
+			t.Error("what is invalid was answered by RST")
+		}
+		l.forget()
+		raw.sendAt(t, vip, port, 80, psh, seq+later, ack+later)
+		if !raw.reset("reset") {
+			t.Error("what is unknown was not answered by RST")
+		}
+	})
+}
+
 // forget deletes the entries of all flows to the VIPs.
 func (l *lab) forget() {
 	l.t.Helper()

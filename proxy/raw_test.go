@@ -34,9 +34,16 @@ func (l *lab) rawTCP(ns *nstest.NS) *rawTCP {
 // send sends a segment with these flags.
 func (r *rawTCP) send(t *testing.T, to netip.Addr, fromPort, toPort uint16, flags byte) {
 	t.Helper()
+	r.sendAt(t, to, fromPort, toPort, flags, 1, 1)
+}
+
+// sendAt is send with a sequence number and an acknowledgement.
+func (r *rawTCP) sendAt(t *testing.T, to netip.Addr, fromPort, toPort uint16, flags byte, seq, ack uint32) {
+	t.Helper()
 	b := binary.BigEndian.AppendUint16(nil, fromPort)
 	b = binary.BigEndian.AppendUint16(b, toPort)
-	b = append(b, 0, 0, 0, 1, 0, 0, 0, 1) // sequence and acknowledgement
+	b = binary.BigEndian.AppendUint32(b, seq)
+	b = binary.BigEndian.AppendUint32(b, ack)
 	b = append(b, 5<<4, flags, 0xff, 0xff, 0, 0, 0, 0)
 	pseudo := append(append(r.from.AsSlice(), to.AsSlice()...), 0, 6, 0, byte(len(b)))
 	binary.BigEndian.PutUint16(b[16:], checksum(append(pseudo, b...)))
@@ -56,6 +63,23 @@ func (r *rawTCP) reset(want string) bool {
 		}
 		if n >= 14 && buf[13]&0x04 != 0 {
 			return true
+		}
+	}
+}
+
+// end reads until the other side's FIN arrives at a port, and returns what the client
+// sends next: its sequence number, and what it acknowledges.
+func (r *rawTCP) end(t *testing.T, port uint16) (seq, ack uint32) {
+	t.Helper()
+	_ = r.conn.SetReadDeadline(time.Now().Add(patience("")))
+	buf := make([]byte, 1500)
+	for {
+		n, _, err := r.conn.ReadFrom(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n >= 20 && binary.BigEndian.Uint16(buf[2:]) == port && buf[13]&0x01 != 0 {
+			return binary.BigEndian.Uint32(buf[8:]), binary.BigEndian.Uint32(buf[4:]) + 1
 		}
 	}
 }

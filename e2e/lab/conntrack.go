@@ -60,3 +60,16 @@ func (n *Namespace) conntrack(dst netip.Addr) ([]*netlink.ConntrackFlow, error) 
 	}
 	return to, nil
 }
+
+// forgetConnections empties conntrack, as a reboot does.
+func (n *Namespace) forgetConnections() error {
+	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if err := h.ConntrackTableFlush(netlink.ConntrackTable); err != nil {
+		return fmt.Errorf("conntrack of %s: %w", n.Name, err)
+	}
+	return nil
+}

@@ -316,7 +316,7 @@ func (l *Lab) Reboot(ctx context.Context, node string) error {
 	if _, err := l.namespaces[node].Run(ctx, l.Binary, "cleanup", "--run-dir", s.RunDir); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(s.RunDir), l.Join(ctx, node)); err != nil {
+	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].forgetConnections(), l.Join(ctx, node)); err != nil {
 		return err
 	}
 	return l.StartLinkSpeakers(ctx, node)

@@ -254,9 +254,9 @@ func (m *matrix) play(t *testing.T, c cell) {
 }
 
 // strays are the requests that were lost although the host did not begin to send to another
-// node while they were under way. Most of those are reset by the other node; where it had
-// no time to, they wait for an answer until they give up. A kernel that has changed an
-// entry may have to wait before it says so.
+// node while they were under way. Most of those are reset by the other node; where it
+// remembers an earlier connection of the same port, they hear nothing until they give up.
+// A kernel that has changed an entry may have to wait before it says so.
 func strays(r lab.Report, changes []time.Time) []lab.Loss {
 	const late = 250 * time.Millisecond
 	return slices.DeleteFunc(slices.Clone(r.Lost), func(l lab.Loss) bool {
