@@ -62,6 +62,9 @@ spec: {addresses: [198.18.0.0/15]}
 		}
 		t.Logf("%d events checked", h.check(nil))
 
+		// The speaker complains of its router, which is none, after half a minute: its Event
+		// must not be taken for one of the controller's.
+		f.tells("bgppeer/nobody", "SessionDown", 1)
 		f.takeover(controller)
 		began = time.Now()
 		must(t, f.deleteSome())
