@@ -2,11 +2,9 @@ package lab
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,17 +24,10 @@ const (
 	claimAsks = 5
 )
 
-// The asker is nobody: no kernel learns from answers to it, so that asking changes nothing
-// of what hosts know. The bridge knows by which port to reach it.
-var (
-	askerMAC  = net.HardwareAddr{0x02, 0xff, 0, 0, 0, 1}
-	askerAddr = netip.MustParseAddr("198.51.100.51")
-)
-
 // Claims are who says on the nodes' segment that it has an address, and when: unasked, and
 // because it is asked all the time.
 type Claims struct {
-	tap  *listener
+	taps []tap
 	stop context.CancelFunc
 	done chan struct{}
 	node map[string]string // by hardware address
@@ -53,7 +44,13 @@ type claim struct {
 	node string
 }
 
-// WatchClaims asks who has these IPv4 addresses, from the host's place, until Close.
+// A tap is where claims of one family are heard, and by which they are asked for.
+type tap struct {
+	*listener
+	questions [][]byte
+}
+
+// WatchClaims asks who has these addresses, from the host's place, until Close.
 func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
 	c = &Claims{node: map[string]string{}, of: map[netip.Addr][]claim{}, done: make(chan struct{})}
 	for _, n := range NodeNames {
@@ -63,45 +60,31 @@ func (l *Lab) WatchClaims(vips ...netip.Addr) (c *Claims, err error) {
 		}
 		c.node[mac] = n
 	}
-	var questions [][]byte
 	for _, vip := range vips {
 		c.of[vip] = nil
-		questions = append(questions, question(vip))
 	}
-	open := func(func(int) error) (int, error) { return openARP("eth1") }
-	if c.tap, err = listen(l.namespaces["host"], "claims", open, c.hear, c.fail); err != nil {
-		return nil, err
+	for _, f := range claimFamilies {
+		t := tap{}
+		for _, vip := range vips {
+			if vip.Is4() == f.is4 {
+				t.questions = append(t.questions, f.question(vip))
+			}
+		}
+		open := func(func(int) error) (int, error) { return f.open("eth1") }
+		hear := func(at time.Time, frame []byte) error { c.hear(f, at, frame); return nil }
+		if t.listener, err = listen(l.namespaces["host"], "claims by "+f.name, open, hear, c.fail); err != nil {
+			c.untap()
+			return nil, err
+		}
+		c.taps = append(c.taps, t)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
-	go c.ask(ctx, questions)
+	go c.ask(ctx)
 	return c, nil
 }
 
-// openARP opens a socket for the ARP packets of an interface of the calling thread's
-// namespace, those for others included.
-func openARP(iface string) (int, error) {
-	i, err := net.InterfaceByName(iface)
-	if err != nil {
-		return 0, err
-	}
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
-	return fd, errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
-		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: i.Index}))
-}
-
-// question asks who has an IPv4 address: a frame with an ARP request (RFC 826).
-func question(vip netip.Addr) []byte {
-	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, askerMAC, []byte{0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1})
-	frame = slices.Concat(frame, askerMAC, askerAddr.AsSlice(), make([]byte, 6), vip.AsSlice())
-	return append(frame, make([]byte, 60-len(frame))...) // Ethernet's least
-}
-
-func (c *Claims) ask(ctx context.Context, questions [][]byte) {
+func (c *Claims) ask(ctx context.Context) {
 	defer close(c.done)
 	ticks := time.NewTicker(askInterval)
 	defer ticks.Stop()
@@ -112,10 +95,12 @@ func (c *Claims) ask(ctx context.Context, questions [][]byte) {
 		case <-ticks.C:
 		}
 		now := time.Now()
-		for _, q := range questions {
-			if _, err := unix.Write(c.tap.fd, q); err != nil {
-				c.fail(fmt.Errorf("ask who has an address: %w", err))
-				return
+		for _, t := range c.taps {
+			for _, q := range t.questions {
+				if _, err := unix.Write(t.fd, q); err != nil {
+					c.fail(fmt.Errorf("ask who has an address: %w", err))
+					return
+				}
 			}
 		}
 		c.mu.Lock()
@@ -125,23 +110,18 @@ func (c *Claims) ask(ctx context.Context, questions [][]byte) {
 }
 
 // hear takes down who claims an address in one frame.
-func (c *Claims) hear(at time.Time, frame []byte) error {
-	if len(frame) < 42 {
-		return nil
-	}
-	vip := netip.AddrFrom4([4]byte(frame[28:32]))
+func (c *Claims) hear(f claimFamily, at time.Time, frame []byte) {
+	vip, mac, ok := f.read(frame)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ours := c.of[vip]; !ours {
-		return nil
+	if _, ours := c.of[vip]; !ok || !ours {
+		return
 	}
-	mac := net.HardwareAddr(frame[22:28]).String()
-	node := c.node[mac]
+	node := c.node[mac.String()]
 	if node == "" {
-		node = mac
+		node = mac.String()
 	}
 	c.of[vip] = append(c.of[vip], claim{at, node})
-	return nil
 }
 
 func (c *Claims) fail(err error) {
@@ -154,7 +134,13 @@ func (c *Claims) fail(err error) {
 func (c *Claims) Close() {
 	c.stop()
 	<-c.done
-	c.tap.close()
+	c.untap()
+}
+
+func (c *Claims) untap() {
+	for _, t := range c.taps {
+		t.close()
+	}
 }
 
 // Now are the nodes that claim an address, sorted. It is an error that they were not asked

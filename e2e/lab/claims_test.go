@@ -42,40 +42,55 @@ func TestShares(t *testing.T) {
 
 // A claim counts until the node has been asked often enough again.
 func TestClaims(t *testing.T) {
-	vip, other := netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("198.51.100.201")
-	c := &Claims{node: map[string]string{"02:00:00:00:00:01": "n1"}, of: map[netip.Addr][]claim{vip: nil}}
-	began := time.Now().Add(-10 * time.Second)
-	frame := func(vip netip.Addr, mac byte) []byte {
-		f := question(vip)
-		copy(f[22:], []byte{2, 0, 0, 0, 0, mac})
+	for _, f := range claimFamilies {
+		t.Run(f.name, func(t *testing.T) {
+			vip, other := netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("198.51.100.201")
+			if !f.is4 {
+				vip, other = netip.MustParseAddr("2001:db8:51::200"), netip.MustParseAddr("2001:db8:51::201")
+			}
+			c := &Claims{node: map[string]string{"02:00:00:00:00:01": "n1"}, of: map[netip.Addr][]claim{vip: nil}}
+			began := time.Now().Add(-10 * time.Second)
+			for _, x := range []struct {
+				at  time.Duration
+				vip netip.Addr
+				mac byte
+			}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1}, {10 * time.Second, vip, 1}} {
+				c.hear(f, began.Add(x.at), claiming(x.vip, x.mac))
+			}
+			c.hear(f, time.Now(), nil) // and what is none
+			if _, err := c.Now(vip, began); err == nil {
+				t.Error("nobody was asked, and it is known who claims it")
+			}
+			for ms := 0; ms <= 10_000; ms += 20 {
+				c.asked = append(c.asked, began.Add(time.Duration(ms)*time.Millisecond))
+			}
+			if got, err := c.Now(vip, began); fmt.Sprint(got) != "[n1]" || err != nil {
+				t.Errorf("claimed by %v, %v", got, err)
+			}
+			if _, err := c.Now(vip, began.Add(9900*time.Millisecond)); err == nil {
+				t.Error("they were asked five times since, and it is known who claims it")
+			}
+			if got, err := c.Since(vip, began); fmt.Sprint(got) != "[02:00:00:00:00:07 n1]" || err != nil {
+				t.Errorf("claimed by %v, %v", got, err)
+			}
+			if _, ours := c.of[other]; ours {
+				t.Error("an address is noted that nobody asks for")
+			}
+		})
+	}
+}
+
+// claiming is a frame by which somebody says that he has an address.
+func claiming(vip netip.Addr, mac byte) []byte {
+	here := []byte{2, 0, 0, 0, 0, mac}
+	if vip.Is4() {
+		f := arpRequest(vip)
+		copy(f[22:], here)
 		copy(f[28:], vip.AsSlice())
 		return f
 	}
-	for _, x := range []struct {
-		at  time.Duration
-		vip netip.Addr
-		mac byte
-	}{{time.Second, vip, 1}, {2 * time.Second, vip, 7}, {2 * time.Second, other, 1}, {10 * time.Second, vip, 1}} {
-		if err := c.hear(began.Add(x.at), frame(x.vip, x.mac)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := c.Now(vip, began); err == nil {
-		t.Error("nobody was asked, and it is known who claims it")
-	}
-	for ms := 0; ms <= 10_000; ms += 20 {
-		c.asked = append(c.asked, began.Add(time.Duration(ms)*time.Millisecond))
-	}
-	if got, err := c.Now(vip, began); fmt.Sprint(got) != "[n1]" || err != nil {
-		t.Errorf("claimed by %v, %v", got, err)
-	}
-	if _, err := c.Now(vip, began.Add(9900*time.Millisecond)); err == nil {
-		t.Error("they were asked five times since, and it is known who claims it")
-	}
-	if got, err := c.Since(vip, began); fmt.Sprint(got) != "[02:00:00:00:00:07 n1]" || err != nil {
-		t.Errorf("claimed by %v, %v", got, err)
-	}
-	if _, ours := c.of[other]; ours {
-		t.Error("an address is noted that nobody asks for")
-	}
+	f := solicitation(vip)
+	f[messageAt], f[optionAt] = neighborAdvertisement, 2
+	copy(f[optionAt+2:], here)
+	return f
 }

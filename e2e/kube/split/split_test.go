@@ -12,14 +12,16 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/fanfare-lb/fanfare/e2e/binary"
 	"github.com/fanfare-lb/fanfare/e2e/kube"
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A cell is one combination of what can be broken. There are two addresses: the one that
-// n1 should have, to which requests are sent, and the one that n2 should.
+// A cell is one combination of what can be broken. There are two addresses of each family:
+// those that n1 should have, to one of which requests are sent, and those that n2 should.
 type cell struct {
 	name   string
 	away   bool // the API server is
@@ -43,7 +45,7 @@ type stage struct {
 	leftOut map[string][]string
 }
 
-// An outcome says which nodes claim n1's address and n2's: some like "n1+n2", any of some
+// An outcome says which nodes claim each of n1's addresses and each of n2's: some like "n1+n2", any of some
 // like "n2|n3", whoever it be if empty.
 type outcome struct{ first, second string }
 
@@ -177,9 +179,9 @@ func restore(ctx context.Context, m *matrix) error { return m.Kubernetes.StartAP
 func freeze(_ context.Context, m *matrix) error { return m.freeze("n1") }
 
 func freezeSecond(_ context.Context, m *matrix) error {
-	owners, err := m.claims.Now(m.second, time.Time{})
+	owners, err := m.claims.Now(m.second[0], time.Time{})
 	if err != nil || len(owners) != 1 {
-		return fmt.Errorf("%s is claimed by %v: %w", m.second, owners, err)
+		return fmt.Errorf("%s is claimed by %v: %w", m.second[0], owners, err)
 	}
 	return m.freeze(owners[0])
 }
@@ -202,19 +204,22 @@ func assign(node string) func(context.Context, *matrix) error {
 type matrix struct {
 	*kube.Lab
 	claims        *lab.Claims
-	first, second netip.Addr
+	first, second pair
 	frozen        string // the node whose speaker is; empty for none
 }
+
+// A pair is an address of each family.
+type pair [2]netip.Addr
 
 func (m *matrix) freeze(node string) error {
 	m.frozen = node
 	return m.Speaker(node).Freeze()
 }
 
-// put serves an address, which a node should have.
-func (m *matrix) put(name string, vip netip.Addr, node string) error {
-	return m.Cluster.Put(lab.Service{Name: name, Ask: []netip.Addr{vip}, Endpoints: lab.At("p11", "p21", "p31"),
-		Annotations: map[string]string{"fanfare.io/l2-node": node}})
+// put serves addresses, which a node should have.
+func (m *matrix) put(name string, vips pair, node string) error {
+	return m.Cluster.Put(lab.Service{Name: name, Ask: vips[:], Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Endpoints: lab.At("p11", "p21", "p31"), Annotations: map[string]string{"fanfare.io/l2-node": node}})
 }
 
 // Two nodes may claim one address while they cannot know better: as soon as one sees that
@@ -222,12 +227,13 @@ func (m *matrix) put(name string, vip netip.Addr, node string) error {
 // What breaks something, and what mends it, costs no request but for the reasons given.
 func TestWhoClaimsAnAddress(t *testing.T) {
 	m := newMatrix(t)
-	for _, c := range cells {
-		t.Run(c.name, func(t *testing.T) { m.play(t, c) })
+	for i, c := range cells {
+		t.Run(c.name, func(t *testing.T) { m.play(t, c, m.first[i%len(m.first)]) })
 	}
 }
 
-func (m *matrix) play(t *testing.T, c cell) {
+// play plays a cell, with requests to one of n1's addresses.
+func (m *matrix) play(t *testing.T, c cell, vip netip.Addr) {
 	ctx := t.Context()
 	t.Cleanup(func() { m.whole(t, c) })
 	if alive := m.Kubernetes.APIServer.Alive(); c.away && alive {
@@ -242,12 +248,12 @@ func (m *matrix) play(t *testing.T, c cell) {
 	moves, err := m.WatchNeighbours()
 	must(t, err)
 	defer moves.Close()
-	load := m.Host().StartModestLoad(ctx, netip.AddrPortFrom(m.first, 80))
+	load := m.Host().StartModestLoad(ctx, netip.AddrPortFrom(vip, 80))
 	m.stages(t, c)
 	r := load.Stop()
-	changes, err := moves.Of(m.first)
+	changes, err := moves.Of(vip)
 	must(t, err)
-	t.Logf("the host began to send to another node %d times; %s", len(changes), r)
+	t.Logf("the host began to send to another node for %s %d times; %s", vip, len(changes), r)
 	if lost := strays(r, changes); len(lost) > 0 {
 		t.Errorf("it did at %v, and requests were lost at other times:\n%s", changes, lab.Report{Lost: lost}.Losses(r.Began))
 	}
@@ -282,17 +288,14 @@ func (m *matrix) stage(t *testing.T, s stage) error {
 		}
 	}
 	done := time.Now()
-	err := lab.Await(ctx, lab.Settle, fmt.Sprintf("claims of %s by %s, and of %s by %s", m.first, s.then.first, m.second, s.then.second), func() error {
+	err := lab.Await(ctx, lab.Settle, fmt.Sprintf("claims of %v by %s, and of %v by %s", m.first, s.then.first, m.second, s.then.second), func() error {
 		return errors.Join(m.passed(s.passing, began), m.is(s.then, done))
 	})
 	over := time.Now()
 	if err != nil {
 		return errors.Join(err, errors.New(m.history(began)))
 	}
-	two, nobody := m.claims.Shares(m.first, began, over)
-	twoSecond, nobodySecond := m.claims.Shares(m.second, began, over)
-	t.Logf("%s: after %s; more than one claimed n1's address for %s and n2's for %s, nobody for %s and %s", s.what, round(over.Sub(done)),
-		round(two), round(twoSecond), round(nobody), round(nobodySecond))
+	t.Logf("%s: after %s; n1's addresses: %s; n2's: %s", s.what, round(over.Sub(done)), m.shares(m.first, began, over), m.shares(m.second, began, over))
 	if s.leftOut != nil {
 		if err := m.leavesOut(ctx, s.leftOut); err != nil {
 			return err
@@ -306,6 +309,13 @@ func (m *matrix) stage(t *testing.T, s stage) error {
 	}
 	// On a busy machine a speaker may be missed for a moment; that passes.
 	return lab.Await(ctx, lab.Settle, "it to last", func() error { return m.is(s.then, over.Add(leaseCounts)) })
+}
+
+// shares says for how long more than one claimed addresses, and nobody did.
+func (m *matrix) shares(vips pair, from, to time.Time) string {
+	two4, nobody4 := m.claims.Shares(vips[0], from, to)
+	two6, nobody6 := m.claims.Shares(vips[1], from, to)
+	return fmt.Sprintf("claimed by two for %s (IPv6 %s), by nobody for %s (%s)", round(two4), round(two6), round(nobody4), round(nobody6))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
@@ -337,7 +347,7 @@ func (m *matrix) is(want outcome, since time.Time) error {
 		if !slices.ContainsFunc(alternatives(nodes), func(all []string) bool { return slices.Equal(all, got) }) {
 			return fmt.Errorf("%s is claimed by %v", vip, got)
 		}
-		if vip != m.first {
+		if !slices.Contains(m.first[:], vip) {
 			continue
 		}
 		n, err := m.Neighbour(vip)
@@ -353,10 +363,13 @@ func (m *matrix) is(want outcome, since time.Time) error {
 
 // of are the addresses of which an outcome says something.
 func (m *matrix) of(o outcome) map[netip.Addr]string {
-	all := map[netip.Addr]string{m.first: o.first, m.second: o.second}
-	for vip, nodes := range all {
-		if nodes == "" {
-			delete(all, vip)
+	all := map[netip.Addr]string{}
+	for i := range m.first {
+		if o.first != "" {
+			all[m.first[i]] = o.first
+		}
+		if o.second != "" {
+			all[m.second[i]] = o.second
 		}
 	}
 	return all
@@ -421,8 +434,16 @@ func (m *matrix) whole(t *testing.T, c cell) {
 		}
 		return m.is(home, began)
 	}))
-	_, err := m.Host().Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(m.first, 80))
-	must(t, err)
+	m.ask(t, ctx)
+}
+
+// ask has the host ask for n1's addresses, so that it knows who has them.
+func (m *matrix) ask(t *testing.T, ctx context.Context) {
+	t.Helper()
+	for _, vip := range m.first {
+		_, err := m.Host().Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
+		must(t, err)
+	}
 }
 
 func newMatrix(t *testing.T) *matrix {
@@ -440,21 +461,21 @@ func newMatrix(t *testing.T) *matrix {
 	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("s%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools, Links: true})
 	must(t, err)
 	t.Cleanup(func() { must(t, l.Down()) })
-	m := &matrix{Lab: l, first: netip.MustParseAddr("198.51.100.201"), second: netip.MustParseAddr("198.51.100.202")}
+	m := &matrix{Lab: l, first: pair{netip.MustParseAddr("198.51.100.201"), netip.MustParseAddr("2001:db8:51::201")},
+		second: pair{netip.MustParseAddr("198.51.100.202"), netip.MustParseAddr("2001:db8:51::202")}}
 	for _, n := range lab.NodeNames {
 		l.Speaker(n).Flags = []string{"--lease-interval", leaseInterval.String()}
 	}
 	must(t, l.StartLinkSpeakers(t.Context(), lab.NodeNames...))
 	must(t, errors.Join(m.put("first", m.first, "n1"), m.put("second", m.second, "n2")))
-	m.claims, err = l.WatchClaims(m.first, m.second)
+	m.claims, err = l.WatchClaims(slices.Concat(m.first[:], m.second[:])...)
 	must(t, err)
 	t.Cleanup(m.claims.Close)
-	for vip, node := range map[netip.Addr]string{m.first: "n1", m.second: "n2"} {
+	for vip, node := range m.of(home) {
 		_, err := l.AwaitOwner(t.Context(), vip, node)
 		must(t, err)
 	}
-	_, err = l.Host().Get(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(m.first, 80))
-	must(t, err)
+	m.ask(t, t.Context())
 	return m
 }
 
