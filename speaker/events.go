@@ -81,6 +81,7 @@ type told struct {
 	desired   *Desired              // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
 	dead      []string              // nodes that are not heard of, sorted
+	leftOut   []string              // those of them whose endpoints get no new connections
 
 	// What was true before this process began is no news: adopted addresses may
 	// have been announced, and sessions that come up before presumed were up.
@@ -236,32 +237,42 @@ func (t *told) tellObstacles(was told, is scene) (all []event) {
 	return all
 }
 
-// tellMembers tells which nodes are not heard of any more, and which are again. One node
-// tells it for all.
+// tellMembers tells which nodes are not heard of any more, what becomes of what is there,
+// and which are heard again. One node tells it for all.
 func (t *told) tellMembers(was told, is scene) (all []event) {
 	v := is.desired.view
 	if v.members == nil {
-		t.dead = was.dead
+		t.dead, t.leftOut = was.dead, was.leftOut
 		return nil
 	}
 	since := map[string]time.Time{}
 	for _, m := range v.members.dead(v.node) {
 		t.dead = append(t.dead, m.Node)
 		since[m.Node] = m.Since
+		if v.isSilent(m.Node) {
+			t.leftOut = append(t.leftOut, m.Node)
+		}
 	}
 	if !v.members.teller(v.node) {
 		return nil
 	}
 	for _, name := range t.dead {
-		if slices.Contains(was.dead, name) {
-			continue
+		out := v.isSilent(name)
+		switch {
+		case !slices.Contains(was.dead, name):
+			what := "what is there is left out"
+			if !out {
+				what = "what is there is used for now, since half of the nodes or more are not heard of"
+			}
+			all = append(all, is.event(is.other(name), true, "NodeSilent", "Listen", fmt.Sprintf(
+				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
+		case out && !slices.Contains(was.leftOut, name):
+			all = append(all, is.event(is.other(name), true, "EndpointsLeftOut", "Listen", fmt.Sprintf(
+				"leaves out what is on node %s, which is not heard of: %s", name, v.whyLeftOut(name))))
+		case !out && slices.Contains(was.leftOut, name):
+			all = append(all, is.event(is.other(name), true, "EndpointsUsed", "Listen", fmt.Sprintf(
+				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
 		}
-		what := "what is there is left out"
-		if !v.isSilent(name) {
-			what = "what is there is used as before, since half of the nodes or more are not heard of"
-		}
-		all = append(all, is.event(is.other(name), true, "NodeSilent", "Listen", fmt.Sprintf(
-			"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
 	}
 	for _, name := range was.dead {
 		if !slices.Contains(t.dead, name) {
@@ -269,6 +280,14 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 		}
 	}
 	return all
+}
+
+// whyLeftOut says why the endpoints of a node that is dead for some time are left out now.
+func (v *view) whyLeftOut(node string) string {
+	if m, _ := v.members.Find(node); m.Absent && v.members.halved(v.node) {
+		return "its Lease is not renewed either, while that of this node is"
+	}
+	return "more than half of the nodes are heard of again"
 }
 
 // tellAddresses tells which addresses the network hears of, and no longer. While

@@ -75,7 +75,7 @@ func (m *Members) silent(self string) map[string]time.Time {
 	if len(dead) == 0 || 2*len(dead) > len(m.Nodes) {
 		return nil
 	}
-	halved := 2*len(dead) == len(m.Nodes)
+	halved := m.halved(self)
 	silent := make(map[string]time.Time, len(dead))
 	for _, n := range dead {
 		if !halved || n.Absent {
@@ -84,6 +84,9 @@ func (m *Members) silent(self string) map[string]time.Time {
 	}
 	return silent
 }
+
+// halved says that exactly half of the members are dead.
+func (m *Members) halved(self string) bool { return 2*len(m.dead(self)) == len(m.Nodes) }
 
 // dead are the members that are neither there nor have said farewell, sorted.
 func (m *Members) dead(self string) (dead []Member) {

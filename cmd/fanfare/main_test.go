@@ -93,6 +93,9 @@ func TestPlan(t *testing.T) {
 	if strings.Contains(out, "problems") {
 		t.Errorf("the samples have problems:\n%s", out)
 	}
+	if strings.Contains(out, "assumed") {
+		t.Errorf("only BGP is spoken, and something is assumed of layer 2:\n%s", out)
+	}
 }
 
 // On the node itself a plan knows by which interfaces it can answer; anywhere else it does
@@ -164,6 +167,26 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 		if out := plan(other); !strings.Contains(out, "198.51.100.1 shop/far l2 Announced: answered for on the interfaces with the subnet of 198.51.100.1 (the only candidate)\n") {
 			t.Errorf("on another machine:\n%s", out)
 		}
+		// What nobody has looked at is said.
+		const (
+			here   = "\n  node node1 has an interface for each address: this machine is another one and does not know\n"
+			others = "\n  the speakers of all other nodes run, and each has an interface for each address: only speakers know, and `fanfare status` says it\n"
+		)
+		says := func(on *nstest.NS, want string) {
+			t.Helper()
+			_, said, _ := strings.Cut(plan(on), "\nassumed")
+			if said != want {
+				t.Errorf("%s: assumed %q, want %q", on.Name, said, want)
+			}
+		}
+		says(node, "")
+		says(other, here)
+		another := "apiVersion: v1\nkind: Node\nmetadata: {name: node2}\nstatus: {addresses: [{type: InternalIP, address: 192.0.2.13}]}\n"
+		if err := os.WriteFile(filepath.Join(dir, "node2.yaml"), []byte(another), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		says(node, others)
+		says(other, here+others[1:])
 	})
 }
 

@@ -32,7 +32,7 @@ It reads and computes only: neither kernel nor network is touched, and it may
 run anywhere, for any node, with whatever account may list what a speaker lists.
 On the node itself, which is the machine that has one of the Node's InternalIPs,
 it knows by which interfaces the node can answer over layer 2. Of others it takes
-it that they have the right one.`,
+it that they have the right one, and says so.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := node.config()
@@ -49,13 +49,32 @@ it that they have the right one.`,
 			if config.Interfaces, err = interfacesOf(config.Node, snap); err != nil {
 				return err
 			}
-			_, err = fmt.Fprint(cmd.OutOrStdout(), speaker.Decide(config, snap))
+			d := speaker.Decide(config, snap)
+			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.Links))
 			return err
 		},
 	}
 	node.add(cmd.Flags())
 	cmd.Flags().DurationVar(&timeout, "timeout", 10*time.Second, "how long to wait for the API server")
 	return cmd
+}
+
+// assumed says what of a plan nobody has looked at: if it is otherwise, another node
+// answers. Links says that addresses may go over layer 2.
+func assumed(c speaker.Config, snap *cluster.Snapshot, links bool) (text string) {
+	if !links {
+		return ""
+	}
+	if c.Interfaces == nil {
+		text += fmt.Sprintf("  node %s has an interface for each address: this machine is another one and does not know\n", c.Node)
+	}
+	if len(snap.Nodes) > 1 {
+		text += "  the speakers of all other nodes run, and each has an interface for each address: only speakers know, and `fanfare status` says it\n"
+	}
+	if text != "" {
+		text = "assumed\n" + text
+	}
+	return text
 }
 
 // interfacesOf are those of a node if this machine is it, else nil: they are unknown.
