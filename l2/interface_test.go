@@ -44,6 +44,10 @@ func TestInterfaces(t *testing.T) {
 		device(11, "inred", up, in(10)),
 		device(12, "nomac", up, func(a *netlink.LinkAttrs) { a.HardwareAddr = make(net.HardwareAddr, 6) }),
 		device(13, "bare", up),
+		&netlink.Bond{LinkAttrs: netlink.LinkAttrs{Index: 14, Name: "bond0", RawFlags: up | unix.IFF_MASTER, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 14}}},
+		device(15, "half1", up|unix.IFF_SLAVE, in(14), func(a *netlink.LinkAttrs) { a.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 14} }), // which has its master's
+		device(16, "half2", up|unix.IFF_SLAVE, in(14), func(a *netlink.LinkAttrs) { a.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, 14} }),
+		&netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Index: 17, Name: "bond0.7", ParentIndex: 14, RawFlags: up, EncapType: "ether", HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 14}}, VlanId: 7},
 	}
 	addr := func(index int, text string) netlink.Addr {
 		ip, n, err := net.ParseCIDR(text)
@@ -53,7 +57,7 @@ func TestInterfaces(t *testing.T) {
 	addrs := []netlink.Addr{
 		addr(1, "127.0.0.1/8"), addr(2, "192.0.2.9/24"), addr(2, "10.0.0.9/8"), addr(2, "192.0.2.10/24"), addr(2, "192.0.2.77/32"),
 		addr(2, "fe80::9/64"), addr(2, "2001:db8::9/64"), addr(2, "2001:db8::77/128"), addr(8, "198.51.100.9/25"), addr(9, "203.0.113.9/24"),
-		addr(11, "169.254.0.9/16"), {LinkIndex: 2},
+		addr(11, "169.254.0.9/16"), {LinkIndex: 2}, addr(14, "203.0.113.129/26"), addr(17, "203.0.113.193/26"),
 	}
 	usable, own := interfaces(links, addrs)
 	var got []string
@@ -62,6 +66,8 @@ func TestInterfaces(t *testing.T) {
 	}
 	want := []string{
 		"bare 02:00:00:00:00:0d [] false",
+		"bond0 02:00:00:00:00:0e [203.0.113.128/26] false",
+		"bond0.7 02:00:00:00:00:0e [203.0.113.192/26] false",
 		"br0 02:00:00:00:00:08 [198.51.100.0/25] false",
 		"eth0 02:00:00:00:00:02 [10.0.0.0/8 192.0.2.0/24 2001:db8::/64] true",
 		"inred 02:00:00:00:00:0b [] false",
@@ -69,7 +75,7 @@ func TestInterfaces(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(own) != 10 || !own[mac(9)] || own[MAC{}] {
+	if len(own) != 11 || !own[mac(9)] || own[MAC{}] {
 		t.Errorf("own %v", own)
 	}
 }
