@@ -27,6 +27,7 @@ type outwardWatch struct {
 	begin   sync.Once
 	ctx     context.Context // ends with close
 	close   context.CancelFunc
+	over    sync.WaitGroup
 
 	mu    sync.Mutex
 	own   []netip.Addr // of the node, as its Node object has them
@@ -62,10 +63,11 @@ func (o Options) openFastPath() proxy.OpenFastPath {
 	}
 }
 
-// stop ends the watch; a nil one has not begun.
+// stop ends the watch, and returns when it has ended; a nil one has not begun.
 func (o *outwardWatch) stop() {
 	if o != nil {
 		o.close()
+		o.over.Wait()
 	}
 }
 
@@ -90,7 +92,7 @@ func (o *outwardWatch) now(own []netip.Addr) []string {
 	o.begin.Do(func() {
 		first = true
 		o.look()
-		go o.watch(o.ctx)
+		o.over.Go(func() { o.watch(o.ctx) })
 	})
 	if !same && !first {
 		o.look()
