@@ -46,15 +46,16 @@ type bypass struct {
 	log   *slog.Logger
 	poke  func() // has somebody call Set
 
-	from  State // what want is made of, as far as VIPs and what is shared go
-	want  fastpath.State
-	made  fastFrontends // of from's VIPs
-	due   time.Time     // before which it is not opened again
-	retry *time.Timer
+	from   State // what want is made of, as far as VIPs and what is shared go
+	want   fastpath.State
+	chosen *selection // of from's node
+	due    time.Time  // before which it is not opened again
+	retry  *time.Timer
 
-	mu   sync.Mutex
-	path FastPath // nil until it could be opened
-	err  string   // why it is not as it should be
+	mu    sync.Mutex
+	path  FastPath // nil until it could be opened
+	err   string   // why it is not as it should be
+	taken int      // the frontends of want with Take
 }
 
 // A FastPathStatus is what of the traffic goes past netfilter.
@@ -128,7 +129,10 @@ func (b *bypass) grow(ctx context.Context) {
 // rest leaves all new flows to the rules: the part of a change that was made is not known.
 func (b *bypass) rest(ctx context.Context) error {
 	nothing := b.want
-	nothing.Frontends = nil // and flows stay
+	nothing.VIPs = make([]*fastpath.VIP, len(b.want.VIPs))
+	for i, v := range b.want.VIPs {
+		nothing.VIPs[i] = &fastpath.VIP{Addr: v.Addr} // and flows stay
+	}
 	if err := b.path.Shrink(ctx, nothing); err != nil {
 		return fmt.Errorf("new flows may go to backends that are gone: %w", err)
 	}
@@ -141,10 +145,17 @@ func (b *bypass) render(s State) {
 	if same {
 		return
 	}
-	if s.Node != b.from.Node {
-		b.made = nil
+	if b.chosen == nil || s.Node != b.from.Node {
+		b.chosen = newSelection(s.Node)
 	}
-	b.from, b.want = s, s.fastState(&b.made)
+	want := b.chosen.state(&s)
+	if slices.Equal(want.Outward, b.want.Outward) {
+		want.Outward = b.want.Outward // which tells the fast path that nothing is new about it
+	}
+	b.from, b.want = s, want
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.taken = b.chosen.taken
 }
 
 func (b *bypass) begin(ctx context.Context) error {
@@ -189,21 +200,12 @@ func (b *bypass) status(have State) *FastPathStatus {
 	if b == nil {
 		return nil
 	}
-	b.mu.Lock()
-	path, err := b.path, b.err
-	b.mu.Unlock()
-	st := &FastPathStatus{Error: err}
+	st, p, works := b.outline()
 	left := have.leftToRules()
-	if path != nil {
-		p := path.Status()
-		st.Interfaces, st.Flows, st.Capacity, st.Full, st.Repairs, st.Found = p.Interfaces, p.Flows, p.Capacity, p.Full, p.Repairs, p.Found
-		if err == "" {
-			st.Error = strings.Join(p.Problems, "; ")
-		}
-		for _, l := range p.Left {
-			left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
-		}
+	for _, l := range p.Left {
+		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
+	st.Frontends = 0
 	for _, v := range have.VIPs {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
@@ -211,7 +213,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 				continue // nobody has its flows
 			}
 			why := left[f.key(v)]
-			if why == "" && (path == nil || err != "") {
+			if why == "" && !works {
 				why = "the fast path does not work"
 			}
 			if why == "" {
@@ -224,11 +226,31 @@ func (b *bypass) status(have State) *FastPathStatus {
 	return st
 }
 
-// register has Prometheus ask for numbers of the status that count returns.
-func (b *bypass) register(r prometheus.Registerer, count func() *FastPathStatus) error {
+// outline is a status but for which frontends are left: it looks at none of those that are taken. works says
+// whether new flows are taken at all.
+func (b *bypass) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
+	b.mu.Lock()
+	path, err, taken := b.path, b.err, b.taken
+	b.mu.Unlock()
+	st = &FastPathStatus{Error: err}
+	if path == nil {
+		return st, p, false
+	}
+	p = path.Status()
+	st.Interfaces, st.Flows, st.Capacity, st.Full, st.Repairs, st.Found = p.Interfaces, p.Flows, p.Capacity, p.Full, p.Repairs, p.Found
+	if err != "" {
+		return st, p, false
+	}
+	st.Error, st.Frontends = strings.Join(p.Problems, "; "), max(taken-len(p.Left), 0)
+	return st, p, true
+}
+
+// register has Prometheus ask for numbers.
+func (b *bypass) register(r prometheus.Registerer) error {
 	if b == nil || r == nil {
 		return nil
 	}
+	count := func() *FastPathStatus { st, _, _ := b.outline(); return st }
 	gauge := func(name, help string, value func(*FastPathStatus) float64) error {
 		return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "fanfare", Subsystem: "proxy", Name: name, Help: help},
 			func() float64 { return value(count()) }))

@@ -33,7 +33,7 @@ func (f *fakePath) call(name string, want fastpath.State) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var taken []string
-	for _, fe := range want.Frontends {
+	for _, fe := range fastFrontends(want) {
 		if fe.Take {
 			taken = append(taken, fe.Addr.String())
 		}
@@ -47,7 +47,7 @@ func (f *fakePath) call(name string, want fastpath.State) error {
 }
 
 func (f *fakePath) Shrink(_ context.Context, want fastpath.State) error {
-	if want.Frontends == nil && want.VIPs != nil {
+	if len(fastFrontends(want)) == 0 && len(want.VIPs) > 0 {
 		return f.call("rest", want)
 	}
 	return f.call("shrink", want)
@@ -235,7 +235,7 @@ func TestFastPathStatus(t *testing.T) {
 		t.Errorf("%+v; want 1 frontend, and left\n%+v", got, want)
 	}
 	r := prometheus.NewRegistry()
-	if err := b.register(r, func() *FastPathStatus { return b.status(s) }); err != nil {
+	if err := b.register(r); err != nil {
 		t.Fatal(err)
 	}
 	if err := testutil.GatherAndCompare(r, strings.NewReader(`

@@ -9,32 +9,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
-// fastFrontends are what was made of VIPs, but for Take, which others have a say in. The fast
-// path knows by its slices that a frontend is the same.
-type fastFrontends map[*VIP][]fastpath.Frontend
-
-// fastState is what the fast path shall do of s: it takes new flows of those frontends
-// where it does as the rules would. made has what was made of VIPs of the same node, and
-// afterwards what is made of those of s.
-func (s *State) fastState(made *fastFrontends) fastpath.State {
-	f := fastpath.State{Outward: s.outward(), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: make([]netip.Addr, 0, len(s.VIPs))}
-	left, now := s.leftToRules(), make(fastFrontends, len(s.VIPs))
-	for _, v := range s.VIPs {
-		f.VIPs = append(f.VIPs, v.Addr)
-		fronts, found := (*made)[v]
-		if !found {
-			fronts = v.fast(s.Node)
-		}
-		now[v] = fronts
-		for _, fe := range fronts {
-			fe.Take = left[frontendKey{fe.Addr, Protocol(fe.Protocol)}] == ""
-			f.Frontends = append(f.Frontends, fe)
-		}
-	}
-	*made = now
-	return f
-}
-
 // fast is all that the fast path could take, sorted.
 func (v *VIP) fast(node string) (all []fastpath.Frontend) {
 	for i := range v.Frontends {
@@ -110,7 +84,8 @@ func (f *Frontend) key(v *VIP) frontendKey {
 	return frontendKey{netip.AddrPortFrom(v.Addr, f.Port), f.Protocol}
 }
 
-// leftToRules are the frontends that the fast path does not take, and why.
+// leftToRules are the frontends that the fast path does not take, and why. It looks at all;
+// a selection finds the same by what changed.
 //
 // Those that have a backend in common are all taken, or none is: to its backend a flow is its
 // client's address and port alone, which may use two frontends at once. Conntrack would give one of the flows

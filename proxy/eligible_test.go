@@ -34,6 +34,14 @@ func (l fastNames) text(f fastpath.Frontend) string {
 	return strings.Join(words, " ")
 }
 
+// fastFrontends are those of all VIPs.
+func fastFrontends(s fastpath.State) (all []fastpath.Frontend) {
+	for _, v := range s.VIPs {
+		all = append(all, v.Frontends...)
+	}
+	return all
+}
+
 type fastNames map[netip.Addr]string
 
 func (l fastNames) name(a netip.AddrPort) string { return l[a.Addr()] }
@@ -88,7 +96,7 @@ func TestFastFrontends(t *testing.T) {
 	} {
 		s := State{Node: "n1", VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{tc.f}}}}
 		var got []string
-		for _, f := range s.fastState(new(fastFrontends)).Frontends {
+		for _, f := range fastFrontends(newSelection("n1").state(&s)) {
 			got = append(got, pods.text(f))
 		}
 		if text := strings.Join(got, "\n"); text != tc.want {
@@ -142,7 +150,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 			t.Errorf("%s: left\n%s\nwant\n%s", tc.name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}
 		taken := 0
-		for _, f := range s.fastState(new(fastFrontends)).Frontends {
+		for _, f := range fastFrontends(newSelection("n1").state(&s)) {
 			if f.Take {
 				taken++
 			}
@@ -153,47 +161,22 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 	}
 }
 
-// What did not change is made of the same slices, and what did is not; the rest has a say in Take
-// alone.
-func TestFastStateKeepsWhatIs(t *testing.T) {
-	s := packetState(LocalClients{})
-	var made fastFrontends
-	before := s.fastState(&made)
-	next := s
-	changed := &VIP{Addr: s.VIPs[1].Addr, Frontends: slices.Clone(s.VIPs[1].Frontends)}
-	changed.Frontends[0].Affinity = time.Hour // and shares its backend with others
-	next.VIPs = []*VIP{s.VIPs[0], changed}
-	after := next.fastState(&made)
-	for i, f := range after.Frontends {
-		was := before.Frontends[i]
-		if kept := len(f.Backends) > 0 && &f.Backends[0] == &was.Backends[0]; kept != (len(f.Backends) > 0 && f.Addr.Addr() == s.VIPs[0].Addr) {
-			t.Errorf("%s: the same slices %v", f.Addr, kept)
-		}
-		if fresh := next.fastState(new(fastFrontends)).Frontends[i]; fresh.Take != f.Take || !slices.Equal(fresh.Backends, f.Backends) {
-			t.Errorf("%+v; made anew %+v", f, fresh)
-		}
-	}
-	if len(made) != 2 || made[changed] == nil {
-		t.Errorf("%d VIPs are remembered", len(made))
-	}
-}
-
 // Everything else that a State says to the fast path.
 func TestFastState(t *testing.T) {
 	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24"), InterfacePrefix: "cali", Bridge: "cni0"})
 	s.Outward = []string{"cali1", "cni0", "cni01", "eth0"}
 	s.VIPs = append(s.VIPs, &VIP{Addr: netip.MustParseAddr("2001:db8::ffff")})
-	f := s.fastState(new(fastFrontends))
+	f := newSelection("n1").state(&s)
 	if want := []string{"cni01", "eth0"}; !slices.Equal(f.Outward, want) {
 		t.Errorf("outward %q; want %q: by the others this node's pods come", f.Outward, want)
 	}
 	if !slices.Equal(f.Clients, s.Clients.CIDRs) || !slices.Equal(f.Owned, s.Owned) {
 		t.Errorf("clients %s, owned %s", f.Clients, f.Owned)
 	}
-	if len(f.VIPs) != 3 || !slices.IsSortedFunc(f.VIPs, netip.Addr.Compare) {
-		t.Errorf("VIPs %s", f.VIPs)
+	if len(f.VIPs) != 3 || !slices.IsSortedFunc(f.VIPs, func(a, b *fastpath.VIP) int { return a.Addr.Compare(b.Addr) }) {
+		t.Errorf("%d VIPs, or not in order", len(f.VIPs))
 	}
-	if len(f.Frontends) != 2*2*7 || !slices.IsSortedFunc(f.Frontends, compareFast) {
-		t.Errorf("%d frontends, or not in order", len(f.Frontends))
+	if all := fastFrontends(f); len(all) != 2*2*7 || !slices.IsSortedFunc(all, compareFast) {
+		t.Errorf("%d frontends, or not in order", len(all))
 	}
 }

@@ -93,7 +93,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	}
 	p.watch.others.Store(p.lookout)
 	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
-	if err := p.bypass.register(o.Registerer, func() *FastPathStatus { return p.bypass.status(p.record.state()) }); err != nil {
+	if err := p.bypass.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
 	if err := p.choose(ctx, o.Mode); err != nil {

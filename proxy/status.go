@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -151,12 +150,19 @@ func (r *record) get() Status {
 
 // countBackends counts the endpoints of both targets, those of both once.
 func (f *Frontend) countBackends() int {
-	n := len(f.External.Backends)
-	for _, b := range f.Internal.Backends {
-		same := func(e, b Backend) int { return e.Addr.Compare(b.Addr) }
-		if _, found := slices.BinarySearchFunc(f.External.Backends, b, same); !found {
-			n++
+	a, b := f.External.Backends, f.Internal.Backends
+	both := 0
+	for i, j := 0, 0; i < len(a) && j < len(b); {
+		order := a[i].Addr.Compare(b[j].Addr)
+		if order == 0 {
+			both++
+		}
+		if order <= 0 {
+			i++
+		}
+		if order >= 0 {
+			j++
 		}
 	}
-	return n
+	return len(a) + len(b) - both
 }

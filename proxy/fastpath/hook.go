@@ -3,7 +3,6 @@ package fastpath
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -33,79 +32,6 @@ func (p *Path) program(h hook) *ebpf.Program {
 		return p.kernel.Outward
 	}
 	return p.kernel.Inward
-}
-
-// A way is how a backend is reached: by an interface, or not, for a reason.
-type way struct {
-	index uint32
-	why   string
-	users int // frontends
-}
-
-// findWay asks the kernel for the way to a backend.
-func findWay(backend netip.Addr) way {
-	routes, err := netlink.RouteGet(backend.Unmap().AsSlice())
-	no := func(format string) way { return way{why: fmt.Sprintf(format, backend)} }
-	switch {
-	case err != nil:
-		return way{why: fmt.Sprintf("no route leads to backend %s (%v)", backend, err)}
-	case len(routes) == 0:
-		return no("no route leads to backend %s")
-	case routes[0].Type == unix.RTN_LOCAL:
-		return no("backend %s is the node itself")
-	case routes[0].Type != unix.RTN_UNICAST:
-		return no("no route leads to backend %s")
-	case routes[0].Gw != nil || routes[0].Via != nil:
-		// Who answers may take another way back.
-		return no("no interface leads to backend %s, but a gateway")
-	}
-	if _, why := ethernet(netlink.LinkByIndex(routes[0].LinkIndex)); why != "" {
-		return way{why: fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)}
-	}
-	return way{index: uint32(routes[0].LinkIndex)}
-}
-
-// use notes which backends the touched frontends have now, and finds ways to new ones.
-func (p *Path) use(touched map[kernelFrontend]*Frontend) {
-	for key, f := range touched {
-		had := p.uses[key]
-		delete(p.uses, key)
-		if f != nil && f.Take {
-			for _, b := range f.Backends {
-				a := b.Addr.Addr()
-				if p.ways[a] == nil {
-					p.ways[a] = &way{why: "not asked for yet"}
-					p.redirect(p.ways[a], findWay(a))
-				}
-				p.ways[a].users++
-				p.uses[key] = append(p.uses[key], a)
-			}
-		}
-		for _, a := range had {
-			w := p.ways[a]
-			if w.users--; w.users == 0 {
-				p.redirect(w, way{why: "of no use any more"})
-				delete(p.ways, a)
-			}
-		}
-	}
-}
-
-// redirect makes a way another one, and says whether it was.
-func (p *Path) redirect(w *way, to way) bool {
-	if w.index == to.index && w.why == to.why {
-		return false
-	}
-	if w.why == "" {
-		if p.leads[w.index]--; p.leads[w.index] == 0 {
-			delete(p.leads, w.index)
-		}
-	}
-	if to.why == "" {
-		p.leads[to.index]++
-	}
-	w.index, w.why = to.index, to.why
-	return true
 }
 
 // findOuts asks for interfaces by their names; problems are sentences about those that

@@ -364,11 +364,12 @@ func (l *lab) probe(network string, to netip.AddrPort) string {
 func state(pods ...string) State {
 	s := State{Outward: []string{"eth0"}}
 	for _, family := range families {
-		s.VIPs = append(s.VIPs, at("vip", family), at("vip2", family))
 		for _, vip := range []string{"vip", "vip2"} {
+			v := &VIP{Addr: at(vip, family)}
 			for _, proto := range []uint8{TCP, UDP} {
-				s.Frontends = append(s.Frontends, front(port(vip, family, 80), proto, family, pods...))
+				v.Frontends = append(v.Frontends, front(port(vip, family, 80), proto, family, pods...))
 			}
+			s.VIPs = append(s.VIPs, v)
 		}
 	}
 	return s
@@ -384,9 +385,12 @@ func front(a netip.AddrPort, proto uint8, family int, pods ...string) Frontend {
 
 // each returns s with all its frontends changed.
 func each(s State, change func(*Frontend)) State {
-	s.Frontends = slices.Clone(s.Frontends)
-	for i := range s.Frontends {
-		change(&s.Frontends[i])
+	s.VIPs = slices.Clone(s.VIPs)
+	for i, v := range s.VIPs {
+		s.VIPs[i] = &VIP{Addr: v.Addr, Frontends: slices.Clone(v.Frontends)}
+		for j := range v.Frontends {
+			change(&s.VIPs[i].Frontends[j])
+		}
 	}
 	return s
 }

@@ -694,17 +694,18 @@ func TestLeft(t *testing.T) {
 		p := l.path()
 		s := state("pod1")
 		s.Outward = []string{"eth0", "eth7", "lo"}
-		s.Frontends = s.Frontends[:4]
+		s.VIPs = s.VIPs[:2]
+		all := []*Frontend{&s.VIPs[0].Frontends[0], &s.VIPs[0].Frontends[1], &s.VIPs[1].Frontends[0], &s.VIPs[1].Frontends[1]}
 		host := netip.AddrPortFrom(at("node", 0), 80)
-		s.Frontends[0].Backends = append(s.Frontends[0].Backends, Backend{Addr: host, Weight: 1})
-		s.Frontends[1].Backends = nil
-		s.Frontends[2].Backends = []Backend{{Addr: netip.MustParseAddrPort("203.0.113.1:80")}}
+		all[0].Backends = append(all[0].Backends, Backend{Addr: host, Weight: 1})
+		all[1].Backends = nil
+		all[2].Backends = []Backend{{Addr: netip.MustParseAddrPort("203.0.113.1:80")}}
 		l.set(p, s)
 		got := p.Status()
 		want := []Left{
-			{s.Frontends[0].Addr, TCP, "backend 10.0.1.1 is the node itself"},
-			{s.Frontends[1].Addr, UDP, "no backends"},
-			{s.Frontends[2].Addr, TCP, "no route leads to backend 203.0.113.1 (network is unreachable)"},
+			{all[0].Addr, TCP, "backend 10.0.1.1 is the node itself"},
+			{all[1].Addr, UDP, "no backends"},
+			{all[2].Addr, TCP, "no route leads to backend 203.0.113.1 (network is unreachable)"},
 		}
 		if !slices.Equal(got.Left, want) {
 			t.Errorf("left %+v; want %+v", got.Left, want)
@@ -712,7 +713,7 @@ func TestLeft(t *testing.T) {
 		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: it is no Ethernet, but loopback") {
 			t.Errorf("problems %q", got.Problems)
 		}
-		if got := l.probe("udp", s.Frontends[3].Addr); got != "pod1 saw client" {
+		if got := l.probe("udp", all[3].Addr); got != "pod1 saw client" {
 			t.Error(got)
 		}
 	})

@@ -66,6 +66,7 @@ type Path struct {
 	left    map[kernelFrontend]string
 	uses    map[kernelFrontend][]netip.Addr // the backends of frontends with Take
 	ways    map[netip.Addr]*way             // to those
+	unasked int                             // ways that nobody has asked for yet
 	leads   map[uint32]int                  // how many ways there are by an interface
 	outs    map[uint32]bool                 // the interfaces of State.Outward that are there
 	nextSet uint32
@@ -169,7 +170,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 // Grow takes new flows as want says, and ends, soon after, those that want does not
 // let stay. What is not possible, as an interface that is not there, is no error, but
 // in Status, and is done when it is. The rules must have want already. It costs what differs
-// from the State before, and a look at each frontend.
+// from the State before: routes to many new backends are asked for beside it.
 func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +182,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 	p.want = want
 	if !p.synced {
 		p.uses, p.ways = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*way)
-		p.left, p.leads = make(map[kernelFrontend]string), make(map[uint32]int)
+		p.left, p.leads, p.unasked = make(map[kernelFrontend]string), make(map[uint32]int), 0
 		clear(p.fresh)
 	}
 	if !outs {
@@ -203,10 +204,10 @@ func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
 	for key := range p.dirty {
 		all[key] = want.frontend(key.addrPort(), key.Protocol)
 	}
-	if len(p.shrunk.Frontends) > 0 && p.shrunk.is(want) {
+	if len(p.shrunk.VIPs) > 0 && p.shrunk.is(want) {
 		return all
 	}
-	had, now := p.want.Frontends, want.Frontends
+	had, now := p.want.VIPs, want.VIPs
 	if !p.synced {
 		had = nil
 		for key := range p.taken {
@@ -214,33 +215,52 @@ func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
 		}
 	}
 	for len(had) > 0 || len(now) > 0 {
-		switch order := first(had, now); {
-		case order < 0:
-			all[frontendOf(had[0].Addr, had[0].Protocol)] = nil
-			had = had[1:]
-		case order > 0:
-			all[frontendOf(now[0].Addr, now[0].Protocol)] = &now[0]
-			now = now[1:]
-		default:
-			if !had[0].is(&now[0]) {
-				all[frontendOf(now[0].Addr, now[0].Protocol)] = &now[0]
-			}
+		if len(had) > 0 && len(now) > 0 && had[0] == now[0] { // the common case, of which there are thousands
 			had, now = had[1:], now[1:]
+			continue
 		}
+		var before, after []Frontend
+		order := first(had, now, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+		if order <= 0 {
+			before, had = had[0].Frontends, had[1:]
+		}
+		if order >= 0 {
+			after, now = now[0].Frontends, now[1:]
+		}
+		differ(before, after, all)
 	}
 	return all
 }
 
-// first says which of two sorted lists has the next frontend: the first one (-1), the second
+// differ adds to all the frontends of an address that are others than before.
+func differ(had, now []Frontend, all map[kernelFrontend]*Frontend) {
+	for len(had) > 0 || len(now) > 0 {
+		order := first(had, now, func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+		switch {
+		case order < 0:
+			all[frontendOf(had[0].Addr, had[0].Protocol)] = nil
+		case order > 0 || !had[0].is(&now[0]):
+			all[frontendOf(now[0].Addr, now[0].Protocol)] = &now[0]
+		}
+		if order <= 0 {
+			had = had[1:]
+		}
+		if order >= 0 {
+			now = now[1:]
+		}
+	}
+}
+
+// first says which of two sorted lists has what comes next: the first one (-1), the second
 // (1), or both.
-func first(a, b []Frontend) int {
+func first[E any](a, b []E, compare func(a, b E) int) int {
 	switch {
 	case len(a) == 0:
 		return 1
 	case len(b) == 0:
 		return -1
 	}
-	return cmpFrontends(a[0].Addr, a[0].Protocol, b[0].Addr, b[0].Protocol)
+	return compare(a[0], b[0])
 }
 
 // Status says what is there now.
@@ -253,7 +273,7 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0
+	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0 || p.unasked > 0
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))
@@ -354,10 +374,7 @@ func (p *Path) follow() {
 	p.mu.Unlock()
 	// The kernel is asked without the lock: whoever comes with a State should not wait.
 	outs, problems := findOuts(names)
-	found := make(map[netip.Addr]way, len(asked))
-	for _, a := range asked {
-		found[a] = findWay(a)
-	}
+	found := findWays(asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.grown || !alike(names, p.want.Outward) {

@@ -66,7 +66,7 @@ func TestLeftAlone(t *testing.T) {
 		p := l.path()
 		s := state("pod1")
 		s.Clients = []netip.Prefix{netip.PrefixFrom(at("client2", 0), 32), netip.PrefixFrom(at("client2", 1), 128)}
-		s.Frontends[0].Take = false // vip, IPv4, TCP
+		s.VIPs[0].Frontends[0].Take = false // vip, IPv4, TCP
 		l.set(p, s)
 		vip, vip2 := port("vip", 0, 80), port("vip2", 0, 80)
 		udp := func(change func(*packet)) packet {

@@ -21,18 +21,24 @@ type State struct {
 	Outward []string
 	// Clients are sources whose packets are left to the rules; sorted, not overlapping.
 	Clients []netip.Prefix
-	// VIPs are all addresses that there are rules for; sorted. Owned are prefixes in
-	// which the flows of an address that is no VIP any more end.
-	VIPs  []netip.Addr
+	// VIPs are all addresses that there are rules for; sorted, no two alike. What did not
+	// change since the State before is the same *VIP, which is how a Path finds out what did.
+	VIPs []*VIP
+	// Owned are prefixes in which the flows of an address that is no VIP any more end.
 	Owned []netip.Prefix // sorted, not overlapping
-	// Frontends are all ports of TCP and UDP of the VIPs; sorted by Addr, then Protocol.
+}
+
+// A VIP is an address and what is served on it. Immutable.
+type VIP struct {
+	Addr netip.Addr
+	// Frontends are all its ports of TCP and UDP; sorted by Addr, then Protocol.
 	Frontends []Frontend
 }
 
 // A Frontend is one port of an address.
 type Frontend struct {
-	Addr     netip.AddrPort
-	Protocol uint8 // TCP or UDP
+	Addr     netip.AddrPort // the VIP's
+	Protocol uint8          // TCP or UDP
 	// Take says whether new flows are taken. Without it only those that exist stay.
 	Take bool
 	// Backends share new flows by their weights, and keep those that they have. Sorted.

@@ -181,13 +181,26 @@ func (p *Path) adoptClients() error {
 
 // frontend finds one; nil: there is none.
 func (s *State) frontend(a netip.AddrPort, protocol uint8) *Frontend {
-	i, found := slices.BinarySearchFunc(s.Frontends, a, func(f Frontend, a netip.AddrPort) int {
+	v := s.vip(a.Addr())
+	if v == nil {
+		return nil
+	}
+	i, found := slices.BinarySearchFunc(v.Frontends, a, func(f Frontend, a netip.AddrPort) int {
 		return cmpFrontends(f.Addr, f.Protocol, a, protocol)
 	})
 	if !found {
 		return nil
 	}
-	return &s.Frontends[i]
+	return &v.Frontends[i]
+}
+
+// vip finds one; nil: there is none.
+func (s *State) vip(a netip.Addr) *VIP {
+	i, found := slices.BinarySearchFunc(s.VIPs, a, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+	if !found {
+		return nil
+	}
+	return s.VIPs[i]
 }
 
 func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
@@ -196,7 +209,7 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 
 // is says whether s is made of the same slices as o, which nobody writes to.
 func (s *State) is(o *State) bool {
-	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned) && alike(s.Frontends, o.Frontends)
+	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned)
 }
 
 // is says whether f says the same as o.

@@ -65,7 +65,7 @@ const (
 func (s *State) judge(f *Flow) verdict {
 	fe := s.frontend(f.VIP, f.Protocol)
 	if fe == nil {
-		if _, is := slices.BinarySearchFunc(s.VIPs, f.VIP.Addr(), netip.Addr.Compare); is || !within(s.Owned, f.VIP.Addr()) {
+		if s.vip(f.VIP.Addr()) != nil || !within(s.Owned, f.VIP.Addr()) {
 			return stays
 		}
 		return ends

@@ -33,13 +33,12 @@ func TestLife(t *testing.T) {
 func TestJudge(t *testing.T) {
 	vip, gone, mine := port("vip", 0, 80), netip.MustParseAddrPort("192.0.2.77:80"), netip.MustParseAddrPort("198.51.100.1:80")
 	s := State{
-		VIPs:  []netip.Addr{vip.Addr()},
 		Owned: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
-		Frontends: []Frontend{
+		VIPs: []*VIP{{Addr: vip.Addr(), Frontends: []Frontend{
 			{Addr: vip, Protocol: TCP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)}},
 			{Addr: vip, Protocol: UDP, Backends: []Backend{{Addr: port("pod1", 0, 1)}}, Draining: []netip.AddrPort{port("pod2", 0, 1)},
 				Sources: []netip.Prefix{netip.MustParsePrefix("10.0.1.2/32")}},
-		},
+		}}},
 	}
 	for _, tt := range []struct {
 		client   string

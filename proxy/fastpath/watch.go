@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -66,10 +67,16 @@ func (p *Path) concerned(to *net.IPNet) bool {
 	if to == nil {
 		return true
 	}
+	addr, ok := netip.AddrFromSlice(to.IP)
+	if !ok {
+		return true
+	}
+	bits, _ := to.Mask.Size()
+	prefix := netip.PrefixFrom(addr.Unmap(), bits)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for a := range p.ways {
-		if to.Contains(a.AsSlice()) {
+		if prefix.Contains(a) {
 			return true
 		}
 	}

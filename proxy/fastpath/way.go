@@ -1,0 +1,211 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A way is how a backend is reached: by an interface, or not, for a reason.
+type way struct {
+	index uint32
+	why   string
+	users int // frontends
+}
+
+// unasked is why a frontend is not taken until somebody has asked for the ways to its backends.
+const unasked = "the routes to its backends have not been looked up yet"
+
+// use notes which backends the touched frontends have now, and finds ways to new ones. Of many it
+// leaves that to follow: whoever waits for Grow should not wait for thousands of answers.
+func (p *Path) use(touched map[kernelFrontend]*Frontend) {
+	var fresh []netip.Addr
+	for key, f := range touched {
+		had := p.uses[key]
+		delete(p.uses, key)
+		if f != nil && f.Take {
+			for _, b := range f.Backends {
+				a := b.Addr.Addr()
+				if p.ways[a] == nil {
+					p.ways[a], fresh = &way{why: unasked}, append(fresh, a)
+					p.unasked++
+				}
+				p.ways[a].users++
+				p.uses[key] = append(p.uses[key], a)
+			}
+		}
+		for _, a := range had {
+			w := p.ways[a]
+			if w.users--; w.users == 0 {
+				p.redirect(w, way{why: "of no use any more"})
+				delete(p.ways, a)
+			}
+		}
+	}
+	if len(fresh) <= together {
+		for a, w := range findWays(fresh) {
+			p.redirect(p.ways[a], w)
+		}
+	}
+	if p.unasked > 0 {
+		poke(p.stirred)
+	}
+}
+
+// redirect makes a way another one, and says whether it was.
+func (p *Path) redirect(w *way, to way) bool {
+	if w.index == to.index && w.why == to.why {
+		return false
+	}
+	switch w.why {
+	case unasked:
+		p.unasked--
+	case "":
+		if p.leads[w.index]--; p.leads[w.index] == 0 {
+			delete(p.leads, w.index)
+		}
+	}
+	if to.why == "" {
+		p.leads[to.index]++
+	}
+	w.index, w.why = to.index, to.why
+	return true
+}
+
+// together is how many routes the kernel is asked for by one system call. All answers must
+// fit into the receive buffer, where each may take some kilobytes, of 208 that it has by default.
+const together = 32
+
+// findWays asks the kernel for the ways to backends, no two alike. To read its routes and search them
+// would be quicker, and wrong wherever there is a rule for more than the main table.
+func findWays(backends []netip.Addr) map[netip.Addr]way {
+	found := make(map[netip.Addr]way, len(backends))
+	if len(backends) == 0 {
+		return found
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err == nil {
+		defer unix.Close(fd)
+	}
+	links := make(map[uint32]string)
+	for some := range slices.Chunk(backends, together) {
+		answers := make(map[uint32]routeAnswer)
+		if err == nil {
+			err = askRoutes(fd, some, answers)
+		}
+		for i, a := range some {
+			got, ok := answers[uint32(i)]
+			switch {
+			case ok:
+				found[a] = got.way(a, links)
+			case err != nil:
+				found[a] = way{why: fmt.Sprintf("the route to backend %s: %v", a, err)}
+			default:
+				found[a] = way{why: fmt.Sprintf("the route to backend %s: the kernel did not answer", a)}
+			}
+		}
+	}
+	return found
+}
+
+// A routeAnswer is what the kernel says of one route.
+type routeAnswer struct {
+	err     error // ENETUNREACH and the like
+	kind    uint8 // RTN_UNICAST and so on
+	index   uint32
+	gateway bool
+}
+
+// askRoutes asks for routes by one datagram, and takes down the answers by the position of the
+// address. The kernel answers before the system call returns.
+func askRoutes(fd int, to []netip.Addr, answers map[uint32]routeAnswer) error {
+	var requests []byte
+	for i, a := range to {
+		requests = append(requests, routeRequest(uint32(i), a.Unmap())...)
+	}
+	if err := unix.Sendto(fd, requests, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	buffer := make([]byte, 8<<10)
+	for {
+		n, _, err := unix.Recvfrom(fd, buffer, unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOBUFS): // what got lost is missing
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case err != nil:
+			return err
+		}
+		messages, err := syscall.ParseNetlinkMessage(buffer[:n])
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			answers[m.Header.Seq] = answerOf(m)
+		}
+	}
+}
+
+// routeRequest is what "ip route get" asks.
+func routeRequest(seq uint32, to netip.Addr) []byte {
+	m := &nl.RtMsg{RtMsg: unix.RtMsg{Family: unix.AF_INET6, Dst_len: uint8(to.BitLen()), Flags: unix.RTM_F_LOOKUP_TABLE}}
+	if to.Is4() {
+		m.Family = unix.AF_INET
+	}
+	r := &nl.NetlinkRequest{NlMsghdr: unix.NlMsghdr{Len: unix.SizeofNlMsghdr, Type: unix.RTM_GETROUTE, Flags: unix.NLM_F_REQUEST, Seq: seq}}
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.RTA_DST, to.AsSlice()))
+	return r.Serialize()
+}
+
+func answerOf(m syscall.NetlinkMessage) routeAnswer {
+	if m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4 {
+		return routeAnswer{err: unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))}
+	}
+	if m.Header.Type != unix.RTM_NEWROUTE || len(m.Data) < unix.SizeofRtMsg {
+		return routeAnswer{err: fmt.Errorf("a message of type %d", m.Header.Type)}
+	}
+	all, err := nl.ParseRouteAttr(m.Data[unix.SizeofRtMsg:])
+	a := routeAnswer{err: err, kind: nl.DeserializeRtMsg(m.Data).Type}
+	for _, attr := range all {
+		switch attr.Attr.Type {
+		case unix.RTA_OIF:
+			a.index = binary.NativeEndian.Uint32(attr.Value)
+		case unix.RTA_GATEWAY, unix.RTA_VIA:
+			a.gateway = true
+		}
+	}
+	return a
+}
+
+// way is what the answer says of the way to a backend. links remembers what is wrong with interfaces.
+func (a routeAnswer) way(backend netip.Addr, links map[uint32]string) way {
+	switch {
+	case a.err != nil:
+		return way{why: fmt.Sprintf("no route leads to backend %s (%v)", backend, a.err)}
+	case a.kind == unix.RTN_LOCAL:
+		return way{why: fmt.Sprintf("backend %s is the node itself", backend)}
+	case a.kind != unix.RTN_UNICAST:
+		return way{why: fmt.Sprintf("no route leads to backend %s", backend)}
+	case a.gateway:
+		// Who answers may take another way back.
+		return way{why: fmt.Sprintf("no interface leads to backend %s, but a gateway", backend)}
+	}
+	why, known := links[a.index]
+	if !known {
+		_, why = ethernet(netlink.LinkByIndex(int(a.index)))
+		links[a.index] = why
+	}
+	if why != "" {
+		return way{why: fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)}
+	}
+	return way{index: a.index}
+}

@@ -1,0 +1,121 @@
+package fastpath
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Of many backends each is told its own way, that of "ip route get", whatever becomes of the others.
+func TestWays(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		l.node.Route("10.244.2.0/24", "", "cali1")
+		l.node.Route("fd00:244:2::/64", "", "cali2")
+		l.node.Route("10.244.3.0/24", "10.0.1.2", "")
+		l.node.Route("fd00:244:3::/64", "fd00:1::2", "")
+		rule := netlink.NewRule() // what asks another table for some, as policy routing does
+		rule.Table, rule.Dst = 77, mustNet("10.244.2.128/25")
+		if err := netlink.RuleAdd(rule); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.RouteAdd(&netlink.Route{Table: 77, Dst: mustNet("10.244.2.128/25"), LinkIndex: l.link("cali2").Attrs().Index}); err != nil {
+			t.Fatal(err)
+		}
+		if err := netlink.RouteAdd(&netlink.Route{Dst: mustNet("10.244.4.0/24"), Type: unix.RTN_PROHIBIT}); err != nil {
+			t.Fatal(err)
+		}
+		cali1, cali2 := uint32(l.link("cali1").Attrs().Index), uint32(l.link("cali2").Attrs().Index)
+		want := make(map[netip.Addr]way)
+		var all []netip.Addr
+		for i := range 60 {
+			for _, tt := range []struct {
+				format string
+				way    way
+			}{
+				{"10.244.2.%d", way{index: cali1}},
+				{"fd00:244:2::%d", way{index: cali2}},
+				{"10.244.3.%d", way{why: "no interface leads to backend %s, but a gateway"}},
+				{"fd00:244:3::%d", way{why: "no interface leads to backend %s, but a gateway"}},
+				{"203.0.113.%d", way{why: "no route leads to backend %s (network is unreachable)"}},
+				{"2001:db8:9::%d", way{why: "no route leads to backend %s (network is unreachable)"}},
+				{"10.244.4.%d", way{why: "no route leads to backend %s (permission denied)"}},
+				{"127.0.0.%d", way{why: "backend %s is the node itself"}},
+			} {
+				a := netip.MustParseAddr(fmt.Sprintf(tt.format, 100+i))
+				if tt.way.index == cali1 && i >= 28 {
+					tt.way.index = cali2 // by the rule
+				}
+				if tt.way.why != "" {
+					tt.way.why = fmt.Sprintf(tt.way.why, a)
+				}
+				all, want[a] = append(all, a), tt.way
+			}
+		}
+		got := findWays(all)
+		for a, w := range want {
+			if got[a] != w {
+				t.Errorf("%s: %+v; want %+v", a, got[a], w)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("%d answers to %d", len(got), len(want))
+		}
+	})
+}
+
+// A frontend with more backends than are asked for at once is taken as well, a moment after Grow,
+// whatever Shrink and Grow come between, and leaves nothing behind when it goes.
+func TestManyBackends(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		l.node.Route("10.244.2.0/24", "", "cali1")
+		p := l.path()
+		s := State{Outward: []string{"eth0"}, VIPs: []*VIP{{Addr: at("vip", 0)}}}
+		for _, proto := range []uint8{TCP, UDP} {
+			f := Frontend{Addr: port("vip", 0, 80), Protocol: proto, Take: true}
+			for i := range byte(3 * together) {
+				f.Backends = append(f.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, i}), 8080), Weight: 1})
+			}
+			s.VIPs[0].Frontends = append(s.VIPs[0].Frontends, f)
+		}
+		next := s
+		next.VIPs = slices.Insert(slices.Clone(s.VIPs), 1, &VIP{Addr: at("vip2", 0)})
+		for range 3 {
+			l.set(p, s)
+			l.set(p, next)
+			if err := p.Shrink(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if st := p.Status(); len(st.Left) > 0 && !st.Busy {
+				t.Errorf("left %+v, and nothing is under way", st.Left)
+			}
+			l.set(p, s)
+			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.Left) == 0 && !st.Busy })
+			p.check(t, 2, 3*together, 1)
+			l.set(p, State{Outward: s.Outward})
+			p.check(t, 0, 0, 0)
+		}
+	})
+}
+
+// check compares how many frontends are taken, by how many ways and interfaces.
+func (p *Path) check(t *testing.T, taken, ways, interfaces int) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.taken) != taken || len(p.ways) != ways || len(p.leads) != interfaces || p.unasked != 0 {
+		t.Errorf("%d are taken, by %d ways and %d interfaces, %d ways unknown; want %d, %d, %d", len(p.taken), len(p.ways), len(p.leads), p.unasked, taken, ways, interfaces)
+	}
+}
+
+func mustNet(prefix string) *net.IPNet {
+	_, n, err := net.ParseCIDR(prefix)
+	if err != nil {
+		panic(err) // constants only
+	}
+	return n
+}

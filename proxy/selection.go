@@ -1,0 +1,213 @@
+package proxy
+
+import (
+	"iter"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+)
+
+// A selection says what the fast path shall do, State after State, in a time that depends on what
+// changed: it takes new flows of those frontends where it does as the rules would, which are
+// those that State.leftToRules leaves out.
+//
+// Frontends that have a backend in common are neighbours. Of those that are connected so, all are
+// taken if there is none among them that must be left for what it is by itself, else none.
+type selection struct {
+	node   string
+	vips   []*VIP          // that it is of
+	made   []*fastpath.VIP // of these, one by one
+	fronts map[frontendKey]*contender
+	users  map[frontendKey][]*contender // by a backend's address, port and protocol; all are taken, or none
+	taken  int                          // of fronts
+	// turned are the VIPs of which frontends are taken that were not, or the other way round.
+	turned map[*VIP]bool
+}
+
+// A contender is a frontend that the fast path may take.
+type contender struct {
+	*Frontend
+	vip  *VIP
+	own  bool // must be left to the rules for what it is by itself
+	left bool // is left to the rules
+	gone bool
+}
+
+func newSelection(node string) *selection {
+	return &selection{node: node, fronts: make(map[frontendKey]*contender), users: make(map[frontendKey][]*contender)}
+}
+
+// state is what the fast path shall do of s, a valid State of the selection's node. What is as it was is
+// the same *fastpath.VIP.
+func (n *selection) state(s *State) fastpath.State {
+	n.follow(s.VIPs)
+	made := make([]*fastpath.VIP, len(s.VIPs))
+	i := 0 // where in n.vips we are
+	for j, v := range s.VIPs {
+		for i < len(n.vips) && n.vips[i] != v && n.vips[i].Addr.Less(v.Addr) {
+			i++
+		}
+		if i < len(n.vips) && n.vips[i] == v && !n.turned[v] {
+			made[j] = n.made[i]
+		} else {
+			made[j] = n.fast(v)
+		}
+	}
+	n.vips, n.made = s.VIPs, made
+	return fastpath.State{Outward: s.outward(), Clients: s.Clients.CIDRs, Owned: s.Owned, VIPs: made}
+}
+
+// fast is an address for the fast path.
+func (n *selection) fast(v *VIP) *fastpath.VIP {
+	to := &fastpath.VIP{Addr: v.Addr, Frontends: v.fast(n.node)}
+	for i := range to.Frontends {
+		f := &to.Frontends[i]
+		f.Take = !n.fronts[frontendKey{f.Addr, Protocol(f.Protocol)}].left
+	}
+	return to
+}
+
+// follow makes contenders of all frontends of these VIPs, which are sorted.
+func (n *selection) follow(vips []*VIP) {
+	n.turned = make(map[*VIP]bool)
+	changes, _ := diffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
+	var bereft []*contender
+	for _, c := range changes {
+		if c.have != nil {
+			bereft = append(bereft, n.remove(c.have)...)
+		}
+	}
+	n.release(bereft)
+	for _, c := range changes {
+		if c.want != nil {
+			n.add(c.want)
+		}
+	}
+}
+
+// backends are those of a contender that count: what is on another node, no flow of the fast path's gets to.
+func (n *selection) backends(c *contender) iter.Seq[frontendKey] {
+	return func(yield func(frontendKey) bool) {
+		for _, b := range c.External.Backends {
+			if b.on(n.node) && !yield(frontendKey{b.Addr, c.Protocol}) {
+				return
+			}
+		}
+	}
+}
+
+// remove takes the frontends of a VIP away, and returns the neighbours of those that were left to
+// the rules: they may not have to be any more.
+func (n *selection) remove(v *VIP) (bereft []*contender) {
+	for i := range v.Frontends {
+		key := v.Frontends[i].key(v)
+		c := n.fronts[key]
+		delete(n.fronts, key)
+		c.gone = true
+		if !c.left {
+			n.taken--
+		}
+		for b := range n.backends(c) {
+			rest := slices.DeleteFunc(n.users[b], func(o *contender) bool { return o == c })
+			if n.users[b] = rest; len(rest) == 0 {
+				delete(n.users, b)
+			}
+			if c.left {
+				bereft = append(bereft, rest...)
+			}
+		}
+	}
+	return bereft
+}
+
+// release takes those whom nobody keeps with the rules any more.
+func (n *selection) release(bereft []*contender) {
+	judged := make(map[*contender]bool)
+	for _, c := range bereft {
+		if c.gone || judged[c] {
+			continue
+		}
+		all, held := n.connected(c, judged)
+		for _, c := range all {
+			if judged[c] = true; !held {
+				n.turn(c, false)
+			}
+		}
+	}
+}
+
+// connected are a contender that is left and those that are connected with it; or some of them, if one is found that
+// keeps all with the rules: held are those of which that is known already.
+func (n *selection) connected(c *contender, held map[*contender]bool) (all []*contender, kept bool) {
+	all = []*contender{c}
+	seen, walked := map[*contender]bool{c: true}, make(map[frontendKey]bool)
+	for i := 0; i < len(all); i++ {
+		if all[i].own || held[all[i]] {
+			return all, true
+		}
+		for b := range n.backends(all[i]) {
+			if walked[b] {
+				continue
+			}
+			walked[b] = true
+			for _, o := range n.users[b] {
+				if !seen[o] {
+					seen[o], all = true, append(all, o)
+				}
+			}
+		}
+	}
+	return all, false
+}
+
+// add adds the frontends of a VIP.
+func (n *selection) add(v *VIP) {
+	for i := range v.Frontends {
+		f := &v.Frontends[i]
+		c := &contender{Frontend: f, vip: v, own: f.whyRules(n.node) != ""}
+		c.left = c.own
+		for b := range n.backends(c) {
+			users := n.users[b]
+			c.left = c.left || len(users) > 0 && users[0].left
+			n.users[b] = append(users, c)
+		}
+		n.fronts[f.key(v)] = c
+		if c.left {
+			n.leave(c)
+		} else {
+			n.taken++
+		}
+	}
+}
+
+// leave leaves to the rules whoever is connected with a new contender that is.
+func (n *selection) leave(c *contender) {
+	walked := make(map[frontendKey]bool)
+	for all := []*contender{c}; len(all) > 0; all = all[1:] {
+		for b := range n.backends(all[0]) {
+			if walked[b] {
+				continue
+			}
+			walked[b] = true
+			for _, o := range n.users[b] {
+				if !o.left {
+					n.turn(o, true)
+					all = append(all, o)
+				}
+			}
+		}
+	}
+}
+
+// turn has a contender left to the rules, or taken.
+func (n *selection) turn(c *contender, left bool) {
+	if c.left == left {
+		return
+	}
+	c.left, n.turned[c.vip] = left, true
+	if left {
+		n.taken--
+	} else {
+		n.taken++
+	}
+}

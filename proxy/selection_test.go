@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+)
+
+// A selectionWorld is a State that changes at random. Pods are few, so that frontends share them, and so
+// are reasons to leave one to the rules, so that some are taken.
+type selectionWorld struct {
+	*rand.Rand
+	state State
+}
+
+func (w *selectionWorld) frontend(port uint16) Frontend {
+	f := Frontend{Protocol: []Protocol{TCP, TCP, UDP, SCTP}[w.IntN(4)], Port: port}
+	for pod := range byte(24) {
+		if w.IntN(14) == 0 {
+			b := Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, pod}), 80), Node: "n1"}
+			if w.IntN(40) == 0 {
+				b.Node = "n2"
+			}
+			f.External.Backends = append(f.External.Backends, b)
+		}
+	}
+	if w.IntN(12) == 0 {
+		f.Affinity = time.Hour
+	}
+	return f
+}
+
+func (w *selectionWorld) vip(a netip.Addr) *VIP {
+	v := &VIP{Addr: a}
+	for i := range w.IntN(4) {
+		v.Frontends = append(v.Frontends, w.frontend(uint16(80+i)))
+	}
+	slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+	return v
+}
+
+// step changes some VIPs, or one of them alone, and now and then the node.
+func (w *selectionWorld) step() {
+	var next []*VIP
+	rare := 2 + w.IntN(30)
+	for i := range byte(20) {
+		a := netip.AddrFrom4([4]byte{192, 0, 2, i})
+		at, found := slices.BinarySearchFunc(w.state.VIPs, a, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		switch {
+		case w.IntN(rare) > 0 && found:
+			next = append(next, w.state.VIPs[at])
+		case w.IntN(rare) > 0 && !found, w.IntN(3) == 0:
+		default:
+			next = append(next, w.vip(a))
+		}
+	}
+	w.state.VIPs = next
+}
+
+// Whatever changes, what is selected step by step is what is selected of the State alone, and that is
+// what State.leftToRules leaves; what is as it was is the same.
+func TestSelectionEqualsLeftToRules(t *testing.T) {
+	seed := rand.Uint64()
+	for world := range uint64(300) {
+		w := &selectionWorld{Rand: rand.New(rand.NewPCG(seed, world)), state: State{Node: "n1"}}
+		n := newSelection("n1")
+		var before fastpath.State
+		for step := range 30 {
+			w.step()
+			got := n.state(&w.state)
+			if why := wrongSelection(n, &w.state, before, got); why != "" {
+				t.Fatalf("seed %d, world %d, step %d: %s", seed, world, step, why)
+			}
+			before = got
+		}
+	}
+}
+
+func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
+	left, taken := s.leftToRules(), 0
+	if len(got.VIPs) != len(s.VIPs) {
+		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), len(s.VIPs))
+	}
+	for i, v := range s.VIPs {
+		want := v.fast(s.Node)
+		for j := range want {
+			if want[j].Take = left[frontendKey{want[j].Addr, Protocol(want[j].Protocol)}] == ""; want[j].Take {
+				taken++
+			}
+		}
+		alike := func(a, b fastpath.Frontend) bool {
+			return a.Addr == b.Addr && a.Protocol == b.Protocol && a.Take == b.Take && slices.Equal(a.Backends, b.Backends) && slices.Equal(a.Draining, b.Draining)
+		}
+		if got.VIPs[i].Addr != v.Addr || !slices.EqualFunc(got.VIPs[i].Frontends, want, alike) {
+			return fmt.Sprintf("%+v\nwant %+v", got.VIPs[i], want)
+		}
+		at, found := slices.BinarySearchFunc(before.VIPs, v.Addr, func(v *fastpath.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
+		if kept := found && before.VIPs[at] == got.VIPs[i]; kept && n.turned[v] {
+			return fmt.Sprintf("%s turned, and is the same", v.Addr)
+		}
+	}
+	if n.taken != taken || len(n.fronts) < len(left) {
+		return fmt.Sprintf("%d are counted; want %d", n.taken, taken)
+	}
+	return ""
+}
+
+// What did not change is the same, and so is what has a backend in common with what did, if that is taken still.
+func TestSelectionKeepsWhatIs(t *testing.T) {
+	s := benchState(3)
+	n := newSelection("n1")
+	before := n.state(&s)
+	s.VIPs = slices.Clone(s.VIPs)
+	s.VIPs[1] = benchVIP(1, 1)
+	s.VIPs[2] = &VIP{Addr: s.VIPs[2].Addr, Frontends: slices.Clone(s.VIPs[2].Frontends)}
+	s.VIPs[2].Frontends[0].External = s.VIPs[0].Frontends[0].External
+	after := n.state(&s)
+	for i, want := range []bool{true, false, false} {
+		if got := before.VIPs[i] == after.VIPs[i]; got != want {
+			t.Errorf("%s is the same: %v; want %v", before.VIPs[i].Addr, got, want)
+		}
+	}
+	s.VIPs = slices.Clone(s.VIPs)
+	s.VIPs[2] = &VIP{Addr: s.VIPs[2].Addr, Frontends: slices.Clone(s.VIPs[2].Frontends)}
+	s.VIPs[2].Frontends[0].Affinity = time.Hour
+	if last := n.state(&s); last.VIPs[0] == after.VIPs[0] || last.VIPs[0].Frontends[0].Take || last.VIPs[1] != after.VIPs[1] {
+		t.Errorf("%+v shares its backends with what is left to the rules", last.VIPs[0])
+	}
+}
+
+// One endpoint of one of 10,000 VIPs of ten pods changes: by what changed, and by a look at all.
+func BenchmarkSelection(b *testing.B) {
+	s := State{Node: "n1"}
+	vip := func(i, version int) *VIP {
+		v := benchVIP(i, version)
+		for pod := range byte(8) {
+			v.Frontends[0].External.Backends = append(v.Frontends[0].External.Backends, Backend{Node: "n1", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, pod, byte(i >> 8), byte(i)}), 8080)})
+		}
+		return v
+	}
+	for i := range benchVIPs {
+		s.VIPs = append(s.VIPs, vip(i, 0))
+	}
+	b.Run("change", func(b *testing.B) {
+		n := newSelection("n1")
+		n.state(&s)
+		version := 0
+		for b.Loop() {
+			version++
+			next := s
+			next.VIPs = slices.Clone(s.VIPs)
+			next.VIPs[benchVIPs/2] = vip(benchVIPs/2, version)
+			n.state(&next)
+		}
+	})
+	b.Run("all", func(b *testing.B) {
+		for b.Loop() {
+			newSelection("n1").state(&s)
+		}
+	})
+}
