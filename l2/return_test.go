@@ -32,39 +32,44 @@ func TestReturnPath(t *testing.T) {
 		nstest.Link(t, far, "eth1", client, "eth0")
 		nstest.Link(t, host, "pod0", pod, "eth0")
 		host.Addr("eth0", "10.0.0.1/24")
-		near.Addr("eth0", "10.0.0.2/24")
-		host.Addr("eth1", "10.1.0.1/24")
-		far.Addr("eth0", "10.1.0.254/24")
-		far.Addr("eth1", "203.0.113.1/24")
-		client.Addr("eth0", "203.0.113.10/24")
-		host.Addr("pod0", "10.244.1.1/24")
-		pod.Addr("eth0", "10.244.1.10/24")
+		near.Addr("eth0", "10.0.0.2/24", "fd00::2/64")
+		host.Addr("eth1", "10.1.0.1/24", "fd01::1/64")
+		far.Addr("eth0", "10.1.0.254/24", "fd01::254/64")
+		far.Addr("eth1", "203.0.113.1/24", "fd02::1/64")
+		client.Addr("eth0", "203.0.113.10/24", "fd02::10/64")
+		host.Addr("pod0", "10.244.1.1/24", "fd44::1/64")
+		pod.Addr("eth0", "10.244.1.10/24", "fd44::10/64")
 		host.Route("0.0.0.0/0", "10.0.0.2", "")
 		client.Route("0.0.0.0/0", "203.0.113.1", "")
+		client.Route("::/0", "fd02::1", "")
 		pod.Route("0.0.0.0/0", "10.244.1.1", "")
+		pod.Route("::/0", "fd44::1", "")
 		for _, ns := range []*nstest.NS{host, far} {
 			ns.Forward()
 			ns.Sysctl("ipv4.conf.all.rp_filter", "0")
 			ns.Sysctl("ipv4.conf.eth1.rp_filter", "0")
 		}
-		run(t, host, `nft 'add table ip vip; add chain ip vip in { type nat hook prerouting priority dstnat; }; add rule ip vip in ip daddr 10.1.0.100 tcp dport 80 dnat to 10.244.1.10'`)
+		for _, x := range []struct{ family, vip, pod string }{{"ip", "10.1.0.100", "10.244.1.10"}, {"ip6", "fd01::100", "fd44::10"}} {
+			run(t, host, fmt.Sprintf(`nft 'add table %[1]s vip; add chain %[1]s vip in { type nat hook prerouting priority dstnat; }; add rule %[1]s vip in %[1]s daddr %[2]s tcp dport 80 dnat to %[3]s'`, x.family, x.vip, x.pod))
+		}
 		serve(t, pod)
 		n := start(t, host)
-		n.set(addresses("10.1.0.100")...)
+		n.set(addresses("10.1.0.100", "fd01::100")...)
+		lost := func(when, vip string) {
+			t.Helper()
+			if seen, err := connect(client, vip, time.Second/4); err == nil {
+				t.Errorf("%s: by %s the pod sees %s", when, vip, seen)
+			}
+		}
 
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "1")
 		if p := n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100")}); len(p) != 1 || p[0].Interface != "eth1" || !strings.Contains(p[0].Message, "rp_filter of eth1 is strict") {
 			t.Errorf("problems %+v", p)
 		}
-		if seen, err := connect(client, time.Second/4); err == nil {
-			t.Errorf("strict, and answers go by eth0: the pod sees %s", seen)
-		}
+		lost("strict, and answers go by eth0", "10.1.0.100")
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "2")
-		if seen, err := connect(client, time.Second/4); err == nil {
-			t.Errorf("answers go by eth0: the pod sees %s", seen)
-		}
+		lost("answers go by eth0", "10.1.0.100")
 		// It is said where that is so, until somebody has seen to it; of IPv6 there is no route.
-		host.Addr("eth1", "fd01::1/64")
 		ours := []netip.Addr{ip("10.0.0.100"), ip("10.1.0.100"), ip("fd01::100")}
 		detours := func(want ...Detour) {
 			t.Helper()
@@ -76,14 +81,16 @@ func TestReturnPath(t *testing.T) {
 			})
 		}
 		detours(Detour{Interface: "eth1", By: "eth0"})
-		run(t, host, commands)
-		detours()
 		host.Addr("eth0", "fd00::1/64")
 		host.Route("::/0", "fd00::2", "")
-		detours(Detour{Interface: "eth1", By: "eth0", IPv6: true})
-		seen, err := connect(client, patience)
-		if err != nil || seen != "203.0.113.10" {
-			t.Errorf("the pod sees %q: %v", seen, err)
+		detours(Detour{Interface: "eth1", By: "eth0"}, Detour{Interface: "eth1", By: "eth0", IPv6: true})
+		lost("answers go by eth0", "fd01::100")
+		run(t, host, commands)
+		detours()
+		for vip, want := range map[string]string{"10.1.0.100": "203.0.113.10", "fd01::100": "fd02::10"} {
+			if seen, err := connect(client, vip, patience); err != nil || seen != want {
+				t.Errorf("by %s the pod sees %q: %v", vip, seen, err)
+			}
 		}
 	})
 }
@@ -135,10 +142,10 @@ func serve(t *testing.T, ns *nstest.NS) {
 	}()
 }
 
-func connect(ns *nstest.NS, patience time.Duration) (seen string, err error) {
+func connect(ns *nstest.NS, vip string, patience time.Duration) (seen string, err error) {
 	ns.Do(func() {
 		var c net.Conn
-		if c, err = net.DialTimeout("tcp", "10.1.0.100:80", patience); err != nil {
+		if c, err = net.DialTimeout("tcp", net.JoinHostPort(vip, "80"), patience); err != nil {
 			return
 		}
 		defer c.Close()

@@ -86,6 +86,10 @@ func measureAll(ctx context.Context, o options) (r report, err error) {
 		}
 		r.Results = append(r.Results, one)
 	}
+	slog.Info("measure", "pods", lab.PodNames)
+	if r.Pods, err = losePods(ctx, l, o.runs); err != nil {
+		return r, fmt.Errorf("pods: %w", err)
+	}
 	slog.Info("measure", "addresses", o.addresses)
 	if r.Rest, err = atRest(ctx, l, o); err != nil {
 		return r, fmt.Errorf("at rest: %w", err)

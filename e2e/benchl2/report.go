@@ -31,6 +31,7 @@ type report struct {
 	Took    time.Duration
 	Machine machine
 	Results []result
+	Pods    podLoss
 	Rest    rest
 }
 

@@ -52,7 +52,10 @@ type Report struct {
 	answers []answerTime // in the order of their ends
 }
 
-type answerTime struct{ begin, end time.Time }
+type answerTime struct {
+	begin, end time.Time
+	pod        string
+}
 
 // A Loss is a request that got no whole answer.
 type Loss struct {
@@ -117,7 +120,7 @@ func (l *Load) count(begin time.Time, a Answer, err error) {
 		return
 	}
 	l.report.Pods[a.Pod]++
-	l.report.answers = append(l.report.answers, answerTime{begin, end})
+	l.report.answers = append(l.report.answers, answerTime{begin, end, a.Pod})
 	l.report.Longest = max(l.report.Longest, end.Sub(begin))
 	if end.Sub(begin) > slow {
 		l.report.Slow++
@@ -143,6 +146,53 @@ func (r Report) FirstAfter(t time.Time) time.Time {
 		return time.Time{}
 	}
 	return r.answers[i].end
+}
+
+// FirstBy is when the first answer of a pod was there after a time; zero when there was none.
+func (r Report) FirstBy(pod string, after time.Time) time.Time {
+	i := slices.IndexFunc(r.answers, func(a answerTime) bool { return a.pod == pod && a.end.After(after) })
+	if i < 0 {
+		return time.Time{}
+	}
+	return r.answers[i].end
+}
+
+// LastHurt is when the last request was begun that was lost, or answered late because a
+// packet was; zero when there was none.
+func (r Report) LastHurt() (last time.Time) {
+	for _, l := range r.Lost {
+		last = latest(last, l.Begin)
+	}
+	for _, a := range r.answers {
+		if a.end.Sub(a.begin) > slow {
+			last = latest(last, a.begin)
+		}
+	}
+	return last
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// AwaitPod waits until a pod has answered a request that began after a time.
+func (l *Load) AwaitPod(ctx context.Context, pod string, after time.Time) error {
+	return Await(ctx, Settle, "an answer of "+pod, func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, a := range slices.Backward(l.report.answers) {
+			switch {
+			case a.end.Before(after):
+				return fmt.Errorf("none of %d", len(l.report.answers))
+			case a.pod == pod && a.begin.After(after):
+				return nil
+			}
+		}
+		return errors.New("nobody has answered")
+	})
 }
 
 // Cut counts the requests that were lost because they were under way at one of the times

@@ -76,6 +76,12 @@ var cells = []cell{
 		{what: "n1 reaches hosts and no other node", do: divide, passing: twice, then: home},
 		{what: "it is whole", do: mend, then: home},
 	}},
+	{name: "the segment is parted, and there are no Leases", lossy: true, stages: []stage{
+		{what: "all speakers are started without", do: restartWith("--lease-interval", "0"), then: home},
+		{what: "n1 reaches hosts and no other node", do: divide, then: both, lasts: true},
+		{what: "it is whole", do: mend, then: home},
+		{what: "all speakers are started with Leases", do: restartWith(usualFlags...), then: home},
+	}},
 	{name: "nobody ever hears anybody", lossy: true, stages: []stage{
 		{what: "all speakers are stopped, port 7946 is blocked everywhere, and they are started", do: restartDeaf, then: home, lasts: true},
 		{what: "the port is open", do: mend, then: home},
@@ -147,6 +153,9 @@ const (
 	leaseCounts   = 3 * leaseInterval
 )
 
+// usualFlags are those that speakers have in the matrix.
+var usualFlags = []string{"--lease-interval", leaseInterval.String()}
+
 func deafen(ctx context.Context, m *matrix) error { return m.Block(ctx, "n1", []uint16{7946}) }
 func divide(ctx context.Context, m *matrix) error { return m.Divide(ctx, "n1") }
 func mend(ctx context.Context, m *matrix) error   { return m.Mend(ctx) }
@@ -172,6 +181,16 @@ func restartDeaf(ctx context.Context, m *matrix) (err error) {
 		err = errors.Join(err, m.Speaker(n).Terminate(), m.Block(ctx, n, []uint16{7946}))
 	}
 	return errors.Join(err, m.StartLinkSpeakers(ctx, lab.NodeNames...))
+}
+
+func restartWith(flags ...string) func(context.Context, *matrix) error {
+	return func(ctx context.Context, m *matrix) (err error) {
+		for _, n := range lab.NodeNames {
+			err = errors.Join(err, m.Speaker(n).Terminate())
+			m.Speaker(n).Flags = flags
+		}
+		return errors.Join(err, m.StartLinkSpeakers(ctx, lab.NodeNames...))
+	}
 }
 
 func restore(ctx context.Context, m *matrix) error { return m.Kubernetes.StartAPIServer(ctx) }
@@ -226,7 +245,7 @@ func (m *matrix) put(name string, vips pair, node string) error {
 // the other lives, by its voice or by its Lease, one of them ends it, and hosts know which.
 // What breaks something, and what mends it, costs no request but for the reasons given.
 func TestWhoClaimsAnAddress(t *testing.T) {
-	m := newMatrix(t)
+	m := newMatrix(t, usualFlags...)
 	for i, c := range cells {
 		t.Run(c.name, func(t *testing.T) { m.play(t, c, m.first[i%len(m.first)]) })
 	}
@@ -235,7 +254,7 @@ func TestWhoClaimsAnAddress(t *testing.T) {
 // play plays a cell, with requests to one of n1's addresses.
 func (m *matrix) play(t *testing.T, c cell, vip netip.Addr) {
 	ctx := t.Context()
-	t.Cleanup(func() { m.whole(t, c) })
+	t.Cleanup(func() { m.whole(t) })
 	if alive := m.Kubernetes.APIServer.Alive(); c.away && alive {
 		m.Kubernetes.APIServer.Kill()
 	} else if !c.away && !alive {
@@ -414,7 +433,8 @@ func (m *matrix) history(since time.Time) string {
 }
 
 // whole mends everything but the API server, and waits until it is as at first.
-func (m *matrix) whole(t *testing.T, c cell) {
+func (m *matrix) whole(t testing.TB) {
+	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	if m.frozen != "" {
 		must(t, thaw(ctx, m))
@@ -438,7 +458,7 @@ func (m *matrix) whole(t *testing.T, c cell) {
 }
 
 // ask has the host ask for n1's addresses, so that it knows who has them.
-func (m *matrix) ask(t *testing.T, ctx context.Context) {
+func (m *matrix) ask(t testing.TB, ctx context.Context) {
 	t.Helper()
 	for _, vip := range m.first {
 		_, err := m.Host().Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
@@ -446,7 +466,8 @@ func (m *matrix) ask(t *testing.T, ctx context.Context) {
 	}
 }
 
-func newMatrix(t *testing.T) *matrix {
+// newMatrix builds one, whose speakers have some flags.
+func newMatrix(t testing.TB, flags ...string) *matrix {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a minute")
@@ -464,7 +485,7 @@ func newMatrix(t *testing.T) *matrix {
 	m := &matrix{Lab: l, first: pair{netip.MustParseAddr("198.51.100.201"), netip.MustParseAddr("2001:db8:51::201")},
 		second: pair{netip.MustParseAddr("198.51.100.202"), netip.MustParseAddr("2001:db8:51::202")}}
 	for _, n := range lab.NodeNames {
-		l.Speaker(n).Flags = []string{"--lease-interval", leaseInterval.String()}
+		l.Speaker(n).Flags = flags
 	}
 	must(t, l.StartLinkSpeakers(t.Context(), lab.NodeNames...))
 	must(t, errors.Join(m.put("first", m.first, "n1"), m.put("second", m.second, "n2")))
@@ -489,7 +510,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

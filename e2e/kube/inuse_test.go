@@ -1,0 +1,53 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// An address of a pool that a printer has is not answered for, and people are told who has
+// it: by the speaker's status, and by an Event on the Service. Another one is.
+func TestAddressInUse(t *testing.T) {
+	const mac = "02:00:00:00:00:99"
+	apart(t, func(t *testing.T) {
+		node, printer := nstest.Node(t), nstest.New(t, "printer")
+		nstest.Link(t, node, "eth0", printer, "eth0")
+		printer.MAC("eth0", mac)
+		node.Addr("eth0", "192.0.2.1/24")
+		printer.Addr("eth0", "192.0.2.65/24")
+		f := newFanfare(t)
+		f.run("controller")
+		f.speaker()
+		pool, _, _ := strings.Cut(oneNode, "---\napiVersion: fanfare.io/v1alpha1\nkind: BGPPeer")
+		objects := strings.Replace(pool, "192.0.2.0/24", "192.0.2.64/26", 1)
+		for name, vip := range map[string]string{"taken": "192.0.2.65", "free": "192.0.2.66"} {
+			objects += "---" + strings.Replace(oneService(name, "10.244.1.5"), "name: "+name+"}", fmt.Sprintf("name: %s, annotations: {fanfare.io/load-balancer-ips: %s}}", name, vip), 1)
+		}
+		must(t, f.Admin().Apply(t.Context(), objects))
+		for vip, want := range map[string]string{
+			"192.0.2.65": "AddressInUse: not announced: " + mac + " answers for it on eth0",
+			"192.0.2.66": "Announced: answered for on eth0 (the only candidate)",
+		} {
+			await(t, time.Minute, vip+" "+want, func() error {
+				s, err := f.status()
+				if err != nil {
+					return err
+				}
+				for _, a := range s.Addresses {
+					for _, r := range a.Reasons {
+						if a.Address == vip && strings.HasPrefix(r.Code+": "+r.Message, want) {
+							return nil
+						}
+					}
+				}
+				return fmt.Errorf("status %+v", s)
+			})
+		}
+		f.describes("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
+		f.describes("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
+	})
+}
