@@ -15,6 +15,8 @@ type batch struct {
 	seq  uint32
 	what []string // for each message what it does, for errors
 	last int      // where the last message begins
+	// family is that of the tables.
+	family uint8
 }
 
 // maxElementList bounds the list of elements in one message: the length of an
@@ -29,7 +31,7 @@ var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT
 
 // newBatch begins a batch of messages with numbers above seq.
 func newBatch(seq uint32) *batch {
-	b := &batch{seq: seq}
+	b := &batch{seq: seq, family: unix.NFPROTO_INET}
 	b.e.header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, seq, 0, unix.NFNL_SUBSYS_NFTABLES)
 	return b
 }
@@ -41,7 +43,7 @@ func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
 	b.last = len(b.e.b)
 	b.what = append(b.what, what)
 	seq := b.seq + uint32(len(b.what))
-	b.e.message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, unix.NFPROTO_INET, body)
+	b.e.message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, b.family, body)
 }
 
 // addChain adds a chain that is on no hook, with its rules.

@@ -13,6 +13,7 @@ import (
 // Chains of iptables that are always there. doc.go explains them.
 const (
 	xtUnassigned = "FANFARE-UNASSIGNED"
+	xtHand       = "FANFARE-HANDON"
 
 	xtArriving = "FANFARE-ARRIVING"
 	xtLeaving  = "FANFARE-LEAVING"
@@ -47,6 +48,7 @@ func xtJumps(f setID) map[string]map[string]string {
 	return map[string]map[string]string{
 		"raw": {"PREROUTING": "-m set --match-set " + setName(memberOwned, f) + " dst -m set ! --match-set " +
 			setName(memberVIPs, f) + " dst " + by + xtUnassigned},
+		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(memberHandOn, f) + " dst " + by + xtHand},
 		"nat": {
 			"PREROUTING":  vip + by + xtArriving,
 			"OUTPUT":      vip + by + xtLeaving,
@@ -58,7 +60,7 @@ func xtJumps(f setID) map[string]map[string]string {
 
 // xtTables are the tables that have chains of ours, in the order in which they
 // are written: what refuses comes before what translates.
-var xtTables = []string{"filter", "raw", "nat"}
+var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
 // xtState is all chains of one family, by table.
 func xtState(s State, f setID) map[string]chainSet {
@@ -84,6 +86,7 @@ func xtShared(s State, f setID) map[string]chainSet {
 			// FANFARE-FILTER refuses it.
 			[]string{"-j CT --notrack"},
 		)},
+		"mangle": {xtHand: xtHandOn(s, f)},
 		"filter": xtFilter(s, f),
 		"nat":    xtNAT(s, f),
 	}
@@ -117,7 +120,7 @@ func xtFilter(s State, f setID) chainSet {
 		},
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
 		// A VIP may be an address of the node: what it does not serve is the host's.
-		xtOutput: {"-j " + xtSources, "-j " + xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g " + xtRefuse},
+		xtOutput: append(xtHandedOn(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
 		// nat drops nothing. What it left as it was is told apart here.
 		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
 		xtSources:  {in(memberLimited, "dst,dst") + " -m set ! --match-set " + setName(memberSources, f) + " dst,dst,src -j DROP"},

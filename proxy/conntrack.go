@@ -23,6 +23,7 @@ const (
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
 	ctaStatus     = 3
+	ctaProtoInfo  = 4
 	ctaID         = 12
 	ctaZone       = 18
 	ctaFilter     = 25
@@ -37,6 +38,9 @@ const (
 	ctaProtoNum   = 1
 	ctaProtoSrc   = 2
 	ctaProtoDst   = 3
+
+	ctaProtoInfoTCP      = 1
+	ctaProtoInfoTCPState = 1
 
 	ctaFilterOrigFlags = 1
 	ctaFilterIPDst     = 1 << 1
@@ -72,6 +76,10 @@ type vipPurge struct {
 	// left: the address is no VIP any more. Where it is ours all the same, whoever has
 	// it next would find its clients led astray by what is left in conntrack.
 	left bool
+	// taken: another node answered for the VIP until now. What is remembered here of
+	// connections that ended would be in the way of those that began there with the same
+	// client's port: conntrack would take their packets for the former's.
+	taken bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
 	// fenced are frontends that fewer sources may use than before. Their flows of
@@ -106,7 +114,7 @@ func (p purge) at(vip netip.Addr) *vipPurge {
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
+	return !v.born && !v.left && !v.taken && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
@@ -258,7 +266,7 @@ func base(id setID) setID {
 func (p purge) merge(o purge) {
 	for vip, from := range o {
 		to := p.at(vip)
-		to.born, to.left = to.born || from.born, to.left || from.left
+		to.born, to.left, to.taken = to.born || from.born, to.left || from.left, to.taken || from.taken
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.fenced, from.fenced)
 		maps.Copy(to.filled, from.filled)
@@ -278,6 +286,7 @@ type flow struct {
 	backend netip.AddrPort // source of replies
 	dnat    bool
 	replied bool // the backend has answered
+	ended   bool // a connection of TCP that waits for nothing but to be forgotten
 
 	family uint8
 	key    []byte // the attributes that name this very entry to the kernel
@@ -292,7 +301,7 @@ func (p purge) wrong(f *flow, s *State) bool {
 	if !f.dnat {
 		return v.born || v.ports[f.port]
 	}
-	if v.left && s.abandons(f.vip) {
+	if v.left && s.abandons(f.vip) || v.taken && f.ended {
 		return true
 	}
 	if v.fenced[f.port] && s.forbids(f) || v.filled[f.port] && s.outlives(f) {
@@ -502,7 +511,7 @@ func (p purge) request() flowRequest {
 	untranslated, translated := false, false
 	for _, v := range p {
 		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left
+		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left || v.taken
 	}
 	switch {
 	case untranslated && !translated:
@@ -591,6 +600,8 @@ func parseFlow(data []byte) (f flow, ok bool) {
 				status := binary.BigEndian.Uint32(v)
 				f.dnat, f.replied = status&ipsDstNAT != 0, status&ipsSeenReply != 0
 			}
+		case ctaProtoInfo:
+			f.ended = isEnded(v)
 		}
 	}
 	var src, dst, from netip.Addr
@@ -600,6 +611,17 @@ func parseFlow(data []byte) (f flow, ok bool) {
 	f.client, f.vip, f.port.port = src, dst, toPort
 	f.backend = netip.AddrPortFrom(from, fromPort)
 	return f, src.IsValid() && dst.IsValid() && from.IsValid()
+}
+
+// States of a connection of TCP, from linux/netfilter/nf_conntrack_tcp.h.
+const (
+	tcpLastAck = 6 // both have said FIN
+	tcpClose   = 8 // after an RST; before it comes TIME_WAIT
+)
+
+func isEnded(info []byte) bool {
+	state := attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
+	return len(state) == 1 && tcpLastAck <= state[0] && state[0] <= tcpClose
 }
 
 // parseTuple reads one direction of an entry.

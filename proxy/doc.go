@@ -2,7 +2,7 @@
 // endpoints with the kernel's netfilter, as a [State] says.
 //
 // It writes one table, inet fanfare, or, where that cannot be, chains of iptables
-// (see below), and nothing else. The table has static
+// (see below), and nothing else but what hands connections on (see there). The table has static
 // chains, loaded once as text (ruleset.nft), and sets and maps that hold all
 // that depends on Services. [Proxy.Set] compares the new State with the one
 // before, pointer by pointer, and sends what differs as elements, by netlink,
@@ -35,7 +35,8 @@
 //	prerouting  -101 nat  nat-prerouting     chooses a backend for what arrives
 //	output      -101 nat  nat-output         chooses a backend for processes of the host
 //	prerouting  -99       filter-prerouting  refuses what is still for an address of ours
-//	output      -1        filter-output      refuses what processes of the host send to a VIP's other ports
+//	output      -1        filter-output      refuses what processes of the host send to a VIP's other ports;
+//	                                         lets pass what is handed on
 //	input       98 nat    nat-learn-input    remembers which backend on the node itself a client has
 //	postrouting 99 nat    nat-postrouting    remembers the others, and chooses the source that the backend sees
 //
@@ -329,6 +330,48 @@
 // or of a SYN that was sent twice and that two nodes have seen. Conntrack takes the packets for that connection's. They are ahead of its
 // window, hence invalid, and vanish as those of open connections do: a rule can not tell
 // the two apart, since an invalid packet has no entry to ask about. The client waits until it gives up.
+// So entries of connections that have ended are deleted when a VIP comes into State.HandOn.
+//
+// # Connections that another node has
+//
+// A VIP that moves from one node to another within a link leaves its connections behind: the new
+// node has no entries for them, and would refuse them. State.HandOn says which node
+// had the VIP before. There the entries are, and as long as it forwards, the connections live.
+// So packets of TCP for the VIP that begin nothing and are of no entry are sent there as they
+// are, before a backend is chosen and before stray; the other node translates them, and what
+// its pods answer goes to the client without us.
+//
+// It is done by tables of their own, ip fanfare-handon and ip6 fanfare-handon, which exist only
+// while there is something to hand on:
+//
+//	hook        priority  chain       what it does
+//	prerouting  -102      prerouting  sends to unknown what begins nothing and is new to conntrack,
+//	                                  or invalid and FIN or RST
+//	                      unknown     sends a copy to the other node, and drops the packet
+//
+//	map via         VIP . interface : the other node's address on the link
+//	set nodes       hardware addresses of other nodes: what comes from them goes no further
+//
+// The statement is dup, which nftables has for the families ip and ip6 only (CONFIG_NFT_DUP_IPV4 and _IPV6).
+// The copy is routed by the interface that the packet came in by, to the address in the map; it passes OUTPUT and POSTROUTING
+// untracked, with the client's source, a TTL that is one less, and no redirect of ICMP. It asks neither rp_filter nor ip_forward here, nor
+// FORWARD of anybody; a chain at OUTPUT that drops what it does not know drops it. The
+// packet itself is dropped before conntrack has confirmed its entry, so that nothing
+// of these connections stays here, and each of their packets is new again: a route with a mark would leave entries, which
+// keep a client's port away from the rules for minutes.
+//
+// Invalid packets may be of open connections of this node, out of their window; the other
+// node would refuse those. So of them only FIN and RST go there, which it drops if it does
+// not know them, as any node does. Where nf_conntrack_tcp_loose is 0 all packets in the middle of an unknown
+// connection are invalid, and nothing but those is handed on. UDP and SCTP are not handed on.
+//
+// Two nodes never send a packet back and forth: what comes from the hardware address of another
+// node is not handed on. A packet that nobody knows costs one more hop, and is refused by the other
+// node. Connections that the fast path has there stay in it, and here it takes none of them: it
+// takes a connection by its SYN.
+//
+// With iptables FANFARE-HANDON does the same in the table mangle, by the target TEE (CONFIG_NETFILTER_XT_TARGET_TEE), for
+// what is in the set fanfare-handon4. What the kernel cannot do is in [Status].HandOnError, and stops nothing else.
 //
 // # Others in the same kernel
 //
@@ -403,6 +446,7 @@
 // has been translated is not asked about again.
 //
 //	table   chain        to                    what it does
+//	mangle  PREROUTING   FANFARE-HANDON        hands on what another node has
 //	raw     PREROUTING   FANFARE-UNASSIGNED    keeps addresses that are ours and no VIP out of conntrack
 //	nat     PREROUTING   FANFARE-ARRIVING      chooses a backend for what arrives
 //	nat     OUTPUT       FANFARE-LEAVING       chooses a backend for processes of the host
@@ -419,6 +463,7 @@
 //	fanfare-owned4     State.Owned
 //	fanfare-clients4   LocalClients.CIDRs
 //	fanfare-never4     SNAT.Never
+//	fanfare-handon4    VIPs of State.HandOn
 //	fanfare-xdrop4     VIP, port: no backend, Miss is Drop, for external clients
 //	fanfare-idrop4     the same for internal clients
 //	fanfare-xreject4   VIP, port: no backend, Miss is Reject, for external clients

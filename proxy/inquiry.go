@@ -96,7 +96,7 @@ func (s *sweeper) inquire(deleted []flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
-		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !want.forbids(f) {
+		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !f.ended && !want.forbids(f) {
 			if err := s.inquirers.ask(f); failed == nil {
 				failed = err
 			}

@@ -17,6 +17,7 @@ const (
 	memberOwned
 	memberClients
 	memberNever
+	memberHandOn
 	memberSources // before what sends packets to ask it
 	memberLimited
 	memberExternalDrop
@@ -37,6 +38,7 @@ var setShapes = [memberCount]setShape{
 	memberOwned:          {"fanfare-owned", "hash:net"},
 	memberClients:        {"fanfare-clients", "hash:net"},
 	memberNever:          {"fanfare-never", "hash:net"},
+	memberHandOn:         {"fanfare-handon", "hash:ip"},
 	memberLimited:        {"fanfare-limited", "hash:ip,port"},
 	memberSources:        {"fanfare-sources", "hash:ip,port,net"},
 	memberExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
@@ -98,6 +100,12 @@ func sharedEntries(s State) []entry {
 			for _, half := range halves(p) {
 				all = append(all, entry{set: m, addr: half})
 			}
+		}
+	}
+	for i, h := range s.HandOn {
+		// A VIP may come by several interfaces.
+		if i == 0 || s.HandOn[i-1].VIP != h.VIP {
+			all = append(all, entry{set: memberHandOn, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
 		}
 	}
 	return all

@@ -128,7 +128,9 @@ func (x *xtRenderer) find(ctx context.Context) error {
 		x.programs[f], x.missing[f] = x.findFamily(ctx, f)
 		if x.missing[f] != nil {
 			x.log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
+			continue
 		}
+		x.untee[f] = x.programs[f].tryOne(ctx, xtTee(f))
 	}
 	if x.programs[0] == nil && x.programs[1] == nil {
 		return errors.Join(x.missing[:]...)
@@ -243,6 +245,18 @@ func (x *xtRenderer) try(ctx context.Context, i iptables) (err error) {
 		return i.load(ctx, undo)
 	}
 	return fmt.Errorf("%w (%w)", i.lacks(f), err)
+}
+
+// tryOne has the kernel take one rule, in a chain that no packet meets.
+func (i iptables) tryOne(ctx context.Context, feature xtFeature) error {
+	have, want := map[string]chainSet{feature.table: {}}, map[string]chainSet{feature.table: {}}
+	want[feature.table].add(probeChain, feature.rule)
+	script, _ := planTables(have, want).script()
+	undo, _ := planTables(want, have).script()
+	if err := i.load(ctx, script); err != nil {
+		return fmt.Errorf("%s or this kernel lacks %s: %w", i.name, feature.config, err)
+	}
+	return i.load(ctx, undo)
 }
 
 // lacks names what an iptables does not take.

@@ -23,6 +23,8 @@ type nftRenderer struct {
 	// How the kernel's table stands after an update or converge without an error.
 	uses  map[string]int // made chains, and how many elements go to each
 	table *table         // as last read; its patterns are copied
+
+	handed handing
 }
 
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
@@ -130,7 +132,7 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 }
 
 func (n *nftRenderer) remove(context.Context) error {
-	return errors.Join(deleteTable(spareTable), deleteTable(tableName))
+	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn())
 }
 
 func (n *nftRenderer) read(fresh bool) (*table, error) {
@@ -245,13 +247,17 @@ func differenceText(c change) string {
 	}
 }
 
-func deleteTable(name string) error {
+func deleteTable(name string) error { return deleteTableOf(unix.NFPROTO_INET, name) }
+
+// deleteTableOf deletes a table of a family. That there is none is no error.
+func deleteTableOf(family uint8, name string) error {
 	s, err := dial()
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	b := newBatch(0)
+	b.family = family
 	b.delTable(name)
 	// A kernel without nftables, or without tables in it, has none of ours.
 	err = b.commit(s)

@@ -63,6 +63,8 @@ type Proxy struct {
 	// the rules have let none arise since.
 	swept []netip.Prefix
 	gate  gate
+	// handed is what was handed on last, as far as that could be done.
+	handed []HandOn
 }
 
 // New opens the connections to the kernel and looks for a table that an
@@ -165,7 +167,7 @@ func (p *Proxy) Close() error {
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteChains(ctx), err); err != nil {
+	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn(), deleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -186,10 +188,11 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	recheck := p.recheck.Load()
+	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	p.pulse.pause()
 	err := p.set(ctx, want)
 	if err == nil {
+		p.handOn(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
@@ -221,7 +224,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return p.reconcile(ctx, want)
 	}
 	c := diffStates(p.have, want, vips)
-	if c.empty() && len(vips) == 0 {
+	if c.empty() && len(vips) == 0 && sameHandOn(p.have, want) {
 		p.have = want
 		return nil
 	}
@@ -249,7 +252,7 @@ func (p *Proxy) validate(want State) ([]vipChange, error) {
 		return nil, err
 	}
 	var errs []error
-	if !sameShared(p.have, want) {
+	if !sameShared(p.have, want) || !sameHandOn(p.have, want) {
 		errs = append(errs, validateShared(want))
 	}
 	for _, v := range vips {

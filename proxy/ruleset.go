@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// tableName is our table's, in family inet. Nothing else in the kernel is ours.
+// tableName is our table's, in family inet. Nothing else of nftables is ours but what
+// handOnTable names.
 const tableName = "fanfare"
 
 // spareTable does the table's work while that is replaced.

@@ -28,6 +28,13 @@ type State struct {
 	// Outward are the names of the interfaces by which clients outside come in. Only
 	// the fast path asks for them, and takes flows there alone.
 	Outward []string // sorted
+
+	// HandOn is by whom VIPs were answered for before, as long as connections may live
+	// there that began then. Sorted by VIP and Interface, no two alike.
+	HandOn []HandOn
+	// Nodes are the hardware addresses of all other nodes: what comes from one of them was
+	// handed on before, and is not handed on again.
+	Nodes []MAC // sorted
 }
 
 // SNAT says how the source of a flow is replaced where a Target or a hairpin

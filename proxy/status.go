@@ -48,6 +48,10 @@ type Status struct {
 	// ForwardError is why it may still be dropped there.
 	ForwardError string `json:"forwardError,omitempty"`
 
+	// HandOnError is why connections to addresses that were taken over from another node
+	// end instead of being handed on to it.
+	HandOnError string `json:"handOnError,omitempty"`
+
 	// FastPath is what goes past the rules; absent where nothing shall.
 	FastPath *FastPathStatus `json:"fastPath,omitempty"`
 
@@ -112,6 +116,18 @@ func (r *record) repaired(found string) {
 	r.status.Repairs++
 	r.status.LastRepair = time.Now()
 	r.status.Found = found
+}
+
+// handOn notes what became of what is to be handed on, and returns the error of the last
+// time.
+func (r *record) handOn(err error) (before string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, r.status.HandOnError = r.status.HandOnError, ""
+	if err != nil {
+		r.status.HandOnError = err.Error()
+	}
+	return before
 }
 
 // forward notes what became of FORWARD, and returns the error of the last time.

@@ -36,7 +36,7 @@ type xtKey struct {
 // xtHooks are the tables and chains of each hook in the order in which the kernel
 // asks them, as far as there is any rule of ours.
 var xtHooks = map[string][][2]string{
-	"prerouting":  {{"raw", "PREROUTING"}, {"nat", "PREROUTING"}},
+	"prerouting":  {{"raw", "PREROUTING"}, {"mangle", "PREROUTING"}, {"nat", "PREROUTING"}},
 	"input":       {{"filter", "INPUT"}},
 	"forward":     {{"filter", "FORWARD"}},
 	"output":      {{"nat", "OUTPUT"}, {"filter", "OUTPUT"}},

@@ -29,6 +29,7 @@ func validateShared(s State) error {
 		validatePrefixes("owned", s.Owned),
 		validatePrefixes("clients", s.Clients.CIDRs),
 		s.SNAT.validate(),
+		validateHandOn(s),
 	}
 	for field, name := range map[string]string{
 		"interface prefix": s.Clients.InterfacePrefix,

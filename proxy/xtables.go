@@ -30,6 +30,8 @@ type xtRenderer struct {
 	// the reason in missing.
 	programs [2]*iptables
 	missing  [2]error
+	// untee is why nothing can be handed on, where it cannot.
+	untee [2]error
 	// loose: a program shows rules in other words than they were written in.
 	// Then only their number is compared.
 	loose bool
@@ -65,6 +67,7 @@ func (x *xtRenderer) vips() ([]netip.Addr, error) {
 }
 
 func (x *xtRenderer) update(ctx context.Context, u step) error {
+	u.have, u.want = x.able(u.have), x.able(u.want)
 	for f := range setID(2) {
 		plan := planStep(u, f)
 		if x.programs[f] == nil {
@@ -98,7 +101,7 @@ func planStep(u step, f setID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*VIP
-	leaves, strays := false, !sameShared(have, want)
+	leaves, strays := false, !sameShared(have, want) || !sameHandOn(have, want)
 	for _, c := range u.vips {
 		if c.family() != f {
 			continue

@@ -123,6 +123,11 @@ func (k xtKernel) unjumpLines(f setID) map[string][]string {
 // converge reads each family's chains and sets, and makes them want's.
 func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
 	var out finding
+	want = x.able(want)
+	if have != nil {
+		able := x.able(*have)
+		have = &able
+	}
 	x.metrics.dumps.Inc()
 	names, err := x.sock.setNames()
 	if err != nil {

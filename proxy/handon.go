@@ -1,0 +1,290 @@
+package proxy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A HandOn says who has the connections to a VIP that this node does not know: the node
+// that had the VIP before. Packets of TCP for it that come in by Interface, begin nothing
+// and are of no connection that conntrack knows are sent to Via as they are, whatever the
+// frontend.
+type HandOn struct {
+	VIP       netip.Addr
+	Interface string
+	Via       netip.Addr // the other node's, on the link that the interface is on
+}
+
+func (h HandOn) compare(o HandOn) int {
+	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
+}
+
+// A MAC is a hardware address of Ethernet.
+type MAC [6]byte
+
+func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
+
+// sameHandOn says whether the same is handed on.
+func sameHandOn(a, b State) bool {
+	return slices.Equal(a.HandOn, b.HandOn) && slices.Equal(a.Nodes, b.Nodes)
+}
+
+// handOnOf is what is handed on of one family.
+func handOnOf(all []HandOn, f setID) (of []HandOn) {
+	for _, h := range all {
+		if family(h.VIP) == f {
+			of = append(of, h)
+		}
+	}
+	return of
+}
+
+func validateHandOn(s State) error {
+	for i, h := range s.HandOn {
+		switch {
+		case !isUnicast(h.VIP):
+			return fmt.Errorf("hand on %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
+		case !isUnicast(h.Via) || family(h.Via) != family(h.VIP):
+			return fmt.Errorf("hand on %s via %s: want an address of the same family without a zone", h.VIP, h.Via)
+		case !PlainIfname(h.Interface):
+			return fmt.Errorf("hand on %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)
+		case i > 0 && s.HandOn[i-1].compare(h) >= 0:
+			return fmt.Errorf("hand on %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP, h.Interface, s.HandOn[i-1].VIP, s.HandOn[i-1].Interface)
+		}
+	}
+	if !slices.IsSortedFunc(s.Nodes, func(a, b MAC) int { return bytes.Compare(a[:], b[:]) }) {
+		return errors.New("nodes: want their hardware addresses sorted")
+	}
+	return nil
+}
+
+// PlainIfname says whether the name of an interface means itself to all programs that
+// load rules: the kernel forbids little.
+func PlainIfname(name string) bool {
+	odd := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_.:@", r)
+	}
+	return name != "" && len(name) <= maxIfname && !strings.ContainsFunc(name, odd)
+}
+
+// handOnTable is the name of the tables, one for each family, that hand connections on;
+// each is there as long as there is any. The statement dup, which sends a packet to another
+// host, does not exist in the family inet.
+const handOnTable = tableName + "-handon"
+
+// handOnText is such a table without elements.
+//
+// What is invalid has no entry, or does not fit the one that it has. The latter may be an
+// open connection's, and the other node, which does not know that one, would refuse it. But FIN and RST
+// without an entry are invalid there as well, and vanish; here they may be the first that
+// is heard of a connection after it was moved.
+const handOnText = `table %[1]s %[2]s {
+	comment "Fanfare: managed, do not edit"
+
+	set nodes { type ether_addr; comment "other nodes, which hand on what they do not know"; }
+	map via { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node that had it before"; }
+
+	# What another node has handed on goes no further.
+	chain unknown {
+		ether saddr @nodes return
+		dup to %[1]s daddr . iifname map @via device iif counter drop
+	}
+
+	chain prerouting {
+		type filter hook prerouting priority -102; policy accept;
+		meta l4proto != tcp accept
+		ct state established,related accept
+		tcp flags & (fin|syn|rst|ack) == syn accept
+		ct state new goto unknown
+		ct state invalid tcp flags & (fin|rst) != 0 goto unknown
+	}
+}
+`
+
+// handOnNames are what nft calls the families.
+var handOnNames = [2]string{"ip", "ip6"}
+
+// A handing is what an nftRenderer knows of the tables that hand connections on.
+type handing struct {
+	known bool // the tables are as said here
+	have  State
+	// listing is how nft shows them.
+	listing string
+}
+
+// handOn makes the kernel hand on what a State says. look compares with the kernel
+// first.
+//
+// Elements are changed one by one where a table is there: a packet that is in the chain
+// while another takes its place would find the old map empty, and be refused.
+func (n *nftRenderer) handOn(ctx context.Context, want State, look bool) error {
+	h := &n.handed
+	if look && h.known && len(h.have.HandOn) > 0 {
+		h.known = listHandOn(ctx, h.have) == h.listing
+	}
+	if h.known && sameHandOn(h.have, want) {
+		return nil
+	}
+	var script strings.Builder
+	for f := range setID(2) {
+		had, has := handOnOf(h.have.HandOn, f), handOnOf(want.HandOn, f)
+		switch {
+		case len(has) == 0:
+			if len(had) > 0 || !h.known {
+				if err := deleteTableOf(nfFamily(f), handOnTable); err != nil {
+					return err
+				}
+			}
+		case !h.known || len(had) == 0:
+			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+handOnText, handOnNames[f], handOnTable)
+			handOnElements(&script, f, State{}, want)
+		default:
+			handOnElements(&script, f, h.have, want)
+		}
+	}
+	h.known = false
+	if script.Len() > 0 {
+		if err := nft(ctx, script.String()); err != nil {
+			return err
+		}
+	}
+	h.known, h.have = true, State{HandOn: want.HandOn, Nodes: want.Nodes}
+	h.listing = listHandOn(ctx, h.have)
+	return nil
+}
+
+// handOnElements writes what turns the elements of have into those of want.
+func handOnElements(b *strings.Builder, f setID, have, want State) {
+	via := func(h HandOn) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
+	change := func(verb, set string, all []string) {
+		if len(all) > 0 {
+			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, handOnNames[f], handOnTable, set, strings.Join(all, ", "))
+		}
+	}
+	text := func(m MAC) string { return m.String() }
+	change("delete", "via", lacking(handOnOf(have.HandOn, f), handOnOf(want.HandOn, f), via))
+	change("add", "via", lacking(handOnOf(want.HandOn, f), handOnOf(have.HandOn, f), via))
+	change("delete", "nodes", lacking(have.Nodes, want.Nodes, text))
+	change("add", "nodes", lacking(want.Nodes, have.Nodes, text))
+}
+
+// lacking are the texts of those of all that are not in of.
+func lacking[T comparable](all, of []T, text func(T) string) (out []string) {
+	in := make(map[T]bool, len(of))
+	for _, t := range of {
+		in[t] = true
+	}
+	for _, t := range all {
+		if !in[t] {
+			out = append(out, text(t))
+		}
+	}
+	return out
+}
+
+// listHandOn is how nft shows the tables for a State, without what they counted. It is
+// empty for one that is not there.
+func listHandOn(ctx context.Context, s State) (listing string) {
+	for f := range setID(2) {
+		if len(handOnOf(s.HandOn, f)) == 0 {
+			continue
+		}
+		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", handOnNames[f], handOnTable).Output()
+		if err != nil {
+			return ""
+		}
+		listing += string(out)
+	}
+	return listing
+}
+
+// deleteHandOn removes the tables.
+func deleteHandOn() error {
+	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, handOnTable), deleteTableOf(unix.NFPROTO_IPV6, handOnTable))
+}
+
+// handOn says what the rules can not do: they are written with all others.
+func (x *xtRenderer) handOn(_ context.Context, want State, _ bool) error {
+	for f := range setID(2) {
+		if len(handOnOf(want.HandOn, f)) > 0 && x.untee[f] != nil {
+			return x.untee[f]
+		}
+	}
+	return nil
+}
+
+// able is s without what cannot be handed on here.
+func (x *xtRenderer) able(s State) State {
+	s.HandOn = slices.DeleteFunc(slices.Clone(s.HandOn), func(h HandOn) bool { return x.untee[family(h.VIP)] != nil })
+	return s
+}
+
+// xtTee is the rule that hands on, to see whether there can be one.
+func xtTee(f setID) xtFeature {
+	return xtFeature{"mangle", "-j TEE --gateway " + [2]string{"192.0.2.1", "2001:db8::1"}[f], "CONFIG_NETFILTER_XT_TARGET_TEE"}
+}
+
+// xtHandOn are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
+// have connections elsewhere.
+func xtHandOn(s State, f setID) []string {
+	all := handOnOf(s.HandOn, f)
+	if len(all) == 0 {
+		return nil
+	}
+	rules := []string{
+		"-m conntrack ! --ctstate INVALID,NEW -j RETURN",
+		"-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j RETURN",
+		"-p tcp -m conntrack --ctstate INVALID -m tcp --tcp-flags FIN,RST NONE -j RETURN",
+	}
+	for _, m := range s.Nodes {
+		rules = append(rules, "-m mac --mac-source "+m.String()+" -j RETURN")
+	}
+	for _, h := range all {
+		match := fmt.Sprintf("-d %s -i %s -j ", netip.PrefixFrom(h.VIP, h.VIP.BitLen()), h.Interface)
+		rules = append(rules, match+"TEE --gateway "+h.Via.String()+" --oif "+h.Interface, match+"DROP")
+	}
+	return rules
+}
+
+// xtHandedOn lets what is handed on leave: it comes by OUTPUT, with its client's source.
+func xtHandedOn(s State, f setID) []string {
+	if len(handOnOf(s.HandOn, f)) == 0 {
+		return nil
+	}
+	return []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL -j RETURN"}
+}
+
+// handOn makes the kernel hand on what was set. What fails is no error of Set's: what is
+// not handed on is refused, and the rules work.
+func (p *Proxy) handOn(ctx context.Context, want State, look bool) {
+	err := p.renderer.handOn(ctx, want, look)
+	if before := p.record.handOn(err); err != nil && before != err.Error() {
+		p.log.WarnContext(ctx, "connections to addresses that this node takes over cannot be handed on", "err", err)
+	}
+	if err == nil {
+		p.sweeper.add(planTaken(p.handed, want.HandOn), want, p.swept)
+		p.handed = want.HandOn
+	}
+}
+
+// planTaken has what conntrack remembers of connections that have ended go, where others
+// may come with their ports that have begun elsewhere.
+func planTaken(had, has []HandOn) purge {
+	p := make(purge)
+	for _, h := range has {
+		if !slices.ContainsFunc(had, func(o HandOn) bool { return o.VIP == h.VIP }) {
+			p.at(h.VIP).taken = true
+		}
+	}
+	return p
+}

@@ -1,0 +1,432 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	rtnetlink "github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A segment is a link with two nodes, each of which has a pod and forwards a VIP to it, and
+// a client that sends to one of the two:
+//
+//	client --- bridge --- a --- pod a
+//	                '---- b --- pod b
+//
+// Node a is in the test's own namespace.
+type segment struct {
+	t      *testing.T
+	client *nstest.NS
+	nodes  [2]*nstest.NS
+	proxy  [2]*Proxy
+	macs   [2]MAC
+}
+
+var segmentAddr = map[string][2]string{
+	"client": {"10.9.0.50", "fd00:9::50"},
+	"vip":    {"10.9.0.100", "fd00:9::100"},
+	"a":      {"10.9.0.1", "fd00:9::1"}, "b": {"10.9.0.2", "fd00:9::2"},
+	"pod a": {"10.244.8.1", "fd00:244:8::1"}, "pod b": {"10.244.8.2", "fd00:244:8::2"},
+}
+
+func on(name string, f setID) netip.Addr { return netip.MustParseAddr(segmentAddr[name][f]) }
+
+func newSegment(t *testing.T) *segment {
+	t.Helper()
+	s := &segment{t: t, client: nstest.New(t, "client"), nodes: [2]*nstest.NS{nstest.Node(t), nstest.New(t, "b")}}
+	bridge := nstest.New(t, "bridge")
+	for port, ns := range map[string]*nstest.NS{"c": s.client, "a": s.nodes[0], "b": s.nodes[1]} {
+		nstest.Link(t, bridge, port, ns, "eth0")
+	}
+	bridge.Bridge("br0", "a", "b", "c")
+	join := func(ns *nstest.NS, name string) {
+		ns.Addr("eth0", segmentAddr[name][0]+"/24", segmentAddr[name][1]+"/64")
+	}
+	join(s.client, "client")
+	for i, name := range []string{"a", "b"} {
+		node, pod := s.nodes[i], nstest.New(t, "pod "+name)
+		join(node, name)
+		node.Forward()
+		nstest.Link(t, node, "cali1", pod, "eth0")
+		for f, bits := range []string{"/32", "/128"} {
+			node.Addr("cali1", []string{"10.244.8.254/32", "fd00:244:8::ffff/128"}[f])
+			pod.Addr("eth0", segmentAddr["pod "+name][f]+bits)
+			node.Route(segmentAddr["pod "+name][f]+bits, "", "cali1")
+			pod.Route([]string{"0.0.0.0/0", "::/0"}[f], []string{"10.244.8.254", "fd00:244:8::ffff"}[f], "eth0")
+			s.serve(pod, netip.AddrPortFrom(on("pod "+name, setID(f)), 8080))
+		}
+		log := slog.New(slog.NewTextHandler(t.Output(), nil))
+		var err error
+		node.Do(func() {
+			if s.proxy[i], err = New(t.Context(), Options{Logger: log.With("node", name), Mode: testMode}); err == nil {
+				var link rtnetlink.Link
+				if link, err = rtnetlink.LinkByName("eth0"); err == nil {
+					copy(s.macs[i][:], link.Attrs().HardwareAddr)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.proxy[i].Close() })
+	}
+	return s
+}
+
+// serve answers what is said over TCP with the pod's name, and bye to who has said all.
+func (s *segment) serve(pod *nstest.NS, at netip.AddrPort) {
+	s.t.Helper()
+	var l net.Listener
+	var err error
+	pod.Do(func() { l, err = net.Listen("tcp", at.String()) })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				buf := make([]byte, 64)
+				for {
+					switch _, err := c.Read(buf); {
+					case errors.Is(err, io.EOF):
+						fmt.Fprint(c, "bye")
+						return
+					case err != nil:
+						return
+					}
+					fmt.Fprint(c, pod.Name)
+				}
+			}()
+		}
+	}()
+}
+
+// set has a node, 0 or 1, forward the VIPs, and hand on what it does not know if handing is
+// set. Each pod is the backend on both nodes' side of one frontend, so that where it is of chance the
+// packet of an unknown connection is refused.
+func (s *segment) set(node int, handing bool) {
+	s.t.Helper()
+	names := []string{"a", "b"}
+	want := State{Node: names[node], Nodes: []MAC{s.macs[1-node]}}
+	for f := range setID(2) {
+		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+names[node], f), 8080), Node: names[node]}}}
+		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+		if handing {
+			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: on(names[1-node], f)})
+		}
+	}
+	var err error
+	s.nodes[node].Do(func() { err = s.proxy[node].Set(s.t.Context(), want) })
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if st := s.proxy[node].Status(); st.HandOnError != "" {
+		s.t.Fatal(st.HandOnError)
+	}
+}
+
+// turn has the client send to a node.
+func (s *segment) turn(node int) {
+	s.t.Helper()
+	var err error
+	s.client.Do(func() {
+		var link rtnetlink.Link
+		if link, err = rtnetlink.LinkByName("eth0"); err != nil {
+			return
+		}
+		for f := range setID(2) {
+			entry := &rtnetlink.Neigh{LinkIndex: link.Attrs().Index, State: unix.NUD_PERMANENT, IP: on("vip", f).AsSlice(), HardwareAddr: s.macs[node][:]}
+			err = errors.Join(err, rtnetlink.NeighSet(entry))
+		}
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// dial connects the client from a port, or any if that is zero.
+func (s *segment) dial(f setID, port int) (c net.Conn) {
+	s.t.Helper()
+	var err error
+	s.client.Do(func() {
+		d := dialer("tcp", port)
+		d.Timeout = patience("")
+		c, err = d.Dial("tcp", netip.AddrPortFrom(on("vip", f), 80).String())
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// ask is who answers over a connection, or what becomes of it.
+func (s *segment) ask(c net.Conn, want string) {
+	s.t.Helper()
+	_ = c.SetDeadline(time.Now().Add(patience("")))
+	buf := make([]byte, 64)
+	_, err := c.Write([]byte("who?"))
+	n := 0
+	if err == nil {
+		n, err = c.Read(buf)
+	}
+	got := string(buf[:n])
+	if err != nil {
+		got = outcome(err)
+	}
+	if got != want {
+		s.t.Errorf("%s: %s; want %s", c.RemoteAddr(), got, want)
+	}
+}
+
+// Connections that were begun by one node live on when their packets come to another one,
+// which knows none of them: all that is said, the end of what is said as the first word, and
+// those whose port the other node remembers.
+func TestHandOn(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		s := newSegment(t)
+		s.set(0, false)
+		s.set(1, false)
+		const again = 4444
+		s.turn(1)
+		for f := range setID(2) {
+			c := s.dial(f, again)
+			s.ask(c, "pod b")
+			c.Close()
+		}
+		s.turn(0)
+		var open, silent, remembered, lost []net.Conn
+		for f := range setID(2) {
+			open, silent, lost = append(open, s.dial(f, 0)), append(silent, s.dial(f, 0)), append(lost, s.dial(f, 0))
+			s.ask(open[f], "pod a")
+			s.ask(silent[f], "pod a")
+			s.ask(lost[f], "pod a")
+			remembered = append(remembered, s.dial(f, again))
+			s.ask(remembered[f], "pod a")
+		}
+		s.turn(1)
+		for _, c := range lost {
+			s.ask(c, "reset") // as it is without
+		}
+		s.set(1, true)
+		s.nodes[1].Do(func() { swept(t, s.proxy[1]) })
+		for f := range setID(2) {
+			for range 3 {
+				s.ask(open[f], "pod a")
+				s.ask(remembered[f], "pod a")
+			}
+			if err := silent[f].(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			_ = silent[f].SetReadDeadline(time.Now().Add(patience("")))
+			if said, err := io.ReadAll(silent[f]); string(said) != "bye" || err != nil {
+				t.Errorf("who said nothing more heard %q, %v; want bye", said, err)
+			}
+			own := s.dial(f, 0)
+			s.ask(own, "pod b")
+			if n := s.remembers(1, own, open[f]); n != 1 {
+				t.Errorf("node b has %d entries for its own connection and one that it hands on; want 1", n)
+			}
+		}
+		// What is the other node's as well as gone there ends.
+		s.set(1, false)
+		for _, c := range open {
+			s.ask(c, "reset")
+		}
+		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), handOnTable) {
+			t.Error("there is a table, and nothing to hand on")
+		}
+	})
+}
+
+// remembers is how many entries of conntrack a node has for connections of the client.
+func (s *segment) remembers(node int, all ...net.Conn) (n int) {
+	s.t.Helper()
+	s.nodes[node].Do(func() {
+		sock, err := dial()
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		defer sock.close()
+		found, err := listFlows(sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
+			for _, c := range all {
+				if c.LocalAddr().String() == netip.AddrPortFrom(f.client, f.from).String() {
+					return true
+				}
+			}
+			return false
+		})
+		if err != nil {
+			s.t.Error(err)
+		}
+		n = len(found)
+	})
+	return n
+}
+
+// listRules is what nft shows of a namespace.
+func listRules(t *testing.T, ns *nstest.NS) string {
+	t.Helper()
+	var out []byte
+	var err error
+	ns.Do(func() { out, err = exec.Command("nft", "list", "ruleset").Output() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// What neither of two nodes knows is answered once, though each would hand it on to the
+// other: what was handed on is not handed on again.
+func TestHandOnGoesRoundNever(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		s := newSegment(t)
+		s.set(0, true)
+		s.set(1, true)
+		const port = 5555
+		for _, ns := range s.nodes {
+			ns.Do(func() {
+				nftables(t, `table inet seen {
+	chain c {
+		type filter hook prerouting priority -400
+		tcp sport 5555 counter
+	}
+}`)
+			})
+		}
+		raw := &rawTCP{from: on("client", 0)}
+		var err error
+		s.client.Do(func() { raw.conn, err = net.ListenPacket("ip4:tcp", "0.0.0.0") })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { raw.conn.Close() })
+		s.turn(0)
+		const ack, rst = 0x10, 0x14
+		raw.sendAt(t, on("vip", 0), port, 80, ack, 1000, 2000)
+		if !raw.resetOf(port) {
+			t.Error("nobody has answered what nobody knows")
+		}
+		raw.sendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
+		for node, want := range []int{2, 2} {
+			got := 0
+			for end := time.Now().Add(patience("")); got < want && time.Now().Before(end); time.Sleep(time.Millisecond) {
+				got = counted(t, s.nodes[node])
+			}
+			if got = counted(t, s.nodes[node]); got != want {
+				t.Errorf("node %d has seen %d packets of two; want %d", node, got, want)
+			}
+		}
+	})
+}
+
+// resetOf says whether an RST arrives at a port.
+func (r *rawTCP) resetOf(port uint16) bool {
+	_ = r.conn.SetReadDeadline(time.Now().Add(patience("")))
+	buf := make([]byte, 1500)
+	for {
+		n, _, err := r.conn.ReadFrom(buf)
+		if err != nil {
+			return false
+		}
+		if n >= 14 && binary.BigEndian.Uint16(buf[2:]) == port && buf[13]&0x04 != 0 {
+			return true
+		}
+	}
+}
+
+var counterText = regexp.MustCompile(`tcp sport 5555 counter packets (\d+)`)
+
+func counted(t *testing.T, ns *nstest.NS) int {
+	t.Helper()
+	var out []byte
+	var err error
+	ns.Do(func() { out, err = exec.Command("nft", "list", "table", "inet", "seen").Output() })
+	m := counterText.FindSubmatch(out)
+	if err != nil || m == nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	n, _ := strconv.Atoi(string(m[1]))
+	return n
+}
+
+// The tables are mended when somebody takes them away, taken over and removed.
+func TestHandOnTableOfNFTables(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		s := newSegment(t)
+		node := s.nodes[0]
+		s.set(0, true)
+		listed := listRules(t, node)
+		if strings.Count(listed, " "+handOnTable+" {") != 2 {
+			t.Fatalf("no tables:\n%s", listed)
+		}
+		nftables(t, "delete table ip "+handOnTable)
+		s.proxy[0].Recheck()
+		s.set(0, true)
+		if got := listRules(t, node); got != listed {
+			t.Errorf("not mended:\n%s", got)
+		}
+		nftables(t, "add element ip6 "+handOnTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
+		if err := s.proxy[0].Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.proxy[0] = newProxy(t)
+		s.set(0, true)
+		if got := listRules(t, node); got != listed {
+			t.Errorf("what another process left:\n%s", got)
+		}
+		if err := Cleanup(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := listRules(t, node); got != "" {
+			t.Errorf("left behind:\n%s", got)
+		}
+	})
+}
+
+func TestValidateHandOn(t *testing.T) {
+	good := HandOn{VIP: on("vip", 0), Interface: "eth0", Via: on("a", 0)}
+	with := func(change func(*HandOn)) []HandOn {
+		h := good
+		change(&h)
+		return []HandOn{h}
+	}
+	for _, c := range []struct {
+		name string
+		all  []HandOn
+		want string
+	}{
+		{"good", []HandOn{good}, ""},
+		{"family", with(func(h *HandOn) { h.Via = on("a", 1) }), "same family"},
+		{"no address", with(func(h *HandOn) { h.VIP = netip.Addr{} }), "unicast"},
+		{"quote", with(func(h *HandOn) { h.Interface = `eth"` }), "interface"},
+		{"all interfaces", with(func(h *HandOn) { h.Interface = "eth+" }), "interface"},
+		{"twice", []HandOn{good, good}, "no two alike"},
+	} {
+		err := State{HandOn: c.all}.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v; want %q", c.name, err, c.want)
+		}
+	}
+}
