@@ -8,6 +8,7 @@ import (
 const (
 	outward = 1
 	inward  = 2
+	peer    = 4 // a role beside inward
 )
 
 // What a kernelFlow's State tells.

@@ -24,11 +24,30 @@
 //
 // A packet is taken if it is for this host by its MAC, has no VLAN tag and no options or
 // extension headers, and its flow is known: then its address and port are replaced, its
-// TTL is one less, and it goes where the route leads, by neighbour discovery as ever. It
+// TTL is one less, and it goes where the route leads: to the other end of a pod's
+// interface at once, where that may be (below), and by neighbour discovery as ever elsewhere. It
 // is a new flow's if it is UDP, or TCP with SYN alone, for a frontend that is taken,
 // from a source that is not in clients. Then it needs a route to a backend by an interface
 // that has the program inward, and a route back to its source by one that has the
-// program outward: so a source that is the node's own, or a pod's, is left to the stack.
+// program outward: so a source that is the node's own, or a pod's, is left to the stack. Who
+// had a way back is not asked about again in the same second.
+//
+// # The other end
+//
+// A packet that is sent by a veth waits for its turn to be received at the other end. It
+// need not: the kernel lets it change ends on the spot (bpf_redirect_peer), and that
+// saves more than translating costs. But it goes past everything at the egress of the node's
+// end. So the map interfaces says for which ones it is done: for veth pairs that are up, that lead
+// to backends, and to no client, whose other end is in another network namespace; with
+// neither a queue at the node's end, as that by which a plugin of CNI shapes what a pod gets, nor a
+// clsact, nor a program of tcx at its egress; and with no program of XDP at the pod's end, which
+// shows by the MTU that the node's end may have. That is looked at when interfaces or queues
+// change and every five seconds, and believed for as long as the lease below.
+//
+// The packet has the MACs that it would have had. Until the pod's is known, packets are sent as
+// ever, and find it out. A MAC that is known is asked for again like one that
+// the kernel uses itself, by this process, which tells it of the use. A capture
+// at the node's end shows what the pod sends, and not what is handed to it.
 //
 // A packet of a known flow never meets the rules as it was: they would take it for a stray
 // one. If it is too large for the route and must not be fragmented, its sender is told so,
@@ -63,12 +82,15 @@
 //	frontends   VIP, port, protocol : a set of slots and their number; only what takes new flows
 //	slots       set, slot : a backend, another one, keep
 //	clients     sources that are left to the rules, by prefix; IPv4's are 96 bits longer
-//	interfaces  index : 1 clients come in here, 2 backends are behind it, 3 both
+//	interfaces  index : the sum of 1 clients come in here, 2 backends are behind it, and 4 what
+//	            is for those is handed to the other end
 //	fragments   source, destination, number, protocol : ports; of the last few thousand datagrams
 //	counters    0 flows begun, 1 flows without room, 2 flows that got another client's port,
 //	            3 packets left to the stack translated, 4 errors of ICMP translated,
 //	            5 packets whose senders were told that they are too large; for each CPU
 //	lease       until when new flows are taken, in seconds since boot
+//
+// The map sources, of who had a way back, is not pinned: nobody needs it later.
 //
 // The key of flows is what a packet has before it is translated: source, destination,
 // their ports, protocol, and direction, 1 from a client and 2 from a backend. The value is
@@ -126,7 +148,7 @@
 // so (the map lease): a node whose speaker is gone for good should not send clients to
 // pods of the past. Known flows go on. [Cleanup] removes everything.
 //
-// Interfaces and routes are watched: a pod's interface that comes gets its program before
+// Interfaces, their queues and routes are watched: a pod's interface that comes gets its program before
 // new flows are sent there. What others detach or unpin is put back and counted, in [Status].
 //
 // # Limits
@@ -137,6 +159,8 @@
 //     prerouting before it gets here. That costs time, and conntrack finds replies invalid
 //     there: a chain at prerouting that drops those drops them.
 //   - A pod must answer by the interface that the node reaches it by.
+//   - Nothing tells of chains that netfilter has at the egress of a device (family netdev):
+//     what is handed to the other end of that device does not meet them.
 //   - BIG TCP of IPv6, which is off unless somebody sets gro_ipv6_max_size, is not
 //     understood: its packets go to the rules.
 package fastpath

@@ -17,6 +17,9 @@
 enum {
 	OUTWARD = 1, // from a client, by an interface that clients come in by
 	INWARD = 2,  // from a backend
+	// What is sent by the interface may be handed to its other end at once: that is in
+	// another namespace, and nobody listens or shapes between the two.
+	PEER = 4,
 };
 
 // An address is one of IPv6, or one of IPv4 as ::ffff:a.b.c.d.
@@ -103,6 +106,15 @@ struct ports {
 	__u16 destination;
 };
 
+// A source whose packets may come in by an interface, as was found in that second.
+struct source {
+	struct address address;
+	__u32 ifindex;
+	__u32 seen;
+};
+
+#define SOURCES 256
+
 enum counter {
 	COUNT_BEGUN,  // new flows
 	COUNT_FULL,   // new flows that found no room
@@ -157,6 +169,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } interfaces SEC(".maps");
+
+// Sources that had a way back a moment ago. What one CPU has found is for its own use, and
+// for nobody who comes later: there is no pin.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SOURCES);
+	__type(key, __u32);
+	__type(value, struct source);
+} sources SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -453,7 +474,7 @@ static __always_inline int parse_ports(struct __sk_buff *skb, struct packet *p, 
 
 // route asks for the way of a packet with these addresses that came in by an interface.
 static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct packet *p,
-				  const struct address *from, const struct address *to)
+				  const struct address *from, const struct address *to, __u32 flags)
 {
 	if (p->v6) {
 		fib->family = AF_INET6;
@@ -467,13 +488,51 @@ static __always_inline long route(struct __sk_buff *skb, struct bpf_fib_lookup *
 		fib->dst[0] = last4(to);
 	}
 	fib->l4_protocol = p->tuple.protocol;
-	return bpf_fib_lookup(skb, fib, sizeof(*fib), BPF_FIB_LOOKUP_SKIP_NEIGH);
+	return bpf_fib_lookup(skb, fib, sizeof(*fib), flags);
 }
 
-static __always_inline long send(const struct bpf_fib_lookup *fib)
+// leased says whether somebody looks after us: who changes something behind our back is not
+// noticed otherwise.
+static __always_inline int leased(void)
+{
+	__u32 zero = 0, *until = bpf_map_lookup_elem(&lease, &zero);
+
+	return until && *until >= seconds();
+}
+
+static __always_inline int leads(__u32 ifindex, __u32 role)
+{
+	__u32 *roles = bpf_map_lookup_elem(&interfaces, &ifindex);
+
+	return roles && *roles & role;
+}
+
+// way is route for packets of a flow. Towards backends it asks for the neighbour, too: one
+// that is not known is found by who sends.
+static __always_inline int way(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct packet *p, const struct address *to)
+{
+	long found = route(skb, fib, p, &p->tuple.source, to, p->tuple.direction == OUTWARD ? 0 : BPF_FIB_LOOKUP_SKIP_NEIGH);
+
+	if (found == BPF_FIB_LKUP_RET_NO_NEIGH) {
+		fib->dmac[0] = 1; // nobody's: it has the bit of groups
+		return BPF_FIB_LKUP_RET_SUCCESS;
+	}
+	return found;
+}
+
+// send sends a packet where way has found. Handed to the other end, a packet meets
+// neither queues nor the neighbour's table, and is not put off until later on the way.
+static __always_inline long send(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, __u8 direction)
 {
 	struct bpf_redir_neigh next = {.nh_family = fib->family};
+	__u8 *stations = data(skb);
 
+	if (direction == OUTWARD && !(fib->dmac[0] & 1) && leads(fib->ifindex, PEER) && leased() && (void *)(stations + 12) <= data_end(skb)) {
+		__builtin_memcpy(stations, fib->dmac, 6);
+		__builtin_memcpy(stations + 6, fib->smac, 6);
+		skb->mark = 0; // as of any packet that goes to another namespace
+		return bpf_redirect_peer(fib->ifindex, 0);
+	}
 	__builtin_memcpy(next.nh, fib->dst, 16);
 	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
@@ -653,54 +712,61 @@ static __noinline int refuse(struct __sk_buff *skb, struct packet *p, __u32 mtu)
 	return bpf_redirect(skb->ifindex, 0);
 }
 
-// forward translates a packet of a flow and sends it on.
-static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct flow *flow)
+// deliver translates a packet of a flow and sends it where way has found, if it has.
+static __always_inline int deliver(struct __sk_buff *skb, struct packet *p, const struct flow *flow, const struct bpf_fib_lookup *fib, long found)
 {
-	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
-	const struct address *to = p->tuple.direction == OUTWARD ? &flow->address : &p->tuple.destination;
-	long found = -1;
-
-	fib.sport = swap16(p->tuple.source_port);
-	fib.dport = swap16(p->tuple.destination_port);
-	// A reply is routed with the backend's address, as the stack routes what it
-	// translates back.
-	if (p->hops > 1)
-		found = route(skb, &fib, p, &p->tuple.source, to);
 	if (found == BPF_FIB_LKUP_RET_SUCCESS) {
 		if (!translate(skb, p, flow, p->hops - 1))
 			return TCX_NEXT;
-		return send(&fib);
+		return send(skb, fib, p->tuple.direction);
 	}
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED && p->intact && p->fragment == WHOLE &&
 	    p->offset == ETH_HLEN + (p->v6 ? sizeof(struct ipv6) : sizeof(struct ipv4)))
-		return refuse(skb, p, fib.tot_len);
+		return refuse(skb, p, fib->tot_len);
 	count(COUNT_STACK);
 	translate(skb, p, flow, p->hops);
 	return TCX_NEXT;
 }
 
-static __always_inline int leads(__u32 ifindex, __u32 role)
-{
-	__u32 *roles = bpf_map_lookup_elem(&interfaces, &ifindex);
-
-	return roles && *roles & role;
-}
-
-// passable says whether packets to the backend and back go by interfaces that we listen
-// on. A source that cannot be a client's, such as one of ours, has no way back: the
-// stack drops it, or not, as it is told to.
-static __noinline int passable(struct __sk_buff *skb, struct packet *p, struct backend *b)
+// forward sends a packet of a flow on.
+static __noinline int forward(struct __sk_buff *skb, struct packet *p, struct flow *flow)
 {
 	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+	int outward = p->tuple.direction == OUTWARD;
+	long found = -1;
 
 	fib.sport = swap16(p->tuple.source_port);
-	fib.dport = swap16(b->port);
-	if (route(skb, &fib, p, &p->tuple.source, &b->address) != BPF_FIB_LKUP_RET_SUCCESS || !leads(fib.ifindex, INWARD))
-		return 0;
+	fib.dport = swap16(outward ? flow->port : p->tuple.destination_port);
+	// A reply is routed with the backend's address, as the stack routes what it
+	// translates back.
+	if (p->hops > 1)
+		found = way(skb, &fib, p, outward ? &flow->address : &p->tuple.destination);
+	return deliver(skb, p, flow, &fib, found);
+}
+
+// genuine says whether the way back to a source of new flows goes by an interface that we
+// listen on. One that cannot be a client's, such as one of ours, has none: the stack drops
+// what it sends, or not, as it is told to. Who had one a moment ago is not asked about again:
+// most of what comes is from somebody who comes again.
+static __noinline int genuine(struct __sk_buff *skb, struct packet *p, struct backend *b)
+{
+	const __u32 *words = (const __u32 *)&p->tuple.source;
+	__u32 place = ((words[0] ^ words[1] ^ words[2] ^ words[3]) * 0x9e3779b1) >> 24, now = seconds();
+	struct source *known = bpf_map_lookup_elem(&sources, &place);
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = 1};
+
+	if (known && known->seen == now && known->ifindex == skb->ifindex && same(&known->address, &p->tuple.source))
+		return 1;
 	fib.sport = swap16(b->port);
 	fib.dport = swap16(p->tuple.source_port);
-	fib.tot_len = 1;
-	return route(skb, &fib, p, &b->address, &p->tuple.source) == BPF_FIB_LKUP_RET_SUCCESS && leads(fib.ifindex, OUTWARD);
+	if (route(skb, &fib, p, &b->address, &p->tuple.source, BPF_FIB_LOOKUP_SKIP_NEIGH) != BPF_FIB_LKUP_RET_SUCCESS || !leads(fib.ifindex, OUTWARD))
+		return 0;
+	if (known) {
+		known->address = p->tuple.source;
+		known->ifindex = skb->ifindex;
+		known->seen = now;
+	}
+	return 1;
 }
 
 // schedule finds a backend for a new flow.
@@ -723,9 +789,9 @@ static __noinline int schedule(struct packet *p, struct backend *b)
 	return 1;
 }
 
-// insert makes the entries of a flow, the one for replies first. It is true if there is
-// an entry for the packet then, be it another CPU's.
-static __noinline int insert(struct packet *p, struct backend *b)
+// insert makes the entries of a flow, the one for replies first, and says what the client's
+// is. It is -EEXIST if another CPU has been first with that.
+static __noinline long insert(struct packet *p, struct backend *b, struct flow *there)
 {
 	__u32 now = seconds();
 	struct tuple back = {
@@ -757,43 +823,30 @@ static __noinline int insert(struct packet *p, struct backend *b)
 	}
 	if (err) {
 		count(COUNT_FULL);
-		return 0;
+		return -ENOSPC;
 	}
 	if (back.destination_port != p->tuple.source_port)
 		count(COUNT_MOVED);
-	to.address = b->address;
-	to.port = b->port;
-	to.client_port = back.destination_port;
-	err = bpf_map_update_elem(&flows, &p->tuple, &to, BPF_NOEXIST);
+	there->address = b->address;
+	there->port = b->port;
+	there->client_port = back.destination_port;
+	there->seen = now;
+	there->state = p->tuple.protocol == IPPROTO_UDP ? FLOW_OPEN : 0; // as note has it
+	err = bpf_map_update_elem(&flows, &p->tuple, there, BPF_NOEXIST);
 	if (!err) {
 		count(COUNT_BEGUN);
-		return 1;
+		return 0;
 	}
 	if (made)
 		bpf_map_delete_elem(&flows, &back);
-	if (err == -EEXIST)
-		return 1;
-	count(COUNT_FULL);
-	return 0;
+	if (err != -EEXIST)
+		count(COUNT_FULL);
+	return err;
 }
 
 static __always_inline int begins(const struct packet *p)
 {
 	return (p->flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
-}
-
-// begin takes a new flow; false: it is for the rules.
-static __always_inline int begin(struct __sk_buff *skb, struct packet *p)
-{
-	__u32 zero = 0, *until;
-	struct backend b = {};
-
-	if ((p->tuple.protocol == IPPROTO_TCP && !begins(p)) || p->hops <= 1 || p->fragment == LATER || !p->tuple.source_port)
-		return 0;
-	until = bpf_map_lookup_elem(&lease, &zero);
-	if (!until || *until < seconds() || nobody(&p->tuple.source, p->v6))
-		return 0;
-	return leads(skb->ifindex, OUTWARD) && schedule(p, &b) && passable(skb, p, &b) && insert(p, &b);
 }
 
 // over says whether a connection has ended, so that a SYN begins another. If so, it is
@@ -871,6 +924,33 @@ static __always_inline void note(const struct packet *p, struct flow *flow)
 		flow->state = state;
 }
 
+#define BEGUN -2 // no verdict: another CPU has begun the flow just now
+
+// begin takes a new flow and sends its packet on, or leaves it to the rules. The way to the
+// backend is asked for before there is a flow, and the answer is what the packet goes by.
+static __noinline int begin(struct __sk_buff *skb, struct packet *p)
+{
+	struct bpf_fib_lookup fib = {.ifindex = skb->ifindex, .tot_len = p->size};
+	struct backend b = {};
+	struct flow there = {};
+	long err;
+
+	if ((p->tuple.protocol == IPPROTO_TCP && !begins(p)) || p->hops <= 1 || p->fragment == LATER || !p->tuple.source_port)
+		return TCX_NEXT;
+	if (!leased() || nobody(&p->tuple.source, p->v6) || !leads(skb->ifindex, OUTWARD) || !schedule(p, &b))
+		return TCX_NEXT;
+	fib.sport = swap16(p->tuple.source_port);
+	fib.dport = swap16(b.port);
+	if (way(skb, &fib, p, &b.address) != BPF_FIB_LKUP_RET_SUCCESS || !leads(fib.ifindex, INWARD) || !genuine(skb, p, &b))
+		return TCX_NEXT;
+	err = insert(p, &b, &there);
+	if (err)
+		return err == -EEXIST ? BEGUN : TCX_NEXT;
+	if (p->fragment == FIRST)
+		remember(p);
+	return deliver(skb, p, &there, &fib, BPF_FIB_LKUP_RET_SUCCESS);
+}
+
 // The offsets of what an error of ICMP quotes.
 struct quote {
 	__u32 sum;     // the checksum of ICMP
@@ -938,7 +1018,7 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	new_ports.destination = swap16(outward ? flow->client_port : flow->port);
 	to = flow->address;
 	receiver = outward ? to : p->tuple.destination;
-	if (route(skb, &fib, p, &p->tuple.source, &receiver) != BPF_FIB_LKUP_RET_SUCCESS)
+	if (way(skb, &fib, p, &receiver) != BPF_FIB_LKUP_RET_SUCCESS)
 		return TCX_NEXT;
 
 	hops = p->hops - 1;
@@ -968,7 +1048,7 @@ static __noinline int translate_error(struct __sk_buff *skb, struct packet *p)
 	bpf_l4_csum_replace(skb, q.sum, *(__u32 *)&ports, *(__u32 *)&new_ports, 4);
 	bpf_skb_store_bytes(skb, q.ports, &new_ports, 4, 0);
 	count(COUNT_ERRORS);
-	return send(&fib);
+	return send(skb, &fib, p->tuple.direction);
 }
 
 static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
@@ -1000,8 +1080,10 @@ static __always_inline int handle(struct __sk_buff *skb, __u8 direction)
 	if (flow && direction == INWARD && accepts(&p) && past(&p, flow))
 		flow = 0;
 	if (!flow) {
-		if (direction != OUTWARD || !begin(skb, &p))
-			return TCX_NEXT;
+		int verdict = direction == OUTWARD ? begin(skb, &p) : TCX_NEXT;
+
+		if (verdict != BEGUN)
+			return verdict;
 		flow = bpf_map_lookup_elem(&flows, &p.tuple);
 		if (!flow)
 			return TCX_NEXT;

@@ -88,6 +88,12 @@ func (p *Path) hookAll() error {
 	}
 	for index := range p.leads {
 		want[index] |= inward
+		if _, looked := p.peers[index]; !looked {
+			poke(p.altered)
+		}
+	}
+	for index, roles := range want {
+		want[index] = p.withPeer(index, roles)
 	}
 	var errs []error
 	for index, roles := range want {
@@ -116,7 +122,7 @@ func (p *Path) hook(index, roles uint32) error {
 		}
 		if err := p.attach(hook{index, role}); err != nil {
 			errs = append(errs, err)
-			roles &^= role
+			roles = p.withPeer(index, roles&^role)
 		}
 	}
 	return errors.Join(append(errs, p.setRoles(index, roles))...)

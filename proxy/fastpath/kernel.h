@@ -47,6 +47,7 @@ enum {
 
 #define BPF_FIB_LOOKUP_SKIP_NEIGH 4
 #define BPF_FIB_LKUP_RET_SUCCESS 0
+#define BPF_FIB_LKUP_RET_NO_NEIGH 7
 #define BPF_FIB_LKUP_RET_FRAG_NEEDED 8
 
 #define BPF_ADJ_ROOM_MAC 1
@@ -56,6 +57,7 @@ enum {
 
 #define EEXIST 17
 #define EINVAL 22
+#define ENOSPC 28
 
 // socket.h, if_packet.h, if_ether.h, in.h
 #define AF_INET 2
@@ -145,4 +147,5 @@ static long (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
 static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, int difference, __u32 mode, __u64 flags) = (void *)50;
 static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int size, __u32 flags) = (void *)69;
 static long (*bpf_redirect_neigh)(__u32 ifindex, const struct bpf_redir_neigh *params, int size, __u64 flags) = (void *)152;
+static long (*bpf_redirect_peer)(__u32 ifindex, __u64 flags) = (void *)155;
 static __u64 (*bpf_ktime_get_coarse_ns)(void) = (void *)160;

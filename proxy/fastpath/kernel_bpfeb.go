@@ -90,6 +90,7 @@ const (
 	kernelMapInterfaces = "interfaces"
 	kernelMapLease      = "lease"
 	kernelMapSlots      = "slots"
+	kernelMapSources    = "sources"
 	kernelProgInward    = "inward"
 	kernelProgOutward   = "outward"
 )
@@ -152,6 +153,7 @@ type kernelMapSpecs struct {
 	Interfaces *ebpf.MapSpec `ebpf:"interfaces"`
 	Lease      *ebpf.MapSpec `ebpf:"lease"`
 	Slots      *ebpf.MapSpec `ebpf:"slots"`
+	Sources    *ebpf.MapSpec `ebpf:"sources"`
 }
 
 // kernelVariableSpecs contains global variables before they are loaded into the kernel.
@@ -188,6 +190,7 @@ type kernelMaps struct {
 	Interfaces *ebpf.Map `ebpf:"interfaces"`
 	Lease      *ebpf.Map `ebpf:"lease"`
 	Slots      *ebpf.Map `ebpf:"slots"`
+	Sources    *ebpf.Map `ebpf:"sources"`
 }
 
 func (m *kernelMaps) Close() error {
@@ -200,6 +203,7 @@ func (m *kernelMaps) Close() error {
 		m.Interfaces,
 		m.Lease,
 		m.Slots,
+		m.Sources,
 	)
 }
 

@@ -45,6 +45,8 @@ type Path struct {
 	// stirred says that interfaces or routes may be others now, due that flows
 	// are to be looked at.
 	stirred, due chan struct{}
+	// altered says the same of what is between interfaces and their other ends.
+	altered chan struct{}
 
 	mu   sync.Mutex // guards what follows
 	want State      // what Grow was told last
@@ -75,6 +77,7 @@ type Path struct {
 	retired, retiring []kernelChoice
 	clients           map[kernelPrefix]bool
 	roles             map[uint32]uint32 // of interfaces, by their indexes
+	peers             map[uint32]bool   // of those in leads, as far as they have been looked at
 	hooks             map[hook]link.Link
 	status            Status
 }
@@ -93,7 +96,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	}
 	p := &Path{
 		pins: pins(o.Dir), log: o.Log, ended: o.Ended,
-		stirred: make(chan struct{}, 1), due: make(chan struct{}, 1),
+		stirred: make(chan struct{}, 1), due: make(chan struct{}, 1), altered: make(chan struct{}, 1),
 		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
 		dirty: make(map[kernelFrontend]bool), fresh: make(map[kernelFrontend]bool),
@@ -108,7 +111,8 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.letGo())
 	}
 	ctx, p.stop = context.WithCancel(context.Background())
-	p.work.Go(func() { p.listen(ctx) })
+	p.work.Go(func() { p.listen(ctx, p.hear) })
+	p.work.Go(func() { p.listen(ctx, p.hearQueues) })
 	p.work.Go(func() { p.run(ctx) })
 	return p, nil
 }
@@ -353,9 +357,14 @@ func (p *Path) run(ctx context.Context) {
 		case <-p.stirred:
 			p.follow()
 			continue
+		case <-p.altered:
+			p.lookBetween()
+			continue
 		case <-p.due:
 		case <-timer.C:
 			p.refresh()
+			p.lookBetween()
+			p.useNeighbours()
 		}
 		p.seed()
 		began, next := time.Now(), often

@@ -8,21 +8,24 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 var errSilent = errors.New("the kernel's notifications ended")
 
-// listen stirs p whenever interfaces or routes change, until ctx ends.
-func (p *Path) listen(ctx context.Context) {
+// listen has hear stir p, again and again until ctx ends.
+func (p *Path) listen(ctx context.Context, hear func(context.Context) error) {
 	for ctx.Err() == nil {
-		if err := p.hear(ctx); err != nil {
+		if err := hear(ctx); err != nil && ctx.Err() == nil {
 			// What is missed meanwhile, the next walk makes good.
-			p.log.Debug("watch interfaces and routes", "err", err)
+			p.log.Debug("watch interfaces, routes and queues", "err", err)
 			await(ctx, time.Second)
 		}
 	}
 }
 
+// hear stirs p whenever interfaces or routes change.
 func (p *Path) hear(ctx context.Context) error {
 	links, routes := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate)
 	done := make(chan struct{})
@@ -36,6 +39,7 @@ func (p *Path) hear(ctx context.Context) error {
 	}
 	defer drain(routes)
 	poke(p.stirred) // there may have been changes before
+	poke(p.altered)
 	for {
 		select {
 		case <-ctx.Done():
@@ -58,6 +62,23 @@ func (p *Path) hear(ctx context.Context) error {
 			return errSilent
 		}
 		poke(p.stirred)
+		poke(p.altered)
+	}
+}
+
+// hearQueues stirs p whenever a queue of an interface changes.
+func (p *Path) hearQueues(ctx context.Context) error {
+	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, s.Close)()
+	defer s.Close()
+	for {
+		poke(p.altered)
+		if _, _, err := s.Receive(); err != nil {
+			return err
+		}
 	}
 }
 

@@ -1,0 +1,158 @@
+package fastpath
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// withPeer adds to the roles of an interface that packets for what is behind it are handed to
+// its other end, if they may be. Clients are not behind that end: what is between them
+// and us, such as a bridge, is others'.
+func (p *Path) withPeer(index, roles uint32) uint32 {
+	if roles &^= peer; roles == inward && p.peers[index] {
+		return inward | peer
+	}
+	return roles
+}
+
+// lookBetween finds out which interfaces to backends have nothing between their two ends
+// that somebody wants packets to meet, and tells the programs.
+func (p *Path) lookBetween() {
+	p.mu.Lock()
+	asked := slices.Collect(maps.Keys(p.leads))
+	p.mu.Unlock()
+	found, err := findPeers(asked)
+	if err != nil {
+		// It is asked again soon. Who has just begun to shape waits as long.
+		p.log.Debug("look at queues", "err", err)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.peers = found
+	for index, roles := range maps.Clone(p.roles) {
+		if err := p.setRoles(index, p.withPeer(index, roles)); err != nil {
+			p.log.Warn("fast path", "err", err)
+		}
+	}
+}
+
+// findPeers says of each interface whether its other end is in another network
+// namespace, with nothing between the two that would be gone past: no queue that shapes, no
+// program, no filter at the egress here, and no program of XDP there.
+func findPeers(asked []uint32) (map[uint32]bool, error) {
+	found := make(map[uint32]bool, len(asked))
+	if len(asked) == 0 {
+		return found, nil
+	}
+	ends, err := findVeths()
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	queues, err := netlink.QdiscList(nil)
+	if err != nil {
+		return nil, fmt.Errorf("list queues: %w", err)
+	}
+	none := make(map[uint32]bool)
+	for _, q := range queues {
+		index := uint32(q.Attrs().LinkIndex)
+		switch q.Type() {
+		case "noqueue":
+			none[index] = true
+		case "ingress": // the other direction's
+		default: // clsact has filters of both directions
+			delete(ends, index)
+		}
+	}
+	for _, index := range asked {
+		found[index] = ends[index] && none[index]
+		if !found[index] {
+			continue
+		}
+		egress, err := link.QueryPrograms(link.QueryOptions{Target: int(index), Attach: ebpf.AttachTCXEgress})
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			return nil, fmt.Errorf("interface %d: list programs: %w", index, err)
+		}
+		found[index] = err == nil && len(egress.Programs) == 0
+	}
+	return found, nil
+}
+
+// findVeths are the interfaces of type veth that are up, by their indexes, whose other end is in
+// another namespace.
+func findVeths() (map[uint32]bool, error) {
+	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	all, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if err != nil {
+		return nil, err
+	}
+	ends := make(map[uint32]bool)
+	for _, m := range all {
+		l, err := netlink.LinkDeserialize(nil, m)
+		if err != nil {
+			return nil, err
+		}
+		attrs, err := nl.ParseRouteAttr(m[unix.SizeofIfInfomsg:])
+		if err != nil {
+			return nil, err
+		}
+		a := l.Attrs()
+		if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&net.FlagUp != 0 && !limited(attrs) {
+			ends[uint32(a.Index)] = true
+		}
+	}
+	return ends, nil
+}
+
+// limited says whether an interface's MTU must be smaller than 65535: that of a veth need
+// not, unless its other end has a program of XDP. Nothing else tells of it here.
+func limited(attrs []syscall.NetlinkRouteAttr) bool {
+	return slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
+		return a.Attr.Type == unix.IFLA_MAX_MTU && len(a.Value) >= 4 && binary.NativeEndian.Uint32(a.Value) < math.MaxUint16
+	})
+}
+
+// useNeighbours has the kernel ask backends whether they are still where they were, as it
+// does when it sends them something by itself: what is handed to the other end of an
+// interface does not tell it that it does.
+func (p *Path) useNeighbours() {
+	p.mu.Lock()
+	peers := maps.Clone(p.peers)
+	maps.DeleteFunc(peers, func(index uint32, open bool) bool { return !open || p.roles[index]&peer == 0 })
+	p.mu.Unlock()
+	if len(peers) == 0 {
+		return
+	}
+	all, err := netlink.NeighList(0, unix.AF_UNSPEC)
+	errs := []error{err}
+	for _, n := range all {
+		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && p.leadsTo(n.IP) {
+			errs = append(errs, netlink.NeighSet(&netlink.Neigh{LinkIndex: n.LinkIndex, Family: n.Family, IP: n.IP, Flags: unix.NTF_USE}))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		p.log.Debug("ask backends whether they are there", "err", err)
+	}
+}
+
+// leadsTo says whether an address is a backend's.
+func (p *Path) leadsTo(ip net.IP) bool {
+	a, _ := netip.AddrFromSlice(ip)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ways[a.Unmap()] != nil
+}
