@@ -87,11 +87,15 @@ const (
 
 // received drops what this node sends itself, and what is for others: in promiscuous
 // mode, and of VLANs that have no interface here, whose packets the kernel hands to the
-// parent's sockets so marked.
-func received() program {
+// parent's sockets so marked. It also hands these what is for a VLAN's or a macvlan's
+// interface, which is another than index then (__netif_receive_skb_core: the sockets of
+// the device that a packet came in by are asked last, when it belongs to the other).
+func received(index int) program {
 	return program{
 		bpf.LoadExtension{Num: bpf.ExtType},
-		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipFalse: 1},
+		bpf.JumpIf{Cond: bpf.JumpGreaterThan, Val: unix.PACKET_MULTICAST, SkipTrue: 2},
+		bpf.LoadExtension{Num: bpf.ExtInterfaceIndex},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: uint32(index), SkipFalse: 1},
 		bpf.RetConstant{Val: drop},
 	}
 }
@@ -118,12 +122,12 @@ const (
 	ndpTargetLo = 14 + sizeofIPv6 + 8 + 12
 )
 
-func filterARP(spans []span) program {
-	return slices.Concat(received(), within(arpTarget, spans), within(arpSender, spans), program{bpf.RetConstant{Val: drop}})
+func filterARP(index int, spans []span) program {
+	return slices.Concat(received(index), within(arpTarget, spans), within(arpSender, spans), program{bpf.RetConstant{Val: drop}})
 }
 
-func filterNDP(spans []span) program {
-	return slices.Concat(received(), program{
+func filterNDP(index int, spans []span) program {
+	return slices.Concat(received(index), program{
 		bpf.LoadAbsolute{Off: ipv6Next, Size: 1},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.IPPROTO_ICMPV6, SkipTrue: 3},
 		bpf.LoadAbsolute{Off: icmpv6Type, Size: 1},

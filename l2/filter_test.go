@@ -83,11 +83,11 @@ func TestFilters(t *testing.T) {
 		if proto == ndpProtocol {
 			ours, other = six, ip("2001::900:1")
 		}
-		prog := proto.filter(covering(ours))
+		prog := proto.filter(1, covering(ours))
 		if raw, err := bpf.Assemble(prog); err != nil || len(raw) > 4096 {
 			t.Fatalf("%s: %d instructions: %v", proto.name, len(raw), err)
 		}
-		vm, err := bpf.NewVM(prog[len(received()):])
+		vm, err := bpf.NewVM(prog[len(received(1)):])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestFilters(t *testing.T) {
 		}
 	}
 	// IPv6 traffic of all kinds goes by an NDP socket.
-	vm, err := bpf.NewVM(filterNDP([]span{{0, 1<<32 - 1}})[len(received()):])
+	vm, err := bpf.NewVM(filterNDP(1, []span{{0, 1<<32 - 1}})[len(received(1)):])
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -223,6 +223,46 @@ func TestFollow(t *testing.T) {
 	})
 }
 
+// An interface and a macvlan of it are both on the link, and each answers with its own hardware
+// address what it is asked: the kernel hands the socket of the one also what is for the
+// other. With a VLAN of it, that would be what is asked on another link.
+func TestMacvlanBesideItsParent(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		hosts := lan(t, "node", "client")
+		host := hosts[0]
+		link(t, host, "eth0", func(l netlink.Link) error {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name, attrs.ParentIndex = "mv0", l.Attrs().Index
+			return netlink.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE})
+		})
+		host.Up("mv0")
+		host.Addr("mv0", "10.0.0.9/24", "fd00::9/64")
+		n, ear := start(t, host), listen(t, hosts[1], "eth0")
+		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
+		parent, child := macOn(t, host, "eth0"), macOn(t, host, "mv0")
+		for _, a := range []struct{ sender, asked, last string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
+			until(t, func() string {
+				if s := n.status(a.asked); fmt.Sprint(s.Interfaces) != "[eth0 mv0]" {
+					return fmt.Sprintf("status %+v", s)
+				}
+				return ""
+			})
+			ear.send(packet{op: ask, from: ear.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
+			ear.send(packet{op: ask, from: ear.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
+			// Each answers in the order in which it is asked.
+			for answered := map[MAC]string{}; len(answered) < 2; {
+				p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac })
+				if before := answered[p.from]; before != "" {
+					t.Fatalf("%s answers for %s and for %s", p.from, before, p.sender)
+				}
+				if answered[p.from] = p.sender.String(); (p.from == child) != (p.sender == ip(a.asked)) {
+					t.Errorf("%s answers for %s; the parent is %s, its macvlan %s", p.from, p.sender, parent, child)
+				}
+			}
+		}
+	})
+}
+
 // flush takes all addresses from an interface but link-local ones.
 func flush(l netlink.Link) error {
 	all, err := netlink.AddrList(l, netlink.FAMILY_ALL)

@@ -38,8 +38,9 @@ type protocol struct {
 	parse func(frame []byte) (packet, error)
 	// marshal makes a whole frame.
 	marshal func(packet) ([]byte, error)
-	// filter lets through what is about addresses in spans; see covering.
-	filter func([]span) program
+	// filter lets through what came in by the interface of an index and is about addresses
+	// in spans; see covering.
+	filter func(index int, spans []span) program
 }
 
 // protocolOf is the one that answers for an address.

@@ -55,7 +55,7 @@ type port struct {
 
 // openPort opens a port that answers for nothing yet, and reads what comes in.
 func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
-	filter, err := bpf.Assemble(key.protocol.filter(nil))
+	filter, err := bpf.Assemble(key.protocol.filter(i.Index, nil))
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (p *port) fit(addresses map[netip.Addr]bool) error {
 func (p *port) refit(addresses map[netip.Addr]bool) error {
 	all := slices.Collect(maps.Keys(addresses))
 	if spans := covering(all); !slices.Equal(spans, p.spans) {
-		filter, err := bpf.Assemble(p.key.protocol.filter(spans))
+		filter, err := bpf.Assemble(p.key.protocol.filter(p.key.index, spans))
 		if err == nil {
 			err = p.conn.SetBPF(filter)
 		}
