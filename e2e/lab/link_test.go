@@ -167,16 +167,26 @@ func TestL2(t *testing.T) {
 
 	t.Run("Local", func(t *testing.T) {
 		svc := Service{Name: "local", Policy: localTraffic, Families: bothFamilies, Endpoints: At("p21")}
-		for _, vip := range linked(t, l, svc) {
-			_, err := l.AwaitOwner(t.Context(), vip, "n2")
+		vips := linked(t, l, svc)
+		see := func(vip netip.Addr, pod string) {
+			t.Helper()
+			_, err := l.AwaitOwner(t.Context(), vip, NodeOf(pod))
 			await(t, err)
 			from := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.50"), 0)
 			if vip.Is6() {
 				from = netip.AddrPortFrom(netip.MustParseAddr("2001:db8:51::50"), 0)
 			}
 			a, err := l.Host().Get(t.Context(), from, port(vip, 80))
-			if err != nil || a.Pod != "p21" || a.Saw.Addr() != from.Addr() {
+			if err != nil || a.Pod != pod || a.Saw.Addr() != from.Addr() {
 				t.Errorf("%s: %+v, %v", vip, a, err)
+			}
+		}
+		// The addresses follow the pods.
+		for _, pod := range []string{"p21", "p31"} {
+			svc.Endpoints = At(pod)
+			await(t, l.Cluster.Put(svc))
+			for _, vip := range vips {
+				see(vip, pod)
 			}
 		}
 	})

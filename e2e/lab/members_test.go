@@ -21,6 +21,7 @@ func TestMembersSilentNode(t *testing.T) {
 	// is gone is BFD's affair.
 	excludeNode(t, l, "n3")
 	vip := served(t, l, Service{Name: "far", Endpoints: At("p11", "p21", "p31")}, "n1", "n2")
+	only := served(t, l, Service{Name: "only", Endpoints: At("p31")}, "n1", "n2")
 
 	port3 := func(command ...string) {
 		t.Helper()
@@ -44,6 +45,12 @@ func TestMembersSilentNode(t *testing.T) {
 		how.off()
 		await(t, l.awaitMembers(ctx, "n3", "dead", "n1", "n2"))
 		noticed := time.Now()
+		if how.harmless {
+			// What has no other endpoint keeps this one.
+			if a := requests(t, l, 20, port(only, 80)); a["p31"] != 20 {
+				t.Errorf("%s: %s was answered by %v", how.what, only, a)
+			}
+		}
 		await(t, pause(ctx, time.Second))
 		report := load.Stop()
 		lost, late := 0, 0
