@@ -10,7 +10,8 @@ import (
 )
 
 // An address of a pool that a printer has is not answered for, and people are told who has
-// it: by the speaker's status, and by an Event on the Service. Another one is.
+// it: by the speaker's status, and by an Event on the Service. Another one is, until the
+// printer takes that, too, and insists.
 func TestAddressInUse(t *testing.T) {
 	const mac = "02:00:00:00:00:99"
 	apart(t, func(t *testing.T) {
@@ -28,26 +29,39 @@ func TestAddressInUse(t *testing.T) {
 			objects += "---" + strings.Replace(oneService(name, "10.244.1.5"), "name: "+name+"}", fmt.Sprintf("name: %s, annotations: {fanfare.io/load-balancer-ips: %s}}", name, vip), 1)
 		}
 		must(t, f.Admin().Apply(t.Context(), objects))
+		says := func(vip, want string) error {
+			s, err := f.status()
+			if err != nil {
+				return err
+			}
+			for _, a := range s.Addresses {
+				for _, r := range a.Reasons {
+					if a.Address == vip && strings.HasPrefix(r.Code+": "+r.Message, want) {
+						return nil
+					}
+				}
+			}
+			return fmt.Errorf("status %+v", s)
+		}
 		for vip, want := range map[string]string{
 			"192.0.2.65": "AddressInUse: not announced: " + mac + " answers for it on eth0",
 			"192.0.2.66": "Announced: answered for on eth0 (the only candidate)",
 		} {
-			await(t, time.Minute, vip+" "+want, func() error {
-				s, err := f.status()
-				if err != nil {
-					return err
-				}
-				for _, a := range s.Addresses {
-					for _, r := range a.Reasons {
-						if a.Address == vip && strings.HasPrefix(r.Code+": "+r.Message, want) {
-							return nil
-						}
-					}
-				}
-				return fmt.Errorf("status %+v", s)
-			})
+			await(t, time.Minute, vip+" "+want, func() error { return says(vip, want) })
 		}
 		f.describes("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
 		f.describes("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
+
+		// A kernel that is told to says so of each of its addresses when it gets another hardware address.
+		printer.Sysctl("ipv4.conf.eth0.arp_notify", "1")
+		printer.Addr("eth0", "192.0.2.66/24")
+		claims := 0
+		await(t, time.Minute, "192.0.2.66 to be given up", func() error {
+			claims++
+			printer.MAC("eth0", fmt.Sprintf("02:00:00:00:01:%02x", claims%100))
+			return says("192.0.2.66", "AddressInUse: not announced: 02:00:00:00:01:")
+		})
+		f.describes("service/free", "AddressInUse", "node n1 finds 192.0.2.66 in use: 02:00:00:00:01:")
+		f.describes("service/free", "Withdrawn", "node n1 stopped to answer for 192.0.2.66: 02:00:00:00:01:")
 	})
 }
