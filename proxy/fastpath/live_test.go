@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -674,6 +675,58 @@ func TestCleanup(t *testing.T) {
 		})
 		if err := Cleanup(t.Context(), t.TempDir()); err == nil {
 			t.Error("it cleans up what is on no file system of BPF")
+		}
+	})
+}
+
+// Whoever lacks a capability is told which, and nothing is left of the attempt.
+func TestRights(t *testing.T) {
+	inNamespace(t, func(t *testing.T, l *lab) {
+		without := func(bits ...uint) error {
+			done := make(chan error)
+			go func() {
+				runtime.LockOSThread() // and never unlocked: the thread ends here
+				var all [2]unix.CapUserData
+				header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+				err := unix.Capget(&header, &all[0])
+				for _, bit := range bits {
+					all[bit/32].Effective &^= 1 << (bit % 32)
+				}
+				if err = errors.Join(err, unix.Capset(&header, &all[0])); err == nil {
+					_, err = New(t.Context(), l.options())
+				}
+				done <- err
+			}()
+			return <-done
+		}
+		pinned := func() []string {
+			names, err := pins(l.dir).list()
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Error(err)
+			}
+			return names
+		}
+		for _, there := range []bool{false, true} {
+			if there {
+				l.set(l.path(), state("pod1"))
+			}
+			had := pinned()
+			for name, bits := range map[string][]uint{
+				"CAP_NET_ADMIN": {unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN},
+				"CAP_BPF":       {unix.CAP_BPF, unix.CAP_SYS_ADMIN},
+				"CAP_PERFMON":   {unix.CAP_PERFMON, unix.CAP_SYS_ADMIN},
+			} {
+				err := without(bits...)
+				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "needs "+name+" besides") || strings.Contains(err.Error(), "MEMLOCK") {
+					t.Errorf("without %s: %v", name, err)
+				}
+				if now := pinned(); !slices.Equal(now, had) {
+					t.Errorf("without %s: %v is pinned; before: %v", name, now, had)
+				}
+			}
+			if _, err := os.Stat(l.dir); err == nil && !there {
+				t.Error("an empty directory is left")
+			}
 		}
 	})
 }

@@ -105,7 +105,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		return nil, err
 	}
 	if err := p.load(o.Flows); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, explain(err))
 	}
 	if err := p.adopt(); err != nil {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.letGo())
@@ -439,10 +439,14 @@ func (p *Path) load(flows uint32) error {
 	if err := p.pins.prepare(); err != nil {
 		return err
 	}
-	if err := tcx(); err != nil {
+	had, err := p.pins.list()
+	if err != nil {
 		return err
 	}
-	err := p.loadInto(flows)
+	if err := tcx(); err != nil {
+		return errors.Join(err, p.pins.removeBut(had))
+	}
+	err = p.loadInto(flows)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
 		// Only who develops it meets maps of this version that are others.
 		p.log.Warn("maps of another make are given up, with their flows", "err", err)
@@ -452,9 +456,13 @@ func (p *Path) load(flows uint32) error {
 		if err := p.pins.prepare(); err != nil {
 			return err
 		}
-		err = p.loadInto(flows)
+		had, err = nil, p.loadInto(flows)
 	}
-	return err
+	if err != nil {
+		// Half of the maps is of use to nobody. Those that were there have flows.
+		return errors.Join(err, p.pins.removeBut(had))
+	}
+	return nil
 }
 
 func (p *Path) loadInto(flows uint32) error {

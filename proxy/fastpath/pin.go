@@ -61,6 +61,31 @@ func (p pins) checkFS() error {
 	return nil
 }
 
+// list are the names of what is pinned.
+func (p pins) list() ([]string, error) {
+	all, err := os.ReadDir(p.dir())
+	var names []string
+	for _, e := range all {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+// removeBut removes what is pinned, but for some, and what is empty then.
+func (p pins) removeBut(keep []string) error {
+	all, err := p.list()
+	errs := []error{err}
+	for _, name := range all {
+		if !slices.Contains(keep, name) {
+			errs = append(errs, os.Remove(p.path(name)))
+		}
+	}
+	if len(keep) == 0 {
+		errs = append(errs, os.Remove(p.dir()), os.Remove(string(p)))
+	}
+	return errors.Join(errs...)
+}
+
 // remove removes all of it.
 func (p pins) remove() error {
 	if err := p.checkFS(); err != nil {

@@ -1,0 +1,51 @@
+package fastpath
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// The capabilities that maps and programs need; CAP_SYS_ADMIN stands for all of them.
+var rights = []struct {
+	name string
+	bit  uint
+}{
+	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN},
+	{"CAP_BPF", unix.CAP_BPF},
+	{"CAP_PERFMON", unix.CAP_PERFMON},
+}
+
+// lacking are the names of those that this thread has not.
+func lacking() ([]string, error) {
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &have[0]); err != nil {
+		return nil, err
+	}
+	has := func(bit uint) bool { return have[bit/32].Effective>>(bit%32)&1 != 0 }
+	var names []string
+	for _, r := range rights {
+		if !has(r.bit) && !has(unix.CAP_SYS_ADMIN) {
+			names = append(names, r.name)
+		}
+	}
+	return names, nil
+}
+
+// explain says which capability to give if the want of one can be why the kernel refused. What
+// the library makes of a refusal, that locked memory is short or the kernel too old, would
+// lead astray.
+func explain(err error) error {
+	for _, cause := range []error{unix.EPERM, unix.EACCES, ebpf.ErrNotSupported} {
+		if !errors.Is(err, cause) {
+			continue
+		}
+		if names, asked := lacking(); asked == nil && len(names) > 0 {
+			return fmt.Errorf("the process needs %s besides what it has: %w", strings.Join(names, ", "), cause)
+		}
+	}
+	return err
+}
