@@ -196,9 +196,6 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 // that it should, a fast path takes no new flows.
 func (b *bench) fast(ctx context.Context, base *lane, services int) error {
 	l, err := b.lane(ctx, base, fastName, services, b.vips(services), func(n *node) error {
-		if err := n.neighbours(ctx); err != nil {
-			return err
-		}
 		r, err := b.start(withFastPath(), n, home)
 		if err != nil {
 			return err

@@ -115,25 +115,23 @@ func (w *world) node(ctx context.Context, name string) (*node, error) {
 			return nil, err
 		}
 	}
-	_, err = n.Run(ctx, "ip", "route", "add", podNet, "via", n.addr(serverNet, 2))
-	if err == nil {
-		_, err = n.Run(ctx, "ip", "route", "add", apiAddr.String(), "via", n.addr(controlNet, 2))
-	}
+	err = n.route(ctx)
 	if err == nil {
 		_, err = w.server.Run(ctx, "ip", "route", "add", n.prefix(clientNet), "via", n.addr(serverNet, 1))
 	}
 	return n, err
 }
 
-// neighbours makes pods seem to be neighbours, as those of a node are: a fast path takes no flows to a
-// pod behind a gateway. But what comes from clients goes by the gateway as on all nodes, since nobody has a hundred
-// thousand neighbours; that is one more rule to ask for each packet.
-func (n *node) neighbours(ctx context.Context) error {
+// route makes pods seem to be neighbours, as those of a node are: a fast path takes no flows to a
+// pod behind a gateway. But nobody has a hundred thousand neighbours: what comes from clients goes by a gateway. That is
+// one more rule to ask for each packet, on all nodes, so that they differ in nothing but what is measured.
+func (n *node) route(ctx context.Context) error {
 	const table = "100"
 	for _, command := range [][]string{
-		{"ip", "route", "replace", podNet, "dev", serverLink},
+		{"ip", "route", "add", podNet, "dev", serverLink},
 		{"ip", "route", "add", podNet, "via", n.addr(serverNet, 2), "table", table},
 		{"ip", "rule", "add", "iif", clientLink, "lookup", table},
+		{"ip", "route", "add", apiAddr.String(), "via", n.addr(controlNet, 2)},
 	} {
 		if _, err := n.Run(ctx, command...); err != nil {
 			return err
