@@ -2,23 +2,17 @@ package speaker
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"sync"
-	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 )
-
-// watchRetry is how soon to listen for routes again after the kernel had more of them
-// to tell than could be read.
-const watchRetry = time.Second
 
 // Gateways are the routers by which a node reaches what it knows no other way to, by
 // address family: invalid where none is known.
@@ -33,11 +27,7 @@ func (g Gateways) of(family corev1.IPFamily) netip.Addr {
 
 // A gatewayWatch follows the node's default routes from the first call of now on.
 type gatewayWatch struct {
-	log     *slog.Logger
-	changed chan struct{} // has room for one
-	begin   sync.Once
-	ctx     context.Context // ends with close
-	close   context.CancelFunc
+	*netWatch
 
 	mu    sync.Mutex
 	known Gateways
@@ -45,19 +35,26 @@ type gatewayWatch struct {
 }
 
 func newGatewayWatch(log *slog.Logger) *gatewayWatch {
-	ctx, stop := context.WithCancel(context.Background())
-	return &gatewayWatch{log: log, changed: make(chan struct{}, 1), ctx: ctx, close: stop}
+	g := &gatewayWatch{}
+	g.netWatch = newNetWatch("the default gateway", g.look, log)
+	// Of routes that go with their interface the kernel does not tell.
+	g.route, g.link = isDefault, g.leads
+	return g
 }
 
 // now are the gateways.
 func (g *gatewayWatch) now() Gateways {
-	g.begin.Do(func() {
-		g.look()
-		go g.watch(g.ctx)
-	})
+	g.begin()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.known
+}
+
+// leads says whether a default route goes out by an interface.
+func (g *gatewayWatch) leads(l netlink.LinkUpdate) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.links[int(l.Index)]
 }
 
 // look takes down which gateways there are. One that is gone is kept until there is
@@ -82,10 +79,7 @@ func (g *gatewayWatch) look() {
 		return
 	}
 	g.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
-	select {
-	case g.changed <- struct{}{}:
-	default:
-	}
+	g.tell()
 }
 
 // defaultGateway is that of the default route with the lowest metric in the main
@@ -133,69 +127,4 @@ func gatewayOf(hop *netlink.NexthopInfo) netip.Addr {
 		addr = addr.WithZone(link.Name)
 	}
 	return addr
-}
-
-// watch looks whenever the kernel tells of a default route, or of an interface that
-// one goes out by: routes that go with their interface it does not tell of.
-func (g *gatewayWatch) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := g.listen(ctx); err != nil {
-			g.log.Warn("default gateway: routes cannot be watched", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
-		}
-	}
-}
-
-// listen returns when the kernel stops to tell.
-func (g *gatewayWatch) listen(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	routes, links := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64)
-	ignore := func(error) {} // what follows is the end of the channel
-	if err := netlink.RouteSubscribeWithOptions(routes, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("routes: %w", err)
-	}
-	defer drain(routes)
-	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("interfaces: %w", err)
-	}
-	defer drain(links)
-	g.look() // what was not listened to
-	for {
-		select {
-		case r, ok := <-routes:
-			if !ok {
-				return nil
-			}
-			if r.Dst != nil {
-				if ones, _ := r.Dst.Mask.Size(); ones != 0 {
-					continue
-				}
-			}
-		case l, ok := <-links:
-			if !ok {
-				return nil
-			}
-			g.mu.Lock()
-			ours := g.links[int(l.Index)]
-			g.mu.Unlock()
-			if !ours {
-				continue
-			}
-		case <-ctx.Done():
-			return nil
-		}
-		g.look()
-	}
-}
-
-// drain lets a subscription end that waits for its reader.
-func drain[T any](updates <-chan T) {
-	go func() {
-		for range updates {
-		}
-	}()
 }

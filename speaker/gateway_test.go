@@ -25,7 +25,7 @@ func TestGatewayWatch(t *testing.T) {
 			node.Addr(fmt.Sprintf("up%d", i), fmt.Sprintf("10.0.%d.2/24", i))
 		}
 		g := newGatewayWatch(slog.New(slog.NewTextHandler(t.Output(), nil)))
-		t.Cleanup(g.close)
+		t.Cleanup(g.stop)
 		if got := g.now(); got != (Gateways{}) {
 			t.Errorf("without routes: %v", got)
 		}

@@ -3,13 +3,11 @@ package speaker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -21,13 +19,8 @@ import (
 // were named, or else those that default routes go out by and that have the node's own
 // addresses. It begins with the first call of now.
 type outwardWatch struct {
-	log     *slog.Logger
-	named   []string      // sorted
-	changed chan struct{} // has room for one
-	begin   sync.Once
-	ctx     context.Context // ends with close
-	close   context.CancelFunc
-	over    sync.WaitGroup
+	*netWatch
+	named []string // sorted
 
 	mu    sync.Mutex
 	own   []netip.Addr // of the node, as its Node object has them
@@ -36,9 +29,10 @@ type outwardWatch struct {
 }
 
 func newOutwardWatch(named []string, log *slog.Logger) *outwardWatch {
-	ctx, stop := context.WithCancel(context.Background())
-	named = slices.Compact(slices.Sorted(slices.Values(named)))
-	return &outwardWatch{log: log, named: named, changed: make(chan struct{}, 1), ctx: ctx, close: stop}
+	o := &outwardWatch{named: slices.Compact(slices.Sorted(slices.Values(named)))}
+	o.netWatch = newNetWatch("the interfaces that clients come in by", o.look, log)
+	o.route, o.link, o.addr = isDefault, o.knows, o.owns
+	return o
 }
 
 // watchOutward begins to watch, if there is a fast path. Without one, what an earlier speaker with
@@ -66,8 +60,7 @@ func (o Options) openFastPath() proxy.OpenFastPath {
 // stop ends the watch, and returns when it has ended; a nil one has not begun.
 func (o *outwardWatch) stop() {
 	if o != nil {
-		o.close()
-		o.over.Wait()
+		o.netWatch.stop()
 	}
 }
 
@@ -88,13 +81,7 @@ func (o *outwardWatch) now(own []netip.Addr) []string {
 	same := slices.Equal(o.own, own)
 	o.own = own
 	o.mu.Unlock()
-	first := false
-	o.begin.Do(func() {
-		first = true
-		o.look()
-		o.over.Go(func() { o.watch(o.ctx) })
-	})
-	if !same && !first {
+	if first := o.begin(); !first && !same {
 		o.look()
 	}
 	o.mu.Lock()
@@ -134,10 +121,7 @@ func (o *outwardWatch) look() {
 		return
 	}
 	o.log.Info("clients come in by", "iface", known)
-	select {
-	case o.changed <- struct{}{}:
-	default:
-	}
+	o.tell()
 }
 
 // find returns interfaces by their indexes.
@@ -167,66 +151,6 @@ func (o *outwardWatch) find(own []netip.Addr) (links map[int]string, err error) 
 		}
 	}
 	return links, errors.Join(err4, err6, err)
-}
-
-// watch looks whenever the kernel tells of something that may change the outcome.
-func (o *outwardWatch) watch(ctx context.Context) {
-	for ctx.Err() == nil {
-		if err := o.listen(ctx); err != nil {
-			o.log.Warn("interfaces that clients come in by cannot be watched", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
-		}
-	}
-}
-
-// listen returns when the kernel stops to tell.
-func (o *outwardWatch) listen(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	routes, links, addrs := make(chan netlink.RouteUpdate, 64), make(chan netlink.LinkUpdate, 64), make(chan netlink.AddrUpdate, 64)
-	ignore := func(error) {} // what follows is the end of the channel
-	if err := netlink.RouteSubscribeWithOptions(routes, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("routes: %w", err)
-	}
-	defer drain(routes)
-	if err := netlink.LinkSubscribeWithOptions(links, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("interfaces: %w", err)
-	}
-	defer drain(links)
-	if err := netlink.AddrSubscribeWithOptions(addrs, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: ignore}); err != nil {
-		return fmt.Errorf("addresses: %w", err)
-	}
-	defer drain(addrs)
-	for {
-		o.look() // first of all what was not listened to
-		for matters := false; !matters; {
-			var ok bool
-			select {
-			case r, open := <-routes:
-				ok, matters = open, isDefault(r)
-			case l, open := <-links:
-				ok, matters = open, open && o.knows(l)
-			case a, open := <-addrs:
-				ok, matters = open, o.owns(a)
-			case <-ctx.Done():
-				return nil
-			}
-			if !ok {
-				return nil
-			}
-		}
-	}
-}
-
-func isDefault(r netlink.RouteUpdate) bool {
-	if r.Dst == nil {
-		return true
-	}
-	ones, _ := r.Dst.Mask.Size()
-	return ones == 0
 }
 
 // knows says whether an interface is one of those, or has the name of one.

@@ -137,7 +137,7 @@ func Run(ctx, kill context.Context, o Options) error {
 	}
 	defer s.proxy.Close()
 	defer s.health.Close()
-	defer s.gateway.close()
+	defer s.gateway.stop()
 	defer s.outward.stop()
 	s.roster.begin(kill, s.links.holds.hear)
 	defer s.roster.close()

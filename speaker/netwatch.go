@@ -1,0 +1,152 @@
+package speaker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// watchRetry is how soon to listen again after the kernel had more to tell than could
+// be read.
+const watchRetry = time.Second
+
+// A netWatch looks at something of the node's network when it begins, and again whenever the kernel tells
+// of a change that matters to it.
+type netWatch struct {
+	log  *slog.Logger
+	what string // is looked at, for logs
+	look func() // may be called by several goroutines at a time
+	// Which changes matter; of those that are nil nothing is listened to.
+	route func(netlink.RouteUpdate) bool
+	link  func(netlink.LinkUpdate) bool
+	addr  func(netlink.AddrUpdate) bool
+
+	changed chan struct{} // has room for one
+	once    sync.Once
+	ctx     context.Context // ends with stop
+	cancel  context.CancelFunc
+	over    sync.WaitGroup
+}
+
+func newNetWatch(what string, look func(), log *slog.Logger) *netWatch {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &netWatch{log: log, what: what, look: look, changed: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+}
+
+// begin begins to watch, unless it has begun, when it returns false. The first look is over when it returns.
+func (w *netWatch) begin() (first bool) {
+	w.once.Do(func() {
+		first = true
+		w.look()
+		w.over.Go(w.run)
+	})
+	return first
+}
+
+// tell says by changed that a look found something new.
+func (w *netWatch) tell() {
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends the watch, and returns when it has ended.
+func (w *netWatch) stop() {
+	w.cancel()
+	w.over.Wait()
+}
+
+func (w *netWatch) run() {
+	for w.ctx.Err() == nil {
+		if err := w.listen(); err != nil {
+			w.log.Warn(w.what+" cannot be watched", "err", err)
+		}
+		select {
+		case <-w.ctx.Done():
+		case <-time.After(watchRetry):
+		}
+	}
+}
+
+// listen returns when the kernel stops to tell.
+func (w *netWatch) listen() error {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	ignore := func(error) {} // what follows is the end of the channel
+	routes, err := subscribe(w.route, func(c chan<- netlink.RouteUpdate) error {
+		return netlink.RouteSubscribeWithOptions(c, ctx.Done(), netlink.RouteSubscribeOptions{ErrorCallback: ignore})
+	})
+	if err != nil {
+		return fmt.Errorf("routes: %w", err)
+	}
+	defer drain(routes)
+	links, err := subscribe(w.link, func(c chan<- netlink.LinkUpdate) error {
+		return netlink.LinkSubscribeWithOptions(c, ctx.Done(), netlink.LinkSubscribeOptions{ErrorCallback: ignore})
+	})
+	if err != nil {
+		return fmt.Errorf("interfaces: %w", err)
+	}
+	defer drain(links)
+	addrs, err := subscribe(w.addr, func(c chan<- netlink.AddrUpdate) error {
+		return netlink.AddrSubscribeWithOptions(c, ctx.Done(), netlink.AddrSubscribeOptions{ErrorCallback: ignore})
+	})
+	if err != nil {
+		return fmt.Errorf("addresses: %w", err)
+	}
+	defer drain(addrs)
+	for {
+		w.look() // first of all what was not listened to
+		for matters := false; !matters; {
+			var ok bool
+			select {
+			case r, open := <-routes:
+				ok, matters = open, open && w.route(r)
+			case l, open := <-links:
+				ok, matters = open, open && w.link(l)
+			case a, open := <-addrs:
+				ok, matters = open, open && w.addr(a)
+			case <-ctx.Done():
+			}
+			if !ok {
+				return nil
+			}
+		}
+	}
+}
+
+// subscribe returns a channel of updates, nil if none matters.
+func subscribe[T any](matters func(T) bool, to func(chan<- T) error) (<-chan T, error) {
+	if matters == nil {
+		return nil, nil
+	}
+	updates := make(chan T, 64)
+	if err := to(updates); err != nil {
+		return nil, err
+	}
+	return updates, nil
+}
+
+// drain lets a subscription end that waits for its reader.
+func drain[T any](updates <-chan T) {
+	if updates == nil {
+		return
+	}
+	go func() {
+		for range updates {
+		}
+	}()
+}
+
+// isDefault says whether a default route has changed.
+func isDefault(r netlink.RouteUpdate) bool {
+	if r.Dst == nil {
+		return true
+	}
+	ones, _ := r.Dst.Mask.Size()
+	return ones == 0
+}
