@@ -148,6 +148,12 @@ func (p *Proxy) Status() Status {
 	return s
 }
 
+// Obstacles are those of Status, which to put together takes a look at all frontends.
+func (p *Proxy) Obstacles() []Obstacle {
+	all, _ := p.lookout.found()
+	return all
+}
+
 // Close ends the connections. The kernel goes on forwarding.
 func (p *Proxy) Close() error {
 	p.mu.Lock()

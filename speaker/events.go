@@ -64,7 +64,7 @@ func (s *speaker) scene() (now scene, ok bool) {
 		return scene{}, false
 	}
 	return scene{
-		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Status().Obstacles, announced: p.have, answers: p.answers,
+		at: time.Now(), desired: p.desired, sessions: s.bgp.Status().Sessions, obstacles: s.proxy.Obstacles(), announced: p.have, answers: p.answers,
 		programmed: p.programmed, err: p.err, behind: p.behind,
 	}, true
 }
