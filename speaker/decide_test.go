@@ -37,8 +37,8 @@ func TestDeciderEqualsDecide(t *testing.T) {
 				w.step()
 			}
 			snap := w.snapshot()
-			c.Members = w.members
-			decider.config.Members = w.members
+			c.Members, c.Returning = w.members, w.returning
+			decider.config.Members, decider.config.Returning = w.members, w.returning
 			c.Interfaces, decider.config.Interfaces = w.interfaces, w.interfaces
 			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
 			if !reflect.DeepEqual(got, want) {

@@ -18,7 +18,7 @@ func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
 	if !v.links {
 		return
 	}
-	v.fromNodes, v.interfaces, v.ready = snap.Nodes, c.Interfaces, snap.L2Ready
+	v.fromNodes, v.interfaces, v.returning, v.ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
 	v.terms = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Advertisements: snap.Advertisements, Peers: snap.Peers}
 	v.speakers, v.neighbours = speakersOf(c.Members, c.Node), nodesBut(snap.Nodes, c.Node)
 	if !snap.L2Ready {
@@ -54,7 +54,7 @@ func (v *view) candidate(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
 		out.Standing = election.StandingOf(n, true)
-		out.Unknown, out.Interfaces = c.Interfaces == nil, interfacesOf(c.Interfaces)
+		out.Unknown, out.Interfaces, out.Returning = c.Interfaces == nil, interfacesOf(c.Interfaces), c.Returning
 		return out
 	}
 	if c.Members == nil {
@@ -62,7 +62,7 @@ func (v *view) candidate(c Config, n *cluster.Node) election.Node {
 		return out
 	}
 	m, _ := c.Members.Find(n.Name)
-	out.Standing = election.StandingOf(n, m.Alive)
+	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
 	for _, i := range m.Interfaces {
 		out.Interfaces = append(out.Interfaces, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
 	}

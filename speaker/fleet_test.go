@@ -45,10 +45,14 @@ type fleet struct {
 type fleetNode struct {
 	*fleet
 	name    string
-	dead    bool // without power
-	frozen  bool // the speaker; the kernel goes on
-	gone    bool // no speaker
-	leaving bool // it has said farewell
+	dead    bool          // without power
+	frozen  bool          // the speaker; the kernel goes on
+	gone    bool          // no speaker
+	leaving bool          // it has said farewell
+	offers  bool          // it has said by which interfaces it can answer
+	back    bool          // and that it is back only now
+	news    []fleetOffer  // what they have yet to hear
+	slow    time.Duration // after how long more it hears what others say
 
 	snap    *cluster.Snapshot // as it read it last
 	members *Members
@@ -63,10 +67,17 @@ type fleetNode struct {
 	stood   bool                      // it was frozen until now
 }
 
+// A fleetOffer is what a node says of itself.
+type fleetOffer struct {
+	known time.Time // to the others
+	back  bool
+}
+
 const (
 	fleetTick      = 10 * time.Millisecond
 	fleetDetection = 400 * time.Millisecond // memberlist's
 	fleetProbe     = 700 * time.Millisecond // the link's
+	fleetNews      = 30 * time.Millisecond  // until what a node says of itself is known
 )
 
 var fleetSubnet = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
@@ -111,12 +122,14 @@ func (f *fleet) node(name string) *fleetNode {
 func (n *fleetNode) start() {
 	log := slog.New(slog.DiscardHandler)
 	holds := newHoldings(n.name, nil, log)
-	n.dead, n.gone, n.leaving, n.members = false, false, false, nil
+	holds.whisper = n.tell
+	n.dead, n.gone, n.leaving, n.offers, n.back, n.members = false, false, false, false, false, nil
 	n.heard, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}
-	n.had = map[netip.Addr]l2.Address{}
-	n.decider = NewDecider(Config{Node: n.name, Interfaces: []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}})
+	n.had, n.news = map[netip.Addr]l2.Address{}, nil
+	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
+	n.decider = NewDecider(Config{Node: n.name, Interfaces: eth0})
 	over := &overL2{link: (*fleetLink)(n), holds: holds}
-	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute), tell: n.tell}
+	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute), tell: n.tell, reach: &reach{list: eth0}}
 	n.pass = newPass((*fleetKernel)(n), log, n.links.way)
 }
 
@@ -200,6 +213,13 @@ func (n *fleetNode) hears(o *fleetNode) bool {
 	return o.runs() && !n.cut[n.name+" "+o.name] && !n.cut[o.name+" "+n.name]
 }
 
+// offered has the others know what the node said of itself a while ago.
+func (n *fleetNode) offered() {
+	for len(n.news) > 0 && !time.Now().Before(n.news[0].known) {
+		n.offers, n.back, n.news = true, n.news[0].back, n.news[1:]
+	}
+}
+
 // listen has the node know what memberlist would tell it.
 func (n *fleetNode) listen() {
 	now, m := time.Now(), &Members{}
@@ -213,11 +233,14 @@ func (n *fleetNode) listen() {
 		}
 		silent := now.Sub(at)
 		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
-		m.Nodes = append(m.Nodes, Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving,
-			Interfaces: []Interface{{Name: "eth0", Prefixes: fleetSubnet}}})
+		one := Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
+		if o.offers {
+			one.Interfaces = []Interface{{Name: "eth0", Prefixes: fleetSubnet}}
+		}
+		m.Nodes = append(m.Nodes, one)
 	}
 	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b Member) bool {
-		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left
+		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left && a.Returning == b.Returning && len(a.Interfaces) == len(b.Interfaces)
 	}) {
 		n.members = m
 	}
@@ -243,7 +266,7 @@ func (n *fleetNode) tell(node string, message []byte) {
 	if o == n || n.deaf || !o.hears(n) {
 		return
 	}
-	time.AfterFunc(2*time.Millisecond, func() {
+	time.AfterFunc(2*time.Millisecond+o.slow, func() {
 		if err := o.links.holds.hear(n.name, message); err != nil {
 			n.t.Error(err)
 		}
@@ -256,9 +279,13 @@ func (n *fleetNode) step(reshape func(*Desired) *Desired) {
 		n.snap = n.fleet.snap
 	}
 	n.listen()
-	n.decider.config.Members = n.members
+	now := time.Now()
+	n.decider.config.Members, n.decider.config.Returning = n.members, n.links.returning(n.members, now)
 	d := n.decider.Decide(n.snap)
-	n.links.meet(n.members, n.snap.Nodes, n.say, time.Now())
+	n.links.meet(n.members, n.snap.Nodes, n.say, now)
+	if n.links.ready(now) {
+		n.news = append(n.news, fleetOffer{now.Add(fleetNews), n.links.offer(n.members, n.decider.config.Returning, now)})
+	}
 	if reshape != nil {
 		d = reshape(d)
 	}
@@ -280,6 +307,9 @@ func (n *fleetNode) step(reshape func(*Desired) *Desired) {
 // run lets time pass: every tick each speaker passes, and the neighbour sends a request.
 func (f *fleet) run(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(fleetTick) {
+		for _, n := range f.nodes {
+			n.offered()
+		}
 		for _, n := range f.nodes {
 			if n.runs() {
 				n.step(nil)
@@ -407,6 +437,39 @@ func TestFleet(t *testing.T) {
 			f.within("n1 is thawed", 0, 2*fleetTick)
 			f.owner("after that", "n2")
 		},
+		"a node that is back, and hears late who answers": func(f *fleet) {
+			n1 := f.node("n1")
+			n1.dead = true
+			f.run(5 * time.Second)
+			n1.kernel, n1.slow = map[netip.Addr]bool{}, time.Second
+			n1.start()
+			f.calm("n1 has booted, and is busy", 8*time.Second)
+			f.owner("after that", "n1")
+		},
+		"a node that is back, and dies again": func(f *fleet) {
+			n1 := f.node("n1")
+			n1.dead = true
+			f.run(5 * time.Second)
+			n1.kernel = map[netip.Addr]bool{}
+			n1.start()
+			f.calm("n1 has booted", time.Second)
+			n1.dead = true
+			f.calm("and is dead again", 5*time.Second)
+			f.owner("after that", "n3")
+		},
+		"a node that is back, and the other ones die": func(f *fleet) {
+			n1 := f.node("n1")
+			n1.dead = true
+			f.run(5 * time.Second)
+			n1.kernel = map[netip.Addr]bool{}
+			n1.start()
+			f.run(time.Second)
+			f.node("n2").dead, f.node("n3").dead = true, true
+			f.reset()
+			f.run(time.Second)
+			f.within("they are dead", fleetDetection+5*fleetTick, 0)
+			f.owner("after that", "n1")
+		},
 		"a restart": func(f *fleet) {
 			f.reset()
 			n1 := f.node("n1")
@@ -484,6 +547,9 @@ func TestFleet(t *testing.T) {
 				f := newFleet(t, 3)
 				f.run(5 * time.Second)
 				f.owner("at first", "n1")
+				if f.nobody > fleetProbe+5*fleetTick {
+					t.Errorf("at first nobody answered for %s", f.nobody)
+				}
 				if f.two > 0 {
 					t.Errorf("at first two answered for %s", f.two)
 				}

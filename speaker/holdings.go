@@ -3,6 +3,7 @@ package speaker
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -39,13 +40,16 @@ type holdings struct {
 	paused time.Time
 	// say tells all other speakers, and dead says of a node whether it is known not to
 	// answer for anything.
-	say   func(message []byte)
-	dead  func(node string) bool
-	boot  uint64
-	count uint64            // of what this node has said
-	boots map[string]uint64 // of the other nodes' speakers
-	words map[netip.Addr]map[string]word
-	waits map[netip.Addr]wait
+	say func(message []byte)
+	// whisper tells one of them; it is set before anybody is heard.
+	whisper func(node string, message []byte)
+	dead    func(node string) bool
+	boot    uint64
+	count   uint64            // of what this node has said
+	boots   map[string]uint64 // of the other nodes' speakers
+	met     map[string]bool   // who has said something, and has not died since, nor have we been cut off
+	words   map[netip.Addr]map[string]word
+	waits   map[netip.Addr]wait
 	// rounds is how often neighbours may have come to think that an address of this node's is
 	// another's.
 	rounds map[netip.Addr]uint64
@@ -66,8 +70,8 @@ type wait struct {
 
 // newHoldings knows of addresses that an earlier process answered for.
 func newHoldings(node string, known []netip.Addr, log *slog.Logger) *holdings {
-	h := &holdings{node: node, log: log, changed: make(chan struct{}, 1), say: func([]byte) {}, dead: func(string) bool { return false },
-		boot: rand.Uint64(), boots: map[string]uint64{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, rounds: map[netip.Addr]uint64{}}
+	h := &holdings{node: node, log: log, changed: make(chan struct{}, 1), say: func([]byte) {}, whisper: func(string, []byte) {}, dead: func(string) bool { return false },
+		boot: rand.Uint64(), boots: map[string]uint64{}, met: map[string]bool{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, rounds: map[netip.Addr]uint64{}}
 	for _, a := range known {
 		h.put(a, node, word{heard: time.Now()})
 	}
@@ -82,6 +86,7 @@ func (h *holdings) meet(say func(message []byte), dead func(node string) bool) {
 	defer h.mu.Unlock()
 	was := h.dead
 	h.say, h.dead = say, dead
+	maps.DeleteFunc(h.met, func(node string, _ bool) bool { return dead(node) && !was(node) })
 	for a, said := range h.words {
 		for node, w := range said {
 			if w.held && node != h.node && dead(node) && !was(node) {
@@ -249,7 +254,7 @@ func (h *holdings) tell(have []netip.Addr) {
 	for _, a := range ended {
 		h.put(a, h.node, word{h.count, false, now})
 	}
-	say, message := h.say, saying{h.boot, h.count, ended, begun}
+	say, message := h.say, saying{boot: h.boot, count: h.count, released: ended, held: begun}
 	h.mu.Unlock()
 	for _, m := range message.messages() {
 		say(m)
@@ -271,6 +276,13 @@ func (h *holdings) greeting() [][]byte {
 	return message.messages()
 }
 
+// question is what a greeting answers.
+func (h *holdings) question() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return saying{boot: h.boot, count: h.count, asks: true}.messages()[0]
+}
+
 func (h *holdings) put(a netip.Addr, node string, w word) {
 	if h.words[a] == nil {
 		h.words[a] = map[string]word{}
@@ -284,10 +296,25 @@ func (h *holdings) hear(node string, message []byte) error {
 	if err != nil {
 		return fmt.Errorf("what the speaker of node %s said: %w", node, err)
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if node == h.node {
 		return nil
+	}
+	h.take(node, s)
+	if s.asks {
+		for _, m := range h.greeting() {
+			h.whisper(node, m)
+		}
+	}
+	return nil
+}
+
+// take takes down what a node says.
+func (h *holdings) take(node string, s saying) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.met[node] {
+		h.met[node] = true
+		h.poke()
 	}
 	if h.boots[node] != s.boot {
 		h.boots[node] = s.boot
@@ -299,7 +326,49 @@ func (h *holdings) hear(node string, message []byte) error {
 	for _, a := range s.released {
 		h.note(a, node, word{s.count, false, time.Now()})
 	}
-	return nil
+}
+
+// strangers are those that are heard and have not said what they answer for.
+func (h *holdings) strangers(m *Members) (names []string) {
+	if m == nil {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range m.Nodes {
+		if n.heard() && n.Node != h.node && !h.met[n.Node] {
+			names = append(names, n.Node)
+		}
+	}
+	return names
+}
+
+// cutOff takes it that this node may have missed what others said.
+func (h *holdings) cutOff() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	clear(h.met)
+}
+
+// others says whether somebody who is heard answers for anything.
+func (h *holdings) others(m *Members) bool {
+	if m == nil {
+		return false
+	}
+	heard := map[string]bool{}
+	for _, n := range m.Nodes {
+		heard[n.Node] = n.heard() && n.Node != h.node
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, said := range h.words {
+		for node, w := range said {
+			if w.held && heard[node] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // void takes it that a node answers for nothing any more: its speaker has begun anew.

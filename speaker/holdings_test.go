@@ -263,7 +263,7 @@ func TestHoldings(t *testing.T) {
 		},
 		"what makes no sense changes nothing": func(t *testing.T, c *circle) {
 			c.nodes["n1"].tell([]netip.Addr{x})
-			good := saying{1, 1, []netip.Addr{x}, []netip.Addr{y}}.messages()[0]
+			good := saying{boot: 1, count: 1, released: []netip.Addr{x}, held: []netip.Addr{y}}.messages()[0]
 			for n := range good {
 				if n == 17 || n == 22 {
 					continue // as if an address had not been in it
@@ -272,7 +272,7 @@ func TestHoldings(t *testing.T) {
 					t.Errorf("%d bytes of %d are understood", n, len(good))
 				}
 			}
-			if err := c.nodes["n2"].hear("n3", append([]byte{2}, good[1:]...)); err == nil {
+			if err := c.nodes["n2"].hear("n3", append([]byte{3}, good[1:]...)); err == nil {
 				t.Error("another release is understood")
 			}
 			if err := c.nodes["n2"].hear("n2", good); err != nil {

@@ -15,6 +15,10 @@ import (
 // it would think that it is alone, and answer for everything.
 const acquaintance = 2 * time.Second
 
+// askInterval is between two questions to who is heard and has not said what it answers for:
+// packets get lost, most of all on a link that has only just come up.
+const askInterval = 200 * time.Millisecond
+
 // problemInterval is between two looks at what in the kernel is in the way of addresses
 // that go over L2.
 const problemInterval = time.Minute
@@ -31,6 +35,9 @@ type links struct {
 	reach     *reach                      // as it was last
 	met       *Members                    // that holds knows of
 	kept      []*Address                  // that holds knows of
+	probation probation                   // of this node, which may be back
+	asks      bool                        // others have yet to say what they answer for
+	asked     time.Time                   // when they were asked that last
 	stranger  time.Time                   // until when others are waited for to be heard of; zero: no wait has begun
 	known     []l2.Interface              // that matter, as of the last pass
 	gained    time.Time                   // when there was one more of them
@@ -45,11 +52,19 @@ func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
 	if err != nil {
 		o.Log.Warn("over L2", "err", err)
 	}
+	deaths, err := m.deaths()
+	if err != nil {
+		o.Log.Warn("over L2", "err", err)
+	}
+	m.dead = deaths
 	var known []netip.Addr
+	crashed := false
 	for _, p := range parted {
 		known = append(known, p.Addr)
+		crashed = crashed || p.Until.IsZero()
 	}
 	k := &links{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), holds: newHoldings(o.Node, known, o.Log)}
+	k.probation = probation{deaths: deaths, died: crashed}
 	k.over = &overL2{link: k.announcer, holds: k.holds}
 	k.way = byL2(k.over, o.LingerL2)
 	for _, p := range parted {
@@ -93,14 +108,16 @@ func (k *links) gain(list []l2.Interface, now time.Time) {
 	for _, i := range list {
 		if !slices.ContainsFunc(k.known, func(o l2.Interface) bool { return o.Name == i.Name }) {
 			k.gained = now
+			k.holds.cutOff()
 		}
 	}
 	k.known = list
 }
 
 // meet has holdings know who lives. It holds everything back until all nodes that should
-// be there have been heard of, for a bounded time; also when this one hears nobody, and
-// has an interface again: it may have been the one that was cut off.
+// be there have been heard of, and those that live have said what they answer for, for a
+// bounded time; also when this one heard nobody, and has an interface again: it may have
+// been the one that was cut off.
 func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
 	if m == nil && !k.sociable {
 		return
@@ -109,14 +126,16 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 		k.stranger = now.Add(acquaintance)
 	}
 	until := k.stranger
-	if !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
+	strangers := k.holds.strangers(m)
+	if len(strangers) == 0 && !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
 		until = time.Time{}
 		k.stranger = now
 	}
-	if back := k.gained.Add(acquaintance); m.alone(k.holds.node) && back.After(until) {
+	if back := k.gained.Add(acquaintance); (m.alone(k.holds.node) || len(strangers) > 0) && back.After(until) {
 		until = back
 	}
 	k.holds.pause(until)
+	k.ask(strangers, now)
 	if m == nil || m == k.met {
 		return
 	}
@@ -137,6 +156,32 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 			k.tell(node, message)
 		}
 	}
+}
+
+// ask has nodes say what they answer for, as long as nothing is taken without knowing.
+func (k *links) ask(nodes []string, now time.Time) {
+	if k.asks = len(nodes) > 0 && !k.ready(now); !k.asks || now.Before(k.asked.Add(askInterval)) {
+		return
+	}
+	k.asked = now
+	question := k.holds.question()
+	for _, node := range nodes {
+		k.tell(node, question)
+	}
+}
+
+// next is when there is something to do although nothing changes, zero when nothing.
+func (k *links) next(now time.Time) (at time.Time) {
+	all := []time.Time{k.holds.next(now), k.probation.next(now)}
+	if k.asks {
+		all = append(all, k.asked.Add(askInterval))
+	}
+	for _, t := range all {
+		if t.After(now) && (at.IsZero() || t.Before(at)) {
+			at = t
+		}
+	}
+	return at
 }
 
 // back are the nodes that are heard and were not when holdings was told of them last.

@@ -61,10 +61,22 @@ func TestLinksAreInherited(t *testing.T) {
 	})
 }
 
-// Nothing is taken until the other nodes have been heard of, for a bounded time.
+// greet has the speaker of a node say that it answers for some addresses.
+func greet(t *testing.T, h *holdings, node string, held ...netip.Addr) {
+	t.Helper()
+	for _, m := range (saying{boot: 7, count: uint64(time.Now().UnixNano()), held: held}).messages() {
+		if err := h.hear(node, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Nothing is taken until the other nodes have been heard of, and have said what they
+// answer for, for a bounded time.
 func TestLinksWaitForOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
+		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(sociable bool) *links {
 			return &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: sociable, say: func([]byte) {}, tell: func(string, []byte) {}}
 		}
@@ -79,10 +91,15 @@ func TestLinksWaitForOthers(t *testing.T) {
 			"nobody heard for long":   {true, nil, acquaintance, true},
 			"one missing":             {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}}}, 0, false},
 			"one missing for long":    {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}}}, acquaintance, true},
-			"all heard":               {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}, 0, true},
+			"all heard":               {true, both, 0, false},
+			"all heard for long":      {true, both, acquaintance, true},
+			"all have spoken":         {true, both, 0, true},
 			"one heard to be no more": {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
 		} {
 			k := begin(tt.sociable)
+			if name == "all have spoken" {
+				greet(t, k.holds, "n2")
+			}
 			k.meet(tt.members, nodes, k.say, time.Now())
 			time.Sleep(tt.after)
 			k.meet(tt.members, nodes, k.say, time.Now())
@@ -96,8 +113,8 @@ func TestLinksWaitForOthers(t *testing.T) {
 	})
 }
 
-// A node that hears nobody and has its link back takes nothing until it has heard
-// somebody, for a bounded time. What it has it keeps, and who is heard changes nothing.
+// A node that hears nobody and has its link back takes nothing until it has heard what
+// somebody answers for, for a bounded time. What it has it keeps, and who is heard changes nothing.
 func TestLinksWaitWhenOneIsBack(t *testing.T) {
 	snap := snapshotOf(t, []byte(eventWorld+linkedWorld))
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +132,9 @@ func TestLinksWaitWhenOneIsBack(t *testing.T) {
 				t.Errorf("%s: ready %v", what, !ready)
 			}
 		}
-		step("at first", true, both, eth0)
+		step("at first", false, both, eth0)
+		greet(t, k.holds, "n2")
+		step("the other has spoken", true, both, eth0)
 		time.Sleep(time.Minute)
 		step("the other is dead", true, alone, eth0)
 		step("a pod has come", true, alone, eth0, pod)
@@ -125,9 +144,63 @@ func TestLinksWaitWhenOneIsBack(t *testing.T) {
 		step("for long", true, alone, eth0, pod)
 		step("it is lost again", true, alone)
 		step("and back", false, alone, eth0)
-		step("the other is heard", true, both, eth0)
+		step("the other is heard", false, both, eth0)
+		greet(t, k.holds, "n2")
+		step("the other has said what it answers for", true, both, eth0)
 		step("with everybody there", true, both)
-		step("it is back", true, both, eth0)
+		step("it is back", false, both, eth0)
+		greet(t, k.holds, "n2")
+		step("and the other has said what it answers for", true, both, eth0)
+		step("it is lost", true, both)
+		step("and back", false, both, eth0)
+		time.Sleep(acquaintance)
+		step("and the other says nothing", true, both, eth0)
+	})
+}
+
+// Who is heard and has not said what it answers for is asked until it has: packets get lost.
+func TestLinksAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		vip := netip.MustParseAddr("192.0.2.1")
+		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
+		n2 := newHoldings("n2", nil, slog.New(slog.DiscardHandler))
+		n2.tell([]netip.Addr{vip})
+		k := &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: true, say: func([]byte) {}}
+		lost := 2 // so many questions are
+		k.tell = func(node string, message []byte) {
+			s, err := parseSaying(message)
+			if err != nil || node != "n2" {
+				t.Errorf("%s is told %x", node, message)
+			}
+			if s.asks {
+				lost--
+			}
+			if lost < 0 {
+				if err := n2.hear("n1", message); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		n2.whisper = func(node string, message []byte) {
+			if err := k.holds.hear("n2", message); err != nil || node != "n1" {
+				t.Errorf("%s: %v", node, err)
+			}
+		}
+		began := time.Now()
+		for k.meet(both, nodes, k.say, time.Now()); !k.ready(time.Now()); k.meet(both, nodes, k.say, time.Now()) {
+			select {
+			case <-k.holds.changed:
+			case <-time.After(time.Until(k.next(time.Now()))):
+			}
+		}
+		if took := time.Since(began); took != 2*askInterval || !k.holds.others(both) {
+			t.Errorf("known after %s: %t", took, k.holds.others(both))
+		}
+		k.meet(both, nodes, k.say, time.Now())
+		if at := k.next(time.Now()); !at.IsZero() {
+			t.Errorf("there is something to do after %s", time.Until(at))
+		}
 	})
 }
 

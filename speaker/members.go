@@ -33,6 +33,8 @@ type Member struct {
 	// node and its pods are as they were, but nobody there answers for an address. Such
 	// a member is not Alive, and not dead.
 	Left bool
+	// Returning says that it is back so lately, by its own word, that others come before it.
+	Returning bool
 	// Since is when the node became what it is; of a dead one, when it was last heard of.
 	Since time.Time
 	// Interfaces are those by which the node could answer for addresses, sorted by name.

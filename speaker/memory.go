@@ -24,6 +24,8 @@ type memory struct {
 	written bool // kept is in the file
 	// answered is what is in the file of that name.
 	answered []netip.Addr
+	// dead is what is in the file of deaths.
+	dead []time.Time
 }
 
 // A parting is an address that a speaker answered for over L2: until when it is to be
@@ -68,6 +70,35 @@ func (m *memory) partings() (list []parting, err error) {
 		return nil, fmt.Errorf("what was answered for is not known: %w", err)
 	}
 	return list, nil
+}
+
+func (m *memory) deathsPath() string { return filepath.Join(m.dir, "deaths.json") }
+
+// keepDeaths writes when others had to take over from this node.
+func (m *memory) keepDeaths(deaths []time.Time) error {
+	if same(m.dead, deaths) {
+		return nil
+	}
+	if err := m.write(m.deathsPath(), deaths); err != nil {
+		return fmt.Errorf("remember when others took over: %w", err)
+	}
+	m.dead = deaths
+	return nil
+}
+
+// deaths are those that the speakers before this one remembered.
+func (m *memory) deaths() (deaths []time.Time, err error) {
+	data, err := os.ReadFile(m.deathsPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &deaths)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("when others took over is not known: %w", err)
+	}
+	return deaths, nil
 }
 
 // write writes a file in a way that a crash leaves either the old one or the new one.
@@ -160,7 +191,7 @@ func Running(runDir string) bool {
 // Forget removes what speakers leave in the run directory.
 func Forget(runDir string) error {
 	var errs []error
-	for _, name := range []string{"answered.json", "assignments.json", "cluster.json", "speaker.lock", "speaker.sock"} {
+	for _, name := range []string{"answered.json", "assignments.json", "cluster.json", "deaths.json", "speaker.lock", "speaker.sock"} {
 		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

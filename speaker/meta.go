@@ -9,8 +9,13 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
-// metaVersion begins what a speaker tells the others of its node.
-const metaVersion = 1
+// metaVersion begins what a speaker tells the others of its node, metaReturning in its place
+// what one tells whose node is back so lately that others come before it. To a release that
+// knows of no such thing that node has no interface, and answers for nothing.
+const (
+	metaVersion   = 1
+	metaReturning = 2
+)
 
 // macLength is that of Ethernet: no other link has ARP or NDP for us.
 const macLength = 6
@@ -29,6 +34,14 @@ func encodeInterfaces(list []Interface) (b []byte, left []string) {
 	}
 	return b, left
 }
+
+// returningMeta is what encodeInterfaces wrote, of a node that is back only now.
+func returningMeta(b []byte) []byte {
+	return append([]byte{metaReturning}, b[1:]...)
+}
+
+// isReturning reads that.
+func isReturning(b []byte) bool { return len(b) > 0 && b[0] == metaReturning }
 
 // encodeInterface has of each prefix only the bytes that count. Names of interfaces are
 // of 15 bytes at most, and 255 subnets are more than fit.
@@ -54,7 +67,7 @@ func decodeInterfaces(b []byte) (list []Interface, err error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
-	if b[0] != metaVersion {
+	if b[0] != metaVersion && b[0] != metaReturning {
 		return nil, errMeta
 	}
 	for b = b[1:]; len(b) > 0; {

@@ -36,6 +36,7 @@ type roster struct {
 	linked     bool         // whether addresses may go over L2, that missing is by
 	left       bool         // farewell was said
 	told       *reach       // what the others are told; nil before
+	returning  bool         // likewise
 	unfit      atomic.Int32 // how many interfaces they are not told of
 
 	end  context.CancelFunc
@@ -223,6 +224,7 @@ func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, 
 		}
 		// Another release's are unknown: that node answers for no address then.
 		one.Interfaces, _ = decodeInterfaces(meta)
+		one.Returning = isReturning(meta)
 		all.Nodes = append(all.Nodes, one)
 	}
 	for name, seen := range strangers {
@@ -231,6 +233,7 @@ func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, 
 		}
 		one := Member{Node: name, Alive: true, ByLease: true, Since: seen.since}
 		one.Interfaces, _ = decodeInterfaces(seen.says.interfaces)
+		one.Returning = isReturning(seen.says.interfaces)
 		all.Nodes = append(all.Nodes, one)
 	}
 	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
@@ -242,15 +245,19 @@ func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, 
 func (r *roster) resignations() bool { return r != nil && r.leases.resignations() }
 
 // tell has the other speakers know by which interfaces this node can answer for
-// addresses.
-func (r *roster) tell(now *reach) {
-	if r == nil || r.told == now || r.left {
+// addresses, and whether it is back only now.
+func (r *roster) tell(now *reach, returning bool) {
+	if r == nil || r.left || r.told == now && r.returning == returning {
 		return
 	}
-	r.told = now
-	r.leases.tell(now.meta, len(r.missing) > 0)
+	r.told, r.returning = now, returning
+	meta := now.meta
+	if returning {
+		meta = returningMeta(meta)
+	}
+	r.leases.tell(meta, len(r.missing) > 0)
 	r.unfit.Store(int32(now.unfit))
-	if err := r.gossip.SetMeta(now.meta); err != nil {
+	if err := r.gossip.SetMeta(meta); err != nil {
 		panic(fmt.Sprintf("BUG: %v", err)) // encodeInterfaces knows how long it may be.
 	}
 }

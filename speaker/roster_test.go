@@ -66,10 +66,16 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
 		var of *reach
-		rosters["n1"].tell(of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true))
+		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true)
+		rosters["n1"].tell(offer, true)
 		await("n2", "the other's interface", func(m *Members) bool {
 			n1, _ := m.Find("n1")
-			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00"
+			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
+		})
+		rosters["n1"].tell(offer, false)
+		await("n2", "the other to be steady", func(m *Members) bool {
+			n1, _ := m.Find("n1")
+			return len(n1.Interfaces) == 1 && !n1.Returning
 		})
 		rosters["n1"].say([]byte("hello"))
 		select {
@@ -111,7 +117,7 @@ func TestNoRoster(t *testing.T) {
 	r := newRoster(Options{})
 	r.begin(t.Context(), nil)
 	defer r.close()
-	r.tell(nil)
+	r.tell(nil, false)
 	r.say(nil)
 	r.whisper("n2", nil)
 	r.leave()

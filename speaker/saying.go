@@ -9,13 +9,18 @@ import (
 // maxSaying is the most bytes of one message between speakers.
 const maxSaying = 512
 
-// sayingVersion begins each message. What begins otherwise is another release's.
-const sayingVersion = 1
+// sayingVersion begins each message, sayingAsks in its place one whose receiver is to say
+// what it answers for. What begins otherwise is another release's.
+const (
+	sayingVersion = 1
+	sayingAsks    = 2
+)
 
 // A saying is what speakers tell one another about addresses.
 type saying struct {
 	boot  uint64 // of the speaker's process, at random: what earlier ones said is void
 	count uint64 // later words of one process have higher ones
+	asks  bool   // what the receiver answers for
 	// released is what the speaker has stopped to answer for, held what it answers for.
 	released, held []netip.Addr
 }
@@ -23,7 +28,7 @@ type saying struct {
 // messages is the saying in as many messages as it takes, one at least.
 func (s saying) messages() (all [][]byte) {
 	begin := func() []byte {
-		b := binary.BigEndian.AppendUint64([]byte{sayingVersion}, s.boot)
+		b := binary.BigEndian.AppendUint64([]byte{s.version()}, s.boot)
 		return binary.BigEndian.AppendUint64(b, s.count)
 	}
 	b := begin()
@@ -42,6 +47,13 @@ func (s saying) messages() (all [][]byte) {
 	return append(all, b)
 }
 
+func (s saying) version() byte {
+	if s.asks {
+		return sayingAsks
+	}
+	return sayingVersion
+}
+
 // heldBit is set in the length of addresses that are held.
 const heldBit = 0x80
 
@@ -49,10 +61,10 @@ var errSaying = errors.New("is no message about addresses, or one of another rel
 
 // parseSaying reads one message.
 func parseSaying(b []byte) (saying, error) {
-	if len(b) < 17 || b[0] != sayingVersion {
+	if len(b) < 17 || b[0] != sayingVersion && b[0] != sayingAsks {
 		return saying{}, errSaying
 	}
-	s := saying{boot: binary.BigEndian.Uint64(b[1:]), count: binary.BigEndian.Uint64(b[9:])}
+	s := saying{asks: b[0] == sayingAsks, boot: binary.BigEndian.Uint64(b[1:]), count: binary.BigEndian.Uint64(b[9:])}
 	for b = b[17:]; len(b) > 0; {
 		held, n := b[0]&heldBit != 0, int(b[0]&^heldBit)
 		if n != 4 && n != 16 || len(b) < 1+n {

@@ -178,6 +178,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
 	s.links = newLinks(o, s.adopted, &s.memory)
 	s.links.say, s.links.tell, s.links.sociable = s.roster.say, s.roster.whisper, s.roster != nil
+	s.links.holds.whisper = s.roster.whisper
 	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
@@ -249,7 +250,9 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		s.decider.config.Gateways = s.gateway.now()
 	}
-	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(snap), s.roster.now(snap)
+	members := s.roster.now(snap)
+	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(snap), members
+	s.decider.config.Returning = s.links.returning(members, began)
 	if s.roster.resignations() {
 		s.links.holds.renewAll()
 	}
@@ -257,7 +260,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.links.prepare(d, snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.roster.tell(s.links.reach)
+		s.roster.tell(s.links.reach, s.links.offer(members, s.decider.config.Returning, began))
 	}
 	if s.reshape != nil {
 		d = s.reshape(d)
@@ -275,7 +278,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.snap), s.memory.keepAnswered(s.links.way))
+	return errors.Join(err, s.remember(d.snap), s.memory.keepAnswered(s.links.way), s.memory.keepDeaths(s.links.probation.deaths))
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the
@@ -307,7 +310,7 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 	if next := s.pass.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if next := s.links.holds.next(began); !next.IsZero() && next.Before(at) {
+	if next := s.links.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if err == nil && len(s.unanswered) == 0 {

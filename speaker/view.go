@@ -42,6 +42,10 @@ type Config struct {
 	// which may change; nil: not known, and any address has one.
 	Interfaces []l2.Interface
 
+	// Returning says that this node is back so lately that others come before it over L2,
+	// which may change.
+	Returning bool
+
 	// HealthChecks says of which Services the healthCheckNodePort is answered here.
 	HealthChecks HealthChecks
 }
@@ -106,6 +110,7 @@ type view struct {
 	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
 	electorate *election.Electorate // nil until ready
 	elector    election.Node        // this node
+	returning  bool                 // it is, by the config
 	cutOff     bool                 // half of all kubelets are silent, or more: it may be the control plane that is
 	speakers   []l2.MAC             // of other nodes
 	neighbours []netip.Addr         // the other nodes' own
@@ -128,7 +133,7 @@ func (v *view) addresses() []netip.Addr {
 // ofLinks is of for what L2 depends on.
 func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == mayUseL2(snap) &&
-		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && same(v.interfaces, c.Interfaces))
+		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && same(v.interfaces, c.Interfaces) && v.returning == c.Returning)
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {

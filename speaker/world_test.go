@@ -29,6 +29,7 @@ type world struct {
 	adverts     []*cluster.Advertisement
 	assignments []cluster.Assignment
 	members     *Members // nil at first
+	returning   bool
 
 	// wires is what L2 depends on: a source of its own, as traits is.
 	wires      *rand.Rand
@@ -128,7 +129,7 @@ func (w *world) rewire() {
 
 // hear has nodes die, say farewell and come back, or be heard of no more at all.
 func (w *world) hear() {
-	w.members = nil
+	w.members, w.returning = nil, w.traits.IntN(3) == 0
 	if w.traits.IntN(6) == 0 {
 		return
 	}
@@ -136,6 +137,7 @@ func (w *world) hear() {
 	for _, name := range worldNodes {
 		m := Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
 		m.Left = !m.Alive && w.traits.IntN(4) == 0
+		m.Returning = w.traits.IntN(4) == 0
 		m.Interfaces = []Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
 		w.members.Nodes = append(w.members.Nodes, m)
 	}

@@ -69,7 +69,7 @@ const (
 
 // A rank is what one candidate comes before another by.
 type rank struct {
-	stays             bool
+	steady, stays     bool
 	serves            int
 	pinned, preferred bool
 	weight            int
@@ -78,7 +78,7 @@ type rank struct {
 
 // compare is negative when r comes before o.
 func (r rank) compare(o rank) int {
-	return cmp.Or(truth(o.stays)-truth(r.stays), o.serves-r.serves, truth(o.pinned)-truth(r.pinned),
+	return cmp.Or(truth(o.steady)-truth(r.steady), truth(o.stays)-truth(r.stays), o.serves-r.serves, truth(o.pinned)-truth(r.pinned),
 		truth(o.preferred)-truth(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
 }
 
@@ -123,6 +123,8 @@ func (e *Electorate) Elect(a *Address) (owner, why string) {
 // before says by what r, which comes before o, does.
 func (r rank) before(o rank, candidates int) string {
 	switch {
+	case r.steady != o.steady:
+		return "the others are back only since a moment ago"
 	case r.stays != o.stays:
 		return "the others are about to leave"
 	case r.serves != o.serves:
@@ -279,7 +281,7 @@ func (e *Electorate) each(a *Address, f func(i int, r rank)) {
 		}
 		n := &e.nodes[i]
 		f(i, rank{
-			stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
+			steady: !n.Returning, stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
 			weight: roster[i].weight, hash: score(hash, e.hashes[i]),
 		})
 	}

@@ -11,6 +11,8 @@ type Node struct {
 	Name     string
 	Labels   labels.Set
 	Standing Standing
+	// Returning says that its speaker is back so lately that others come before it.
+	Returning bool
 	// Interfaces are those that are relevant, sorted by name.
 	Interfaces []cluster.Interface
 	// Unknown says that nobody knows the interfaces, as where speakers do not talk to one

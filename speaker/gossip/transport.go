@@ -20,6 +20,10 @@ const (
 	waitingRoom = 2 << 20
 	// acceptPause is after an error that may go away, as when there are too many files.
 	acceptPause = 100 * time.Millisecond
+	// connecting is how long a kernel has to accept a connection, however busy its node is.
+	// A SYN that was lost, as on a link that has only just come up, is sent again after a
+	// second (RFC 6298 §2): a node that is back is better off with another attempt.
+	connecting = 400 * time.Millisecond
 )
 
 // A transport is memberlist's way to others: packets and connections at one address. Its
@@ -127,7 +131,7 @@ func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
 // DialTimeout connects from the address that it listens at, as it sends packets: whoever
 // lets through nodes only can tell by the source.
 func (t *transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout, LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.at.Addr(), 0))}
+	d := net.Dialer{Timeout: min(timeout, connecting), LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.at.Addr(), 0))}
 	return d.Dial("tcp", addr)
 }
 
