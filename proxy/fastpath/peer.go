@@ -35,14 +35,14 @@ func (p *Path) lookBetween() {
 	asked := slices.Collect(maps.Keys(p.leads))
 	p.mu.Unlock()
 	found, err := findPeers(asked)
-	if err != nil {
-		// It is asked again soon. Who has just begun to shape waits as long.
-		p.log.Debug("look at queues", "err", err)
-		return
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return // much comes and goes; who has just begun to shape waits until the next look
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.peers = found
+	if p.peers = found; err != nil {
+		p.log.Warn("fast path: look at queues", "err", err) // and packets meet them, whatever they are
+	}
 	for index, roles := range maps.Clone(p.roles) {
 		if err := p.setRoles(index, p.withPeer(index, roles)); err != nil {
 			p.log.Warn("fast path", "err", err)
@@ -52,19 +52,23 @@ func (p *Path) lookBetween() {
 
 // findPeers says of each interface whether its other end is in another network
 // namespace, with nothing between the two that would be gone past: no queue that shapes, no
-// program, no filter at the egress here, and no program of XDP there.
+// program, no filter at the egress here, and no program of XDP there. It is false where that
+// could not be found out.
 func findPeers(asked []uint32) (map[uint32]bool, error) {
 	found := make(map[uint32]bool, len(asked))
 	if len(asked) == 0 {
 		return found, nil
 	}
+	for _, index := range asked {
+		found[index] = false
+	}
 	ends, err := findVeths()
 	if err != nil {
-		return nil, fmt.Errorf("list interfaces: %w", err)
+		return found, fmt.Errorf("list interfaces: %w", err)
 	}
 	queues, err := netlink.QdiscList(nil)
 	if err != nil {
-		return nil, fmt.Errorf("list queues: %w", err)
+		return found, fmt.Errorf("list queues: %w", err)
 	}
 	none := make(map[uint32]bool)
 	for _, q := range queues {
@@ -77,18 +81,18 @@ func findPeers(asked []uint32) (map[uint32]bool, error) {
 			delete(ends, index)
 		}
 	}
+	var errs []error
 	for _, index := range asked {
-		found[index] = ends[index] && none[index]
-		if !found[index] {
+		if !ends[index] || !none[index] {
 			continue
 		}
 		egress, err := link.QueryPrograms(link.QueryOptions{Target: int(index), Attach: ebpf.AttachTCXEgress})
 		if err != nil && !errors.Is(err, unix.ENODEV) {
-			return nil, fmt.Errorf("interface %d: list programs: %w", index, err)
+			errs = append(errs, fmt.Errorf("interface %d: list programs: %w", index, err))
 		}
 		found[index] = err == nil && len(egress.Programs) == 0
 	}
-	return found, nil
+	return found, errors.Join(errs...)
 }
 
 // findVeths are the interfaces of type veth that are up, by their indexes, whose other end is in
