@@ -224,39 +224,63 @@ func planForget(c change, want State) forgetting {
 func (f forgetting) empty() bool { return len(f.gone) == 0 && f.kept == nil }
 
 // forgetAttempts bounds how often entries are listed anew because one that was to
-// be deleted has ended by itself.
+// be deleted has ended by itself, or others were learned meanwhile.
 const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
 // change takes away, or that it takes away from them by making them clients of
-// another kind. All entries must be listed for that, 1 ms of CPU for 1,000 and
+// another kind, and says whether there were any. All entries must be listed for that, 1 ms of CPU for 1,000 and
 // 200 ms for a full map. What remains does no harm: the chain stale keeps flows from
 // following it, at the cost of the first packet, which this is to save.
-func (n *nftRenderer) forget(f forgetting) {
+func (n *nftRenderer) forget(f forgetting) (found bool) {
 	if f.empty() {
-		return
+		return false
 	}
 	var err error
 	for range forgetAttempts {
-		if err = n.forgetOnce(f); !errors.Is(err, unix.ENOENT) {
+		if found, err = n.forgetOnce(f); !errors.Is(err, unix.ENOENT) {
 			break
 		}
 	}
 	if err != nil {
 		n.log.Warn("clients may lose a packet before they find another backend", "err", err)
 	}
+	return found
 }
 
-func (n *nftRenderer) forgetOnce(f forgetting) error {
+// forgetAll forgets until there is nothing left to forget, before backends are taken out of xback4 and
+// iback4. A packet that was sent to one when that was possible is on its way to the chain that
+// remembers: it shall pass there, and what it leaves would lead the client's next one to the chain stale.
+// So those that are on their way are awaited.
+func (n *nftRenderer) forgetAll(f forgetting) {
+	if f.empty() {
+		return
+	}
+	for attempt := range forgetAttempts {
+		if found := n.forget(f); !found && attempt > 0 {
+			return
+		}
+		awaitPackets()
+	}
+}
+
+// awaitPackets returns when the packets that were at a hook have left it: a grace period of RCU, mostly 5 to
+// 18 ms. A kernel without membarrier(2) lets nobody wait.
+func awaitPackets() {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
+	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
+}
+
+func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
 	b := newBatch(n.sock.seq)
 	for set := setAff; set < setAff+2; set++ {
 		all, err := readSet(n.sock, set)
 		if err != nil {
-			return fmt.Errorf("list %s: %w", specs[set].name, err)
+			return found, fmt.Errorf("list %s: %w", specs[set].name, err)
 		}
 		b.delElements(slices.DeleteFunc(all, func(e element) bool { return !f.wrong(e) }))
 	}
-	return n.commit(b)
+	return !b.empty(), n.commit(b)
 }
 
 // wrong says whether an entry leads to a backend that its client has no more.

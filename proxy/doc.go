@@ -178,14 +178,15 @@
 // for its kind: it may be draining, or its address be another tenant's by now. No
 // rule of nft 1.0.6 can look up what a map says in another set before the flow is
 // translated, so it is done in two places. When a transaction has taken backends out
-// of the slots, another deletes the entries which lead to them, and one more those
-// that were learned meanwhile, when the backends are out of xback4 as well. A change of
+// of the slots, others delete the entries which lead to them, and those that packets on
+// their way have left meanwhile, before the backends are out of xback4 as well. For these
+// packets Set waits: a grace period of RCU, mostly 5 to 18 ms, where a frontend with affinity loses a backend. A change of
 // who is a client on this node deletes those that would lead somebody of the other kind
 // astray. And each chain learn… first goes to back, which looks the chosen backend up in xback4
 // or iback4.
 // What is not in there ends in stale, which deletes the entry and drops the packet:
-// the client sends another, and finds another backend. So a flow that takes as long as
-// these transactions loses one packet, and none gets to the wrong place.
+// the client sends another, and finds another backend. So a flow that takes longer than that
+// between two hooks loses one packet, and none gets to the wrong place.
 //
 // Entries are not part of a State. They outlive transactions and the process, and
 // do not count as a change by somebody else; a table that is loaded anew is empty.

@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,6 +48,34 @@ func TestChangesLoseNothing(t *testing.T) {
 			if sent, refused := done(); refused > 0 {
 				t.Errorf("%s: %d of %d datagrams refused", tc.name, refused, sent)
 			}
+		}
+	})
+}
+
+// A packet chooses its backend at one hook, and is remembered at another, with others' rules between:
+// thousands, as of a kube-proxy in iptables mode, take long. Whoever was sent to a backend that goes
+// gets there still, and leaves nothing that would lead the client's next packet astray.
+func TestChangesLoseNothingOnTheWay(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		l.node.Sysctl("netfilter.nf_conntrack_udp_timeout", "1")
+		var rules strings.Builder
+		rules.WriteString("table inet others { chain output { type filter hook output priority 0;\n")
+		for i := range 10_000 {
+			fmt.Fprintf(&rules, "meta mark %d drop\n", i+1)
+		}
+		nftables(t, rules.String()+"}; }\n")
+		p := newProxy(t)
+		sticky := func(f *Frontend) { f.Affinity = time.Hour }
+		a, b := lossState(podBackends("pod1"), sticky), lossState(podBackends("pod3"), sticky)
+		mustSet(t, p, a)
+		done := l.sendOften()
+		for range 30 {
+			mustSet(t, p, b)
+			mustSet(t, p, a)
+		}
+		if sent, refused := done(); refused > 0 {
+			t.Errorf("%d of %d datagrams refused", refused, sent)
 		}
 	})
 }

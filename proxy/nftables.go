@@ -70,7 +70,7 @@ func (n *nftRenderer) change(c change, schema string, want State) error {
 	for _, name := range idle {
 		delete(n.uses, name)
 	}
-	n.forget(f)
+	n.forgetAll(f)
 	if err := n.apply(after, nil); err != nil {
 		return err
 	}
