@@ -15,6 +15,8 @@ type Interface struct {
 	// those of single addresses and of link-local ones are left out. An address in
 	// one of them belongs on this link.
 	Prefixes []netip.Prefix `json:"prefixes"`
+	// Addrs are addresses of its own, sorted: one in each of Prefixes.
+	Addrs []netip.Addr `json:"-"`
 	// IPv6 says whether IPv6 works on it: that it has an address, if only a
 	// link-local one. Without, the kernel drops all IPv6 there.
 	IPv6 bool `json:"ipv6"`
@@ -25,8 +27,8 @@ func (i Interface) Has(addr netip.Addr) bool {
 	return slices.ContainsFunc(i.Prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// carries says whether a is to be answered for on this interface.
-func (i Interface) carries(a Address) bool {
+// Carries says whether a is to be answered for on this interface.
+func (i Interface) Carries(a Address) bool {
 	if a.Addr.Is6() && !i.IPv6 {
 		return false
 	}
@@ -37,5 +39,5 @@ func (i Interface) carries(a Address) bool {
 }
 
 func (i Interface) equal(j Interface) bool {
-	return i.Name == j.Name && i.Index == j.Index && i.MAC == j.MAC && i.IPv6 == j.IPv6 && slices.Equal(i.Prefixes, j.Prefixes)
+	return i.Name == j.Name && i.Index == j.Index && i.MAC == j.MAC && i.IPv6 == j.IPv6 && slices.Equal(i.Prefixes, j.Prefixes) && slices.Equal(i.Addrs, j.Addrs)
 }

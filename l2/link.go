@@ -55,10 +55,15 @@ func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface,
 		kinds[l.Attrs().Index] = l.Type()
 	}
 	prefixes, ipv6 := make(map[int][]netip.Prefix), make(map[int]bool)
+	addresses := make(map[int][]netip.Addr)
 	for _, a := range addrs {
 		p, ok := prefixOf(a)
 		if ok && !p.Addr().IsLinkLocalUnicast() && !p.IsSingleIP() {
 			prefixes[a.LinkIndex] = append(prefixes[a.LinkIndex], p)
+			if a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) == 0 || p.Addr().Is4() {
+				ip, _ := netip.AddrFromSlice(a.IP)
+				addresses[a.LinkIndex] = append(addresses[a.LinkIndex], ip.Unmap())
+			}
 		}
 		if ok && p.Addr().Is6() {
 			ipv6[a.LinkIndex] = true
@@ -75,11 +80,24 @@ func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface,
 			i := Interface{Name: attrs.Name, Index: attrs.Index, MAC: mac, Prefixes: prefixes[attrs.Index], IPv6: ipv6[attrs.Index]}
 			slices.SortFunc(i.Prefixes, netip.Prefix.Compare)
 			i.Prefixes = slices.Compact(i.Prefixes)
+			i.Addrs = onePerPrefix(addresses[attrs.Index], i.Prefixes)
 			usable = append(usable, i)
 		}
 	}
 	slices.SortFunc(usable, func(i, j Interface) int { return strings.Compare(i.Name, j.Name) })
 	return usable, own
+}
+
+// onePerPrefix is the lowest address in each of the prefixes.
+func onePerPrefix(all []netip.Addr, prefixes []netip.Prefix) (some []netip.Addr) {
+	slices.SortFunc(all, netip.Addr.Compare)
+	for _, p := range prefixes {
+		if i := slices.IndexFunc(all, p.Contains); i >= 0 {
+			some = append(some, all[i])
+		}
+	}
+	slices.SortFunc(some, netip.Addr.Compare)
+	return slices.Compact(some)
 }
 
 // answers says whether a link can be answered on. A port of a bridge, of a bond or the

@@ -28,7 +28,7 @@ func plan(want []Address, interfaces []Interface) map[portKey]*berth {
 			continue // as those of pods, of which there may be hundreds
 		}
 		for _, x := range want {
-			if !i.carries(x) {
+			if !i.Carries(x) {
 				continue
 			}
 			key := portKey{i.Index, protocolOf(x.Addr)}

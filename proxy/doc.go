@@ -369,7 +369,8 @@
 // Two nodes never send a packet back and forth: what comes from the hardware address of another
 // node is not handed on. A packet that nobody knows costs one more hop, and is refused by the other
 // node. Connections that the fast path has there stay in it, and here it takes none of them: it
-// takes a connection by its SYN.
+// takes a connection by its SYN. But one with the port of a client whose earlier connection has ended in the
+// fast path, and that it has not forgotten yet, it takes for that one.
 //
 // With iptables FANFARE-HANDON does the same in the table mangle, by the target TEE (CONFIG_NETFILTER_XT_TARGET_TEE), for
 // what is in the set fanfare-handon4. What the kernel cannot do is in [Status].HandOnError, and stops nothing else.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -120,6 +121,11 @@ type handing struct {
 	have  State
 	// listing is how nft shows them.
 	listing string
+	// tried is what failed with err at a time: a kernel that cannot do it is not asked with
+	// every Set.
+	tried State
+	err   error
+	at    time.Time
 }
 
 // handOn makes the kernel hand on what a State says. look compares with the kernel
@@ -129,6 +135,15 @@ type handing struct {
 // while another takes its place would find the old map empty, and be refused.
 func (n *nftRenderer) handOn(ctx context.Context, want State, look bool) error {
 	h := &n.handed
+	if h.err != nil && sameHandOn(h.tried, want) && time.Since(h.at) < forwardRetry {
+		return h.err
+	}
+	h.err = h.write(ctx, want, look)
+	h.tried, h.at = State{HandOn: want.HandOn, Nodes: want.Nodes}, time.Now()
+	return h.err
+}
+
+func (h *handing) write(ctx context.Context, want State, look bool) error {
 	if look && h.known && len(h.have.HandOn) > 0 {
 		h.known = listHandOn(ctx, h.have) == h.listing
 	}

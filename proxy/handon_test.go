@@ -34,6 +34,7 @@ type segment struct {
 	nodes  [2]*nstest.NS
 	proxy  [2]*Proxy
 	macs   [2]MAC
+	via    byte // the end of the address that is handed on to, if not the other node's
 }
 
 var segmentAddr = map[string][2]string{
@@ -132,7 +133,12 @@ func (s *segment) set(node int, handing bool) {
 		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+names[node], f), 8080), Node: names[node]}}}
 		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
 		if handing {
-			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: on(names[1-node], f)})
+			via := on(names[1-node], f).AsSlice()
+			if s.via != 0 {
+				via[len(via)-1] = s.via
+			}
+			to, _ := netip.AddrFromSlice(via)
+			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: to})
 		}
 	}
 	var err error
@@ -387,6 +393,13 @@ func TestHandOnTableOfNFTables(t *testing.T) {
 		if got := listRules(t, node); got != listed {
 			t.Errorf("not mended:\n%s", got)
 		}
+		s.via = 77
+		s.set(0, true)
+		if got, want := listRules(t, node), strings.NewReplacer("10.9.0.2", "10.9.0.77", "fd00:9::2", "fd00:9::4d").Replace(listed); got != want {
+			t.Errorf("another node:\n%s", got)
+		}
+		s.via = 0
+		s.set(0, true)
 		nftables(t, "add element ip6 "+handOnTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
 		if err := s.proxy[0].Close(); err != nil {
 			t.Fatal(err)

@@ -53,6 +53,10 @@ type holdings struct {
 	// rounds is how often neighbours may have come to think that an address of this node's is
 	// another's.
 	rounds map[netip.Addr]uint64
+	// former is the last other node that is known to have answered for an address, and formers
+	// how often that has changed.
+	former  map[netip.Addr]string
+	formers uint64
 }
 
 // A word is the last that is known to be said by a node about an address.
@@ -71,7 +75,7 @@ type wait struct {
 // newHoldings knows of addresses that an earlier process answered for.
 func newHoldings(node string, known []netip.Addr, log *slog.Logger) *holdings {
 	h := &holdings{node: node, log: log, changed: make(chan struct{}, 1), say: func([]byte) {}, whisper: func(string, []byte) {}, dead: func(string) bool { return false },
-		boot: rand.Uint64(), boots: map[string]uint64{}, met: map[string]bool{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, rounds: map[netip.Addr]uint64{}}
+		boot: rand.Uint64(), boots: map[string]uint64{}, met: map[string]bool{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, rounds: map[netip.Addr]uint64{}, former: map[netip.Addr]string{}}
 	for _, a := range known {
 		h.put(a, node, word{heard: time.Now()})
 	}
@@ -391,7 +395,45 @@ func (h *holdings) note(a netip.Addr, node string, w word) {
 	h.put(a, node, w)
 	if !w.held {
 		h.over(a)
+		return
 	}
+	if h.former[a] != node {
+		h.former[a] = node
+		h.formers++
+		if h.words[a][h.node].held {
+			h.poke()
+		}
+	}
+}
+
+// remember takes down who answered for an address before this process did.
+func (h *holdings) remember(a netip.Addr, former string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if former != "" && former != h.node {
+		h.former[a] = former
+		h.formers++
+	}
+}
+
+// before is who answered for addresses before this node, as far as that is known.
+func (h *holdings) before(of []netip.Addr) map[netip.Addr]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before := make(map[netip.Addr]string)
+	for _, a := range of {
+		if node := h.former[a]; node != "" {
+			before[a] = node
+		}
+	}
+	return before
+}
+
+// changes is how often what before returns has changed.
+func (h *holdings) changes() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.formers
 }
 
 // keep forgets addresses that no Service has any more, and takes it that those were
@@ -415,6 +457,7 @@ func (h *holdings) keep(assigned []*Address, now time.Time) {
 		if len(said) == 0 {
 			delete(h.words, a)
 			delete(h.rounds, a)
+			delete(h.former, a)
 		}
 	}
 }

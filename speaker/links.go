@@ -38,6 +38,7 @@ type links struct {
 	probation probation                   // of this node, which may be back
 	asks      bool                        // others have yet to say what they answer for
 	asked     time.Time                   // when they were asked that last
+	handed    *handing                    // what is handed on
 	stranger  time.Time                   // until when others are waited for to be heard of; zero: no wait has begun
 	known     []l2.Interface              // that matter, as of the last pass
 	gained    time.Time                   // when there was one more of them
@@ -65,6 +66,10 @@ func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
 	}
 	k := &links{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), holds: newHoldings(o.Node, known, o.Log)}
 	k.probation = probation{deaths: deaths, died: crashed}
+	k.handed = &handing{}
+	for _, p := range parted {
+		k.holds.remember(p.Addr, p.Former)
+	}
 	k.over = &overL2{link: k.announcer, holds: k.holds}
 	k.way = byL2(k.over, o.LingerL2)
 	for _, p := range parted {
@@ -98,6 +103,18 @@ func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
 	}
 	k.gain(k.reach.list, now)
 	k.meet(d.view.members, snap.Nodes, k.say, now)
+}
+
+// handOn says what of d's addresses is handed on to whom.
+func (k *links) handOn(d *Desired, now time.Time) *handing {
+	left := func(a netip.Addr) time.Time {
+		if _, still := slices.BinarySearchFunc(k.way.have, a, netip.Addr.Compare); still {
+			return now.Add(k.way.linger) // it leaves in this pass
+		}
+		return k.way.departed[a].until
+	}
+	k.handed = k.handed.next(d, k.holds.before, k.holds.changes(), left, k.way.linger, now)
+	return k.handed
 }
 
 // gain notices when there is one more interface by which others may be heard.

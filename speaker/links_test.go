@@ -26,7 +26,9 @@ func TestLinksAreInherited(t *testing.T) {
 		w.have = []netip.Addr{held, lost}
 		w.departed[left] = departure{until: time.Now().Add(20 * time.Second)}
 		before := memory{dir: dir}
-		if err := before.keepAnswered(w); err != nil {
+		holds := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
+		holds.remember(held, "n2")
+		if err := before.keepAnswered(w, holds); err != nil {
 			t.Fatal(err)
 		}
 		o := Options{Config: Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
@@ -35,6 +37,9 @@ func TestLinksAreInherited(t *testing.T) {
 			if got := time.Until(k.way.departed[addr].until); addr != lost && got != want || addr == lost && got > 0 {
 				t.Errorf("%s is forwarded for %s more, want %s", addr, got, want)
 			}
+		}
+		if got := k.holds.before([]netip.Addr{held, left}); len(got) != 1 || got[held] != "n2" {
+			t.Errorf("before this node answered %v", got)
 		}
 		fresh := netip.MustParseAddr("192.0.2.4")
 		for _, a := range k.holds.admit([]l2.Address{{Addr: held}, {Addr: left}, {Addr: lost}, {Addr: fresh}}, time.Now()) {

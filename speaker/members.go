@@ -43,9 +43,11 @@ type Member struct {
 
 // An Interface is one of a member's.
 type Interface struct {
-	Name     string
-	MAC      net.HardwareAddr // nil where there is none
-	Prefixes []netip.Prefix   // sorted; the networks that the interface has an address in
+	Name string
+	MAC  net.HardwareAddr // nil where there is none
+	// Prefixes are the networks that the interface has an address in, sorted; behind them
+	// stand addresses of its own, as prefixes of one address.
+	Prefixes []netip.Prefix
 }
 
 // dead says that a member is neither there nor has it said farewell.

@@ -33,21 +33,24 @@ type memory struct {
 type parting struct {
 	Addr  netip.Addr
 	Until time.Time `json:",omitzero"`
+	// Former is the node that answered for it before.
+	Former string `json:",omitempty"`
 }
 
 func (m *memory) partingsPath() string { return filepath.Join(m.dir, "answered.json") }
 
 // keepAnswered writes what is answered for over L2, and what was until lately.
-func (m *memory) keepAnswered(w *way) error {
+func (m *memory) keepAnswered(w *way, h *holdings) error {
 	if same(m.answered, w.have) {
 		return nil
 	}
 	list := []parting{}
+	before := h.before(w.have)
 	for _, a := range w.have {
-		list = append(list, parting{Addr: a})
+		list = append(list, parting{Addr: a, Former: before[a]})
 	}
 	for a, left := range w.departed {
-		list = append(list, parting{a, left.until})
+		list = append(list, parting{Addr: a, Until: left.until})
 	}
 	if err := m.write(m.partingsPath(), list); err != nil {
 		return fmt.Errorf("remember what is answered for: %w", err)

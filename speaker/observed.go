@@ -59,6 +59,9 @@ type AddressStatus struct {
 	// the candidates; absent where no node can, or it does not go over L2.
 	Owner   string `json:"owner,omitempty"`
 	OwnerBy string `json:"ownerBy,omitempty"`
+	// HandsOn is the node that this one hands connections on to that are unknown here: it
+	// answered for the address before.
+	HandsOn string `json:"handsOn,omitempty"`
 	// L2 is how far this node has come to answer for it; absent where it does not.
 	L2 *l2.Status `json:"l2,omitempty"`
 	// Weight is what routers with weightByEndpoints are to be told; 0: none.
@@ -90,6 +93,7 @@ type published struct {
 	parted     map[netip.Addr]departure // departed from L2
 	answers    []l2.Status              // at the time of asking
 	waits      map[netip.Addr]string    // for the nodes that have to stop first; as answers
+	handsOn    map[netip.Addr]string    // the node that answered for it before
 	problems   []l2.Problem
 	detours    []l2.Detour
 	programmed bool // desired is in the kernel
@@ -111,6 +115,7 @@ func (s *speaker) publish(d *Desired, err error) {
 	if d != nil {
 		now.have = s.routes.have
 		now.departed, now.parted = maps.Clone(s.routes.departed), maps.Clone(s.links.way.departed)
+		now.handsOn = s.links.handed.to
 		now.problems, now.detours = s.links.problems, s.links.detours
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed
@@ -179,7 +184,7 @@ func (s *speaker) status() Status {
 
 // address combines what was decided for an address with what came of it.
 func (p *published) address(a *Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, Programmed: p.programmed}
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed}
 	_, st.routed = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
 	st.L2 = p.on(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {

@@ -29,6 +29,8 @@ type pass struct {
 	last *Desired
 	// outward are the interfaces that clients outside come in by, for the fast path.
 	outward []string
+	// handed is what is handed on to the nodes that answered for it before; nil: nothing.
+	handed *handing
 
 	log *slog.Logger
 }
@@ -175,6 +177,9 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 	now := time.Now()
 	state := d.Proxy
 	state.Outward = p.outward
+	if p.handed != nil {
+		state.HandOn, state.Nodes = p.handed.list, p.handed.nodes
+	}
 	state.VIPs = p.overlay(d, p.extra(d, now))
 	for _, w := range p.ways {
 		state.Owned = with(state.Owned, w.attracted(d, now))

@@ -40,7 +40,9 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 	}
 	if bounded {
 		var left []string
-		n.meta, left = encodeInterfaces(told)
+		if n.meta, left = encodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
+			n.meta, left = encodeInterfaces(told)
+		}
 		n.unfit = len(left)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
 	}
@@ -48,6 +50,20 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 		n.list = r.list
 	}
 	return n
+}
+
+// withAddresses tells of interfaces their own addresses as well, as prefixes of one address.
+// Where there is no room for all of that, nobody hands connections on to this node but by its
+// InternalIP.
+func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
+	for n, i := range told {
+		i.Prefixes = slices.Clone(i.Prefixes)
+		for _, a := range list[n].Addrs {
+			i.Prefixes = append(i.Prefixes, hostPrefix(a))
+		}
+		all = append(all, i)
+	}
+	return all
 }
 
 // of says whether next would find the same. Most snapshots differ in what does not matter

@@ -266,6 +266,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 		d = s.reshape(d)
 	}
 	s.pass.outward = s.outward.now(d.view.addresses())
+	s.pass.handed = s.links.handOn(d, began)
 	err := s.pass.run(ctx, d, trusted)
 	if err != nil {
 		s.Log.Error("pass", "err", err)
@@ -278,7 +279,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.snap), s.memory.keepAnswered(s.links.way), s.memory.keepDeaths(s.links.probation.deaths))
+	return errors.Join(err, s.remember(d.snap), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the
@@ -311,6 +312,9 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 		at = next
 	}
 	if next := s.links.next(began); !next.IsZero() && next.Before(at) {
+		at = next
+	}
+	if next := s.links.handed.until; !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if err == nil && len(s.unanswered) == 0 {

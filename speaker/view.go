@@ -293,12 +293,15 @@ func (v *view) toldOf(r bgp.Route) string {
 	}
 }
 
-func node(snap *cluster.Snapshot, name string) *cluster.Node {
-	i, ok := slices.BinarySearchFunc(snap.Nodes, name, func(n *cluster.Node, name string) int { return strings.Compare(n.Name, name) })
+func node(snap *cluster.Snapshot, name string) *cluster.Node { return nodeOf(snap.Nodes, name) }
+
+// nodeOf finds a node in a list that is sorted by name; nil if it is not there.
+func nodeOf(all []*cluster.Node, name string) *cluster.Node {
+	i, ok := slices.BinarySearchFunc(all, name, func(n *cluster.Node, name string) int { return strings.Compare(n.Name, name) })
 	if !ok {
 		return nil
 	}
-	return snap.Nodes[i]
+	return all[i]
 }
 
 // owned are the addresses of all pools as prefixes, without those that nodes, pods or

@@ -240,6 +240,9 @@ func answered(a speaker.AddressStatus) string {
 	if a.OwnerBy != "" {
 		text += " (" + a.OwnerBy + ")"
 	}
+	if a.HandsOn != "" {
+		text += ", and hands earlier connections on to " + a.HandsOn
+	}
 	return text
 }
 

@@ -91,6 +91,39 @@ func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	}
 }
 
+// lossless sends connections to all addresses while something happens, beside some that stay
+// open, and expects that nothing at all is lost. Connections that stay open hear an answer after it.
+func lossless(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
+	t.Helper()
+	moves, err := l.WatchNeighbours()
+	await(t, err)
+	defer moves.Close()
+	var loads []*Load
+	var open []*Flows
+	for _, vip := range vips {
+		f, err := l.Host().OpenFlows(t.Context(), 3, port(vip, 7))
+		await(t, err)
+		defer f.Close()
+		loads, open = append(loads, l.Host().StartModestLoad(t.Context(), port(vip, 80))), append(open, f)
+	}
+	do()
+	for i, load := range loads {
+		lines := open[i].AwaitLines(t.Context(), 2)
+		r := load.Stop()
+		changes, err := moves.Of(vips[i])
+		await(t, errors.Join(lines, err))
+		t.Logf("%s: moved %d times; %s", vips[i], len(changes), r)
+		if len(r.Lost) > 0 || r.Sent == 0 {
+			t.Errorf("%s: moved at %v; %s\n%s", vips[i], changes, r, r.Losses(r.Began))
+		}
+		for _, flow := range open[i].All {
+			if err := flow.Err(); err != nil {
+				t.Errorf("%s: moved at %v: a connection to %s ended after %d lines: %v", vips[i], changes, flow.Pod, flow.Told(), err)
+			}
+		}
+	}
+}
+
 // unexplained are the requests that were lost although the host did not begin to send to
 // another node while they were under way. On a busy machine a kernel that has changed an
 // entry may have to wait before it says so. What is not reset hears nothing: the other node
@@ -197,21 +230,35 @@ func TestL2(t *testing.T) {
 			_, err := l.AwaitOwner(t.Context(), vip, "n1")
 			await(t, err)
 		}
-		quiet(t, l, vips[:1], func() {
-			for _, to := range []string{"n2", "n3", "n1"} {
+		lossless(t, l, vips, func() {
+			for move := range 20 {
+				to := []string{"n2", "n1"}[move%2]
 				await(t, l.Cluster.Put(pinned(web, to)))
-				for _, vip := range vips {
-					_, err := l.AwaitOwner(t.Context(), vip, to)
-					await(t, err)
-				}
+				owned(t, l, vips, to)
 			}
 		})
+		text, err := l.Speaker("n1").StatusText(t.Context())
+		await(t, err)
+		if !strings.Contains(text, ", and hands earlier connections on to n2") {
+			t.Errorf("n1 says:\n%s", text)
+		}
+	})
+
+	t.Run("planned moves round", func(t *testing.T) {
+		vips := linked(t, l, pinned(web, "n1"))
+		owned(t, l, vips, "n1")
+		for _, to := range []string{"n2", "n3", "n1"} {
+			lossless(t, l, vips, func() {
+				await(t, l.Cluster.Put(pinned(web, to)))
+				owned(t, l, vips, to)
+			})
+		}
 	})
 
 	t.Run("SIGTERM and back", func(t *testing.T) {
 		vips := linked(t, l, pinned(web, "n2"))
 		owned(t, l, vips, "n2")
-		quiet(t, l, vips[1:], func() {
+		lossless(t, l, vips, func() {
 			await(t, l.Speaker("n2").Terminate())
 			owned(t, l, vips, "n1", "n3")
 			await(t, l.StartLinkSpeakers(t.Context(), "n2"))

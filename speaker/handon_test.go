@@ -1,0 +1,184 @@
+package speaker
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// Connections are handed on to who answered before, where it forwards and its address on
+// the link is known.
+func TestHandOn(t *testing.T) {
+	now := time.Now()
+	prefixes := func(all ...string) (out []netip.Prefix) {
+		for _, p := range all {
+			out = append(out, netip.MustParsePrefix(p))
+		}
+		return out
+	}
+	addr := netip.MustParseAddr
+	vip4, vip6 := addr("192.0.2.1"), addr("2001:db8::1")
+	eth0 := l2.Interface{Name: "eth0", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")}
+	told := []Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
+	alive := Member{Node: "n2", Alive: true, Interfaces: told}
+	onEth0 := []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
+	gone := func(netip.Addr) time.Time { return time.Time{} }
+	for name, tt := range map[string]struct {
+		member   Member
+		internal []netip.Addr
+		own      []l2.Interface
+		only     []string // interfaces of the addresses
+		want     []proxy.HandOn
+		until    time.Duration
+	}{
+		"alive":                       {member: alive, own: []l2.Interface{eth0}, want: onEth0},
+		"told nothing, by InternalIP": {member: Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
+		"not on this link":            {member: Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
+		"dead":                        {member: Member{Node: "n2", Interfaces: told}, own: []l2.Interface{eth0}},
+		"lives by its Lease":          {member: Member{Node: "n2", Alive: true, ByLease: true, Interfaces: told}, own: []l2.Interface{eth0}},
+		"never heard of":              {member: Member{Node: "n3", Alive: true, Interfaces: told}, own: []l2.Interface{eth0}},
+		"stopped lately":              {member: Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: told}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
+		"stopped long ago":            {member: Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: told}, own: []l2.Interface{eth0}},
+		"no interface":                {member: alive},
+		"odd name":                    {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
+		"another interface":           {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
+		"two interfaces":              {member: alive, own: []l2.Interface{eth0, {Name: "eth1", Prefixes: eth0.Prefixes}}, only: []string{"eth0", "eth1"}, want: []proxy.HandOn{onEth0[0], {VIP: vip4, Interface: "eth1", Via: onEth0[0].Via}, onEth0[1], {VIP: vip6, Interface: "eth1", Via: onEth0[1].Via}}},
+	} {
+		for i := range tt.own {
+			tt.own[i].IPv6 = true
+		}
+		d := &Desired{Answered: []netip.Addr{vip4, vip6}, view: &view{
+			node: "n1", members: &Members{Nodes: []Member{tt.member}}, interfaces: tt.own, fromNodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
+		}}
+		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}, Speakers: []l2.MAC{{2, 1}}}
+		h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
+		h.remember(vip4, "n2")
+		h.remember(vip6, "n2")
+		got := (&handing{}).next(d, h.before, h.changes(), gone, time.Minute, now)
+		if !reflect.DeepEqual(got.list, tt.want) {
+			t.Errorf("%s: %v; want %v", name, got.list, tt.want)
+		}
+		if err := (proxy.State{HandOn: got.list, Nodes: got.nodes}).Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if (len(got.list) > 0) != (len(got.nodes) == 1) || (len(got.list) > 0) != (got.to[vip4] == "n2") {
+			t.Errorf("%s: nodes %v, to %v", name, got.nodes, got.to)
+		}
+		if tt.until == 0 != got.until.IsZero() || tt.until != 0 && got.until.Sub(now) != tt.until {
+			t.Errorf("%s: until %s; want in %s", name, got.until, tt.until)
+		}
+		// Nothing is looked for again until something changes, and what is equal is the same.
+		if again := got.next(d, nil, h.changes(), gone, time.Minute, now); again != got {
+			t.Errorf("%s: looked for again", name)
+		}
+		h.remember(vip4, "n2")
+		if again := got.next(d, h.before, h.changes(), gone, time.Minute, now); again == got || !same(again.list, got.list) {
+			t.Errorf("%s: %v after %v", name, again.list, got.list)
+		}
+		if tt.until != 0 {
+			if later := got.next(d, h.before, h.changes()-1, gone, time.Minute, got.until); len(later.list) > 0 {
+				t.Errorf("%s: %v, though it was stopped a minute ago", name, later.list)
+			}
+		}
+	}
+}
+
+// What a node has given away it hands on as before while it lingers, though another one
+// answers by now.
+func TestHandOnLingers(t *testing.T) {
+	now, vip := time.Now(), netip.MustParseAddr("192.0.2.1")
+	eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
+	v := &view{node: "n1", interfaces: []l2.Interface{eth0}, members: &Members{Nodes: []Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
+		fromNodes: []*cluster.Node{{Name: "n2", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.12")}}, {Name: "n3", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.13")}}}}
+	answers := &Desired{Answered: []netip.Addr{vip}, view: v, L2: l2.State{Addresses: []l2.Address{{Addr: vip}}, Speakers: []l2.MAC{{2}}}}
+	before := func(node string) func([]netip.Addr) map[netip.Addr]string {
+		return func(of []netip.Addr) map[netip.Addr]string {
+			all := map[netip.Addr]string{}
+			for _, a := range of {
+				all[a] = node
+			}
+			return all
+		}
+	}
+	until := now.Add(time.Minute)
+	left := func(netip.Addr) time.Time { return until }
+	h := (&handing{}).next(answers, before("n2"), 1, left, time.Minute, now)
+	parted := h.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, now)
+	if len(h.list) != 1 || !same(parted.list, h.list) || parted.until != until {
+		t.Errorf("%v until %s; want %v until %s", parted.list, parted.until, h.list, until)
+	}
+	if over := parted.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, until); len(over.list)+len(over.nodes) > 0 {
+		t.Errorf("%v after it has lingered", over.list)
+	}
+}
+
+// Who answered last, but for oneself, is known of each address that moves.
+func TestFormerHolders(t *testing.T) {
+	c := newCircle(t, "n1", "n2", "n3")
+	a := netip.MustParseAddr("192.0.2.1")
+	expect := func(when string, want map[string]string) {
+		t.Helper()
+		for node, of := range want {
+			if got := c.nodes[node].before([]netip.Addr{a})[a]; got != of {
+				t.Errorf("%s: before %s it was %q; want %q", when, node, got, of)
+			}
+		}
+	}
+	hold := func(node string) { c.nodes[node].tell([]netip.Addr{a}) }
+	hold("n1")
+	expect("at first", map[string]string{"n1": "", "n2": "n1", "n3": "n1"})
+	state := c.nodes["n2"].changes()
+	c.nodes["n1"].tell(nil)
+	hold("n2")
+	expect("moved", map[string]string{"n1": "n2", "n2": "n1", "n3": "n2"})
+	if c.nodes["n2"].changes() != state {
+		t.Error("another answer where nothing has changed")
+	}
+	c.nodes["n2"].tell(nil)
+	hold("n1")
+	expect("moved back", map[string]string{"n1": "n2", "n2": "n1", "n3": "n1"})
+	// Whoever begins anew knows by what it wrote down, and others that it is the same node.
+	h := c.join("n1", []netip.Addr{a})
+	h.remember(a, "n2")
+	c.greet("n1")
+	expect("begun anew", map[string]string{"n1": "n2", "n2": "n1", "n3": "n1"})
+	h.keep(nil, time.Now().Add(2*wordsKept))
+	h.tell(nil)
+	h.keep(nil, time.Now().Add(2*wordsKept))
+	if got := h.before([]netip.Addr{a}); len(got) > 0 {
+		t.Errorf("of an address that no Service has is known: %v", got)
+	}
+}
+
+// Addresses of interfaces travel where there is room for all, and crowd out none.
+func TestOwnAddressesTravel(t *testing.T) {
+	snap := snapshotOf(t, []byte(eventWorld+linkedWorld))
+	var all []l2.Interface
+	for i := range 40 {
+		all = append(all, l2.Interface{Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})
+	}
+	for _, n := range []int{1, 20, 30} {
+		var r *reach
+		r = r.next(snap, all[:n:n], true)
+		list, err := decodeInterfaces(r.meta)
+		if err != nil || len(list)+r.unfit != n {
+			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.unfit, err)
+		}
+		one := Member{Interfaces: list}
+		if got := len(one.addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
+			t.Errorf("%d interfaces told %d addresses", n, got)
+		}
+		told, _ := encodeInterfaces([]Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		if least := 512 / len(told); n <= 20 && len(list) < min(n, least) {
+			t.Errorf("%d of %d interfaces are told", len(list), n)
+		}
+	}
+}
