@@ -43,6 +43,9 @@ type Desired struct {
 	// of its first address.
 	clashes []cluster.Reason
 
+	// unlinks: whatever goes over L2 is to be given up now.
+	unlinks bool
+
 	snap *cluster.Snapshot
 	view *view
 }

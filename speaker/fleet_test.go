@@ -53,6 +53,8 @@ type fleetNode struct {
 	back    bool          // and that it is back only now
 	news    []fleetOffer  // what they have yet to hear
 	slow    time.Duration // after how long more it hears what others say
+	stale   time.Duration // after how long it reads what the API server says
+	told    time.Time     // when that was said; zero when it has read all
 
 	snap    *cluster.Snapshot // as it read it last
 	members *Members
@@ -130,6 +132,7 @@ func (n *fleetNode) start() {
 	n.decider = NewDecider(Config{Node: n.name, Interfaces: eth0})
 	over := &overL2{link: (*fleetLink)(n), holds: holds}
 	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute), tell: n.tell, reach: &reach{list: eth0}}
+	n.links.way.keeps = holds.keepsFor
 	n.pass = newPass((*fleetKernel)(n), log, n.links.way)
 }
 
@@ -275,8 +278,11 @@ func (n *fleetNode) tell(node string, message []byte) {
 
 // step is one pass of the node's speaker.
 func (n *fleetNode) step(reshape func(*Desired) *Desired) {
-	if !n.apiDown || n.snap == nil {
-		n.snap = n.fleet.snap
+	if n.snap != n.fleet.snap && n.told.IsZero() {
+		n.told = time.Now()
+	}
+	if n.snap == nil || !n.apiDown && time.Since(n.told) >= n.stale {
+		n.snap, n.told = n.fleet.snap, time.Time{}
 	}
 	n.listen()
 	now := time.Now()
@@ -388,6 +394,15 @@ func TestFleet(t *testing.T) {
 			}
 			if !f.node("n1").kernel[f.vip] {
 				f.t.Error("n1 does not forward any more")
+			}
+		},
+		"a planned move to a node that hears late": func(f *fleet) {
+			f.node("n2").stale = 500 * time.Millisecond
+			f.prefer("n2")
+			f.calm("the controller prefers n2", 5*time.Second)
+			f.owner("after that", "n2")
+			if f.nobody > 2*fleetTick {
+				f.t.Errorf("nobody answered for %s: %s", f.nobody, strings.Join(f.history, ", "))
 			}
 		},
 		"a planned move, and nobody hears of it": func(f *fleet) {

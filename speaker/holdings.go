@@ -18,6 +18,12 @@ const (
 	// answers for it to say that it has stopped. That one has heard of the same change;
 	// if it has not after a second it may never, and clients wait.
 	releasePatience = time.Second
+	// keepPatience is for how long this node goes on to answer for what another one shall,
+	// until that one says that it is ready to. It is less than releasePatience, so that two
+	// do not answer where words are lost.
+	keepPatience = 800 * time.Millisecond
+	// demandCounts is for how long somebody who waits for an address is taken to be ready.
+	demandCounts = 2 * time.Second
 	// wordsKept is for how long what was said of an address counts although this node
 	// knows no Service that has it: it may hear of the Service later.
 	wordsKept = time.Minute
@@ -50,6 +56,10 @@ type holdings struct {
 	met     map[string]bool   // who has said something, and has not died since, nor have we been cut off
 	words   map[netip.Addr]map[string]word
 	waits   map[netip.Addr]wait
+	// demands are what others wait for, kept until when this node still answers for what
+	// others shall.
+	demands map[netip.Addr]demand
+	kept    map[netip.Addr]time.Time
 	// rounds is how often neighbours may have come to think that an address of this node's is
 	// another's.
 	rounds map[netip.Addr]uint64
@@ -66,6 +76,12 @@ type word struct {
 	heard time.Time
 }
 
+// A demand is that of a node that is ready to answer for an address.
+type demand struct {
+	node  string
+	heard time.Time
+}
+
 // A wait is for another node that still answers for an address that shall be this one's.
 type wait struct {
 	holder string
@@ -75,7 +91,7 @@ type wait struct {
 // newHoldings knows of addresses that an earlier process answered for.
 func newHoldings(node string, known []netip.Addr, log *slog.Logger) *holdings {
 	h := &holdings{node: node, log: log, changed: make(chan struct{}, 1), say: func([]byte) {}, whisper: func(string, []byte) {}, dead: func(string) bool { return false },
-		boot: rand.Uint64(), boots: map[string]uint64{}, met: map[string]bool{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, rounds: map[netip.Addr]uint64{}, former: map[netip.Addr]string{}}
+		boot: rand.Uint64(), boots: map[string]uint64{}, met: map[string]bool{}, words: map[netip.Addr]map[string]word{}, waits: map[netip.Addr]wait{}, demands: map[netip.Addr]demand{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, former: map[netip.Addr]string{}}
 	for _, a := range known {
 		h.put(a, node, word{heard: time.Now()})
 	}
@@ -121,19 +137,72 @@ func (h *holdings) poke() {
 
 // admit returns those of want that may be answered for at now. It has those probed that
 // nobody is known to have answered for, and those announced anew that neighbours may think
-// are another node's.
+// are another node's. Whom others wait for is told that this node is ready.
 func (h *holdings) admit(want []l2.Address, now time.Time) []l2.Address {
+	admitted, messages := h.consider(want, now)
+	for _, m := range messages {
+		h.whisper(m.to, m.data)
+	}
+	return admitted
+}
+
+// A note is for one other speaker.
+type note struct {
+	to   string
+	data []byte
+}
+
+// consider is admit, without saying anything.
+func (h *holdings) consider(want []l2.Address, now time.Time) (_ []l2.Address, notes []note) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	begun := map[string][]netip.Addr{}
 	admitted := make([]l2.Address, 0, len(want))
 	for _, a := range want {
+		_, waiting := h.waits[a.Addr]
 		if !h.free(a.Addr, now) {
+			if w, waits := h.waits[a.Addr]; waits && !waiting {
+				begun[w.holder] = append(begun[w.holder], a.Addr)
+			}
 			continue
 		}
 		a.Probe, a.Round = len(h.words[a.Addr]) == 0, h.rounds[a.Addr]
 		admitted = append(admitted, a)
 	}
-	return admitted
+	for node, list := range begun {
+		for _, m := range (saying{wants: true, boot: h.boot, count: h.count, held: list}).messages() {
+			notes = append(notes, note{node, m})
+		}
+	}
+	return admitted, notes
+}
+
+// keepsFor is keeps for what was decided.
+func (h *holdings) keepsFor(d *Desired, a netip.Addr, now time.Time) bool {
+	decided := d.Address(a)
+	return decided != nil && decided.linked && !d.unlinks && h.keeps(a, decided.owner, now)
+}
+
+// keeps says whether this node goes on to answer for an address that it answers for and
+// another shall: as long as that one lives and has not said that it is ready, for a bounded
+// time. A host that asks meanwhile gets an answer, although that one may have to wait for a
+// processor.
+func (h *holdings) keeps(a netip.Addr, owner string, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.demands[a]
+	ready := d.node == owner && now.Sub(d.heard) < demandCounts || h.words[a][owner].held
+	answers := h.words[a][h.node].held // and is not only asking the link
+	if !answers || owner == "" || owner == h.node || ready || !h.met[owner] || h.dead(owner) {
+		delete(h.kept, a)
+		return false
+	}
+	until, keeping := h.kept[a]
+	if !keeping {
+		until = now.Add(keepPatience)
+		h.kept[a] = until
+	}
+	return now.Before(until)
 }
 
 // free says whether an address has nobody to wait for any more.
@@ -155,13 +224,19 @@ func (h *holdings) free(a netip.Addr, now time.Time) bool {
 	return !now.Before(w.until)
 }
 
-// want ends the waits of addresses that are not wanted here any more; they are sorted.
+// want ends the waits of addresses that are not wanted here any more, and forgets what is
+// kept and wanted again; they are sorted.
 func (h *holdings) want(addrs []netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range h.waits {
 		if _, wanted := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); !wanted {
 			delete(h.waits, a)
+		}
+	}
+	for a := range h.kept {
+		if _, wanted := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); wanted || !h.words[a][h.node].held {
+			delete(h.kept, a)
 		}
 	}
 }
@@ -213,6 +288,11 @@ func (h *holdings) next(now time.Time) (at time.Time) {
 	defer h.mu.Unlock()
 	if h.paused.After(now) {
 		at = h.paused
+	}
+	for _, until := range h.kept {
+		if until.After(now) && (at.IsZero() || until.Before(at)) {
+			at = until
+		}
 	}
 	for _, w := range h.waits {
 		if w.until.After(now) && (at.IsZero() || w.until.Before(at)) {
@@ -323,6 +403,13 @@ func (h *holdings) take(node string, s saying) {
 	if h.boots[node] != s.boot {
 		h.boots[node] = s.boot
 		h.void(node)
+	}
+	if s.wants {
+		for _, a := range s.held {
+			h.demands[a] = demand{node, time.Now()}
+		}
+		h.poke()
+		return
 	}
 	for _, a := range s.held {
 		h.note(a, node, word{s.count, true, time.Now()})
@@ -445,6 +532,11 @@ func (h *holdings) keep(assigned []*Address, now time.Time) {
 	for _, a := range assigned {
 		if a.owner != "" && a.owner != h.node && len(h.words[a.Addr]) == 0 {
 			h.put(a.Addr, a.owner, word{heard: now})
+		}
+	}
+	for a, d := range h.demands {
+		if now.Sub(d.heard) > demandCounts {
+			delete(h.demands, a)
 		}
 	}
 	for a, said := range h.words {

@@ -272,7 +272,7 @@ func TestHoldings(t *testing.T) {
 					t.Errorf("%d bytes of %d are understood", n, len(good))
 				}
 			}
-			if err := c.nodes["n2"].hear("n3", append([]byte{3}, good[1:]...)); err == nil {
+			if err := c.nodes["n2"].hear("n3", append([]byte{4}, good[1:]...)); err == nil {
 				t.Error("another release is understood")
 			}
 			if err := c.nodes["n2"].hear("n2", good); err != nil {
@@ -313,4 +313,50 @@ func TestGreetingIsDocumented(t *testing.T) {
 			t.Errorf("docs/layer2.md has no row %s", row)
 		}
 	}
+}
+
+// A node goes on to answer for what another one shall until that one is ready, if it may be
+// waited for, and for a bounded time.
+func TestHoldingsKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := netip.MustParseAddr("192.0.2.1")
+		for name, tt := range map[string]struct {
+			owner string
+			story func(h *holdings, say func(saying))
+			want  time.Duration
+		}{
+			"it is not ready":    {"n2", func(h *holdings, say func(saying)) { say(saying{}) }, keepPatience},
+			"it was never heard": {"n2", func(h *holdings, say func(saying)) {}, 0},
+			"nobody shall":       {"", func(h *holdings, say func(saying)) { say(saying{}) }, 0},
+			"it waits":           {"n2", func(h *holdings, say func(saying)) { say(saying{wants: true, held: []netip.Addr{a}}) }, 0},
+			"it answers":         {"n2", func(h *holdings, say func(saying)) { say(saying{held: []netip.Addr{a}}) }, 0},
+			"another one waits":  {"n3", func(h *holdings, say func(saying)) { say(saying{wants: true, held: []netip.Addr{a}}) }, 0},
+			"it is dead": {"n2", func(h *holdings, say func(saying)) {
+				say(saying{})
+				h.meet(h.say, func(n string) bool { return n == "n2" })
+			}, 0},
+			"it is only asked about": {"n2", func(h *holdings, say func(saying)) { say(saying{}); h.tell(nil) }, 0},
+			"it has waited, long ago": {"n2", func(h *holdings, say func(saying)) {
+				say(saying{wants: true, held: []netip.Addr{a}})
+				time.Sleep(demandCounts)
+			}, keepPatience},
+			"it waits for another one": {"n2", func(h *holdings, say func(saying)) { say(saying{wants: true, held: []netip.Addr{a.Next()}}) }, keepPatience},
+		} {
+			h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
+			h.tell([]netip.Addr{a})
+			tt.story(h, func(s saying) {
+				s.boot, s.count = 1, 1
+				if err := h.hear("n2", s.messages()[0]); err != nil {
+					t.Error(err)
+				}
+			})
+			began := time.Now()
+			for h.keeps(a, tt.owner, time.Now()) {
+				time.Sleep(time.Until(h.next(time.Now())))
+			}
+			if took := time.Since(began); took != tt.want {
+				t.Errorf("%s: kept for %s, want %s", name, took, tt.want)
+			}
+		}
+	})
 }

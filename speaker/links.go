@@ -72,6 +72,7 @@ func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
 	}
 	k.over = &overL2{link: k.announcer, holds: k.holds}
 	k.way = byL2(k.over, o.LingerL2)
+	k.way.keeps = k.holds.keepsFor
 	for _, p := range parted {
 		if !slices.Contains(adopted, p.Addr) {
 			continue

@@ -10,10 +10,12 @@ import (
 const maxSaying = 512
 
 // sayingVersion begins each message, sayingAsks in its place one whose receiver is to say
-// what it answers for. What begins otherwise is another release's.
+// what it answers for, sayingWants one with addresses that the sender waits for. What begins
+// otherwise is another release's.
 const (
 	sayingVersion = 1
 	sayingAsks    = 2
+	sayingWants   = 3
 )
 
 // A saying is what speakers tell one another about addresses.
@@ -21,6 +23,7 @@ type saying struct {
 	boot  uint64 // of the speaker's process, at random: what earlier ones said is void
 	count uint64 // later words of one process have higher ones
 	asks  bool   // what the receiver answers for
+	wants bool   // held is what the sender shall answer for, and waits for the receiver to stop
 	// released is what the speaker has stopped to answer for, held what it answers for.
 	released, held []netip.Addr
 }
@@ -48,10 +51,14 @@ func (s saying) messages() (all [][]byte) {
 }
 
 func (s saying) version() byte {
-	if s.asks {
+	switch {
+	case s.asks:
 		return sayingAsks
+	case s.wants:
+		return sayingWants
+	default:
+		return sayingVersion
 	}
-	return sayingVersion
 }
 
 // heldBit is set in the length of addresses that are held.
@@ -61,10 +68,10 @@ var errSaying = errors.New("is no message about addresses, or one of another rel
 
 // parseSaying reads one message.
 func parseSaying(b []byte) (saying, error) {
-	if len(b) < 17 || b[0] != sayingVersion && b[0] != sayingAsks {
+	if len(b) < 17 || b[0] < sayingVersion || b[0] > sayingWants {
 		return saying{}, errSaying
 	}
-	s := saying{asks: b[0] == sayingAsks, boot: binary.BigEndian.Uint64(b[1:]), count: binary.BigEndian.Uint64(b[9:])}
+	s := saying{asks: b[0] == sayingAsks, wants: b[0] == sayingWants, boot: binary.BigEndian.Uint64(b[1:]), count: binary.BigEndian.Uint64(b[9:])}
 	for b = b[17:]; len(b) > 0; {
 		held, n := b[0]&heldBit != 0, int(b[0]&^heldBit)
 		if n != 4 && n != 16 || len(b) < 1+n {

@@ -15,6 +15,7 @@ func FuzzSaying(f *testing.F) {
 		f.Add(m[:len(m)-1])
 	}
 	f.Add(saying{asks: true, boot: 1}.messages()[0])
+	f.Add(saying{wants: true, boot: 1, held: whole.held}.messages()[0])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := parseSaying(b)
@@ -42,5 +43,5 @@ func FuzzSaying(f *testing.F) {
 }
 
 func equalSaying(a, b saying) bool {
-	return a.asks == b.asks && a.boot == b.boot && a.count == b.count && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
+	return a.asks == b.asks && a.wants == b.wants && a.boot == b.boot && a.count == b.count && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
 }

@@ -400,7 +400,7 @@ func (d *Desired) silent() *Desired {
 // unlinked is d without what goes over L2.
 func (d *Desired) unlinked() *Desired {
 	q := *d
-	q.L2.Addresses, q.Answered, q.hosts, q.Announce = nil, nil, nil, d.Routed
+	q.L2.Addresses, q.Answered, q.hosts, q.Announce, q.unlinks = nil, nil, nil, d.Routed, true
 	return &q
 }
 

@@ -52,6 +52,9 @@ type way struct {
 	// no longer wanted, so that others can take over. It is nil where whoever takes
 	// over waits to be told.
 	handing map[netip.Addr]time.Time
+	// keeps says whether an address that is no longer wanted stays for now, since whoever
+	// takes over is not ready; nil: none does.
+	keeps func(d *Desired, a netip.Addr, now time.Time) bool
 }
 
 // A departure is an address that left the network.
@@ -106,6 +109,9 @@ func (w *way) settle(until time.Time) {
 // are about to take over.
 func (w *way) wish(d *Desired, now time.Time) wish {
 	want := w.wants(d)
+	if w.keeps != nil {
+		return w.and(want, d, now)
+	}
 	if w.handing == nil {
 		return want
 	}
@@ -133,6 +139,20 @@ func (w *way) wish(d *Desired, now time.Time) wish {
 		}
 	}
 	return wish{union(want.prefixes, prefixes, comparePrefixes), union(want.addrs, addrs, netip.Addr.Compare)}
+}
+
+// and is want, and what is kept.
+func (w *way) and(want wish, d *Desired, now time.Time) wish {
+	var kept []netip.Addr
+	for _, a := range minus(w.have, want.addrs) {
+		if w.keeps(d, a, now) {
+			kept = append(kept, a)
+		}
+	}
+	if len(kept) == 0 {
+		return want
+	}
+	return wish{union(want.prefixes, hostPrefixes(kept), comparePrefixes), union(want.addrs, kept, netip.Addr.Compare)}
 }
 
 // stays is what of the told remains before the kernel is given what want is for, and
