@@ -46,13 +46,13 @@ var ways = []way{
 	{
 		"its speaker, stopped (SIGTERM)",
 		func(_ context.Context, l *lab.Lab, node string) error { return l.Speaker(node).Terminate() },
-		func(ctx context.Context, l *lab.Lab, node string) error { return l.StartLinkSpeakers(ctx, node) },
+		restart,
 		false,
 	},
 }
 
-// restart starts a speaker as after a first crash: with each that it remembers it would wait
-// twice as long.
+// restart starts a speaker that remembers no crash, or the first one: with each that it
+// remembers it would wait twice as long.
 func restart(ctx context.Context, l *lab.Lab, node string) error {
 	err := os.Remove(filepath.Join(l.Speaker(node).RunDir, "deaths.json"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
