@@ -120,6 +120,17 @@ func (f *fleet) node(name string) *fleetNode {
 	return f.nodes[slices.IndexFunc(f.nodes, func(n *fleetNode) bool { return n.name == name })]
 }
 
+// reboot has a node without power for as long as all take to notice, and its speaker start in a
+// kernel that remembers nothing.
+func (f *fleet) reboot(name string) *fleetNode {
+	n := f.node(name)
+	n.dead = true
+	f.run(5 * time.Second)
+	n.kernel = map[netip.Addr]bool{}
+	n.start()
+	return n
+}
+
 // start begins a speaker on the node, whose kernel may have a table of an earlier one.
 func (n *fleetNode) start() {
 	log := slog.New(slog.DiscardHandler)
@@ -453,31 +464,19 @@ func TestFleet(t *testing.T) {
 			f.owner("after that", "n2")
 		},
 		"a node that is back, and hears late who answers": func(f *fleet) {
-			n1 := f.node("n1")
-			n1.dead = true
-			f.run(5 * time.Second)
-			n1.kernel, n1.slow = map[netip.Addr]bool{}, time.Second
-			n1.start()
+			f.reboot("n1").slow = time.Second
 			f.calm("n1 has booted, and is busy", 8*time.Second)
 			f.owner("after that", "n1")
 		},
 		"a node that is back, and dies again": func(f *fleet) {
-			n1 := f.node("n1")
-			n1.dead = true
-			f.run(5 * time.Second)
-			n1.kernel = map[netip.Addr]bool{}
-			n1.start()
+			n1 := f.reboot("n1")
 			f.calm("n1 has booted", time.Second)
 			n1.dead = true
 			f.calm("and is dead again", 5*time.Second)
 			f.owner("after that", "n3")
 		},
 		"a node that is back, and the other ones die": func(f *fleet) {
-			n1 := f.node("n1")
-			n1.dead = true
-			f.run(5 * time.Second)
-			n1.kernel = map[netip.Addr]bool{}
-			n1.start()
+			f.reboot("n1")
 			f.run(time.Second)
 			f.node("n2").dead, f.node("n3").dead = true, true
 			f.reset()
