@@ -200,7 +200,7 @@ func TestAffinityOfWhoChangesKind(t *testing.T) {
 			checkKernel(t, s)
 			for range 4 {
 				eachFlow(func(network string, to netip.AddrPort) {
-					got := l.probe(l.pod2, network, to, "silence")
+					got := l.probe(l.pod2, network, to, unresent)
 					who, _, _ := strings.Cut(got, " saw ")
 					want := map[bool][]string{false: {"pod1", "pod3"}, true: {"remote", "pod3"}}[step.internal]
 					if !slices.Contains(want, who) {

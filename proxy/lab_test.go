@@ -200,12 +200,20 @@ type writerTo struct {
 
 func (w writerTo) Write(b []byte) (int, error) { return w.conn.WriteTo(b, w.to) }
 
+// unresent is any answer, if it comes of the first packet: no second SYN has hidden
+// that the first one was lost.
+const unresent = "an answer to the first packet"
+
 // patience is how long to wait for what should come.
 func patience(want string) time.Duration {
-	if want == "silence" {
+	switch want {
+	case "silence":
 		return 150 * time.Millisecond
+	case unresent:
+		return 900 * time.Millisecond // the kernel sends a SYN anew after a second, RFC 6298 section 2
+	default:
+		return 3 * time.Second
 	}
-	return 3 * time.Second
 }
 
 // probe sends from a namespace to an address and says what comes of it: "pod1
