@@ -22,6 +22,7 @@ var sealed = map[string][]string{
 	"proxy":                nil,
 	"proxy/fastpath":       nil,
 	"speaker/gossip":       nil,
+	"internal/bubble":      nil,
 	"internal/cluster":     {"api/v1alpha1"},
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
@@ -30,7 +31,7 @@ var sealed = map[string][]string{
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/nstest"}
+var alsoInTests = []string{"internal/bubble", "internal/nstest"}
 
 // A fence keeps libraries in the places that are theirs.
 type fence struct {
@@ -51,6 +52,11 @@ var fences = []fence{
 		libraries: []string{"github.com/google/nftables", "sigs.k8s.io/knftables", "github.com/coreos/go-iptables"},
 		homes:     []string{"proxy"},
 		why:       "one table, one writer",
+	},
+	{
+		libraries: []string{"testing/synctest"},
+		homes:     []string{"internal/bubble"},
+		why:       "by itself it does not go with the race detector",
 	},
 	{
 		libraries: []string{"github.com/cilium/ebpf"},

@@ -3,13 +3,13 @@ package controller
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -55,7 +55,7 @@ func TestAdvertStatus(t *testing.T) {
 
 // A status is written when it changes, once, and by the next leader only if it differs.
 func TestAdvertsAreWrittenOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 2, "n1", "n2")
 		put := func() {
 			f.put(advertsPath+"lan", f.objects[advertsPath+"lan"], from(t, v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}))

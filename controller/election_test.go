@@ -9,10 +9,11 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
 const leasePath = "/apis/coordination.k8s.io/v1/namespaces/fanfare-system/leases/fanfare-controller"
@@ -65,7 +66,7 @@ func (s *store) lease(t *testing.T) coordinationv1.LeaseSpec {
 // after lets time pass and says who leads then.
 func after(d time.Duration, all ...*candidate) string {
 	time.Sleep(d)
-	synctest.Wait()
+	bubble.Wait()
 	var who []string
 	for i, c := range all {
 		if c.leading.Load() {
@@ -77,7 +78,7 @@ func after(d time.Duration, all ...*candidate) string {
 
 // One leads, also for hours. Who stops hands over at once.
 func TestElection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		a := stand(t, s, "a")
 		if got := after(0, a); got != "0" {
@@ -104,7 +105,7 @@ func TestElection(t *testing.T) {
 
 // A leader that is cut off writes no more before the other one begins.
 func TestElectionCutOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		a := stand(t, s, "a")
 		after(0, a)
@@ -134,7 +135,7 @@ func TestElectionCutOff(t *testing.T) {
 // Who dies without a word is followed when its Lease has run out, by the clock of
 // who waits.
 func TestElectionAfterDeath(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		a := stand(t, s, "a")
 		after(0, a)

@@ -5,18 +5,18 @@ import (
 	"context"
 	"encoding/base64"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // The leader makes the speakers' key once, leaves one that is there alone, and makes it
 // anew when somebody has deleted it.
 func TestKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const path = "/api/v1/namespaces/fanfare-system/secrets/fanfare-members"
 		s := newStore(t)
 		s.populate(t)

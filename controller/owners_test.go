@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
 )
@@ -123,7 +123,7 @@ func (f *field) spread() string {
 // Addresses are spread evenly; a node that goes for good loses its own and no other; one
 // that comes gets its share and no more; and what does not last moves nothing.
 func TestOwnersThroughLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 30, "n1", "n2", "n3")
 		step := func(what string, d time.Duration, moves int, want string) {
 			t.Helper()
@@ -163,7 +163,7 @@ func TestOwnersThroughLife(t *testing.T) {
 // Speakers that begin one after another, as with the first L2Advertisement, get their
 // share together: the first one is not given everything.
 func TestOwnersBegin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 30, "n1", "n2", "n3")
 		f.mute = map[string]bool{"n1": true, "n2": true, "n3": true}
 		for _, n := range []string{"n1", "n2", "n3"} {
@@ -180,7 +180,7 @@ func TestOwnersBegin(t *testing.T) {
 
 // What people say of Services and nodes is done: pins, preferences, selection.
 func TestOwnersDoAsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 12, "n1", "n2", "n3", "n4")
 		advertisement := &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}
 		advertisement.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
@@ -219,7 +219,7 @@ func TestOwnersDoAsTold(t *testing.T) {
 // Where the policy is Local, an address follows the pods, at once: the node without any
 // could not answer.
 func TestOwnersFollowPods(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 3, "n1", "n2", "n3")
 		svc := into[corev1.Service](t, f.objects[servicesPath+"s00"])
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
@@ -268,7 +268,7 @@ func (f *field) claimOf(service string) string {
 
 // A write that fails is tried again, and one whose echo has not come is not repeated.
 func TestOwnersWriteOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 6, "n1", "n2", "n3")
 		f.run(time.Second) // claims
 		f.c.source = still{f.Snapshot()}

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go4.org/netipx"
@@ -15,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
@@ -141,7 +141,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 // A storm of changes writes a pool once a second, and the last one counts; nothing
 // is written while nothing changes, nor by the next leader.
 func TestPoolsSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		w := &world{store: s}
 		w.setPool("lan", 200)
@@ -213,7 +213,7 @@ func TestPoolNamespaces(t *testing.T) {
 // A pool's condition is told once for each time that it changes, also by the next
 // leader, and numbers are no change of it.
 func TestPoolEvents(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
 		w := &world{store: s}
 		w.setPool("lan", 2)
@@ -266,7 +266,7 @@ func TestPoolEvents(t *testing.T) {
 func TestPoolComesAgain(t *testing.T) {
 	for _, seen := range []bool{true, false} {
 		t.Run(fmt.Sprintf("seen gone %t", seen), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				const path = "/apis/fanfare.io/v1alpha1/addresspools/lan"
 				s := newStore(t)
 				c := start(t, s, nil)

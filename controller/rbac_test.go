@@ -11,13 +11,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -57,7 +57,7 @@ func ask(r *http.Request) string {
 // The roles allow what the controller asks for, and nothing that it does not.
 func TestRoles(t *testing.T) {
 	asked := map[string]bool{}
-	synctest.Test(t, func(t *testing.T) { asked = everything(t) })
+	bubble.Test(t, func(t *testing.T) { asked = everything(t) })
 	// What internal/cluster watches.
 	for _, r := range []string{"services", "addresspools.fanfare.io", "bgppeers.fanfare.io", "addressclaims.fanfare.io",
 		"bgpadvertisements.fanfare.io", "l2advertisements.fanfare.io",

@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
@@ -233,7 +233,7 @@ func runWorld(t *testing.T, seed uint64, m mutant, ground bool) (broken string) 
 
 // runEither also says how often Services came to share an address.
 func runEither(t *testing.T, seed uint64, m mutant, rich bool) (broken string, shared int) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), store: newStore(t), mutant: m, rich: rich, agreed: map[[2]string]bool{}}
 		w.populate()
 		w.store.wrote = w.watchOver
@@ -244,7 +244,7 @@ func runEither(t *testing.T, seed uint64, m mutant, rich bool) (broken string, s
 			if w.broken != "" {
 				break
 			}
-			synctest.Wait()
+			bubble.Wait()
 			w.step()
 		}
 		w.converge()
@@ -501,7 +501,7 @@ func (w *world) converge() {
 	w.calm = true
 	idle := 0
 	for range 2000 { // Worlds that come to rest do so in 130.
-		synctest.Wait()
+		bubble.Wait()
 		if w.broken != "" {
 			// The requests that are left must not wait for ever.
 			w.drain()

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
@@ -141,7 +141,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 // Whatever fails of the fast path, new flows are left to the rules, it is said, and
 // tried again.
 func TestFastPathFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		path := &fakePath{fail: map[string]error{"open": errors.New("no BPF here")}}
 		pokes := 0
 		b := newBypass(path.opener(), nil, slog.New(slog.NewTextHandler(t.Output(), nil)), func() { pokes++ })
@@ -154,7 +154,7 @@ func TestFastPathFails(t *testing.T) {
 		await := func(d time.Duration, want int) {
 			t.Helper()
 			time.Sleep(d)
-			synctest.Wait()
+			bubble.Wait()
 			if pokes != want {
 				t.Errorf("poked %d times; want %d", pokes, want)
 			}

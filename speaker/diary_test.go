@@ -5,9 +5,9 @@ import (
 	"os"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -15,11 +15,11 @@ import (
 // recalled.
 func TestDiary(t *testing.T) {
 	dir := t.TempDir()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var fresh atomic.Bool
 		d := newDiary(Options{RunDir: dir, Log: slog.New(slog.DiscardHandler)}, fresh.Load)
 		pools := func() (names []string) {
-			synctest.Wait()
+			bubble.Wait()
 			s, _, err := cluster.Recall(ClusterPath(dir))
 			if os.IsNotExist(err) || s == nil {
 				return nil

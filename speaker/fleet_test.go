@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -332,7 +332,7 @@ func (f *fleet) run(d time.Duration) {
 				n.step(nil)
 			}
 		}
-		synctest.Wait()
+		bubble.Wait()
 		f.request()
 	}
 }
@@ -557,7 +557,7 @@ func TestFleet(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				f := newFleet(t, 3)
 				f.run(5 * time.Second)
 				f.owner("at first", "n1")

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	eventsv1 "k8s.io/api/events/v1"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
 // A board is where an API server keeps Events. It answers as one does.
@@ -73,7 +73,7 @@ func (b *board) take(r *http.Request, body []byte) int {
 
 // counts are how often each reason was told, by what the board says.
 func (b *board) counts() map[string]int32 {
-	synctest.Wait()
+	bubble.Wait()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	counts := map[string]int32{}
@@ -99,7 +99,7 @@ type stage struct {
 func perform(t *testing.T, f func(s *stage)) {
 	worlds := newPlay(t, told{}) // Files are read outside of the bubble.
 	worlds.world(eventService("web", "uid-web", "192.0.2.1", "n1"))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &stage{board: &board{events: map[string]*eventsv1.Event{}}, play: worlds}
 		s.herald = reporterTo(t, s.board).herald(told{})
 		ctx, cancel := context.WithCancel(t.Context())

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -282,7 +282,7 @@ func TestHoldings(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { story(t, newCircle(t, "n1", "n2")) })
+			bubble.Test(t, func(t *testing.T) { story(t, newCircle(t, "n1", "n2")) })
 		})
 	}
 }
@@ -318,7 +318,7 @@ func TestGreetingIsDocumented(t *testing.T) {
 // A node goes on to answer for what another one shall until that one is ready, if it may be
 // waited for, and for a bounded time.
 func TestHoldingsKeep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		a := netip.MustParseAddr("192.0.2.1")
 		for name, tt := range map[string]struct {
 			owner string

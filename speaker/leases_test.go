@@ -8,13 +8,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
@@ -137,7 +137,7 @@ func (r *registry) off(off bool) {
 // A node that is not heard of and renews its Lease is alive within an interval, and is
 // until it has not for three. What its Lease says when it dies does not count.
 func TestLeaseShowsLife(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const interval = 5 * time.Second
 		api, log := newRegistry(), slog.New(slog.DiscardHandler)
 		l := newLeases("n1", nil, interval, log)
@@ -199,7 +199,7 @@ func TestLeaseShowsLife(t *testing.T) {
 // takes what this node says; not before a renewal is overdue, and no longer than until
 // one is seen. An API server that is away, or takes nobody's, shows nothing.
 func TestLeaseShowsAbsence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const interval = 5 * time.Second
 		api := newRegistry()
 		run := func(node string) (l *leases, stop context.CancelFunc) {
@@ -240,7 +240,7 @@ func TestLeaseShowsAbsence(t *testing.T) {
 		l.follow(dead)
 		stays(time.Minute, "false false") // it renews its Lease
 		die()
-		synctest.Wait()
+		bubble.Wait()
 		// Renewals of the two may be at the same instant, and any of them the first.
 		if took := shows(3*interval+time.Second, "true false"); took < interval {
 			t.Errorf("it is absent %s after it died", took)
@@ -271,7 +271,7 @@ func TestLeaseShowsAbsence(t *testing.T) {
 // Without an API server nobody lives by his Lease, and no trouble is made of it; one that
 // refuses is said.
 func TestLeaseTrouble(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
 		if l.follow([]string{"n2"}) != nil {
 			t.Error("without an API server a Lease is followed")
@@ -282,7 +282,7 @@ func TestLeaseTrouble(t *testing.T) {
 		l.own("uid")
 		ctx, cancel := context.WithCancel(t.Context())
 		go l.run(ctx)
-		synctest.Wait()
+		bubble.Wait()
 		if got := l.problem(); got != "" {
 			t.Errorf("problem %q", got)
 		}
@@ -300,13 +300,13 @@ func TestLeaseTrouble(t *testing.T) {
 			t.Errorf("an API server that refuses the Lease: %q", got)
 		}
 		cancel()
-		synctest.Wait()
+		bubble.Wait()
 	})
 }
 
 // No more Leases are watched than a few.
 func TestLeaseLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api := newRegistry()
 		l := newLeases("n1", nil, time.Second, slog.New(slog.DiscardHandler))
 		l.leaser = api
@@ -315,12 +315,12 @@ func TestLeaseLimit(t *testing.T) {
 			dead = append(dead, fmt.Sprintf("n%d", i))
 		}
 		l.follow(dead)
-		synctest.Wait()
+		bubble.Wait()
 		if len(api.reads) != maxLeases {
 			t.Errorf("%d Leases are watched", len(api.reads))
 		}
 		l.close()
-		synctest.Wait()
+		bubble.Wait()
 	})
 }
 
@@ -373,7 +373,7 @@ func TestMissing(t *testing.T) {
 // That a node has stopped to answer for something is read of its Lease at once, and told
 // once; also by who begins to watch it then.
 func TestLeaseTellsOfReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		api, log := newRegistry(), slog.New(slog.DiscardHandler)
 		l, other := newLeases("n1", nil, 5*time.Second, log), newLeases("n2", nil, 5*time.Second, log)
 		l.leaser, other.leaser = api, api
@@ -395,11 +395,11 @@ func TestLeaseTellsOfReleases(t *testing.T) {
 		}
 		l.follow(nil)
 		l.follow([]string{"n2"})
-		synctest.Wait()
+		bubble.Wait()
 		if !l.resignations() {
 			t.Error("what was released before the Lease was watched is not told")
 		}
 		cancel()
-		synctest.Wait()
+		bubble.Wait()
 	})
 }

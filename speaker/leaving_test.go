@@ -3,11 +3,11 @@ package speaker
 import (
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -27,7 +27,7 @@ func TestPassLeaves(t *testing.T) {
 		{"another label", func(n *cluster.Node) { n.Labels = map[string]string{"cordoned": "yes"} }, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { leaves(t, c.change, c.says, c.stays) })
+			bubble.Test(t, func(t *testing.T) { leaves(t, c.change, c.says, c.stays) })
 		})
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -19,7 +19,7 @@ import (
 // What a speaker answered for, the next one forwards for the rest of the linger time and
 // does not probe; what is no longer in the kernel it cannot forward.
 func TestLinksAreInherited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		held, left, lost := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
 		dir := t.TempDir()
 		w := byL2(nil, time.Minute)
@@ -79,7 +79,7 @@ func greet(t *testing.T, h *holdings, node string, held ...netip.Addr) {
 // Nothing is taken until the other nodes have been heard of, and have said what they
 // answer for, for a bounded time.
 func TestLinksWaitForOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(sociable bool) *links {
@@ -122,7 +122,7 @@ func TestLinksWaitForOthers(t *testing.T) {
 // somebody answers for, for a bounded time. What it has it keeps, and who is heard changes nothing.
 func TestLinksWaitWhenOneIsBack(t *testing.T) {
 	snap := snapshotOf(t, []byte(eventWorld+linkedWorld))
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
@@ -165,7 +165,7 @@ func TestLinksWaitWhenOneIsBack(t *testing.T) {
 
 // Who is heard and has not said what it answers for is asked until it has: packets get lost.
 func TestLinksAsk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
 		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -395,7 +395,7 @@ func (t *trial) checkHandover(kept []netip.Addr) {
 
 // try runs one trial and returns what was violated.
 func try(t *testing.T, seed uint64, run runner) (violations []string) {
-	synctest.Test(t, func(*testing.T) {
+	bubble.Test(t, func(*testing.T) {
 		trial := newTrial(seed)
 		trial.steps(30, run)
 		violations = trial.violations
@@ -571,7 +571,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 // After somebody else destroyed the table and it could not be repaired, nothing
 // may be announced.
 func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
 			trial := newTrial(seed)
 			trial.steps(10, (*pass).run)
@@ -602,7 +602,7 @@ func (broken) Set(context.Context, proxy.State) error { return errors.New("the k
 // What an earlier speaker left in the kernel stays until the routers have
 // forgotten what it announced.
 func TestPassAdopts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		old := netip.MustParseAddr("192.0.2.200")
 		trial.pass.bgp().adopt(old, time.Now().Add(35*time.Second))
@@ -689,7 +689,7 @@ func TestCoveredAndHolding(t *testing.T) {
 // announcing for a moment and sends clients there: the other node's route may
 // arrive later than our withdrawal would.
 func TestPassHandsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		trial.services, trial.assignments = nil, nil
 		trial.toggleService(0)

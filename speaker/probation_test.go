@@ -4,16 +4,16 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
 // Who comes to others that answer for something is on probation, the longer the more often
 // it died; who begins with the others, or is alone, is not.
 func TestProbation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
 		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(deaths []time.Time, died bool) *links {

@@ -8,12 +8,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -42,11 +42,11 @@ func (s *server) probes() (health, ready int, why string) {
 // Waiting for the API server is no illness, however long it takes. A kernel that
 // does not answer is, after a while; so is one that always refuses.
 func TestProbes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &server{Options: Options{Config: Config{Node: "n1"}, Version: "v1"}, began: time.Now()}
 		expect := func(when string, health, ready int, reason string) {
 			t.Helper()
-			synctest.Wait()
+			bubble.Wait()
 			if h, r, why := s.probes(); h != health || r != ready || !strings.Contains(why, reason) {
 				t.Errorf("%s: healthy %d, want %d; ready %d, want %d; %q, want %q in it", when, h, health, r, ready, why, reason)
 			}

@@ -10,12 +10,12 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
 // A desk takes SpeakerStatuses, and fails when it is told to.
@@ -57,7 +57,7 @@ func (d *desk) do(f func()) {
 // or after long. The object belongs to the Node that there is now, and there is
 // none without a Node.
 func TestReporter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		d := &desk{t: t, fail: true, status: reportedStatus()}
 		r := reporterTo(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +70,7 @@ func TestReporter(t *testing.T) {
 			t.Helper()
 			r.note()
 			time.Sleep(6 * time.Minute)
-			synctest.Wait()
+			bubble.Wait()
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			if len(d.written) != n {
@@ -80,7 +80,7 @@ func TestReporter(t *testing.T) {
 		}
 		r.note()
 		time.Sleep(time.Minute)
-		synctest.Wait()
+		bubble.Wait()
 		d.do(func() { d.fail = false })
 		first := expect("after a failure", 1)
 		if first.Name != "n1" || first.Status.Established != "1/2" || first.Status.Changed.IsZero() {

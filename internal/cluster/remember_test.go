@@ -8,11 +8,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
 // What is recalled means what was remembered, to the last selector and address.
@@ -79,7 +80,7 @@ func TestStandby(t *testing.T) {
 	if err := Remember(file, &Snapshot{Pools: []*Pool{{Name: "old"}}}); err != nil {
 		t.Fatal(err)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		api := &fixed{snapshot: &Snapshot{Pools: []*Pool{{Name: "new"}}}, changed: make(chan struct{}, 1)}
@@ -104,7 +105,7 @@ func TestStandby(t *testing.T) {
 
 // Nothing is remembered: there is nothing to do but wait.
 func TestStandbyWithoutMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
 		s, err := OpenStandby(t.Context(), filepath.Join(t.TempDir(), "none"), 3*time.Second, quiet, func(context.Context) (Source, error) {
 			time.Sleep(time.Minute)

@@ -14,18 +14,18 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // Fifty nodes find one another, notice who dies, is cut off, says farewell and comes
 // back, and hear what is said.
 func TestFifty(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newTown(t, 50)
 		w.settle(w.names()...)
 		w.await("all are there", w.names(), is("50"))
@@ -98,7 +98,7 @@ func TestFifty(t *testing.T) {
 // A speaker that says farewell and starts again is there, also to those who have not
 // heard how its first process ended when they hear of the second.
 func TestRestartBeforeTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newTown(t, 3)
 		w.settle(w.names()...)
 		w.await("all are there", w.names(), is("3"))
@@ -123,7 +123,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 		limit         time.Duration // of the median
 	}{{2, 10, 500 * time.Millisecond}, {3, 20, 500 * time.Millisecond}, {10, 10, 500 * time.Millisecond}, {50, 1, 1500 * time.Millisecond}} {
 		t.Run(fmt.Sprint(tt.nodes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				w := newTown(t, tt.nodes)
 				w.settle(w.names()...)
 				w.await("all are there", w.names(), is(fmt.Sprint(tt.nodes)))
@@ -161,7 +161,7 @@ func TestSilenceIsNoticed(t *testing.T) {
 
 // Who does not belong is no member, and said to somebody who can mend it.
 func TestStrangers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newTown(t, 4)
 		names := w.names("node-002", "node-003")
 		w.settle(names...)
@@ -193,7 +193,7 @@ func TestStrangers(t *testing.T) {
 
 // A key changes, on one node after the other, and nobody is lost.
 func TestKeyChange(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newTown(t, 3)
 		w.settle(w.names()...)
 		w.await("all are there", w.names(), is("3"))
@@ -292,7 +292,7 @@ func TestResident(t *testing.T) {
 
 // What packets cost is what TrafficOf reckons with.
 func TestTrafficIsMeasured(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		const n = 10
 		w := newTown(t, n)
 		for i := range w.nodes {

@@ -7,11 +7,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
 // What is found out in rounds, and in which the accused is dead: of a the accused has
@@ -83,7 +84,7 @@ func TestHearingConnects(t *testing.T) {
 
 // What becomes of a member that memberlist takes for dead, as it says more of it.
 func TestAccused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newTown(t, 2)
 		w.settle("node-000")
 		w.await("it is there", []string{"node-000"}, is("1"))
@@ -143,7 +144,7 @@ func TestAccused(t *testing.T) {
 // one that hangs on is, after a little more than that.
 func TestHung(t *testing.T) {
 	for _, nodes := range []int{2, 10} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			w := newTown(t, nodes)
 			w.settle(w.names()...)
 			w.await("all are there", w.names(), is(fmt.Sprint(nodes)))
@@ -188,7 +189,7 @@ func TestHung(t *testing.T) {
 
 // A false witness is not believed, as long as the accused answers.
 func TestFalseWitness(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		w := newTown(t, 5)
 		w.settle(w.names()...)
 		w.await("all are there", w.names(), is("5"))

@@ -1,0 +1,62 @@
+package bubble
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+)
+
+// What the race detector does not survive on two processors: channels of timers are looked
+// into at the moment at which others call functions.
+func TestTimersAtOnce(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	Test(t, func(t *testing.T) {
+		const each, times = 8, 5000
+		var all sync.WaitGroup
+		for range each {
+			all.Go(func() {
+				for range times {
+					due := time.NewTimer(time.Millisecond)
+					time.Sleep(time.Millisecond)
+					select {
+					case <-due.C:
+					default:
+					}
+				}
+			})
+			all.Go(func() {
+				for range times {
+					called := make(chan bool)
+					time.AfterFunc(time.Millisecond, func() { close(called) })
+					<-called
+				}
+			})
+		}
+		all.Wait()
+	})
+	if after := runtime.GOMAXPROCS(0); after != before {
+		t.Errorf("%d processors, and %d afterwards", before, after)
+	}
+}
+
+// Bubbles of tests that run in parallel end in any order.
+func TestInParallel(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	t.Run("all", func(t *testing.T) {
+		for range 4 {
+			t.Run("one", func(t *testing.T) {
+				t.Parallel()
+				Test(t, func(t *testing.T) {
+					time.Sleep(time.Hour)
+					if n := runtime.GOMAXPROCS(0); n != 1 {
+						t.Errorf("%d processors in a bubble", n)
+					}
+				})
+			})
+		}
+	})
+	if after := runtime.GOMAXPROCS(0); after != before {
+		t.Errorf("%d processors, and %d afterwards", before, after)
+	}
+}
