@@ -58,7 +58,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if v := c.Observer.Verdict(c.Lingers()); len(v.Violations) > 0 {
+		if v := c.Observer.Verdict(c.Sending()); len(v.Violations) > 0 {
 			t.Errorf("the promise was broken:\n%s", v)
 		}
 	}()

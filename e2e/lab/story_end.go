@@ -149,7 +149,7 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 	s.Did("the Service was deleted")
 	s.Saw("after %s n1 told tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the word to tor1 (linger time %s)",
 		ms(told.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(told).Seconds(), Linger)
-	if rules.Sub(told) < s.Lingers()-sending {
+	if rules.Sub(told) < Linger-s.Sending() {
 		return fmt.Errorf("kept for %s: want %s", rules.Sub(told), Linger)
 	}
 	return nil
@@ -157,7 +157,7 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 
 // order judges everything since the lab was built.
 func order(_ context.Context, s *Scene) error {
-	v := s.Observer.Verdict(s.Lingers())
+	v := s.Observer.Verdict(s.Sending())
 	s.Saw("%s", v)
 	if len(v.Violations) > 0 {
 		return fmt.Errorf("%d violations", len(v.Violations))

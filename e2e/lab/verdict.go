@@ -12,9 +12,8 @@ import (
 // time, to the router.
 const sending = 50 * time.Millisecond
 
-// Lingers is how long an address must be forwarded after its withdrawal has reached
-// the router of this lab.
-func (l *Lab) Lingers() time.Duration { return Linger + sending - l.within(sending) }
+// Sending is that in this lab.
+func (l *Lab) Sending() time.Duration { return l.within(sending) }
 
 // A Verdict says whether the promise was kept, by everything that an Observer
 // has seen.
@@ -46,16 +45,17 @@ func (v Violation) String() string {
 const clock = "15:04:05.000000"
 
 // Verdict judges: a node announces an address only when its kernel forwards it,
-// and the address leaves the kernel no sooner than linger after the node has told
-// the router, and never while the router still sends it there. While a table is being restored that somebody else
-// has deleted, nothing is promised.
-func (o *Observer) Verdict(linger time.Duration) Verdict { return o.seen().judge(linger) }
+// and the address leaves the kernel no sooner than the linger time after the node has
+// told the router, and never while the router still sends it there. What was decided is
+// seen at the router up to late later, by which the linger time may be the shorter. While
+// a table is being restored that somebody else has deleted, nothing is promised.
+func (o *Observer) Verdict(late time.Duration) Verdict { return o.seen().judge(Linger, late) }
 
-func (r record) judge(linger time.Duration) Verdict {
-	j := judge{record: r, linger: linger, nodes: map[string]*nodeState{}}
+func (r record) judge(linger, late time.Duration) Verdict {
+	j := judge{record: r, linger: linger, late: late, nodes: map[string]*nodeState{}}
 	for _, n := range NodeNames {
 		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
-			routed: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}}
+			routed: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}}
 	}
 	for _, err := range r.errs {
 		j.violate(time.Now(), "", netip.Addr{}, "the observer missed something: %v", err)
@@ -91,6 +91,7 @@ type judge struct {
 	Verdict
 	record record
 	linger time.Duration
+	late   time.Duration
 	nodes  map[string]*nodeState
 }
 
@@ -101,6 +102,7 @@ type nodeState struct {
 	routed    map[netip.Addr]bool      // the router sends it here
 	left      map[netip.Addr]time.Time // when the router was told to stop
 	early     map[netip.Addr]time.Time // announced then, and not forwarded yet
+	ended     map[netip.Addr]time.Time // when it was last forwarded
 	restoring bool                     // somebody deleted the table
 }
 
@@ -175,9 +177,19 @@ func (j *judge) announced(e wireEvent) {
 	switch {
 	case n.forwards(e.vip):
 		shorten(&j.Lead, e.at.Sub(n.since[e.vip]))
-	case !n.restoring:
+	case !n.restoring && !j.leaving(e.node, n, e.vip):
 		n.early[e.vip] = e.at
 	}
+}
+
+// leaving says whether an address that is not forwarded has lost its last backends just
+// now, perhaps with its Service, and word of that was on its way: what the router hears
+// and does until it arrives was said before.
+func (j *judge) leaving(node string, n *nodeState, vip netip.Addr) bool {
+	ended, ok := n.ended[vip]
+	return ok && slices.ContainsFunc(j.record.wire, func(e wireEvent) bool {
+		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) && e.at.Sub(ended) < j.late
+	})
 }
 
 // shorten keeps the shorter one of two durations; zero is none yet.
@@ -206,7 +218,8 @@ func (j *judge) routed(e routeEvent, name string, n *nodeState) {
 	j.Routed++
 	_, left := n.left[e.vip]
 	switch {
-	case n.restoring || left: // the router may act on what it was told before
+	case n.restoring, left: // the router may act on what it was told before
+	case !n.forwards(e.vip) && j.leaving(name, n, e.vip):
 	case !n.forwards(e.vip):
 		j.violate(e.at, name, e.vip, "the router sends it there and it is not forwarded")
 	default:
@@ -239,9 +252,15 @@ func (j *judge) table(e tableEvent) {
 			j.removed(e, n, c.key.vip)
 		}
 	}
-	for vip := range n.forwarded() {
+	now := n.forwarded()
+	for vip := range now {
 		if !before[vip] {
 			j.forwarded(e, n, vip)
+		}
+	}
+	for vip := range before {
+		if !now[vip] {
+			n.ended[vip] = e.at
 		}
 	}
 }
@@ -281,7 +300,7 @@ func (j *judge) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 	j.Withdrawn++
 	lingered := e.at.Sub(left)
 	shorten(&j.Linger, lingered)
-	if lingered < j.linger-sending {
+	if lingered < j.linger-j.late {
 		j.violate(e.at, e.node, vip, "forgotten %s after it was withdrawn: want %s", lingered.Round(time.Millisecond), j.linger)
 	}
 }

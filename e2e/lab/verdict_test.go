@@ -18,6 +18,9 @@ func TestVerdict(t *testing.T) {
 			{in: frontends, key: frontendKey{vip, 6, 80}, added: added, forwards: forwards},
 		}}
 	}
+	unserved := func(ms int) tableEvent {
+		return tableEvent{at: at(ms), node: "n1", changes: rule(ms, false, false).changes[1:]}
+	}
 	deleted := func(ms int) tableEvent { return tableEvent{at: at(ms), node: "n1", deleted: true} }
 	update := func(ms int, withdrawn bool) wireEvent { return wireEvent{at(ms), "n1", vip, withdrawn} }
 	route := func(ms int, via ...string) routeEvent { return routeEvent{at(ms), vip, via} }
@@ -42,6 +45,20 @@ func TestVerdict(t *testing.T) {
 		"routed and not forwarded": {r: record{
 			tables: []tableEvent{rule(40, true, true)},
 			routes: []routeEvent{route(30, "n1")},
+		}, want: "sends it there and it is not forwarded"},
+		"its last backends go, and word of that is on its way": {r: record{
+			tables: []tableEvent{rule(10, true, true), unserved(30)},
+			wire:   []wireEvent{update(20, false), update(70, true)},
+			routes: []routeEvent{route(60, "n1"), route(100)},
+		}},
+		"its last backends go before it was heard of": {r: record{
+			tables: []tableEvent{rule(10, true, true), unserved(30)},
+			wire:   []wireEvent{update(40, false), update(50, true)},
+		}},
+		"its last backends go, and no word of that": {r: record{
+			tables: []tableEvent{rule(10, true, true), unserved(30)},
+			wire:   []wireEvent{update(20, false), update(90, true)},
+			routes: []routeEvent{route(60, "n1"), route(100)},
 		}, want: "sends it there and it is not forwarded"},
 		"forgotten while routed": {r: record{
 			tables: []tableEvent{rule(10, true, true), rule(1300, false, false)},
@@ -69,7 +86,7 @@ func TestVerdict(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			v := c.r.judge(time.Second)
+			v := c.r.judge(time.Second, sending)
 			if c.want == "" && len(v.Violations) > 0 || c.want != "" && (len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, c.want)) {
 				t.Errorf("want one violation with %q, or none if that is empty; got:\n%s", c.want, v)
 			}
@@ -79,7 +96,7 @@ func TestVerdict(t *testing.T) {
 
 func TestVerdictCounts(t *testing.T) {
 	r := record{errs: []error{errTest}}
-	if v := r.judge(0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
+	if v := r.judge(0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
 		t.Errorf("an observer that missed something: %v: want a violation", v)
 	}
 }
