@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
@@ -109,10 +108,6 @@ func TestFirewalls(t *testing.T) {
 	})
 }
 
-// shutPort makes each flow of shut a new one: by a port that served before, and that the
-// kernel might choose again, conntrack would let it pass.
-var shutPort atomic.Int32
-
 // shut checks that nothing gets an answer from a port of the VIP.
 func (l *lab) shut(t *testing.T, port uint16, families ...setID) {
 	t.Helper()
@@ -122,7 +117,7 @@ func (l *lab) shut(t *testing.T, port uint16, families ...setID) {
 	var all sync.WaitGroup // most of it is waiting
 	for _, family := range families {
 		for _, network := range []string{"tcp", "udp"} {
-			from := 20000 + int(shutPort.Add(1)) // the kernel chooses others by itself
+			from := freshPort() // by one that served before, conntrack would let it pass
 			all.Go(func() {
 				to := netip.AddrPortFrom(at("vip", family), port)
 				if got := l.probeFrom(l.client, network, from, to, "silence"); strings.Contains(got, "saw") {

@@ -224,9 +224,19 @@ func (l *lab) probe(from *nstest.NS, network string, to netip.AddrPort, want str
 	return l.probeFrom(from, network, 0, to, want)
 }
 
+// ports makes each question a flow of its own. For datagrams the kernel may well choose a
+// port again; conntrack knows its flow still, and no rule is asked.
+var ports atomic.Uint32
+
+// freshPort is below those that the kernel chooses.
+func freshPort() int { return 24000 + int(ports.Add(1)%8000) }
+
 // probeFrom is probe with a source port.
 func (l *lab) probeFrom(from *nstest.NS, network string, port int, to netip.AddrPort, want string) string {
 	l.t.Helper()
+	if port == 0 && network != "tcp" {
+		port = freshPort()
+	}
 	if network == "sctp" {
 		return l.associate(from, uint16(port), to, want)
 	}

@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"net"
 	"net/netip"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -170,16 +169,10 @@ func answerSCTP(p sctpPacket, name, client string, tags map[string]uint32) (sctp
 	return answer, true
 }
 
-// sctpPort makes each association a flow of its own.
-var sctpPort atomic.Uint32
-
-// associate goes through a handshake, from a source port or any, and says who
-// answered and what it saw; and "refused" after an ICMP error.
+// associate goes through a handshake, from a source port, and says who answered and
+// what it saw; and "refused" after an ICMP error.
 func (l *lab) associate(from *nstest.NS, port uint16, to netip.AddrPort, want string) string {
 	l.t.Helper()
-	if port == 0 {
-		port = uint16(20000 + sctpPort.Add(1))
-	}
 	var c net.Conn
 	var err error
 	// Connected, it gets only what comes from there.
