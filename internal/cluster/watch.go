@@ -257,13 +257,14 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	if err == nil {
 		l.asOf = losses
 	}
-	if f := faultOf(err); f == missing || f == forbidden {
-		l.absent()
-		if f == missing && l.resource.recent {
-			return list, err
-		}
+	f := faultOf(err)
+	if f != missing || !l.resource.recent {
+		l.api.heard(ctx, l.resource, err)
 	}
-	l.api.heard(ctx, l.resource, err)
+	// Last: who waits for this one finds in the snapshot why it is empty.
+	if f == missing || f == forbidden {
+		l.absent()
+	}
 	return list, err
 }
 
