@@ -177,18 +177,21 @@ func (j *judge) announced(e wireEvent) {
 	switch {
 	case n.forwards(e.vip):
 		shorten(&j.Lead, e.at.Sub(n.since[e.vip]))
-	case !n.restoring && !j.leaving(e.node, n, e.vip):
+	case !n.restoring:
 		n.early[e.vip] = e.at
 	}
 }
 
+// flight is how long a withdrawal may be under way at most, as the speaker reckons.
+const flight = 250 * time.Millisecond
+
 // leaving says whether an address that is not forwarded has lost its last backends just
-// now, perhaps with its Service, and word of that was on its way: what the router hears
-// and does until it arrives was said before.
+// now, perhaps with its Service, and word of that was on its way: what the router does
+// until it arrives follows from what it was told while the address was forwarded.
 func (j *judge) leaving(node string, n *nodeState, vip netip.Addr) bool {
 	ended, ok := n.ended[vip]
 	return ok && slices.ContainsFunc(j.record.wire, func(e wireEvent) bool {
-		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) && e.at.Sub(ended) < j.late
+		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) && e.at.Sub(ended) < min(j.late, flight)
 	})
 }
 

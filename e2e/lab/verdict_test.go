@@ -54,7 +54,7 @@ func TestVerdict(t *testing.T) {
 		"its last backends go before it was heard of": {r: record{
 			tables: []tableEvent{rule(10, true, true), unserved(30)},
 			wire:   []wireEvent{update(40, false), update(50, true)},
-		}},
+		}, want: "never forwarded"},
 		"its last backends go, and no word of that": {r: record{
 			tables: []tableEvent{rule(10, true, true), unserved(30)},
 			wire:   []wireEvent{update(20, false), update(90, true)},
