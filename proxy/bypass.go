@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -23,6 +24,8 @@ type FastPath interface {
 	// Grow takes new flows of all that is in want, and ends flows that may not be any more.
 	// It finds out whether all is still in the kernel, and puts it right.
 	Grow(ctx context.Context, want fastpath.State) error
+	// Forget deletes what is known of connections to some VIPs that have ended.
+	Forget(ctx context.Context, vips map[netip.Addr]bool) error
 	Status() fastpath.Status
 	// Close leaves what is in the kernel there.
 	Close() error
@@ -156,6 +159,17 @@ func (b *bypass) render(s State) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.taken = b.chosen.taken
+}
+
+// forget has the fast path forget connections to some VIPs that have ended, if it runs.
+func (b *bypass) forget(ctx context.Context, of map[netip.Addr]bool) error {
+	if b == nil || b.path == nil {
+		return nil
+	}
+	if err := b.path.Forget(ctx, of); err != nil {
+		return fmt.Errorf("fast path: %w", err)
+	}
+	return nil
 }
 
 func (b *bypass) begin(ctx context.Context) error {

@@ -55,6 +55,10 @@ func (f *fakePath) Shrink(_ context.Context, want fastpath.State) error {
 
 func (f *fakePath) Grow(_ context.Context, want fastpath.State) error { return f.call("grow", want) }
 
+func (f *fakePath) Forget(context.Context, map[netip.Addr]bool) error {
+	return f.call("forget", fastpath.State{})
+}
+
 func (f *fakePath) Status() fastpath.Status { return f.status }
 
 func (f *fakePath) Close() error { return f.call("close", fastpath.State{}) }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -76,10 +77,6 @@ type vipPurge struct {
 	// left: the address is no VIP any more. Where it is ours all the same, whoever has
 	// it next would find its clients led astray by what is left in conntrack.
 	left bool
-	// taken: another node answered for the VIP until now. What is remembered here of
-	// connections that ended would be in the way of those that began there with the same
-	// client's port: conntrack would take their packets for the former's.
-	taken bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
 	// fenced are frontends that fewer sources may use than before. Their flows of
@@ -114,7 +111,7 @@ func (p purge) at(vip netip.Addr) *vipPurge {
 }
 
 func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && !v.taken && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
+	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
@@ -266,7 +263,7 @@ func base(id setID) setID {
 func (p purge) merge(o purge) {
 	for vip, from := range o {
 		to := p.at(vip)
-		to.born, to.left, to.taken = to.born || from.born, to.left || from.left, to.taken || from.taken
+		to.born, to.left = to.born || from.born, to.left || from.left
 		maps.Copy(to.ports, from.ports)
 		maps.Copy(to.fenced, from.fenced)
 		maps.Copy(to.filled, from.filled)
@@ -301,7 +298,7 @@ func (p purge) wrong(f *flow, s *State) bool {
 	if !f.dnat {
 		return v.born || v.ports[f.port]
 	}
-	if v.left && s.abandons(f.vip) || v.taken && f.ended {
+	if v.left && s.abandons(f.vip) {
 		return true
 	}
 	if v.fenced[f.port] && s.forbids(f) || v.filled[f.port] && s.outlives(f) {
@@ -507,11 +504,11 @@ type flowRequest struct {
 // of IPv6: the kernel compares those the wrong way round (seen in 6.18), and lists
 // all but the right ones.
 func (p purge) request() flowRequest {
-	r := p.places()
+	r := requestOf(maps.Keys(p))
 	untranslated, translated := false, false
 	for _, v := range p {
 		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left || v.taken
+		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left
 	}
 	switch {
 	case untranslated && !translated:
@@ -522,23 +519,21 @@ func (p purge) request() flowRequest {
 	return r
 }
 
-// places asks for the entries of all addresses that the purge is about.
-func (p purge) places() flowRequest {
-	var r flowRequest
-	first := true
-	for vip := range p {
+// requestOf asks for all entries to some addresses.
+func requestOf(vips iter.Seq[netip.Addr]) (r flowRequest) {
+	n := 0
+	for vip := range vips {
 		f := uint8(unix.AF_INET)
 		if vip.Is6() {
 			f = unix.AF_INET6
 		}
-		if !first && r.family != f {
+		if n++; n > 1 && r.family != f {
 			return flowRequest{family: unix.AF_UNSPEC}
 		}
 		r = flowRequest{family: f}
-		if first && len(p) == 1 && vip.Is4() {
+		if n == 1 && vip.Is4() {
 			r.vip = vip
 		}
-		first = false
 	}
 	return r
 }

@@ -331,7 +331,10 @@
 // or of a SYN that was sent twice and that two nodes have seen. Conntrack takes the packets for that connection's. They are ahead of its
 // window, hence invalid, and vanish as those of open connections do: a rule can not tell
 // the two apart, since an invalid packet has no entry to ask about. The client waits until it gives up.
-// So entries of connections that have ended are deleted when a VIP comes into State.HandOn.
+// If the port came again within milliseconds they fit that window, and the ended
+// connection's backend resets them. So Set deletes entries of connections that have ended,
+// those of the fast path as well, each time that this node takes a VIP of State.HandOn,
+// and takes it back, before it can be announced.
 //
 // # Connections that another node has
 //

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -24,6 +25,9 @@ type HandOn struct {
 	VIP       netip.Addr
 	Interface string
 	Via       netip.Addr // the other node's, on the link that the interface is on
+	// Parted says that this node answers for the VIP no more, and hands on for hosts that
+	// have not heard. When it takes the VIP back, others' connections may have begun elsewhere.
+	Parted bool
 }
 
 func (h HandOn) compare(o HandOn) int {
@@ -35,9 +39,10 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// sameHandOn says whether the same is handed on.
+// sameHandOn says whether the same is handed on, for whatever reason.
 func sameHandOn(a, b State) bool {
-	return slices.Equal(a.HandOn, b.HandOn) && slices.Equal(a.Nodes, b.Nodes)
+	alike := func(h, o HandOn) bool { h.Parted = o.Parted; return h == o }
+	return slices.EqualFunc(a.HandOn, b.HandOn, alike) && slices.Equal(a.Nodes, b.Nodes)
 }
 
 // handOnOf is what is handed on of one family.
@@ -286,20 +291,44 @@ func (p *Proxy) handOn(ctx context.Context, want State, look bool) {
 	if before := p.record.handOn(err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "connections to addresses that this node takes over cannot be handed on", "err", err)
 	}
-	if err == nil {
-		p.sweeper.add(planTaken(p.handed, want.HandOn), want, p.swept)
-		p.handed = want.HandOn
+	if err != nil {
+		return
 	}
+	if err := p.forgetEnded(ctx, taken(p.handed, want.HandOn)); err != nil {
+		p.metrics.flowErrors.Inc()
+		p.log.WarnContext(ctx, "connections to addresses that this node takes over may be taken for earlier ones", "err", err)
+		return
+	}
+	p.handed = want.HandOn
 }
 
-// planTaken has what conntrack remembers of connections that have ended go, where others
-// may come with their ports that have begun elsewhere.
-func planTaken(had, has []HandOn) purge {
-	p := make(purge)
+// forgetEnded deletes what conntrack and the fast path remember of connections to VIPs that have ended.
+// It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
+// ports may come as soon as Set returns, and those that fit an ended one would be sent to
+// its backend, which resets them. What fails is tried by the next Set.
+func (p *Proxy) forgetEnded(ctx context.Context, of map[netip.Addr]bool) error {
+	if len(of) == 0 {
+		return nil
+	}
+	r := requestOf(maps.Keys(of))
+	r.status, r.mask = ipsDstNAT, ipsDstNAT
+	deleted, err := deleteFlowsIf(p.sock, r, func(f *flow) bool { return f.dnat && f.ended && of[f.vip] })
+	p.metrics.flows.Add(float64(len(deleted)))
+	return errors.Join(err, p.bypass.forget(ctx, of))
+}
+
+// taken are the VIPs that this node begins to answer for, and another one answered for
+// until now.
+func taken(had, has []HandOn) map[netip.Addr]bool {
+	answered := make(map[netip.Addr]bool, len(had))
+	for _, h := range had {
+		answered[h.VIP] = answered[h.VIP] || !h.Parted
+	}
+	of := make(map[netip.Addr]bool)
 	for _, h := range has {
-		if !slices.ContainsFunc(had, func(o HandOn) bool { return o.VIP == h.VIP }) {
-			p.at(h.VIP).taken = true
+		if !h.Parted && !answered[h.VIP] {
+			of[h.VIP] = true
 		}
 	}
-	return p
+	return of
 }

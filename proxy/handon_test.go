@@ -35,6 +35,7 @@ type segment struct {
 	proxy  [2]*Proxy
 	macs   [2]MAC
 	via    byte // the end of the address that is handed on to, if not the other node's
+	parted bool // what is handed on is for hosts that have not heard that the node does not answer
 }
 
 var segmentAddr = map[string][2]string{
@@ -73,7 +74,7 @@ func newSegment(t *testing.T) *segment {
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		var err error
 		node.Do(func() {
-			if s.proxy[i], err = New(t.Context(), Options{Logger: log.With("node", name), Mode: testMode}); err == nil {
+			if s.proxy[i], err = New(t.Context(), Options{Logger: log.With("node", name), Mode: testMode, FastPath: openFastOf("-"+name, log)}); err == nil {
 				var link rtnetlink.Link
 				if link, err = rtnetlink.LinkByName("eth0"); err == nil {
 					copy(s.macs[i][:], link.Attrs().HardwareAddr)
@@ -129,6 +130,9 @@ func (s *segment) set(node int, handing bool) {
 	s.t.Helper()
 	names := []string{"a", "b"}
 	want := State{Node: names[node], Nodes: []MAC{s.macs[1-node]}}
+	if testFast != "" {
+		want.Outward = []string{"eth0"}
+	}
 	for f := range setID(2) {
 		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+names[node], f), 8080), Node: names[node]}}}
 		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
@@ -138,7 +142,7 @@ func (s *segment) set(node int, handing bool) {
 				via[len(via)-1] = s.via
 			}
 			to, _ := netip.AddrFromSlice(via)
-			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: to})
+			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: to, Parted: s.parted})
 		}
 	}
 	var err error
@@ -146,8 +150,12 @@ func (s *segment) set(node int, handing bool) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if st := s.proxy[node].Status(); st.HandOnError != "" {
+	st := s.proxy[node].Status()
+	if st.HandOnError != "" {
 		s.t.Fatal(st.HandOnError)
+	}
+	if f := st.FastPath; f != nil && (f.Error != "" || f.Frontends != 2) {
+		s.t.Fatalf("fast path: %+v", f)
 	}
 }
 
@@ -261,6 +269,41 @@ func TestHandOn(t *testing.T) {
 		}
 		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), handOnTable) {
 			t.Error("there is a table, and nothing to hand on")
+		}
+	})
+}
+
+// A node that takes an address back while it still hands on for those who have not heard
+// that it had given it away lets no connection that it remembers stand in the way, however
+// often that happens.
+func TestHandOnTakenBack(t *testing.T) {
+	onAll(t, func(t *testing.T) {
+		s := newSegment(t)
+		s.set(0, false)
+		for move, port := range []int{4444, 4445} {
+			s.parted = move > 0
+			s.set(1, true)
+			s.nodes[1].Do(func() { swept(t, s.proxy[1]) })
+			s.turn(1)
+			for f := range setID(2) {
+				c := s.dial(f, port)
+				s.ask(c, "pod b")
+				c.Close()
+			}
+			s.parted = true
+			s.set(1, true)
+			s.turn(0)
+			var begun [2]net.Conn
+			for f := range setID(2) {
+				begun[f] = s.dial(f, port)
+				s.ask(begun[f], "pod a")
+			}
+			s.parted = false
+			s.set(1, true)
+			s.turn(1)
+			for f := range setID(2) {
+				s.ask(begun[f], "pod a")
+			}
 		}
 	})
 }

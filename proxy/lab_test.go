@@ -429,7 +429,7 @@ func (l *lab) flows(vip netip.Addr) []flow {
 		l.t.Fatal(err)
 	}
 	defer s.close()
-	all, err := listFlows(s, purge{vip: nil}.places(), func(f *flow) bool { return f.vip == vip })
+	all, err := listFlows(s, requestOf(slices.Values([]netip.Addr{vip})), func(f *flow) bool { return f.vip == vip })
 	if err != nil {
 		l.t.Fatal(err)
 	}

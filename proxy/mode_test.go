@@ -60,12 +60,15 @@ func withFastPath(t *testing.T, f func(t *testing.T)) {
 }
 
 // openFast opens the fast path of a test that has one.
-func openFast(log *slog.Logger) OpenFastPath {
+func openFast(log *slog.Logger) OpenFastPath { return openFastOf("", log) }
+
+// openFastOf opens that of one of several nodes.
+func openFastOf(node string, log *slog.Logger) OpenFastPath {
 	if testFast == "" {
 		return nil
 	}
 	return func(ctx context.Context, ended func([]fastpath.Flow)) (FastPath, error) {
-		return fastpath.New(ctx, fastpath.Options{Dir: testFast, Flows: 4096, Log: log, Ended: ended})
+		return fastpath.New(ctx, fastpath.Options{Dir: testFast + node, Flows: 4096, Log: log, Ended: ended})
 	}
 }
 

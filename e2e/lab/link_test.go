@@ -170,6 +170,7 @@ func TestUnexplained(t *testing.T) {
 // families. Connections are opened to one at a time: a busy machine has enough with that.
 func TestL2(t *testing.T) {
 	l := laboratoryL2(t)
+	fewPorts(t, l.Host())
 	web := Service{Name: "web", Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}
 
 	t.Run("one node answers", func(t *testing.T) {
@@ -346,6 +347,15 @@ func TestL2(t *testing.T) {
 			}))
 		}
 	})
+}
+
+// fewPorts has a client use its ports again within seconds, as one does that has made many connections:
+// nodes remember a connection for two minutes.
+func fewPorts(t *testing.T, c *Client) {
+	t.Helper()
+	await(t, c.Do(func() error {
+		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40999"), 0)
+	}))
 }
 
 // owned waits until the host has one of these nodes for each address, and they say so.

@@ -125,6 +125,10 @@
 // that drains, after a second or two.
 // What comes next of an ended connection meets the rules, which reset it.
 //
+// A connection that both sides have ended or one has reset can be ended at once by [Path.Forget]:
+// for an address that comes back from another node, where its client's port may be in use
+// again.
+//
 // When the table is full a new flow is left to the rules and counted. No flow is evicted
 // for another. A flow of UDP that found no room is scheduled anew when there is some.
 // Each flow takes two entries of about 130 bytes when it is there, and 32 bytes whether or not.

@@ -1,6 +1,7 @@
 package fastpath
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
@@ -120,7 +121,7 @@ func (p *Path) walk() (again bool) {
 	w.errs = append(w.errs, p.retire())
 	p.mu.Unlock()
 
-	w.all()
+	w.all(w.one)
 	p.mu.Lock()
 	p.status.Flows, p.looking = w.flows, false
 	if w.want != nil {
@@ -143,14 +144,35 @@ func (p *Path) walk() (again bool) {
 	return again
 }
 
-func (w *walk) all() {
+// Forget deletes what is known of connections to some addresses that have ended. Packets of
+// others that have begun at another node with the same clients' ports would be taken for theirs.
+func (p *Path) Forget(_ context.Context, vips map[netip.Addr]bool) error {
+	w := walk{path: p}
+	w.all(func(key kernelTuple, f *kernelFlow) {
+		if key.Direction == inward || key.Protocol != TCP || !vips[key.Destination.addr()] {
+			return
+		}
+		if back, found := w.lookup(key.reply(f)); found && closed(f, back) && w.same(key, f) {
+			w.end(key, f)
+		}
+	})
+	return errors.Join(w.errs...)
+}
+
+// closed says whether a connection has ended, by what came of it in both directions.
+func closed(there, back *kernelFlow) bool {
+	return (there.State|back.State)&flowRST != 0 || there.State&back.State&flowFIN != 0
+}
+
+// all calls f for each entry, two for a flow.
+func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 	const chunk = 4096
 	keys, values := make([]kernelTuple, chunk), make([]kernelFlow, chunk)
 	var cursor ebpf.MapBatchCursor
 	for {
 		n, err := w.path.kernel.Flows.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
-			w.one(keys[i], &values[i])
+			f(keys[i], &values[i])
 		}
 		if err != nil {
 			if !errors.Is(err, ebpf.ErrKeyNotExist) { // which is the end
@@ -206,8 +228,7 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 		return false
 	}
 	w.end(key, f)
-	closed := (f.State|back.State)&flowRST != 0 || f.State&back.State&flowFIN != 0
-	if answered && key.Protocol == TCP && !forbidden && !closed {
+	if answered && key.Protocol == TCP && !forbidden && !closed(f, back) {
 		w.ended = append(w.ended, flow)
 	}
 	return true
