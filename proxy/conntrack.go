@@ -312,7 +312,7 @@ func (p purge) wrong(f *flow, s *State) bool {
 	case gone == 0:
 		return false
 	case f.port.proto == TCP && f.replied:
-		return s.ended(f)
+		return !f.ended && s.ended(f) // nothing goes by what has ended, and deleteAll says what may begin in its place
 	case s.takes(f), f.port.proto != TCP && s.strands(f):
 		return false
 	}
@@ -477,16 +477,7 @@ func deleteFlowsIf(s *socket, r flowRequest, is func(*flow) bool) (deleted []flo
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	var errs []error
-	for _, f := range wrong {
-		switch err := deleteFlow(s, &f); {
-		case err == nil:
-			deleted = append(deleted, f)
-		case !errors.Is(err, unix.ENOENT):
-			errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.client, f.vip, err))
-		}
-	}
-	return deleted, errors.Join(errs...)
+	return deleteAll(s, wrong)
 }
 
 // A flowRequest asks for entries of one family or all, to one address if it
@@ -657,25 +648,69 @@ func flowKey(data []byte) []byte {
 	return e.b
 }
 
-// deleteFlow deletes one entry. The kernel takes a request without a tuple
-// for one to delete every entry there is.
-func deleteFlow(s *socket, f *flow) error {
-	if attribute(f.key, ctaTupleOrig) == nil {
-		return errors.New("BUG: no tuple")
+// deleteBatch is how many entries are deleted at a time. The kernel answers for each that
+// it can not delete, and all answers must fit in the socket's buffer.
+const deleteBatch = 256
+
+// deleteAll deletes listed entries, and returns those that it has deleted. Those that are gone by
+// themselves are no error.
+//
+// It has to be quick. A SYN may begin another connection in the place of one that has
+// ended, and that one often has the same ID: the kernel makes it of the place in memory,
+// which is free again, and of the tuple. It would be deleted alive.
+func deleteAll(s *socket, all []flow) (deleted []flow, err error) {
+	var errs []error
+	for batch := range slices.Chunk(all, deleteBatch) {
+		failed, err := deleteSome(s, batch)
+		if err != nil {
+			return deleted, errors.Join(append(errs, err)...)
+		}
+		for i, f := range batch {
+			switch err := failed[i]; {
+			case err == nil:
+				deleted = append(deleted, f)
+			case !errors.Is(err, unix.ENOENT):
+				errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.client, f.vip, err))
+			}
+		}
 	}
-	s.seq++
+	return deleted, errors.Join(errs...)
+}
+
+// deleteSome deletes entries, and returns by index why it could not delete some. A message
+// without a tuple would delete all that there are.
+func deleteSome(s *socket, batch []flow) (failed map[int]error, err error) {
 	var e encoder
-	e.message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, unix.NLM_F_REQUEST|unix.NLM_F_ACK, s.seq, f.family, func() { e.raw(f.key) })
-	if err := s.send(e.b); err != nil {
-		return err
+	first := s.seq + 1
+	for i, f := range batch {
+		if attribute(f.key, ctaTupleOrig) == nil {
+			return nil, errors.New("BUG: no tuple")
+		}
+		flags := uint16(unix.NLM_F_REQUEST)
+		if i == len(batch)-1 {
+			flags |= unix.NLM_F_ACK
+		}
+		s.seq++
+		e.message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, flags, s.seq, f.family, func() { e.raw(f.key) })
 	}
+	if err := s.send(e.b); err != nil {
+		return nil, err
+	}
+	failed, answered := make(map[int]error), false
 	for r, err := range s.replies(false) {
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if r.kind == unix.NLMSG_ERROR && r.seq == s.seq {
-			return r.errno()
+		if r.kind != unix.NLMSG_ERROR || r.seq-first >= uint32(len(batch)) {
+			continue
+		}
+		answered = answered || r.seq == s.seq
+		if err := r.errno(); err != nil {
+			failed[int(r.seq-first)] = err
 		}
 	}
-	return errUnanswered
+	if !answered {
+		return nil, errUnanswered
+	}
+	return failed, nil
 }

@@ -333,8 +333,8 @@
 // the two apart, since an invalid packet has no entry to ask about. The client waits until it gives up.
 // If the port came again within milliseconds they fit that window, and the ended
 // connection's backend resets them. So Set deletes entries of connections that have ended,
-// those of the fast path as well, each time that this node takes a VIP of State.HandOn,
-// and takes it back, before it can be announced.
+// those of the fast path as well, of a VIP of State.HandOn that is in State.Taking: each time
+// that this node takes it, or takes it back, and before it can be announced.
 //
 // # Connections that another node has
 //

@@ -459,10 +459,8 @@ func (l *lab) forget() {
 	}
 	defer s.close()
 	for family := range setID(2) {
-		for _, f := range l.flows(at("vip", family)) {
-			if err := deleteFlow(s, &f); err != nil {
-				l.t.Fatal(err)
-			}
+		if _, err := deleteAll(s, l.flows(at("vip", family))); err != nil {
+			l.t.Fatal(err)
 		}
 	}
 }

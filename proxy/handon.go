@@ -25,9 +25,6 @@ type HandOn struct {
 	VIP       netip.Addr
 	Interface string
 	Via       netip.Addr // the other node's, on the link that the interface is on
-	// Parted says that this node answers for the VIP no more, and hands on for hosts that
-	// have not heard. When it takes the VIP back, others' connections may have begun elsewhere.
-	Parted bool
 }
 
 func (h HandOn) compare(o HandOn) int {
@@ -39,10 +36,9 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// sameHandOn says whether the same is handed on, for whatever reason.
+// sameHandOn says whether the same is handed on.
 func sameHandOn(a, b State) bool {
-	alike := func(h, o HandOn) bool { h.Parted = o.Parted; return h == o }
-	return slices.EqualFunc(a.HandOn, b.HandOn, alike) && slices.Equal(a.Nodes, b.Nodes)
+	return slices.Equal(a.HandOn, b.HandOn) && slices.Equal(a.Nodes, b.Nodes)
 }
 
 // handOnOf is what is handed on of one family.
@@ -67,6 +63,9 @@ func validateHandOn(s State) error {
 		case i > 0 && s.HandOn[i-1].compare(h) >= 0:
 			return fmt.Errorf("hand on %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP, h.Interface, s.HandOn[i-1].VIP, s.HandOn[i-1].Interface)
 		}
+	}
+	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {
+		return errors.New("taking: want the VIPs sorted")
 	}
 	if !slices.IsSortedFunc(s.Nodes, func(a, b MAC) int { return bytes.Compare(a[:], b[:]) }) {
 		return errors.New("nodes: want their hardware addresses sorted")
@@ -294,41 +293,44 @@ func (p *Proxy) handOn(ctx context.Context, want State, look bool) {
 	if err != nil {
 		return
 	}
-	if err := p.forgetEnded(ctx, taken(p.handed, want.HandOn)); err != nil {
+	if err := p.forgetEnded(ctx, want); err != nil {
 		p.metrics.flowErrors.Inc()
 		p.log.WarnContext(ctx, "connections to addresses that this node takes over may be taken for earlier ones", "err", err)
-		return
 	}
-	p.handed = want.HandOn
 }
 
-// forgetEnded deletes what conntrack and the fast path remember of connections to VIPs that have ended.
+// forgetEnded deletes what conntrack and the fast path remember of connections to VIPs that
+// have ended, once for each VIP that this node takes from another one.
+//
 // It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
 // ports may come as soon as Set returns, and those that fit an ended one would be sent to
-// its backend, which resets them. What fails is tried by the next Set.
-func (p *Proxy) forgetEnded(ctx context.Context, of map[netip.Addr]bool) error {
-	if len(of) == 0 {
-		return nil
-	}
-	r := requestOf(maps.Keys(of))
-	r.status, r.mask = ipsDstNAT, ipsDstNAT
-	deleted, err := deleteFlowsIf(p.sock, r, func(f *flow) bool { return f.dnat && f.ended && of[f.vip] })
-	p.metrics.flows.Add(float64(len(deleted)))
-	return errors.Join(err, p.bypass.forget(ctx, of))
-}
-
-// taken are the VIPs that this node begins to answer for, and another one answered for
-// until now.
-func taken(had, has []HandOn) map[netip.Addr]bool {
-	answered := make(map[netip.Addr]bool, len(had))
-	for _, h := range had {
-		answered[h.VIP] = answered[h.VIP] || !h.Parted
-	}
-	of := make(map[netip.Addr]bool)
-	for _, h := range has {
-		if !h.Parted && !answered[h.VIP] {
-			of[h.VIP] = true
+// its backend, which resets them. Nor is it done when the node answers already, as when
+// it hears only then who did before: a client may have begun another connection by the port of
+// an ended one since that was listed, and would lose it (see deleteAll).
+//
+// What fails is tried by the next Set.
+func (p *Proxy) forgetEnded(ctx context.Context, want State) error {
+	taken, fresh := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
+	for _, h := range want.HandOn {
+		if _, taking := slices.BinarySearchFunc(want.Taking, h.VIP, netip.Addr.Compare); !taking {
+			continue
+		}
+		if p.forgotten[h.VIP] {
+			taken[h.VIP] = true
+		} else {
+			fresh[h.VIP] = true
 		}
 	}
-	return of
+	p.forgotten = taken
+	if len(fresh) == 0 {
+		return nil
+	}
+	r := requestOf(maps.Keys(fresh))
+	r.status, r.mask = ipsDstNAT, ipsDstNAT
+	deleted, err := deleteFlowsIf(p.sock, r, func(f *flow) bool { return f.dnat && f.ended && fresh[f.vip] })
+	p.metrics.flows.Add(float64(len(deleted)))
+	if err = errors.Join(err, p.bypass.forget(ctx, fresh)); err == nil {
+		maps.Copy(p.forgotten, fresh)
+	}
+	return err
 }

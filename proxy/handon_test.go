@@ -35,7 +35,7 @@ type segment struct {
 	proxy  [2]*Proxy
 	macs   [2]MAC
 	via    byte // the end of the address that is handed on to, if not the other node's
-	parted bool // what is handed on is for hosts that have not heard that the node does not answer
+	taking bool // the VIPs are about to be answered for
 }
 
 var segmentAddr = map[string][2]string{
@@ -142,7 +142,10 @@ func (s *segment) set(node int, handing bool) {
 				via[len(via)-1] = s.via
 			}
 			to, _ := netip.AddrFromSlice(via)
-			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: to, Parted: s.parted})
+			if s.taking {
+				want.Taking = append(want.Taking, on("vip", f))
+			}
+			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: to})
 		}
 	}
 	var err error
@@ -221,6 +224,7 @@ func TestHandOn(t *testing.T) {
 		s := newSegment(t)
 		s.set(0, false)
 		s.set(1, false)
+		s.taking = true
 		const again = 4444
 		s.turn(1)
 		for f := range setID(2) {
@@ -280,30 +284,33 @@ func TestHandOnTakenBack(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		s := newSegment(t)
 		s.set(0, false)
-		for move, port := range []int{4444, 4445} {
-			s.parted = move > 0
-			s.set(1, true)
-			s.nodes[1].Do(func() { swept(t, s.proxy[1]) })
+		s.set(1, false)
+		for _, port := range []int{4444, 4445} {
 			s.turn(1)
+			var ended [2]net.Conn
 			for f := range setID(2) {
-				c := s.dial(f, port)
-				s.ask(c, "pod b")
-				c.Close()
+				ended[f] = s.dial(f, port)
+				s.ask(ended[f], "pod b")
+				ended[f].Close()
 			}
-			s.parted = true
 			s.set(1, true)
+			if n := s.remembers(1, ended[0], ended[1]); n != 2 && testFast == "" {
+				t.Errorf("node b has %d entries of what ended while it answers; want 2", n)
+			}
 			s.turn(0)
 			var begun [2]net.Conn
 			for f := range setID(2) {
 				begun[f] = s.dial(f, port)
 				s.ask(begun[f], "pod a")
 			}
-			s.parted = false
+			s.taking = true
 			s.set(1, true)
+			s.taking = false
 			s.turn(1)
 			for f := range setID(2) {
 				s.ask(begun[f], "pod a")
 			}
+			s.set(1, true)
 		}
 	})
 }

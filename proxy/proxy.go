@@ -63,8 +63,8 @@ type Proxy struct {
 	// the rules have let none arise since.
 	swept []netip.Prefix
 	gate  gate
-	// handed is what was handed on last, as far as that could be done.
-	handed []HandOn
+	// forgotten are the VIPs that are being taken and whose ended connections are forgotten.
+	forgotten map[netip.Addr]bool
 }
 
 // New opens the connections to the kernel and looks for a table that an

@@ -32,6 +32,9 @@ type State struct {
 	// HandOn is by whom VIPs were answered for before, as long as connections may live
 	// there that began then. Sorted by VIP and Interface, no two alike.
 	HandOn []HandOn
+	// Taking are the VIPs that this node will answer for on a link after Set and does not
+	// yet: what it remembers of their connections that have ended is in the way of those that live.
+	Taking []netip.Addr // sorted
 	// Nodes are the hardware addresses of all other nodes: what comes from one of them was
 	// handed on before, and is not handed on again.
 	Nodes []MAC // sorted

@@ -39,7 +39,7 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 	before := former(d.Answered)
 	for _, a := range d.L2.Addresses {
 		if node := before[a.Addr]; node != "" {
-			n.add(a, node, false, now)
+			n.add(a, node, now)
 		}
 	}
 	for a, node := range h.to {
@@ -48,7 +48,7 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 		}
 		if until := left(a); now.Before(until) {
 			n.expire(until)
-			n.add(l2.Address{Addr: a}, node, true, now)
+			n.add(l2.Address{Addr: a}, node, now)
 		}
 	}
 	slices.SortFunc(n.list, func(a, b proxy.HandOn) int {
@@ -64,8 +64,8 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 }
 
 // add has an address handed on to a node, by each interface that this one answers on, if
-// the node forwards and its address there is known. parted says that this node answers no more.
-func (h *handing) add(a l2.Address, node string, parted bool, now time.Time) {
+// the node forwards and its address there is known.
+func (h *handing) add(a l2.Address, node string, now time.Time) {
 	m, _ := h.view.members.Find(node)
 	switch {
 	case m.heard():
@@ -88,7 +88,7 @@ func (h *handing) add(a l2.Address, node string, parted bool, now time.Time) {
 		if via < 0 {
 			continue
 		}
-		h.list = append(h.list, proxy.HandOn{VIP: a.Addr, Interface: i.Name, Via: own[via], Parted: parted})
+		h.list = append(h.list, proxy.HandOn{VIP: a.Addr, Interface: i.Name, Via: own[via]})
 		h.to[a.Addr] = node
 	}
 }

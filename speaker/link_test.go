@@ -166,6 +166,9 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	wanted := map[netip.Addr]bool{}
 	for _, a := range want.Addresses {
 		wanted[a.Addr] = true
+		if _, told := slices.BinarySearchFunc(t.taking, a.Addr, netip.Addr.Compare); !told && !t.links.asked[a.Addr] && !t.links.answering[a.Addr] {
+			t.violate("%s is taken and the kernel was not told before", a.Addr)
+		}
 		switch {
 		case t.links.answering[a.Addr] || t.links.asking[a.Addr]:
 		case t.linkFails():

@@ -180,6 +180,7 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 	if p.handed != nil {
 		state.HandOn, state.Nodes = p.handed.list, p.handed.nodes
 	}
+	state.Taking = p.taking(d)
 	state.VIPs = p.overlay(d, p.extra(d, now))
 	for _, w := range p.ways {
 		state.Owned = with(state.Owned, w.attracted(d, now))
@@ -192,6 +193,15 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 	}
 	p.last = d
 	return nil
+}
+
+// taking are the addresses that this node is about to answer for over L2, sorted.
+func (p *pass) taking(d *Desired) []netip.Addr {
+	i := slices.IndexFunc(p.ways, func(w *way) bool { return w.protocol == "l2" })
+	if i < 0 {
+		return nil
+	}
+	return minus(d.Answered, p.ways[i].have)
 }
 
 // extra are the addresses that have to be forwarded although d does not announce

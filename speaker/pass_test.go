@@ -37,6 +37,7 @@ type trial struct {
 
 	kernel    map[netip.Addr]*proxy.VIP
 	owned     []netip.Prefix
+	taking    []netip.Addr
 	network   map[netip.Prefix]bool
 	used      map[netip.Addr]bool        // what clients have come to use
 	before    map[netip.Addr]bool        // what they used before this pass
@@ -104,7 +105,12 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	if err := want.Validate(); err != nil {
 		t.violate("invalid state: %v", err)
 	}
-	t.kernel, t.owned, t.forwarded, t.intact, t.applied = kernel, want.Owned, true, true, t.desired
+	for _, a := range want.Taking {
+		if t.links.answering[a] {
+			t.violate("%s is answered for, not taken", a)
+		}
+	}
+	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true, t.desired
 	t.observe()
 	t.check("forward")
 	t.checkBackends()
@@ -515,6 +521,14 @@ var mutants = map[string]runner{
 		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
 		return p.run(ctx, d, trusted)
 	},
+	"takes addresses without a word": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		p.forwarder = taciturn{p.forwarder}
+		return p.run(ctx, d, trusted)
+	},
+	"takes what it has": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+		p.forwarder = greedy{p.forwarder, d.Answered}
+		return p.run(ctx, d, trusted)
+	},
 	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
 		both := p.ways
 		defer func() { p.ways = both }()
@@ -528,6 +542,25 @@ var mutants = map[string]runner{
 		p.ways = both
 		return p.run(ctx, d, true)
 	},
+}
+
+// A taciturn forwarder does not hear what is taken, a greedy one hears it of all that is answered for.
+type (
+	taciturn struct{ forwarder }
+	greedy   struct {
+		forwarder
+		answered []netip.Addr
+	}
+)
+
+func (f taciturn) Set(ctx context.Context, want proxy.State) error {
+	want.Taking = nil
+	return f.forwarder.Set(ctx, want)
+}
+
+func (f greedy) Set(ctx context.Context, want proxy.State) error {
+	want.Taking = f.answered
+	return f.forwarder.Set(ctx, want)
 }
 
 // inEach are mutants that break it for one of the ways.
