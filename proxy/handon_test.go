@@ -216,6 +216,15 @@ func (s *segment) ask(c net.Conn, want string) {
 	}
 }
 
+// end resets a connection. So it has ended for the nodes as well, without waiting for the pod,
+// and the client may use its port again.
+func (s *segment) end(c net.Conn) {
+	s.t.Helper()
+	if err := errors.Join(c.(*net.TCPConn).SetLinger(0), c.Close()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // Connections that were begun by one node live on when their packets come to another one,
 // which knows none of them: all that is said, the end of what is said as the first word, and
 // those whose port the other node remembers.
@@ -230,7 +239,7 @@ func TestHandOn(t *testing.T) {
 		for f := range setID(2) {
 			c := s.dial(f, again)
 			s.ask(c, "pod b")
-			c.Close()
+			s.end(c)
 		}
 		s.turn(0)
 		var open, silent, remembered, lost []net.Conn
@@ -291,7 +300,7 @@ func TestHandOnTakenBack(t *testing.T) {
 			for f := range setID(2) {
 				ended[f] = s.dial(f, port)
 				s.ask(ended[f], "pod b")
-				ended[f].Close()
+				s.end(ended[f])
 			}
 			s.set(1, true)
 			if n := s.remembers(1, ended[0], ended[1]); n != 2 && testFast == "" {
