@@ -100,7 +100,7 @@ func replaceChains(b *batch, idle []string, schema string) {
 }
 
 func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
-	t, err := n.read(false)
+	t, err := n.read()
 	if err != nil {
 		return finding{}, err
 	}
@@ -135,9 +135,9 @@ func (n *nftRenderer) remove(context.Context) error {
 	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn())
 }
 
-func (n *nftRenderer) read(fresh bool) (*table, error) {
+func (n *nftRenderer) read() (*table, error) {
 	n.metrics.dumps.Inc()
-	return readTable(n.sock, fresh)
+	return readTable(n.sock, false)
 }
 
 // install loads the rules anew. Where there is a table, another takes its
@@ -162,7 +162,20 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
 		return nil, fmt.Errorf("load the rules of affinity: %w", err)
 	}
-	return n.read(true)
+	return n.readLoaded(all)
+}
+
+// readLoaded reads a table that was just loaded with elements, but does not list these: to
+// walk all sets takes as long as to load them, and until it is done the new table forwards
+// nothing. If somebody has changed any meanwhile, the watch tells, and the next Set looks.
+func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
+	n.metrics.dumps.Inc()
+	t, err := readStructure(n.sock)
+	if err != nil || !t.found {
+		return t, err
+	}
+	t.fresh, t.elements = true, elements
+	return t, nil
 }
 
 // adopt takes a table that was read as the one to go on from.

@@ -50,7 +50,17 @@ const dumpAttempts = 20
 
 // readTable reads the whole table. fresh says that we have just loaded it.
 func readTable(s *socket, fresh bool) (*table, error) {
-	t := &table{chains: make(map[string]chain), sets: make(map[string]string), fresh: fresh}
+	t, err := readStructure(s)
+	if err != nil || !t.found {
+		return t, err
+	}
+	t.fresh = fresh
+	return t, t.readElements(s)
+}
+
+// readStructure reads all but the elements.
+func readStructure(s *socket) (*table, error) {
+	t := &table{chains: make(map[string]chain), sets: make(map[string]string)}
 	if err := t.readTable(s); err != nil {
 		return nil, fmt.Errorf("list tables: %w", err)
 	}
@@ -65,9 +75,6 @@ func readTable(s *socket, fresh bool) (*table, error) {
 	}
 	if err := t.readSets(s); err != nil {
 		return nil, fmt.Errorf("list sets: %w", err)
-	}
-	if err := t.readElements(s); err != nil {
-		return nil, err
 	}
 	return t, nil
 }
