@@ -109,7 +109,7 @@ func schemaOf(t *testing.T) string {
 		t.Fatal(err)
 	}
 	defer s.close()
-	got, err := readTable(s, false)
+	got, err := readTable(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestCleanup(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.close()
-		if got, err := readTable(s, false); err != nil || got.found {
+		if got, err := readTable(s); err != nil || got.found {
 			t.Errorf("the table is still there: %v, %v", got.found, err)
 		}
 	})

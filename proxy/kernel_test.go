@@ -63,7 +63,7 @@ func checkKernel(t *testing.T, s State) {
 		t.Fatal(err)
 	}
 	defer sock.close()
-	got, err := readTable(sock, false)
+	got, err := readTable(sock)
 	if err != nil {
 		t.Fatal(err)
 	}

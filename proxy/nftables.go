@@ -137,7 +137,7 @@ func (n *nftRenderer) remove(context.Context) error {
 
 func (n *nftRenderer) read() (*table, error) {
 	n.metrics.dumps.Inc()
-	return readTable(n.sock, false)
+	return readTable(n.sock)
 }
 
 // install loads the rules anew. Where there is a table, another takes its
@@ -174,7 +174,7 @@ func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
 	if err != nil || !t.found {
 		return t, err
 	}
-	t.fresh, t.elements = true, elements
+	t.elements = elements
 	return t, nil
 }
 

@@ -104,7 +104,7 @@ func TestRoundRobinKeepsItsTurn(t *testing.T) {
 		mustSet(t, q, State{Node: "n1"})
 		q.Recheck()
 		mustSet(t, q, State{Node: "n1"})
-		got, err := readTable(q.sock, false)
+		got, err := readTable(q.sock)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ func traces(t *testing.T) (found []string) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	if got, err := readTable(s, false); err != nil || got.found {
+	if got, err := readTable(s); err != nil || got.found {
 		found = append(found, "table")
 	}
 	for _, i := range xtPrograms() {

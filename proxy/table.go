@@ -24,8 +24,6 @@ type table struct {
 	chains map[string]chain
 	// sets holds for every set and map what it is, without elements, as opaque bytes.
 	sets map[string]string
-	// fresh: it was just loaded, and lacks the schema's chain for that reason.
-	fresh bool
 	// elements is sorted. From a table of another schema it holds the VIPs
 	// only, as far as they can be read.
 	elements []element
@@ -48,14 +46,16 @@ func (c chain) equal(o chain) bool {
 // again. Any change of any table counts as one, and a kube-proxy may be busy.
 const dumpAttempts = 20
 
-// readTable reads the whole table. fresh says that we have just loaded it.
-func readTable(s *socket, fresh bool) (*table, error) {
+// readTable reads the whole table, and of one that is not ours only what VIPs it has.
+func readTable(s *socket) (*table, error) {
 	t, err := readStructure(s)
 	if err != nil || !t.found {
 		return t, err
 	}
-	t.fresh = fresh
-	return t, t.readElements(s)
+	if err := t.readElements(s, t.ours()); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // readStructure reads all but the elements.
@@ -242,10 +242,10 @@ func withMark(expressions []byte, m Mark) []byte {
 	return out
 }
 
-func (t *table) readElements(s *socket) error {
+func (t *table) readElements(s *socket, whole bool) error {
 	t.elements, t.leads, t.missing, t.catchAll = nil, nil, nil, nil
 	for id := range setID(setCount) {
-		if !t.ours() && !t.fresh && id != setVIPs && id != setVIPs+1 {
+		if !whole && id != setVIPs && id != setVIPs+1 {
 			continue
 		}
 		all, catchAll, err := dumpSet(s, id)
