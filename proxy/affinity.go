@@ -248,18 +248,17 @@ func (n *nftRenderer) forget(f forgetting) (found bool) {
 	return found
 }
 
-// forgetAll forgets until there is nothing left to forget, before backends are taken out of xback4 and
-// iback4. A packet that was sent to one when that was possible is on its way to the chain that
-// remembers: it shall pass there, and what it leaves would lead the client's next one to the chain stale.
-// So those that are on their way are awaited.
+// forgetAll forgets what leads to backends that fade, so that they can be taken out of xback4 and iback4.
+// Packets that were sent there when that was possible, or because of an entry that is forgotten here, are on
+// their way to the chain that judges them, and awaited. Those that were past the look at fading4 may have left
+// an entry; who follows that one leaves none.
 func (n *nftRenderer) forgetAll(f forgetting) {
 	if f.empty() {
 		return
 	}
-	for attempt := range forgetAttempts {
-		if found := n.forget(f); !found && attempt > 0 {
-			return
-		}
+	n.forget(f)
+	awaitPackets()
+	if n.forget(f) {
 		awaitPackets()
 	}
 }

@@ -284,6 +284,47 @@ func TestStaleAffinity(t *testing.T) {
 	})
 }
 
+// A client that is sent to a backend that goes, by what was remembered until now, gets there
+// and is not remembered again. What a process that ended in the middle of a change left
+// behind, the next one takes away.
+func TestFadingAffinity(t *testing.T) {
+	inNamespace(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		s := affinityState(podBackends("pod1"), podBackends("pod1"))
+		mustSet(t, p, s)
+		var fading strings.Builder
+		eachFlow(func(network string, to netip.AddrPort) {
+			f := family(to.Addr())
+			fmt.Fprintf(&fading, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
+				specs[setFading+f].name, to.Addr(), network, to.Port(), at("pod1", f))
+		})
+		nftables(t, fading.String())
+		askAll := func(want string) {
+			eachFlow(func(network string, to netip.AddrPort) {
+				for _, client := range []*nstest.NS{l.client, l.pod2, l.node} {
+					if got := l.who(client, network, 0, to); got != want {
+						t.Errorf("%s to %s %s: %s; want %s", client.Name, network, to, got, want)
+					}
+				}
+			})
+		}
+		askAll("pod1")
+		if all := learned(t); len(all) > 0 {
+			t.Errorf("remembered, though their backend goes: %v", all)
+		}
+		p.Close()
+		p = newProxy(t)
+		s = affinityState(podBackends("pod2"), podBackends("pod2"))
+		mustSet(t, p, s)
+		checkKernel(t, s)
+		askAll("pod2")
+		if got, want := len(learned(t)), 3*12; got != want {
+			t.Errorf("%d entries; want %d", got, want)
+		}
+	})
+}
+
 // retry asks until there is an answer, as clients do whose packet was lost, and
 // says whose it is.
 func (l *lab) retry(from *nstest.NS, network string, to netip.AddrPort) string {

@@ -30,6 +30,7 @@ func (c *change) append(o change) {
 //     value is not.
 //   - A packet that chose its backend before a change must not be judged by the ones
 //     after it: learning begins when no packet comes from before.
+//   - Who was sent to a backend that goes gets there, but is not remembered: it fades.
 func (c *change) steps() (before, now, after change) {
 	for _, e := range c.add {
 		switch {
@@ -48,7 +49,22 @@ func (c *change) steps() (before, now, after change) {
 			now.del = append(now.del, e)
 		}
 	}
+	now.add = append(now.add, c.fading()...)
+	after.del = append(after.del, c.fading()...)
 	return before, now, after
+}
+
+// fading is the backends that the change takes from frontends with affinity, as elements
+// that are there while it is made.
+func (c *change) fading() []element {
+	var all []element
+	for _, e := range c.del {
+		if set := base(e.set); set == setExtBack || set == setIntBack {
+			all = append(all, element{set: setFading + e.set - set, key: e.key})
+		}
+	}
+	slices.SortFunc(all, element.compare)
+	return slices.Compact(all)
 }
 
 // refences says whether the frontend of an allowed source gets or loses its fence. If

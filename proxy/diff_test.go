@@ -110,7 +110,8 @@ func TestSteps(t *testing.T) {
 		{"another list", frontend(ten, 0, "pod1"), frontend(narrow, 0, "pod1"), "", ""},
 		{"affinity", frontend(nil, 0, "pod1"), frontend(nil, time.Hour, "pod1"), "", "learn4"},
 		{"another timeout", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Minute, "pod1"), "", ""},
-		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-iback4 -isched4 -late4 -xback4 -xsched4"},
+		{"no affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, 0, "pod1"), "", "-fading4 -iback4 -isched4 -late4 -xback4 -xsched4"},
+		{"another backend with affinity", frontend(nil, time.Hour, "pod1"), frontend(nil, time.Hour, "pod2"), "", "-fading4 -hair4 -iback4 -xback4"},
 		{"fewer backends", frontend(nil, 0, "pod1", "remote"), frontend(nil, 0, "pod1"), "", "-ieps4 -imasq4 -late4 -xeps4 -xmasq4"},
 		{"another backend", frontend(nil, 0, "pod1"), frontend(nil, 0, "pod2"), "", "-hair4"},
 	} {
@@ -122,11 +123,13 @@ func TestSteps(t *testing.T) {
 		if got := setNames(after); got != tc.after {
 			t.Errorf("%s: %q after; want %q", tc.name, got, tc.after)
 		}
-		if n := len(before.add) + len(now.add) + len(after.add); n != len(c.add) {
-			t.Errorf("%s: %d of %d elements are added", tc.name, n, len(c.add))
+		// One after the other they make the change, and no element is there but for its own sake.
+		elements := renderState(tc.have)
+		for _, step := range []change{before, now, after} {
+			elements = applyChange(t, elements, step)
 		}
-		if n := len(before.del) + len(now.del) + len(after.del); n != len(c.del) {
-			t.Errorf("%s: %d of %d elements are deleted", tc.name, n, len(c.del))
+		if diff := cmp.Diff(elementsText(renderState(tc.want)), elementsText(elements)); diff != "" {
+			t.Errorf("%s: (-want +got)\n%s", tc.name, diff)
 		}
 	}
 }

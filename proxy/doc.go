@@ -70,6 +70,7 @@
 //	set late4       those, and VIPs that have elements in xmasq4 or imasq4
 //	set xback4      VIP . protocol . port . backend . port: where external clients may come back to
 //	set iback4      the same for internal clients
+//	set fading4     those of either that are about to go: who is sent there is not remembered
 //	set xmasq4      VIP . protocol . port . backend . port: masquerade external clients
 //	set imasq4      the same for internal clients
 //	set drain4      VIP . protocol . port . backend . port: backends that get no new
@@ -177,11 +178,13 @@
 // A client must not follow an entry to what is no backend any more, or never was
 // for its kind: it may be draining, or its address be another tenant's by now. No
 // rule of nft 1.0.6 can look up what a map says in another set before the flow is
-// translated, so it is done in two places. When a transaction has taken backends out
-// of the slots, others delete the entries which lead to them, and those that packets on
-// their way have left meanwhile, before the backends are out of xback4 as well. For these
+// translated, so it is done in two places. The transaction that takes backends out
+// of the slots puts them into fading4: a flow that is on its way to one gets there, and learning
+// leaves no entry, which the client's next flow would follow, and renew, and so on without end.
+// Another deletes the entries which lead there, and when no packet is on its way any more that
+// followed one, the backends go from xback4 as well. For these
 // packets Set waits: a grace period of RCU, mostly 5 to 18 ms, where a frontend with affinity loses a backend. A change of
-// who is a client on this node deletes those that would lead somebody of the other kind
+// who is a client on this node deletes the entries that would lead somebody of the other kind
 // astray. And each chain learn… first goes to back, which looks the chosen backend up in xback4
 // or iback4.
 // What is not in there ends in stale, which deletes the entry and drops the packet:

@@ -54,7 +54,7 @@ func TestChangesLoseNothing(t *testing.T) {
 
 // A packet chooses its backend at one hook, and is remembered at another, with others' rules between:
 // thousands, as of a kube-proxy in iptables mode, take long. Whoever was sent to a backend that goes
-// gets there still, and leaves nothing that would lead the client's next packet astray.
+// gets there still, and is not remembered, or the client's next packets would follow without end.
 func TestChangesLoseNothingOnTheWay(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -70,7 +70,7 @@ func TestChangesLoseNothingOnTheWay(t *testing.T) {
 		a, b := lossState(podBackends("pod1"), sticky), lossState(podBackends("pod3"), sticky)
 		mustSet(t, p, a)
 		done := l.sendOften()
-		for range 30 {
+		for range 60 {
 			mustSet(t, p, b)
 			mustSet(t, p, a)
 		}

@@ -41,8 +41,7 @@ func (n *nftRenderer) update(ctx context.Context, u step) error {
 }
 
 // change makes a change, in its steps, and makes clients forget the backends that it
-// takes away: when no new flow is sent there but theirs, and when no flow can be any
-// more, for what was learned meanwhile.
+// takes away, when no new flow is sent there but theirs.
 //
 // Chains are made in the first step. A packet goes by the rules that there were when
 // it came to a hook (nft_do_chain reads gencursor once), but by the elements of the
@@ -71,11 +70,7 @@ func (n *nftRenderer) change(c change, schema string, want State) error {
 		delete(n.uses, name)
 	}
 	n.forgetAll(f)
-	if err := n.apply(after, nil); err != nil {
-		return err
-	}
-	n.forget(f)
-	return nil
+	return n.apply(after, nil)
 }
 
 // makeChains adds those of the chains that are not there.
