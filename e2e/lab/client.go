@@ -22,7 +22,11 @@ const (
 )
 
 // A Client is the host behind the router.
-type Client struct{ *Namespace }
+type Client struct {
+	*Namespace
+	// nodes are whose conntrack is asked about requests of a load that were lost.
+	nodes []*Namespace
+}
 
 // An Answer is what a pod said.
 type Answer struct {

@@ -134,7 +134,7 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.openCluster(ctx); err != nil {
 		return err
 	}
-	l.Client = &Client{l.namespaces["client"]}
+	l.Client = l.clientIn("client")
 	return l.startPods(ctx)
 }
 

@@ -29,7 +29,7 @@ func (o Options) Links(containerlab string) Options {
 }
 
 // Host is the client on the nodes' own segment.
-func (l *Lab) Host() *Client { return &Client{l.namespaces["host"]} }
+func (l *Lab) Host() *Client { return l.clientIn("host") }
 
 // A Neighbour is what the host knows of an address.
 type Neighbour struct {

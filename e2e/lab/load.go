@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -24,6 +25,8 @@ const (
 	openAtOnce = 12 * Rate
 	// modest is how many wait in a load that asks for no more than is answered.
 	modest = 40
+	// told is how many losses of a report are told in full.
+	told = 10
 )
 
 // A Load opens new connections at a steady rate, each for one request.
@@ -35,6 +38,7 @@ type Load struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	done   chan struct{}
+	lost   atomic.Int64
 
 	mu     sync.Mutex
 	report Report
@@ -98,7 +102,7 @@ func (l *Load) run(ctx context.Context) {
 				continue
 			}
 			now := time.Now()
-			l.count(now, Answer{}, errors.New("too many requests wait for an answer"))
+			l.count(now, now, Answer{}, errors.New("too many requests wait for an answer"))
 		}
 	}
 	open.Wait()
@@ -107,11 +111,14 @@ func (l *Load) run(ctx context.Context) {
 func (l *Load) request(ctx context.Context) {
 	begin := time.Now()
 	a, err := l.client.Get(ctx, netip.AddrPort{}, l.to)
-	l.count(begin, a, err)
+	end := time.Now()
+	if err != nil && l.lost.Add(1) <= told {
+		err = l.client.traced(ctx, err, l.to)
+	}
+	l.count(begin, end, a, err)
 }
 
-func (l *Load) count(begin time.Time, a Answer, err error) {
-	end := time.Now()
+func (l *Load) count(begin, end time.Time, a Answer, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.report.Sent++
@@ -206,6 +213,7 @@ func (r Report) Cut(changes []time.Time) int {
 func (l *Load) Stop() Report {
 	l.stop()
 	<-l.done
+	slices.SortStableFunc(l.report.Lost, func(a, b Loss) int { return a.End.Compare(b.End) }) // tracing some took time
 	return l.report
 }
 
@@ -238,7 +246,7 @@ func (r Report) split(changes []time.Time) (cut, rest []Loss) {
 func (r Report) Losses(since time.Time) string {
 	var b strings.Builder
 	for i, l := range r.Lost {
-		if i == 10 {
+		if i == told {
 			fmt.Fprintf(&b, "and %d more\n", len(r.Lost)-i)
 			break
 		}

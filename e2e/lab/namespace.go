@@ -88,10 +88,15 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 	}
 	defer leave()
 	d := net.Dialer{KeepAlive: -1}
+	var socket keptSocket
+	defer socket.close()
 	// Control is called on this goroutine after socket() and before connect().
 	// Leaving there frees the thread for the time that connecting takes.
 	d.ControlContext = func(_ context.Context, _, _ string, c syscall.RawConn) error {
 		leave()
+		if err := socket.keep(c); err != nil {
+			return err
+		}
 		if !local.IsValid() {
 			return nil
 		}
@@ -103,7 +108,8 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 			d.LocalAddr = net.UDPAddrFromAddrPort(local)
 		}
 	}
-	return d.DialContext(ctx, network, remote.String())
+	conn, err := d.DialContext(ctx, network, remote.String())
+	return conn, socket.named(err)
 }
 
 func reusable(c syscall.RawConn) (err error) {

@@ -28,7 +28,7 @@ func TestProxyPodsAsClients(t *testing.T) {
 		{from: "n1", sees: NodeAddr("n1", vip)},                // processes of hosts
 		{from: "n2", sees: NodeAddr("n2", vip)},
 	} {
-		client := Client{l.Namespace(c.from)}
+		client := Client{Namespace: l.Namespace(c.from)}
 		a, err := client.Get(ctx, netip.AddrPort{}, port(vip, 80))
 		if err != nil {
 			t.Errorf("from %s: %v", c.from, err)

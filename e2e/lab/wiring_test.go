@@ -45,7 +45,7 @@ func TestLabRoutesBetweenNodes(t *testing.T) {
 			if from == "p31" {
 				continue
 			}
-			c := Client{l.Namespace(from)}
+			c := Client{Namespace: l.Namespace(from)}
 			if a, err := c.Get(ctx, netip.AddrPort{}, port(netip.MustParseAddr(to), WebPort)); err != nil || a.Saw.Addr() != a.From.Addr() {
 				t.Errorf("%s to %s: %+v, %v", from, to, a, err)
 			}
