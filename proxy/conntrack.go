@@ -40,8 +40,10 @@ const (
 	ctaProtoSrc   = 2
 	ctaProtoDst   = 3
 
-	ctaProtoInfoTCP      = 1
-	ctaProtoInfoTCPState = 1
+	ctaProtoInfoTCP              = 1
+	ctaProtoInfoTCPState         = 1
+	ctaProtoInfoTCPFlagsOriginal = 4
+	ctaProtoInfoTCPFlagsReply    = 5
 
 	ctaFilterOrigFlags = 1
 	ctaFilterIPDst     = 1 << 1
@@ -284,6 +286,7 @@ type flow struct {
 	dnat    bool
 	replied bool // the backend has answered
 	ended   bool // a connection of TCP that waits for nothing but to be forgotten
+	yields  bool // and that a SYN by the same port takes the place of
 
 	family uint8
 	key    []byte // the attributes that name this very entry to the kernel
@@ -312,7 +315,7 @@ func (p purge) wrong(f *flow, s *State) bool {
 	case gone == 0:
 		return false
 	case f.port.proto == TCP && f.replied:
-		return !f.ended && s.ended(f) // nothing goes by what has ended, and deleteAll says what may begin in its place
+		return !f.yields && s.ended(f) // nothing goes by what yields, and deleteAll says what may begin in its place
 	case s.takes(f), f.port.proto != TCP && s.strands(f):
 		return false
 	}
@@ -587,7 +590,7 @@ func parseFlow(data []byte) (f flow, ok bool) {
 				f.dnat, f.replied = status&ipsDstNAT != 0, status&ipsSeenReply != 0
 			}
 		case ctaProtoInfo:
-			f.ended = isEnded(v)
+			f.ended, f.yields = isEnded(v), yields(v)
 		}
 	}
 	var src, dst, from netip.Addr
@@ -601,13 +604,34 @@ func parseFlow(data []byte) (f flow, ok bool) {
 
 // States of a connection of TCP, from linux/netfilter/nf_conntrack_tcp.h.
 const (
-	tcpLastAck = 6 // both have said FIN
-	tcpClose   = 8 // after an RST; before it comes TIME_WAIT
+	tcpLastAck  = 6 // both have said FIN
+	tcpTimeWait = 7
+	tcpClose    = 8 // after an RST
+
+	tcpCloseInit = 4 // IP_CT_TCP_FLAG_CLOSE_INIT: said FIN
 )
 
 func isEnded(info []byte) bool {
 	state := attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
 	return len(state) == 1 && tcpLastAck <= state[0] && state[0] <= tcpClose
+}
+
+// yields says whether conntrack lets a SYN begin another connection in the place of this one
+// (nf_conntrack_tcp_packet). In LAST_ACK, or where the backend has reset what neither side
+// had ended, it leads the SYN to the old one's backend, up to half a minute long.
+func yields(info []byte) bool {
+	state := attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
+	if len(state) != 1 || state[0] < tcpTimeWait || state[0] > tcpClose {
+		return false
+	}
+	for _, flags := range [][]byte{
+		attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPFlagsOriginal), attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPFlagsReply),
+	} {
+		if len(flags) == 2 && flags[0]&tcpCloseInit != 0 { // struct nf_ct_tcp_flags: flags, mask
+			return true
+		}
+	}
+	return false
 }
 
 // parseTuple reads one direction of an entry.

@@ -103,13 +103,20 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 	gone := netip.MustParseAddrPort("10.244.1.11:8080")
 	stays := netip.MustParseAddrPort("10.244.1.12:8080")
 	outside, pod := netip.MustParseAddr("10.0.1.2"), netip.MustParseAddr("10.244.1.99")
-	want := State{Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24")}}
+	served := netip.MustParseAddr("192.0.2.3")
+	want := State{
+		Clients: LocalClients{CIDRs: prefixes("10.244.1.0/24")},
+		VIPs:    []*VIP{{Addr: served, Frontends: []Frontend{{Protocol: TCP, Port: 80}}}},
+	}
 	dns, web := port{UDP, 53}, port{TCP, 80}
 	born := purge{vip: {born: true}}
 	added := purge{vip: {ports: map[port]bool{web: true}}}
 	away := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal}}}
 	all := purge{vip: {gone: map[goneBackend]sides{{dns, gone}: sideExternal | sideInternal}}}
-	tcp := purge{vip: {gone: map[goneBackend]sides{{web, gone}: sideExternal}}}
+	tcp := purge{
+		vip:    {gone: map[goneBackend]sides{{web, gone}: sideExternal}},
+		served: {gone: map[goneBackend]sides{{web, gone}: sideExternal}},
+	}
 	for _, tc := range []struct {
 		name string
 		p    purge
@@ -128,6 +135,9 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		{"external, at one removed for external", away, flow{client: outside, vip: vip, port: dns, dnat: true, backend: gone}, true},
 		{"TCP, waiting for a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, true},
 		{"TCP, at a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone, replied: true}, false},
+		{"TCP, at a removed backend of a frontend that is there", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true}, true},
+		{"TCP, ended there, and in the way of its port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true}, true},
+		{"TCP, ended there, and in nobody's way", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true, yields: true}, false},
 		{"UDP, at a removed backend that answers", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone, replied: true}, true},
 		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
 	} {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -278,6 +279,42 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 				if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), step.want); got != step.want {
 					t.Errorf("family %d, draining %v: %s; want %s", family, step.state.draining, got, step.want)
 				}
+			}
+		}
+	})
+}
+
+// A connection that its backend has reset stays in conntrack for ten seconds, and takes a SYN by its
+// port for its own. When the backend goes, the port is free.
+func TestResetConnectionFreesItsPort(t *testing.T) {
+	onEach(t, func(t *testing.T) {
+		l := newLab(t)
+		p := newProxy(t)
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
+		for family := range setID(2) {
+			c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
+			if got := l.ask(c); got != "pod1 saw client" {
+				t.Fatal(got)
+			}
+			var out []byte
+			var err error
+			l.pod1.Do(func() {
+				// By its path: what iptables is tried with has no PATH but its own.
+				out, err = exec.Command("/bin/ss", "--kill", "dst", netip.AddrPortFrom(at("client", family), 4444).String()).CombinedOutput()
+			})
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if got := l.ask(c); got != "reset" {
+				t.Fatalf("%s; want its connection reset", got)
+			}
+		}
+		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}}))
+		swept(t, p)
+		for family := range setID(2) {
+			const want = "pod3 saw client"
+			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), want); got != want {
+				t.Errorf("family %d: %s; want %s", family, got, want)
 			}
 		}
 	})
