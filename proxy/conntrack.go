@@ -590,7 +590,7 @@ func parseFlow(data []byte) (f flow, ok bool) {
 				f.dnat, f.replied = status&ipsDstNAT != 0, status&ipsSeenReply != 0
 			}
 		case ctaProtoInfo:
-			f.ended, f.yields = isEnded(v), yields(v)
+			f.ended, f.yields = parseEnd(v)
 		}
 	}
 	var src, dst, from netip.Addr
@@ -604,34 +604,26 @@ func parseFlow(data []byte) (f flow, ok bool) {
 
 // States of a connection of TCP, from linux/netfilter/nf_conntrack_tcp.h.
 const (
-	tcpLastAck  = 6 // both have said FIN
-	tcpTimeWait = 7
-	tcpClose    = 8 // after an RST
+	tcpLastAck = 6 // both have said FIN
+	tcpClose   = 8 // after an RST; before it comes TIME_WAIT
 
 	tcpCloseInit = 4 // IP_CT_TCP_FLAG_CLOSE_INIT: said FIN
 )
 
-func isEnded(info []byte) bool {
+// parseEnd says whether a connection has ended, and whether it yields: conntrack lets a SYN begin
+// another one in its place (nf_conntrack_tcp_packet). In LAST_ACK, or where the backend has
+// reset what neither side had ended, it leads the SYN to the old one's backend, up to half a
+// minute long.
+func parseEnd(info []byte) (ended, yields bool) {
 	state := attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
-	return len(state) == 1 && tcpLastAck <= state[0] && state[0] <= tcpClose
-}
-
-// yields says whether conntrack lets a SYN begin another connection in the place of this one
-// (nf_conntrack_tcp_packet). In LAST_ACK, or where the backend has reset what neither side
-// had ended, it leads the SYN to the old one's backend, up to half a minute long.
-func yields(info []byte) bool {
-	state := attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
-	if len(state) != 1 || state[0] < tcpTimeWait || state[0] > tcpClose {
-		return false
+	if len(state) != 1 || state[0] < tcpLastAck || state[0] > tcpClose {
+		return false, false
 	}
-	for _, flags := range [][]byte{
-		attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPFlagsOriginal), attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPFlagsReply),
-	} {
-		if len(flags) == 2 && flags[0]&tcpCloseInit != 0 { // struct nf_ct_tcp_flags: flags, mask
-			return true
-		}
+	fin := func(side uint16) bool { // struct nf_ct_tcp_flags: flags, mask
+		flags := attribute(info, ctaProtoInfoTCP, side)
+		return len(flags) == 2 && flags[0]&tcpCloseInit != 0
 	}
-	return false
+	return true, state[0] != tcpLastAck && (fin(ctaProtoInfoTCPFlagsOriginal) || fin(ctaProtoInfoTCPFlagsReply))
 }
 
 // parseTuple reads one direction of an entry.

@@ -49,8 +49,9 @@ func (c *change) steps() (before, now, after change) {
 			now.del = append(now.del, e)
 		}
 	}
-	now.add = append(now.add, c.fading()...)
-	after.del = append(after.del, c.fading()...)
+	fading := c.fading()
+	now.add = append(now.add, fading...)
+	after.del = append(after.del, fading...)
 	return before, now, after
 }
 

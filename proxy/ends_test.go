@@ -251,10 +251,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
 		for family := range setID(2) {
-			c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
-			if got := l.ask(c); got != "pod1 saw client" {
-				t.Fatal(got)
-			}
+			c := l.atPod1(family)
 			// Neither the client's end nor the pod's is heard of.
 			l.router.Do(func() {
 				nftables(t, "table inet cut { chain f { type filter hook forward priority 0; policy drop; }; }")
@@ -284,6 +281,16 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 	})
 }
 
+// atPod1 is a connection of the client's port 4444, which leads to pod1.
+func (l *lab) atPod1(family setID) net.Conn {
+	l.t.Helper()
+	c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
+	if got := l.ask(c); got != "pod1 saw client" {
+		l.t.Fatal(got)
+	}
+	return c
+}
+
 // A connection that its backend has reset stays in conntrack for ten seconds, and takes a SYN by its
 // port for its own. When the backend goes, the port is free.
 func TestResetConnectionFreesItsPort(t *testing.T) {
@@ -292,10 +299,7 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
 		for family := range setID(2) {
-			c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
-			if got := l.ask(c); got != "pod1 saw client" {
-				t.Fatal(got)
-			}
+			c := l.atPod1(family)
 			var out []byte
 			var err error
 			l.pod1.Do(func() {

@@ -182,7 +182,7 @@ func (n *nftRenderer) adopt(t *table) {
 	}
 }
 
-// apply makes a transaction of a change, whose lists are sorted, and of what more is.
+// apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
 func (n *nftRenderer) apply(c change, more func(*batch)) error {
 	b := newBatch(n.sock.seq)
 	if more != nil {

@@ -72,7 +72,8 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 // and sends the port to that pod, which may be gone by then.
 func (r *trial) fresh(ctx context.Context) error {
 	err := r.Client.Do(func() error {
-		// All that are to be had: some 35 s of them.
+		// All that are to be had. The kernel begins elsewhere among them every ten seconds
+		// (EPHEMERAL_PORT_SHUFFLE_PERIOD), so that some do come again.
 		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("1024 65535"), 0)
 	})
 	for _, n := range nodes {

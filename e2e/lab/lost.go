@@ -32,10 +32,10 @@ func (k *keptSocket) close() {
 	}
 }
 
-// named adds the local address to an error of connecting.
+// named adds the local address to an error of connecting by TCP.
 func (k *keptSocket) named(err error) error {
 	var op *net.OpError
-	if !k.open || !errors.As(err, &op) || op.Source != nil {
+	if !k.open || !errors.As(err, &op) || op.Net != "tcp" || op.Source != nil {
 		return err
 	}
 	if local := k.local(); local.Port() != 0 { // else the kernel did not come so far
