@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -67,15 +66,10 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 }
 
 // fresh makes clients of a trial meet nodes that do not remember them. One host
-// stands for many here, and would use a port again after a quarter of a minute. If a
+// stands for many here, and uses a port again after two minutes: in the next trial. If a
 // router has cut the connection that had it, a node still has the entry, for a day,
 // and sends the port to that pod, which may be gone by then.
-func (r *trial) fresh(ctx context.Context) error {
-	err := r.Client.Do(func() error {
-		// All that are to be had. The kernel begins elsewhere among them every ten seconds
-		// (EPHEMERAL_PORT_SHUFFLE_PERIOD), so that some do come again.
-		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("1024 65535"), 0)
-	})
+func (r *trial) fresh(ctx context.Context) (err error) {
 	for _, n := range nodes {
 		for _, vip := range r.vips {
 			out, e := r.Namespace(n).Run(ctx, "conntrack", "--delete", "--dst", vip.String())

@@ -26,6 +26,8 @@ type Client struct {
 	*Namespace
 	// nodes are whose conntrack is asked about requests of a load that were lost.
 	nodes []*Namespace
+	// ports are for its loads; nil where the kernel chooses.
+	ports *portCycle
 }
 
 // An Answer is what a pod said.

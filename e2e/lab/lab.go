@@ -135,6 +135,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	l.Client = l.clientIn("client")
+	l.Client.ports = &portCycle{}
 	return l.startPods(ctx)
 }
 

@@ -110,7 +110,7 @@ func (l *Load) run(ctx context.Context) {
 
 func (l *Load) request(ctx context.Context) {
 	begin := time.Now()
-	a, err := l.client.Get(ctx, netip.AddrPort{}, l.to)
+	a, err := l.client.Get(ctx, l.client.ports.next(l.to.Addr()), l.to)
 	end := time.Now()
 	if err != nil && l.lost.Add(1) <= told {
 		err = l.client.traced(ctx, err, l.to)
