@@ -78,11 +78,13 @@ func named(name, value string) string {
 // attributesWorld is a router with sessions to each of this node's addresses.
 func attributesWorld(t *testing.T) (*frr, *Server, []Session) {
 	t.Helper()
-	r := startFRRWith(t, frrAttributesConfig)
+	r := newFRR(t, "router", frrAttributesConfig)
+	r.uplink()
 	nstest.Node(t).Addr("uplink", "10.0.0.12/24")
 	// Three sessions to one address are one to this node: the router has an address for
 	// each.
 	r.ns.Addr("eth0", "10.0.0.21/24", "10.0.0.22/24")
+	r.run()
 	external, internal, renumbered := frrSession("10.0.0.2"), frrSession("10.0.0.3"), frrSession("10.0.0.12")
 	internal.Name, internal.PeerAddress, internal.LocalASN = "core", netip.MustParseAddr("10.0.0.21"), 65001
 	renumbered.Name, renumbered.PeerAddress, renumbered.LocalASN = "tor2", netip.MustParseAddr("10.0.0.22"), 65099

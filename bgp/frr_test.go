@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -153,6 +154,42 @@ func (r *frr) start() {
 		r.vtysh("-f", conf)
 		return strings.Contains(r.vtysh("-c", "show running-config"), lastLine(r.conf))
 	})
+	r.awaitReach()
+}
+
+// awaitReach waits until bgpd has heard from zebra how to reach the neighbours on its links,
+// and so tries to connect to them. The event of that trial ends, without a NOTIFICATION, the
+// session that the other end has opened in that very moment (FRR 8.4:
+// ConnectRetry_timer_expired in Established); no test here is about that.
+func (r *frr) awaitReach() {
+	r.t.Helper()
+	near := r.near()
+	eventually(r.t, "FRR reaches its neighbours", func() bool {
+		says := r.vtysh("-c", "show bgp vrf all nexthop")
+		return !slices.ContainsFunc(near, func(a netip.Addr) bool { return !strings.Contains(says, " "+a.String()+" valid ") })
+	})
+}
+
+var neighbourLine = regexp.MustCompile(`(?m)^\s*neighbor (\S+) remote-as`)
+
+// near are the neighbours of the configuration that are on the router's links, and to which
+// it tries to connect.
+func (r *frr) near() (near []netip.Addr) {
+	r.t.Helper()
+	var addrs []netlink.Addr
+	var err error
+	r.ns.Do(func() { addrs, err = netlink.AddrList(nil, unix.AF_UNSPEC) })
+	must(r.t, err)
+	for _, m := range neighbourLine.FindAllStringSubmatch(r.conf, -1) {
+		neighbour, err := netip.ParseAddr(m[1])
+		if err != nil || strings.Contains(r.conf, "neighbor "+m[1]+" passive") {
+			continue // an interface, or a peer group; or one that is waited for
+		}
+		if slices.ContainsFunc(addrs, func(a netlink.Addr) bool { return a.Contains(neighbour.AsSlice()) }) {
+			near = append(near, neighbour)
+		}
+	}
+	return near
 }
 
 func lastLine(text string) string {
