@@ -247,7 +247,10 @@ func (s *session) speak(ctx context.Context, w *wire, remote netip.Addr) (handed
 	select {
 	case <-w.passing:
 	case <-w.closed:
-		return true, ""
+		// A session that was up for a moment has closed both by now.
+		if !w.heardKeepalive() {
+			return true, ""
+		}
 	case <-ctx.Done():
 		return true, context.Cause(ctx).Error()
 	}

@@ -83,13 +83,13 @@ type wireFacts struct {
 	endOfRIB     [families]time.Time // sent
 	badMessage   error               // the router's OPEN could not be read
 	refusal      string              // why we turned the router away, for an operator
-	confirmed    bool                // KEEPALIVE sent: the router's OPEN is right
+	confirmed    bool                // KEEPALIVE sent, or about to be: the router's OPEN is right
 	established  time.Time           // zero before
 	gateReleased bool
 }
 
-// endedByRouter says that the session was up, if only for a moment, and that the router
-// ended it: both ends have sent their KEEPALIVE.
+// endedByRouter says, once the router's KEEPALIVE has come in, that the session was up,
+// if only for a moment, and that the router ended it: both ends have sent theirs.
 func (f wireFacts) endedByRouter() bool {
 	return f.confirmed && (f.received != nil || f.readErr != nil && !errors.Is(f.readErr, net.ErrClosed))
 }
@@ -205,11 +205,19 @@ func (w *wire) pass() {
 	}
 }
 
-// release gives the gate back if this wire holds it; further calls do nothing.
-func (w *wire) release() {
+// heardKeepalive says whether the router's first KEEPALIVE has come in, and the gate was taken.
+func (w *wire) heardKeepalive() bool {
 	select {
 	case <-w.passing:
+		return true
 	default:
+		return false
+	}
+}
+
+// release gives the gate back if this wire holds it; further calls do nothing.
+func (w *wire) release() {
+	if !w.heardKeepalive() {
 		return
 	}
 	w.mu.Lock()
@@ -224,6 +232,12 @@ func (w *wire) release() {
 // be written to is of no use any more; but GoBGP forgets it without closing it when
 // that one is its OPEN, as when a router that starts resets what it accepted.
 func (w *wire) Write(p []byte) (int, error) {
+	if len(p) >= headerLen && p[headerLen-1] == msgKeepalive {
+		// Not after it: the router can have answered by then.
+		w.mu.Lock()
+		w.facts.confirmed = true
+		w.mu.Unlock()
+	}
 	n, err := w.TCPConn.Write(w.ours(p))
 	if err != nil {
 		w.note(func(f *wireFacts) { f.writeErr = err })
@@ -236,10 +250,6 @@ func (w *wire) Write(p []byte) (int, error) {
 	switch body := p[headerLen:]; p[headerLen-1] {
 	case msgUpdate:
 		w.sentUpdate(body)
-	case msgKeepalive:
-		w.mu.Lock()
-		w.facts.confirmed = true
-		w.mu.Unlock()
 	case msgNotification:
 		w.note(func(f *wireFacts) { f.sent = parseNotification(body) })
 	}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -318,5 +319,26 @@ func TestWireClosesWhenItCannotBeWrittenTo(t *testing.T) {
 func TestTakeConns(t *testing.T) {
 	if err := takeConnsFrom(server.NewBgpServer(), make(chan net.Conn)); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The router's answer to our KEEPALIVE does not come before we know that we have sent
+// that: it tells a session that ended at once from one that never came up.
+func TestConfirmedBeforeAnswer(t *testing.T) {
+	keepalive := serialize(t, packet.NewBGPKeepAliveMessage())
+	for range 200 {
+		ours, theirs := pipe(t)
+		w := newWire(ours, Session{}, netip.MustParseAddr("192.0.2.254"), make(chan struct{}, 1), func() {})
+		answered := make(chan bool)
+		go func() {
+			_, _ = io.ReadFull(theirs, make([]byte, headerLen))
+			answered <- w.seen().confirmed
+		}()
+		runtime.Gosched()
+		_, err := w.Write(keepalive)
+		must(t, err)
+		if !<-answered {
+			t.Fatal("the router has read our KEEPALIVE, and the wire does not know of it")
+		}
 	}
 }
