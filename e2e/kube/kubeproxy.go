@@ -56,9 +56,10 @@ func (l *Lab) StartProxies(ctx context.Context, mode ProxyMode) error {
 	return nil
 }
 
-// StartProxy starts kube-proxy on a node.
+// StartProxy starts kube-proxy on a node. Nodes may boot at the same time: each has its
+// own files.
 func (l *Lab) StartProxy(node string, mode ProxyMode) error {
-	kubeconfig, err := l.kubeconfig("kube-proxy", "system:kube-proxy")
+	kubeconfig, err := l.kubeconfig("kube-proxy-"+node, "system:kube-proxy")
 	if err != nil {
 		return err
 	}
@@ -66,8 +67,14 @@ func (l *Lab) StartProxy(node string, mode ProxyMode) error {
 	if err := os.WriteFile(config, fmt.Appendf(nil, proxyConfig, mode, kubeconfig, node, proxyHealthz), 0o600); err != nil {
 		return err
 	}
-	l.Proxies[node], err = l.Start(node, "kube-proxy-"+node, l.Kubernetes.tools, "kube-proxy", "--config", config)
-	return err
+	p, err := l.Start(node, "kube-proxy-"+node, l.Kubernetes.tools, "kube-proxy", "--config", config)
+	if err != nil {
+		return err
+	}
+	l.starting.Lock()
+	defer l.starting.Unlock()
+	l.Proxies[node] = p
+	return nil
 }
 
 func (l *Lab) proxyConfig(node string) string {

@@ -24,6 +24,7 @@ type Lab struct {
 	Kubernetes  *Cluster
 	Controllers []*lab.Process
 	Proxies     map[string]*lab.Process // kube-proxy by node
+	starting    sync.Mutex              // while Proxies gets one more
 }
 
 // LabOptions say what a Lab is built of.
