@@ -9,7 +9,8 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
-	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/web"
 )
 
 // What a pod listens on. A Service maps 80 to WebPort and 7 to EchoPort, TCP and
@@ -25,7 +26,7 @@ const (
 type Pod struct {
 	Name string
 
-	web  *http.Server
+	web  *web.Server
 	echo net.Listener
 	udp  *net.UDPConn
 
@@ -36,12 +37,11 @@ type Pod struct {
 // StartPod starts a pod's servers in a namespace.
 func StartPod(ctx context.Context, name string, n *Namespace) (*Pod, error) {
 	p := &Pod{Name: name, conns: map[net.Conn]bool{}}
-	web, err := n.Listen(ctx, fmt.Sprintf(":%d", WebPort))
+	l, err := n.Listen(ctx, fmt.Sprintf(":%d", WebPort))
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
-	p.web = &http.Server{Handler: http.HandlerFunc(p.answer), ReadHeaderTimeout: time.Minute}
-	go p.web.Serve(web)
+	p.web = web.Serve(l.(*net.TCPListener), http.HandlerFunc(p.answer))
 	if p.echo, err = n.Listen(ctx, fmt.Sprintf(":%d", EchoPort)); err != nil {
 		return nil, fmt.Errorf("pod %s: %w", name, err)
 	}
@@ -111,14 +111,14 @@ func (p *Pod) echoUDP() {
 // accepting, and finishes what it has begun.
 func (p *Pod) Stop(ctx context.Context) error {
 	p.echo.Close()
-	err := p.web.Shutdown(ctx)
+	err := p.web.Stop(ctx)
 	p.Kill()
 	return err
 }
 
 // Kill ends the pod as SIGKILL would: the kernel closes all sockets.
 func (p *Pod) Kill() {
-	p.web.Close()
+	p.web.Kill()
 	p.echo.Close()
 	p.udp.Close()
 	p.mu.Lock()

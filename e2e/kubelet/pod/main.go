@@ -8,11 +8,14 @@ package main
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/web"
 )
 
 func main() {
@@ -32,21 +35,18 @@ func main() {
 // client's address as it sees it. When ctx ends it finishes what it has begun.
 func serve(ctx context.Context) error {
 	name := os.Getenv("NODE") + "/" + os.Getenv("POD")
-	s := http.Server{
-		Addr:              ":8080",
-		ReadHeaderTimeout: time.Minute,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(w, "%s %s\n", name, r.RemoteAddr)
-		}),
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- s.ListenAndServe() }()
-	select {
-	case err := <-ended:
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{Port: 8080})
+	if err != nil {
 		return err
+	}
+	s := web.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s\n", name, r.RemoteAddr)
+	}))
+	select {
+	case <-s.Ended():
 	case <-ctx.Done():
 	}
 	finish, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return s.Shutdown(finish)
+	return s.Stop(finish)
 }

@@ -1,0 +1,145 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// headerTimeout is how long a client may take to send its request.
+	headerTimeout = time.Minute
+	// silence is how long it may take from its connection on when the server stops. One
+	// that a router has cut off sends none.
+	silence = 5 * time.Second
+)
+
+// A Server answers HTTP requests.
+type Server struct {
+	http     http.Server
+	listener *net.TCPListener
+	open     sync.WaitGroup // connections
+	served   chan struct{}  // closed when no more are accepted
+	err      error          // why, once served is closed
+
+	mu     sync.Mutex
+	silent map[net.Conn]time.Time // those without a request, since when
+}
+
+// Serve answers on a listener, which it closes at the end.
+func Serve(l *net.TCPListener, h http.Handler) *Server {
+	s := &Server{listener: l, served: make(chan struct{}), silent: map[net.Conn]time.Time{}}
+	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.count}
+	go func() {
+		defer close(s.served)
+		s.err = s.http.Serve(emptied{l})
+	}()
+	return s
+}
+
+func (s *Server) count(c net.Conn, state http.ConnState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state == http.StateNew {
+		s.open.Add(1)
+		s.silent[c] = time.Now()
+		return
+	}
+	delete(s.silent, c)
+	if state == http.StateClosed || state == http.StateHijacked {
+		s.open.Done()
+	}
+}
+
+// Ended is closed when the server accepts no more connections, for whatever reason.
+func (s *Server) Ended() <-chan struct{} { return s.served }
+
+// Stop refuses connections that come from now on, and returns when those that came
+// before have their answer. Those that ask for none are closed, and when ctx ends all.
+func (s *Server) Stop(ctx context.Context) error {
+	s.http.SetKeepAlivesEnabled(false)
+	_ = s.listener.SetDeadline(time.Unix(1, 0)) // fails if it is closed: Serve ends by that
+	<-s.served
+	err := s.err
+	if errors.Is(err, errEmptied) {
+		err = nil
+	}
+	s.closeSilent()
+	answered := make(chan struct{})
+	go func() {
+		s.open.Wait()
+		close(answered)
+	}()
+	select {
+	case <-answered:
+	case <-ctx.Done():
+		err = errors.Join(err, fmt.Errorf("requests without an answer: %w", context.Cause(ctx)))
+	}
+	return errors.Join(err, s.Kill())
+}
+
+// closeSilent closes connections without a request when they have had the time for one.
+func (s *Server) closeSilent() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c, since := range s.silent {
+		time.AfterFunc(time.Until(since.Add(silence)), func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if _, still := s.silent[c]; still {
+				c.Close()
+			}
+		})
+	}
+}
+
+// Kill closes everything.
+func (s *Server) Kill() error { return s.http.Close() }
+
+var errEmptied = errors.New("listener stops, and all that came are accepted")
+
+// An emptied is a listener that leaves no connection behind: once its deadline has
+// passed it accepts those that the kernel has made already, and then no more.
+type emptied struct{ *net.TCPListener }
+
+func (l emptied) Accept() (net.Conn, error) {
+	c, err := l.AcceptTCP()
+	if err == nil {
+		return c, nil
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return l.waiting()
+	}
+	return nil, err
+}
+
+// waiting accepts without waiting, past the deadline, to which package net holds.
+func (l emptied) waiting() (net.Conn, error) {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	var accept error
+	if err := raw.Control(func(listener uintptr) {
+		fd, _, accept = unix.Accept4(int(listener), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	}); err != nil {
+		return nil, err
+	}
+	switch {
+	case errors.Is(accept, unix.EAGAIN):
+		return nil, errEmptied
+	case accept != nil:
+		return nil, os.NewSyscallError("accept4", accept)
+	}
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	return net.FileConn(f)
+}
