@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -41,7 +40,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 		must(t, err)
 		must(t, c.Router.AwaitNextHops(t.Context(), limit, r.vips[name], nodes...))
 	}
-	must(t, r.fresh(t.Context()))
+	must(t, r.fresh())
 	r.began = time.Now()
 	loads := map[string]*lab.Load{}
 	for name, vip := range r.vips {
@@ -69,13 +68,10 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 // stands for many here, and uses a port again after two minutes: in the next trial. If a
 // router has cut the connection that had it, a node still has the entry, for a day,
 // and sends the port to that pod, which may be gone by then.
-func (r *trial) fresh(ctx context.Context) (err error) {
+func (r *trial) fresh() (err error) {
 	for _, n := range nodes {
 		for _, vip := range r.vips {
-			out, e := r.Namespace(n).Run(ctx, "conntrack", "--delete", "--dst", vip.String())
-			if e != nil && !strings.Contains(out, " 0 flow entries") {
-				err = errors.Join(err, e)
-			}
+			err = errors.Join(err, r.Namespace(n).Forget(vip))
 		}
 	}
 	return err

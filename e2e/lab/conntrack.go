@@ -44,11 +44,7 @@ func (n *Namespace) conntrack(dst netip.Addr) ([]*netlink.ConntrackFlow, error) 
 		return nil, err
 	}
 	defer h.Close()
-	family := netlink.InetFamily(unix.AF_INET)
-	if dst.Is6() {
-		family = unix.AF_INET6
-	}
-	flows, err := h.ConntrackTableList(netlink.ConntrackTable, family)
+	flows, err := h.ConntrackTableList(netlink.ConntrackTable, inetFamily(dst))
 	if err != nil {
 		return nil, fmt.Errorf("conntrack of %s: %w", n.Name, err)
 	}
@@ -59,6 +55,31 @@ func (n *Namespace) conntrack(dst netip.Addr) ([]*netlink.ConntrackFlow, error) 
 		}
 	}
 	return to, nil
+}
+
+// Forget removes the entries whose original destination is an address. Entries that
+// end meanwhile are gone as well; the conntrack program stops at the first of them.
+func (n *Namespace) Forget(dst netip.Addr) error {
+	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	var to netlink.ConntrackFilter
+	if err := to.AddIP(netlink.ConntrackOrigDstIP, dst.AsSlice()); err != nil {
+		return err
+	}
+	if _, err := h.ConntrackDeleteFilters(netlink.ConntrackTable, inetFamily(dst), &to); err != nil {
+		return fmt.Errorf("conntrack of %s to %s: %w", n.Name, dst, err)
+	}
+	return nil
+}
+
+func inetFamily(a netip.Addr) netlink.InetFamily {
+	if a.Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
 }
 
 // forgetConnections empties conntrack, as a reboot does.

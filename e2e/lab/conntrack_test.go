@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// What ends while it is being forgotten is no error, and what leads elsewhere stays.
+func TestForget(t *testing.T) {
+	for _, to := range []struct{ forgotten, kept, from netip.Addr }{
+		{netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("192.0.2.80"), netip.MustParseAddr("203.0.113.8")},
+		{netip.MustParseAddr("2001:db8:2::8"), netip.MustParseAddr("2001:db8:2::80"), netip.MustParseAddr("2001:db8:113::8")},
+	} {
+		t.Run(to.forgotten.String(), func(t *testing.T) {
+			n := wiring(t).Namespace("n1")
+			t.Cleanup(func() { await(t, n.Forget(to.kept)) })
+			const number = 5000
+			await(t, n.remember(to.from, to.forgotten, number))
+			await(t, n.remember(to.from, to.kept, 3))
+			// Each takes entries away that the other one has listed.
+			var both errgroup.Group
+			for range 2 {
+				both.Go(func() error { return n.Forget(to.forgotten) })
+			}
+			await(t, both.Wait())
+			for dst, want := range map[netip.Addr]int{to.forgotten: 0, to.kept: 3} {
+				entries, err := n.conntrack(dst)
+				await(t, err)
+				if len(entries) != want {
+					t.Errorf("%d entries to %s: want %d", len(entries), dst, want)
+				}
+			}
+		})
+	}
+}
+
+// remember adds entries of connections that have ended, from the first ports there are.
+func (n *Namespace) remember(from, to netip.Addr, number int) error {
+	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	for i := range number {
+		there := netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: net.IP(from.AsSlice()), SrcPort: uint16(i + 1), DstIP: net.IP(to.AsSlice()), DstPort: 80}
+		back := there
+		back.SrcIP, back.SrcPort, back.DstIP, back.DstPort = there.DstIP, there.DstPort, there.SrcIP, there.SrcPort
+		err := h.ConntrackCreate(netlink.ConntrackTable, inetFamily(to), &netlink.ConntrackFlow{
+			FamilyType: uint8(inetFamily(to)), Forward: there, Reverse: back, TimeOut: 120,
+			ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_TIME_WAIT},
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
