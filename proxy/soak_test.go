@@ -287,7 +287,8 @@ func (s *soak) request(r soakRequest, port int) (a soakAnswer, err error) {
 	_ = c.SetDeadline(time.Now().Add(d.Timeout))
 	what := fmt.Sprint(c.LocalAddr(), " asks ", r.to)
 	a.got = s.exchange(c, what)
-	if _, heard := s.heard.LoadAndDelete(what); r.network == "udp" {
+	if r.network == "udp" { // a connection may say the same, from the same port
+		_, heard := s.heard.LoadAndDelete(what)
 		a.missed = a.got == "silence" && !heard
 	}
 	return a, nil
