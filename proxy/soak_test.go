@@ -213,7 +213,7 @@ func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
 			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
 				all[b.Addr] = true
 			}
-			if !f.moves(r) {
+			if !s.moves(&f, r) {
 				for _, b := range f.Draining {
 					all[b] = true
 				}
@@ -225,11 +225,13 @@ func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
 
 // moves says whether a flow of the request leaves a backend that drains. One of UDP has
 // no end that could be awaited: it goes on at another at once, if there is one, and an
-// answer that was on its way from the first is lost.
-func (f *Frontend) moves(r soakRequest) bool {
-	to := &f.Internal
-	if r.from == "client" {
-		to = &f.External
+// answer that was on its way from the first is lost. Whether its client is one of this
+// node, its address must tell; if it does not, there must be another for everybody, and a
+// soak's external clients find no backend that internal ones do not.
+func (s State) moves(f *Frontend, r soakRequest) bool {
+	to := &f.External
+	if containsAddr(s.Clients.CIDRs, at(r.from, family(r.to.Addr()))) {
+		to = &f.Internal
 	}
 	return r.network == "udp" && !to.empty()
 }
