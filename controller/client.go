@@ -128,9 +128,15 @@ func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) erro
 // setHolders changes the holders of a claim, and for whom it is kept, if it is
 // still at the version that was read.
 func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) error {
+	return c.patchClaim(ctx, o, map[string]any{"holders": holders, "reservedFor": kept, "services": people(holders, kept)})
+}
+
+// patchClaim changes the given fields of a claim's spec if it is still at the version
+// that was read.
+func (c *client) patchClaim(ctx context.Context, o *cluster.Claim, spec map[string]any) error {
 	b, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
-		"spec":     map[string]any{"holders": holders, "reservedFor": kept, "services": people(holders, kept)},
+		"spec":     spec,
 	})
 	if err != nil {
 		return err
@@ -138,17 +144,16 @@ func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1a
 	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
 }
 
+// setAnnounce changes spec.announce of a claim if it is still at the version that was
+// read.
+func (c *client) setAnnounce(ctx context.Context, o *cluster.Claim, announce cluster.Announce) error {
+	return c.patchClaim(ctx, o, map[string]any{"announce": announce})
+}
+
 // setNode changes the node that a claim names if it is still at the version that was
 // read.
 func (c *client) setNode(ctx context.Context, o *cluster.Claim, node string) error {
-	b, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"uid": o.UID, "resourceVersion": o.ResourceVersion},
-		"spec":     map[string]any{"node": node},
-	})
-	if err != nil {
-		return err
-	}
-	return c.ours.Patch(types.MergePatchType).Resource("addressclaims").Name(o.Name()).Body(b).Do(ctx).Error()
+	return c.patchClaim(ctx, o, map[string]any{"node": node})
 }
 
 // deleteClaim deletes a claim if it is still at the version that was read.

@@ -65,14 +65,15 @@ type Options struct {
 // goroutine of lead and to those that it waits for.
 type controller struct {
 	Options
-	source  cluster.Source
-	writer  writer
-	events  *events
-	pools   pools
-	owners  owners
-	adverts adverts
-	metrics *metrics
-	health  health
+	source   cluster.Source
+	writer   writer
+	events   *events
+	pools    pools
+	owners   owners
+	announce claimAnnounce
+	adverts  adverts
+	metrics  *metrics
+	health   health
 	// echoes are the Services that were written, as they were before, and when:
 	// the snapshot does not have that yet.
 	echoes map[*cluster.Spec]time.Time
@@ -135,6 +136,7 @@ func (c *controller) lead(ctx context.Context) {
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(c.Settle)
 	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
+	c.announce = claimAnnounce{}
 	var keys sync.WaitGroup
 	keys.Go(func() { c.keepKey(ctx) })
 	defer keys.Wait()
@@ -194,6 +196,8 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	c.forget(snap)
 	left, errs = c.carryOut(ctx, plan(c.survey, assignments, reasons), began.Add(passSlice))
 	more, failed := c.prefer(ctx, snap, began.Add(passSlice))
+	left, errs = left || more, append(errs, failed...)
+	more, failed = c.reportAnnounce(ctx, snap, began.Add(passSlice))
 	left, errs = left || more, append(errs, failed...)
 	errs = append(errs, c.events.again(ctx)...)
 	errs = append(errs, c.pools.report(ctx, snap, assignments)...)

@@ -60,6 +60,14 @@ func newField(t *testing.T, services int, nodes ...string) *field {
 	return f
 }
 
+// announce changes how the pool is announced.
+func (f *field) announce(a v1alpha1.Announce) {
+	const path = "/apis/fanfare.io/v1alpha1/addresspools/lan"
+	pool := into[v1alpha1.AddressPool](f.t, f.objects[path])
+	pool.Spec.Announce = a
+	f.put(path, f.objects[path], from(f.t, &pool))
+}
+
 func (f *field) add(node string) {
 	f.nodes[node] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node, Labels: map[string]string{"name": node}}}
 }
@@ -182,6 +190,7 @@ func TestOwnersBegin(t *testing.T) {
 func TestOwnersDoAsTold(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 12, "n1", "n2", "n3", "n4")
+		f.announce(v1alpha1.AnnounceAdvertised)
 		advertisement := &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}
 		advertisement.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "name", Operator: metav1.LabelSelectorOpIn, Values: []string{"n1", "n2", "n3"}}}}
@@ -205,13 +214,12 @@ func TestOwnersDoAsTold(t *testing.T) {
 		if f.run(time.Minute); f.spread() != "[n1:11 n3:1]" {
 			t.Errorf("with one of those that are preferred: %s", f.spread())
 		}
-		// Once nothing goes over L2 any more, claims stay as they are.
-		peer := &v1alpha1.BGPPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}
-		peer.Spec.PeerAddress, peer.Spec.PeerASN.Number, peer.Spec.MyASN = "192.0.2.254", 64512, 64513
-		f.other = []runtime.Object{peer}
+		// Once the pool is announced by BGP, claims stay as they are.
+		f.announce(v1alpha1.AnnounceBGP)
+		f.other = nil
 		f.add("n2")
 		if moves := f.run(time.Minute); moves != 0 {
-			t.Errorf("%d addresses moved although a router is told of them", moves)
+			t.Errorf("%d addresses moved although they are announced by BGP", moves)
 		}
 	})
 }
@@ -389,7 +397,7 @@ func BenchmarkPreferences(b *testing.B) {
 		builder.Set(speakerStatus(name, "10.0.0.0/16"), "")
 		nodes = append(nodes, name)
 	}
-	builder.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Addresses: []string{"10.0.0.0/16"}}}, "")
+	builder.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2, Addresses: []string{"10.0.0.0/16"}}}, "")
 	w := &world{}
 	for i := range 10_000 {
 		addr := fmt.Sprintf("10.0.%d.%d", i>>8, i&255)

@@ -37,7 +37,7 @@ type settlement struct {
 // A claim is one that a Service needs before its status may say the address.
 type claim struct {
 	addr netip.Addr
-	pool string
+	pool cluster.Origin
 	// old is the claim as it was read, nil when there was none.
 	old *cluster.Claim
 	// holders are all Services that shall have the address, and those that may have
@@ -195,7 +195,7 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 		}
 	}
 	for _, a := range p.addrs[spec.Name] {
-		c := claim{a.Addr, a.Pool, p.snap.Claim(a.Addr), p.holders(a.Addr)}
+		c := claim{a.Addr, p.snap.OriginOf(a), p.snap.Claim(a.Addr), p.holders(a.Addr)}
 		c.holders = append(c.holders, p.sharers(spec, c.old)...)
 		switch {
 		case c.taken():
@@ -358,7 +358,7 @@ func (n settlement) String() string {
 	for _, c := range n.secure {
 		switch {
 		case c.old == nil:
-			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.pool, "-"), n.spec.Name)
+			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.pool.Pool, "-"), n.spec.Name)
 		default:
 			fmt.Fprintf(&b, "bind claim %s to %s\n", c.addr, n.spec.Name)
 		}

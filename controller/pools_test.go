@@ -44,23 +44,23 @@ func line(name string, s v1alpha1.AddressPoolStatus) string {
 func TestPoolStatuses(t *testing.T) {
 	snap := cluster.Parse(decode(t, `kind: AddressPool
 metadata: {name: both}
-spec: {addresses: [192.0.2.0/30, "2001:db8::/64"], avoidBuggyIPs: true}
+spec: {announce: BGP, addresses: [192.0.2.0/30, "2001:db8::/64"], avoidBuggyIPs: true}
 ---
 kind: AddressPool
 metadata: {name: drained}
-spec: {addresses: [192.0.3.1], allocation: Drained}
+spec: {announce: BGP, addresses: [192.0.3.1], allocation: Drained}
 ---
 kind: AddressPool
 metadata: {name: full}
-spec: {addresses: [192.0.4.1], allocation: OnRequest}
+spec: {announce: BGP, addresses: [192.0.4.1], allocation: OnRequest}
 ---
 kind: AddressPool
 metadata: {name: request}
-spec: {addresses: [192.0.5.1-192.0.5.2], allocation: OnRequest}
+spec: {announce: BGP, addresses: [192.0.5.1-192.0.5.2], allocation: OnRequest}
 ---
 kind: AddressPool
 metadata: {name: wrong}
-spec: {addresses: [192.0.6.1, nonsense]}
+spec: {announce: BGP, addresses: [192.0.6.1, nonsense]}
 ---
 kind: AddressClaim
 metadata: {name: 192.0.4.1}
@@ -72,7 +72,7 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.1, ipFamilies: [IPv4, IPv6], ports:
 ---
 kind: AddressPool
 metadata: {name: draining}
-spec: {addresses: [192.0.7.1], allocation: Drained}
+spec: {announce: BGP, addresses: [192.0.7.1], allocation: Drained}
 ---
 kind: Service
 metadata: {name: stays, namespace: shop}
@@ -81,7 +81,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.7.1}]}}
 ---
 kind: AddressPool
 metadata: {name: half}
-spec: {addresses: [192.0.8.1, "2001:db8:8::/64"], namespaces: [half], priority: 1}
+spec: {announce: BGP, addresses: [192.0.8.1, "2001:db8:8::/64"], namespaces: [half], priority: 1}
 ---
 kind: Service
 metadata: {name: four, namespace: half}
@@ -89,7 +89,7 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.3, ipFamilies: [IPv4], ports: [{por
 ---
 kind: AddressPool
 metadata: {name: limited}
-spec: {addresses: [192.0.9.0/24], namespaces: [greedy, modest], namespaceQuota: 1, allocation: OnRequest}
+spec: {announce: BGP, addresses: [192.0.9.0/24], namespaces: [greedy, modest], namespaceQuota: 1, allocation: OnRequest}
 ---
 kind: Service
 metadata: {name: one, namespace: greedy}
@@ -108,7 +108,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.9.3}]}}
 ---
 kind: AddressPool
 metadata: {name: onlink}
-spec: {addresses: [192.0.10.0/30], allocation: OnRequest}
+spec: {announce: BGP, addresses: [192.0.10.0/30], allocation: OnRequest}
 ---
 kind: Node
 metadata: {name: n1}
@@ -277,6 +277,7 @@ func TestPoolComesAgain(t *testing.T) {
 				}
 				create := func() {
 					pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan", CreationTimestamp: metav1.Now()}}
+					pool.Spec.Announce = v1alpha1.AnnounceBGP
 					pool.Spec.Addresses = []string{"192.0.2.0/24"}
 					s.put(path, nil, from(t, pool))
 				}

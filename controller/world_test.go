@@ -333,6 +333,7 @@ func address(pool string, i int) netip.Addr {
 func (w *world) setPool(name string, n int) {
 	path := "/apis/fanfare.io/v1alpha1/addresspools/" + name
 	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	pool.Spec.Announce = v1alpha1.AnnounceL2
 	pool.Spec.Addresses = []string{fmt.Sprintf("%s-%s", address(name, 0), address(name, n-1))}
 	w.put(path, w.objects[path], from(w.t, pool))
 }
@@ -543,7 +544,9 @@ func (w *world) converge() {
 	}
 	for _, c := range snap.Claims {
 		for _, h := range c.Holders {
-			if !slices.Contains(as, cluster.Assignment{Addr: c.Addr, Service: h.Name, Pool: cluster.PoolOf(snap.Pools, c.Addr)}) {
+			if !slices.ContainsFunc(as, func(a cluster.Assignment) bool {
+				return a.Addr == c.Addr && a.Service == h.Name && a.Pool == cluster.PoolOf(snap.Pools, c.Addr)
+			}) {
 				w.broken = fmt.Sprintf("%s holds the claim of %s and does not have it", h.Name, c.Addr)
 			}
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// plain is how an address is announced that no BGPAdvertisement is about: on its
-// own, to all routers.
+// plain is how an address of a pool with announce BGP is announced: on its own, to
+// every router that selects the node.
 var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
 
 // A plan is what announces one address.
@@ -33,9 +33,25 @@ type plan struct {
 	clashes []remark
 }
 
-// advertised are the advertisements by which a Service's address of a pool is
-// announced here, and why there are none.
-func (v *view) advertised(pool string, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
+// advertised are the advertisements by which a Service's address is announced over
+// BGP on this node, and why there are none.
+func (v *view) advertised(from cluster.Origin, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
+	switch from.Announce {
+	case cluster.AnnounceBGP:
+		return plain, ""
+	case cluster.AnnounceL2:
+		return nil, fmt.Sprintf("AddressPool %s has spec.announce L2", from.Pool)
+	case cluster.AnnounceAdvertised:
+		return v.selecting(from.Pool, s)
+	default:
+		return nil, "no AddressPool contains it any more, and nothing records how that pool was announced; " +
+			"create the AddressPool again, or set spec.announce of the AddressClaim"
+	}
+}
+
+// selecting are the BGPAdvertisements that select a Service's address of a pool, this
+// node and one of its routers, and why there are none.
+func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
 	var about, elsewhere, peerless []string
 	for _, a := range v.fromAdverts {
 		if !a.SelectsPool(pool) {
@@ -55,16 +71,14 @@ func (v *view) advertised(pool string, s *cluster.Spec) (list []*cluster.Adverti
 	switch {
 	case len(list) > 0:
 		return list, ""
-	case len(about) == 0 && v.onlyLinks(pool, seat{}):
-		return nil, "an L2Advertisement is about its pool, and no BGPAdvertisement"
 	case len(about) == 0:
-		return plain, ""
+		return nil, fmt.Sprintf("AddressPool %s has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it", pool)
 	case len(peerless) > 0:
 		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless))
 	case len(elsewhere) > 0:
 		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", enumerate(elsewhere))
 	default:
-		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other is about its pool", enumerate(about))
+		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other selects its pool", enumerate(about))
 	}
 }
 
@@ -88,7 +102,7 @@ func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, 
 			continue
 		}
 		own = withCommunities(own, communities(s.Communities))
-		list, _ := v.advertised(a.Pool, s.Spec)
+		list, _ := v.advertised(a.origin, s.Spec)
 		for _, ad := range list {
 			if !slices.Contains(adverts, ad) {
 				adverts = append(adverts, ad)

@@ -24,7 +24,7 @@ func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 	return &cluster.Snapshot{
 		Nodes:          []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}},
 		Peers:          []*cluster.Peer{peer("tor1", "10.0.1.1"), peer("tor2", "fe80::2%eth0")},
-		Pools:          []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
+		Pools:          []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
 		Advertisements: adverts,
 	}
 }
@@ -63,7 +63,16 @@ func TestAggregates(t *testing.T) {
 		want    string
 		says    string
 	}{
-		{"none", nil, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) }, "192.0.2.5/32", "announced to tor1"},
+		{"none", nil, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) }, "",
+			"not announced: AddressPool lan has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it"},
+		{"none is needed", nil, func(s *cluster.Snapshot) {
+			s.Pools[0].Announce = cluster.AnnounceBGP
+			give(s, "a", "192.0.2.5", cl, 80)
+		}, "192.0.2.5/32", "announced to tor1"},
+		{"none applies", []*cluster.Advertisement{by(24, "tor1")}, func(s *cluster.Snapshot) {
+			s.Pools[0].Announce = cluster.AnnounceBGP
+			give(s, "a", "192.0.2.5", cl, 80)
+		}, "192.0.2.5/32", "announced to tor1, tor2"},
 		{"one", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) {
 			give(s, "a", "192.0.2.5", cl, 80)
 			give(s, "b", "192.0.2.6", cl, 80)

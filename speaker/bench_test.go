@@ -102,7 +102,7 @@ func benchRun(b *testing.B, p *pass, decider *Decider, snap *cluster.Snapshot) {
 func benchSnapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
-		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
 		Peers: []*cluster.Peer{{Name: "elsewhere", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")

@@ -91,7 +91,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	routes := false
 	for _, i := range addresses {
 		was := next.Addresses[i]
-		is := v.decide(was.Addr, was.Pool, d.services(nil, snap, i), was.claim).after(was)
+		is := v.decide(was.Addr, was.Pool, was.origin, d.services(nil, snap, i), was.claim).after(was)
 		routes = routes || !alike(is.answer, was.answer) || !slices.Equal(is.routes, was.routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
@@ -124,10 +124,11 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 		if v.links {
 			claim = snap.Claim(a.Addr)
 		}
-		if was != nil && d.last.view == v && was.Pool == a.Pool && was.claim == claim && slices.Equal(was.from, services) {
+		origin := snap.OriginOf(a)
+		if was != nil && d.last.view == v && was.Pool == a.Pool && was.origin == origin && was.claim == claim && slices.Equal(was.from, services) {
 			next.Addresses[i] = was
 		} else {
-			next.Addresses[i] = v.decide(a.Addr, a.Pool, slices.Clone(services), claim).after(was)
+			next.Addresses[i] = v.decide(a.Addr, a.Pool, origin, slices.Clone(services), claim).after(was)
 		}
 		next.Proxy.VIPs[i] = next.Addresses[i].VIP
 	}
@@ -271,8 +272,8 @@ func with(list, more []netip.Prefix) []netip.Prefix {
 
 // decide decides about one address, which the given Services hold, in the order
 // of precedence.
-func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, claim *cluster.Claim) *Address {
-	a := &Address{Addr: addr, Pool: pool, VIP: &proxy.VIP{Addr: addr}, from: services, claim: claim}
+func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, services []cluster.Service, claim *cluster.Claim) *Address {
+	a := &Address{Addr: addr, Pool: pool, origin: origin, VIP: &proxy.VIP{Addr: addr}, from: services, claim: claim}
 	verdicts, parts := make([]verdict, len(services)), make([]part, len(services))
 	var pods []netip.Addr
 	for i, s := range services {
@@ -358,7 +359,7 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("proxy", is.served(), "%s", is.message)
 	}
 	v.sayLinks(seat, is, reason)
-	if v.onlyLinks(a.Pool, seat) {
+	if v.onlyL2(a.origin) {
 		return reasons
 	}
 	switch {
@@ -369,7 +370,7 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
 	case len(p.routes) == 0:
-		_, why := v.advertised(a.Pool, s.Spec)
+		_, why := v.advertised(a.origin, s.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
 	default:
 		reason("bgp", cluster.Announced, "%s", p.says(v))
@@ -549,7 +550,7 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 			}
 		}
 		byPrecedence(services)
-		a = d.view.decide(addr, "", services, nil)
+		a = d.view.decide(addr, "", cluster.Origin{}, services, nil)
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {

@@ -54,6 +54,7 @@ type Desired struct {
 type Address struct {
 	Addr     netip.Addr
 	Pool     string
+	origin   cluster.Origin // how it is announced
 	Services []cluster.Name // who holds it, in the order of precedence
 	VIP      *proxy.VIP
 	Announce bool        // by any protocol

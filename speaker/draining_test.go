@@ -75,7 +75,7 @@ metadata: {name: n1}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24, "2001:db8::/64"]}
+spec: {announce: L2, addresses: [192.0.2.0/24, "2001:db8::/64"]}
 ---
 apiVersion: v1
 kind: Service

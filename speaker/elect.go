@@ -14,12 +14,12 @@ import (
 // lookAtLinks takes over what decides about L2. In a cluster that only speaks BGP that is
 // nothing, and other nodes are none of our business.
 func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
-	v.links = mayUseL2(snap)
+	v.links = snap.UsesL2()
 	if !v.links {
 		return
 	}
 	v.fromNodes, v.interfaces, v.returning, v.ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
-	v.terms = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements, Advertisements: snap.Advertisements, Peers: snap.Peers}
+	v.terms = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
 	v.speakers, v.neighbours = speakersOf(c.Members, c.Node), nodesBut(snap.Nodes, c.Node)
 	if !snap.L2Ready {
 		return
@@ -39,12 +39,6 @@ func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
 	if i := slices.IndexFunc(nodes, func(n election.Node) bool { return n.Name == c.Node }); i >= 0 {
 		v.elector = nodes[i]
 	}
-}
-
-// mayUseL2 says whether addresses may go over L2: because somebody says so, or because
-// there is no router that could be told.
-func mayUseL2(snap *cluster.Snapshot) bool {
-	return len(snap.L2Advertisements) > 0 || len(snap.Pools) > 0 && len(snap.Peers) == 0
 }
 
 // candidate is what this node knows of one that may answer. It is itself alive; of others
@@ -130,7 +124,7 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 			able = append(able, service)
 		}
 	}
-	terms, linked, why := election.TermsOf(v.terms, a.Pool, services)
+	terms, linked, why := election.TermsOf(v.terms, a.origin, services)
 	switch s.linked = linked; {
 	case !linked:
 		s.code, s.why = cluster.NotAdvertised, why
@@ -174,13 +168,14 @@ func (v *view) sayLinks(s seat, is verdict, reason func(protocol string, code cl
 	}
 }
 
-// onlyLinks says whether addresses of a pool are none of BGP's: because they go over L2
-// by default, or an L2Advertisement is about the pool and no BGPAdvertisement.
-func (v *view) onlyLinks(pool string, s seat) bool {
-	if !v.links || slices.ContainsFunc(v.fromAdverts, func(a *cluster.Advertisement) bool { return a.SelectsPool(pool) }) {
-		return false
+// onlyL2 says whether BGP has nothing to do with an address: its pool says L2, or says
+// Advertised and only L2Advertisements select it.
+func (v *view) onlyL2(from cluster.Origin) bool {
+	if from.Announce != cluster.AnnounceAdvertised {
+		return from.Announce == cluster.AnnounceL2
 	}
-	return s.linked || slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(pool) })
+	return !slices.ContainsFunc(v.fromAdverts, func(a *cluster.Advertisement) bool { return a.SelectsPool(from.Pool) }) &&
+		slices.ContainsFunc(v.fromL2, func(a *cluster.L2Advertisement) bool { return a.SelectsPool(from.Pool) })
 }
 
 // onInterfaces lists the interfaces to answer on for a sentence. A plan for another node

@@ -20,7 +20,7 @@ const eventWorld = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24]}
+spec: {announce: BGP, addresses: [192.0.2.0/24]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
@@ -37,6 +37,9 @@ kind: Node
 metadata: {name: n1, uid: uid-n1}
 status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
 `
+
+// advertisedWorld is eventWorld with a pool that is announced as advertisements say.
+var advertisedWorld = strings.Replace(eventWorld, "announce: BGP", "announce: Advertised", 1)
 
 // eventService is a Local Service with one endpoint, on the node.
 func eventService(name, uid, addr, node string) string {

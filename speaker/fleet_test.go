@@ -89,7 +89,7 @@ func newFleet(t *testing.T, size int) *fleet {
 	name := cluster.Name{Namespace: "shop", Name: "web"}
 	var endpoints cluster.Endpoints
 	f.snap = &cluster.Snapshot{
-		Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.200-192.0.2.220")}}}, L2Ready: true,
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.200-192.0.2.220")}}}, L2Ready: true,
 		Assignments: []cluster.Assignment{{Addr: f.vip, Service: name, Pool: "lan"}},
 	}
 	for i := range size {

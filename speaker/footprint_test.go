@@ -23,7 +23,7 @@ import (
 func TestFootprint(t *testing.T) {
 	const services, limit = 2000, 3600 // bytes of each
 	b, decider := cluster.NewBuilder(), NewDecider(Config{Node: "n1"})
-	b.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Addresses: []string{"198.18.0.0/16"}}}, "")
+	b.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: []string{"198.18.0.0/16"}}}, "")
 	b.Set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "")
 	before := heap()
 	for i := range services {

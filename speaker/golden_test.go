@@ -33,7 +33,7 @@ func TestDecide(t *testing.T) {
 			for i, f := range golden.Files[1:] {
 				c := Config{Node: f.Name, NodeCIDR: true}
 				got := Decide(c, snap).String()
-				if alone := Decide(c, seenBy(f.Name, snap)).String(); alone != got && !mayUseL2(snap) {
+				if alone := Decide(c, seenBy(f.Name, snap)).String(); alone != got && !snap.UsesL2() {
 					t.Errorf("node %s decides otherwise when it knows the other Nodes (-alone +all):\n%s", f.Name, cmp.Diff(alone, got))
 				}
 				if !*update {

@@ -160,7 +160,7 @@ func TestFormerHolders(t *testing.T) {
 
 // Addresses of interfaces travel where there is room for all, and crowd out none.
 func TestOwnAddressesTravel(t *testing.T) {
-	snap := snapshotOf(t, []byte(eventWorld+linkedWorld))
+	snap := snapshotOf(t, []byte(advertisedWorld+linkedWorld))
 	var all []l2.Interface
 	for i := range 40 {
 		all = append(all, l2.Interface{Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})

@@ -39,7 +39,7 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 	spec := *trial.services[0].Spec
 	spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	vip := netip.MustParseAddr("192.0.2.1")
-	trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name}}
+	trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
 	trial.services[0] = cluster.Service{Spec: &spec, Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP,
 		Node: "n2", Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}}
 	var nodes []*cluster.Node

@@ -121,7 +121,7 @@ func TestLinksWaitForOthers(t *testing.T) {
 // A node that hears nobody and has its link back takes nothing until it has heard what
 // somebody answers for, for a bounded time. What it has it keeps, and who is heard changes nothing.
 func TestLinksWaitWhenOneIsBack(t *testing.T) {
-	snap := snapshotOf(t, []byte(eventWorld+linkedWorld))
+	snap := snapshotOf(t, []byte(advertisedWorld+linkedWorld))
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}

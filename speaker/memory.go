@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -130,7 +131,11 @@ func (m *memory) keep(snap *cluster.Snapshot) error {
 	if m.written && same(m.kept, snap.Assignments) {
 		return nil
 	}
-	if err := m.write(m.path(), snap.Assignments); err != nil {
+	list := slices.Clone(snap.Assignments)
+	for i, a := range list {
+		list[i].From = snap.OriginOf(a)
+	}
+	if err := m.write(m.path(), list); err != nil {
 		return fmt.Errorf("remember assignments: %w", err)
 	}
 	m.kept, m.written = snap.Assignments, true

@@ -43,7 +43,11 @@ func TestReasonsOfDeafRouters(t *testing.T) {
 		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router hears it: tor2 (Active): wrong AS number"},
 		{"another one is not up", toldToOne, []bgp.SessionStatus{down1, up2}, "Announced announced to tor2"},
 	} {
-		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(eventWorld+eventService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
+		world := eventWorld
+		if c.more != "" {
+			world = advertisedWorld
+		}
+		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(world+eventService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
 		p := &published{desired: d, programmed: true, have: d.Announce}
 		var got []string
 		for _, r := range p.address(d.Addresses[0], bgp.Status{Sessions: c.sessions}).Reasons {

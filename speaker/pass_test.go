@@ -729,7 +729,7 @@ func TestPassHandsOver(t *testing.T) {
 		spec := *trial.services[0].Spec
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		vip := netip.MustParseAddr("192.0.2.1")
-		trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name}}
+		trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
 		on := func(node string) *cluster.Endpoints {
 			return &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
 				Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}

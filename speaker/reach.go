@@ -32,7 +32,7 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 	if r != nil && r.of(snap, all) {
 		return r
 	}
-	n := &reach{list: []l2.Interface{}, links: mayUseL2(snap), pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
+	n := &reach{list: []l2.Interface{}, links: snap.UsesL2(), pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
 	var told []Interface
 	for _, i := range relevant(snap, all) {
 		told = append(told, Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
@@ -69,14 +69,14 @@ func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
 // of says whether next would find the same. Most snapshots differ in what does not matter
 // here.
 func (r *reach) of(snap *cluster.Snapshot, all []l2.Interface) bool {
-	return same(r.all, all) && r.links == mayUseL2(snap) && same(r.assignments, snap.Assignments) &&
+	return same(r.all, all) && r.links == snap.UsesL2() && same(r.assignments, snap.Assignments) &&
 		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
 }
 
 // relevant are the interfaces that matter to any address. A node may have hundreds of
 // others, which come and go with its pods.
 func relevant(snap *cluster.Snapshot, all []l2.Interface) (list []l2.Interface) {
-	if !mayUseL2(snap) {
+	if !snap.UsesL2() {
 		return nil
 	}
 	for _, i := range all {

@@ -25,7 +25,7 @@ func TestRelevantInterfaces(t *testing.T) {
 	}
 	all := []l2.Interface{iface("cali1"), iface("eth0", "198.51.100.0/24", "192.0.2.0/24"), iface("eth1", "198.51.100.0/24"), iface("eth9")}
 	snap := &cluster.Snapshot{
-		Pools:            []*cluster.Pool{{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.64-192.0.2.127")}}},
+		Pools:            []*cluster.Pool{{Announce: cluster.AnnounceAdvertised, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.64-192.0.2.127")}}},
 		L2Advertisements: []*cluster.L2Advertisement{{Name: "lan", Interfaces: []string{"cali*", "eth9"}}},
 	}
 	var got []string
@@ -49,7 +49,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 	}
 	eth0 := []l2.Interface{iface("eth0", "192.0.2.0/24")}
 	pool := func(text string) []*cluster.Pool {
-		return []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange(text)}}}
+		return []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceL2, Ranges: []netipx.IPRange{netipx.MustParseIPRange(text)}}}
 	}
 	for name, tt := range map[string]struct {
 		change  func(*cluster.Snapshot)
@@ -61,6 +61,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 		"in a pool":           {func(s *cluster.Snapshot) { s.Pools = pool("192.0.2.200-192.0.2.220") }, "192.0.2.200", eth0, eth0, "lan", "[n1]"},
 		"in no pool any more": {func(s *cluster.Snapshot) { s.Pools = pool("198.51.100.0-198.51.100.9") }, "192.0.2.200", eth0, eth0, "", "[n1]"},
 		"on an interface that is named": {func(s *cluster.Snapshot) {
+			s.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised}}
 			s.L2Advertisements = []*cluster.L2Advertisement{{Name: "x", Interfaces: []string{"eth0"}, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
 		}, "203.0.113.1", eth0, eth0, "lan", "[n1]"},
 		"there are too many interfaces":   {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many, "lan", "[]"},
@@ -71,7 +72,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 			snap := *f.snap
 			tt.change(&snap)
 			addr := netip.MustParseAddr(tt.addr)
-			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of}}
+			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}}}
 			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
 			var reaches []*reach
 			members := &Members{}

@@ -161,7 +161,7 @@ func (r *roster) now(snap *cluster.Snapshot) *Members {
 		r.leases.own(self.UID)
 	}
 	view, generation := r.gossip.View(), r.leases.generation()
-	linked := mayUseL2(snap)
+	linked := snap.UsesL2()
 	if view == r.view && generation == r.generation && linked == r.linked && !others {
 		return r.members
 	}
@@ -184,7 +184,7 @@ func missingIn(v *gossip.View, snap *cluster.Snapshot, self string) (names []str
 			names = append(names, m.Node)
 		}
 	}
-	if len(v.Members) == 0 || !mayUseL2(snap) {
+	if len(v.Members) == 0 || !snap.UsesL2() {
 		return names
 	}
 	for _, n := range snap.Nodes {

@@ -25,7 +25,7 @@ func TestRoster(t *testing.T) {
 		if err := os.WriteFile(path, []byte("one-key-for-all-who-belong-here"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		snap := snapshotOf(t, []byte(strings.Replace(eventWorld, "10.0.0.11", "127.0.0.2", 1)+`---
+		snap := snapshotOf(t, []byte(strings.Replace(advertisedWorld, "10.0.0.11", "127.0.0.2", 1)+`---
 apiVersion: fanfare.io/v1alpha1
 kind: L2Advertisement
 metadata: {name: any}

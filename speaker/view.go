@@ -132,7 +132,7 @@ func (v *view) addresses() []netip.Addr {
 
 // ofLinks is of for what L2 depends on.
 func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
-	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == mayUseL2(snap) &&
+	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == snap.UsesL2() &&
 		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && same(v.interfaces, c.Interfaces) && v.returning == c.Returning)
 }
 

@@ -50,7 +50,7 @@ func newWorld(seed uint64) *world {
 	for _, name := range worldNodes {
 		w.nodes = append(w.nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
-	w.pools = []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
+	w.pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
 	w.peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
 	for range worldServices {
 		w.step()
@@ -61,10 +61,31 @@ func newWorld(seed uint64) *world {
 // snapshot is the world as it is now.
 func (w *world) snapshot() *cluster.Snapshot {
 	return &cluster.Snapshot{
-		Services: slices.Clone(w.services), Nodes: slices.Clone(w.nodes), Pools: slices.Clone(w.pools),
+		Services: slices.Clone(w.services), Nodes: slices.Clone(w.nodes), Pools: w.announcedPools(),
 		Peers: slices.Clone(w.peers), Advertisements: slices.Clone(w.adverts), Assignments: w.assignments,
 		L2Advertisements: slices.Clone(w.l2adverts), L2Ready: w.interfaces != nil, Claims: w.claims,
 	}
+}
+
+// announcedPools are the pools, announced as the advertisements say where there are any,
+// else by BGP where there is a router, else by ARP.
+func (w *world) announcedPools() (list []*cluster.Pool) {
+	announce := cluster.AnnounceL2
+	switch {
+	case len(w.adverts)+len(w.l2adverts) > 0:
+		announce = cluster.AnnounceAdvertised
+	case len(w.peers) > 0:
+		announce = cluster.AnnounceBGP
+	}
+	for i, p := range w.pools {
+		if p.Announce != announce {
+			with := *p
+			with.Announce = announce
+			w.pools[i] = &with
+		}
+		list = append(list, w.pools[i])
+	}
+	return list
 }
 
 // step changes one thing.

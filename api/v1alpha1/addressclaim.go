@@ -20,6 +20,14 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	Pool string `json:"pool,omitempty"`
 
+	// Announce is how the pool announces its addresses (spec.announce of the
+	// AddressPool). It applies to an address that remains assigned after the pool
+	// has lost it. The controller keeps it up to date. Such an address is not
+	// announced while the field is unset.
+	//
+	// +optional
+	Announce Announce `json:"announce,omitempty"`
+
 	// Holders are the Services that have the address. There is more than one
 	// when they share it, and none when the address is only reserved.
 	//

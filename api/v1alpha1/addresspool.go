@@ -16,6 +16,20 @@ const (
 	Drained Allocation = "Drained"
 )
 
+// Announce says how the addresses of a pool are announced.
+//
+// +kubebuilder:validation:Enum=BGP;L2;Advertised
+type Announce string
+
+const (
+	// AnnounceBGP announces each address to every router that selects the node.
+	AnnounceBGP Announce = "BGP"
+	// AnnounceL2 answers ARP and NDP requests on every interface in the address's subnet.
+	AnnounceL2 Announce = "L2"
+	// AnnounceAdvertised announces as the advertisements that select the pool say.
+	AnnounceAdvertised Announce = "Advertised"
+)
+
 // AddressPoolSpec is the configuration of a pool.
 type AddressPoolSpec struct {
 	// Addresses that may be given to Services, of IPv4, IPv6 or both. Each is a
@@ -32,6 +46,15 @@ type AddressPoolSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(a, !isCIDR(a) || cidr(a) == cidr(a).masked())",message="a CIDR must begin at its network's first address: 192.0.2.0/26, not 192.0.2.10/26; for one address leave the length out"
 	// +kubebuilder:validation:XValidation:rule="self.all(a, a.split('-').size() != 2 || !a.split('-').all(e, isIP(e.trim())) || ip(a.split('-')[0].trim()).family() == ip(a.split('-')[1].trim()).family())",message="both ends of a range must be of one address family"
 	Addresses []string `json:"addresses"`
+
+	// Announce says how the addresses are announced. BGP: one by one, without
+	// attributes, to the router of every BGPPeer that selects the node. L2: by ARP
+	// and NDP, on every interface in the address's subnet. Advertised: as the
+	// BGPAdvertisements and L2Advertisements that select the pool say, and not at
+	// all without one. With BGP and L2, advertisements do not apply to the pool.
+	//
+	// +required
+	Announce Announce `json:"announce"`
 
 	// Allocation says when addresses are given out: Automatic to any Service
 	// that needs one, OnRequest only to Services that name the pool or the
@@ -156,6 +179,7 @@ type AddressPoolStatus struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
 // +kubebuilder:subresource:status
+// +kubebuilder:printcolumn:name="Announce",type=string,JSONPath=`.spec.announce`
 // +kubebuilder:printcolumn:name="Allocation",type=string,JSONPath=`.spec.allocation`
 // +kubebuilder:printcolumn:name="Priority",type=integer,JSONPath=`.spec.priority`
 // +kubebuilder:printcolumn:name="Addresses",type=string,JSONPath=`.spec.addresses`

@@ -5,9 +5,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // BGPAdvertisementSpec says which addresses are announced, by which nodes, to
 // which routers and as what. What is left out restricts nothing.
 type BGPAdvertisementSpec struct {
-	// Pools are the names of the AddressPools whose addresses are announced so.
-	// All pools when unset. Once an advertisement names a pool, or all, nothing
-	// of it is announced that no advertisement selects.
+	// Pools are the names of the AddressPools that the advertisement selects; all
+	// when unset. It applies only to those whose spec.announce is Advertised.
 	//
 	// +optional
 	// +listType=set
@@ -103,8 +102,8 @@ type BGPAdvertisementSpec struct {
 	ASPathPrepend *int32 `json:"asPathPrepend,omitempty"`
 }
 
-// BGPAdvertisement refines how addresses are announced over BGP. Addresses of a
-// pool that no advertisement selects are announced one by one to all routers.
+// BGPAdvertisement says how addresses of pools whose spec.announce is Advertised
+// are announced over BGP. An address that no advertisement selects is not announced.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare

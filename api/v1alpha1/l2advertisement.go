@@ -5,9 +5,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // L2AdvertisementSpec says which addresses are answered for by ARP and NDP, by which
 // nodes and on which interfaces. What is left out restricts nothing.
 type L2AdvertisementSpec struct {
-	// Pools are the names of the AddressPools whose addresses are answered for. All
-	// pools when unset. Addresses of a pool that an L2Advertisement names are announced
-	// over BGP only if a BGPAdvertisement names it as well.
+	// Pools are the names of the AddressPools that the advertisement selects; all
+	// when unset. It applies only to those whose spec.announce is Advertised.
 	//
 	// +optional
 	// +listType=set
@@ -86,9 +85,9 @@ type L2AdvertisementStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// L2Advertisement says that addresses are answered for by ARP and NDP: for each
-// address one node at a time does. Without any, that is done for pools that no
-// BGPAdvertisement is about either, in a cluster that has no BGPPeer.
+// L2Advertisement says how addresses of pools whose spec.announce is Advertised
+// are announced by ARP and NDP. One node at a time answers for each address. An
+// address that no advertisement selects is not announced.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare

@@ -54,7 +54,7 @@ status:
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: all}
-spec: {addresses: ["%[2]s-%[3]s"]}
+spec: {announce: BGP, addresses: ["%[2]s-%[3]s"]}
 ---
 `
 

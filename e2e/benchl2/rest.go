@@ -16,7 +16,7 @@ import (
 const manyAddresses = `apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: many}
-spec: {addresses: [10.99.0.0/22], allocation: OnRequest}
+spec: {announce: Advertised, addresses: [10.99.0.0/22], allocation: OnRequest}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: L2Advertisement

@@ -142,7 +142,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.1}]}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24]}
+spec: {announce: BGP, addresses: [192.0.2.0/24]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer

@@ -78,7 +78,7 @@ func network(name string, n int) string {
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: %s}
-spec: {addresses: [192.0.%d.1-192.0.%[2]d.%d]}
+spec: {announce: BGP, addresses: [192.0.%d.1-192.0.%[2]d.%d]}
 `, name, third, n)
 }
 

@@ -22,12 +22,12 @@ metadata: {name: dev}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: public}
-spec: {addresses: [192.0.2.10], namespaceSelector: {matchLabels: {team: a}}, namespaceQuota: 1}
+spec: {announce: BGP, addresses: [192.0.2.10], namespaceSelector: {matchLabels: {team: a}}, namespaceQuota: 1}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: careless}
-spec: {addresses: [10.96.255.0/28], allocation: OnRequest}
+spec: {announce: BGP, addresses: [10.96.255.0/28], allocation: OnRequest}
 ---
 apiVersion: v1
 kind: Service

@@ -25,7 +25,7 @@ func TestRequests(t *testing.T) {
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24]}
+spec: {announce: BGP, addresses: [192.0.2.0/24]}
 ---
 `+asking("a", "fanfare.io/allow-shared-ip: k", 80)+"\n---\n"+asking("b", "metallb.io/allow-shared-ip: k", 81)+"\n---\n"+kept+"\n---\n"+
 			asking("end", `fanfare.io/load-balancer-ips: "0.0.0.77, 192.0.2.78"`, 80)))

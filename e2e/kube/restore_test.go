@@ -38,7 +38,7 @@ func poolOf(n int) string {
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.1-192.0.2.%d]}
+spec: {announce: BGP, addresses: [192.0.2.1-192.0.2.%d]}
 `, n)
 }
 

@@ -37,7 +37,7 @@ func TestManyServices(t *testing.T) {
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [198.18.0.0/15]}
+spec: {announce: BGP, addresses: [198.18.0.0/15]}
 `))
 		h := f.record(t)
 		began := time.Now()

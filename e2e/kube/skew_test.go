@@ -94,13 +94,13 @@ const later = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24], next: theirs}
+spec: {announce: BGP, addresses: [192.0.2.0/24], next: theirs}
 status: {next: kept}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: sticky}
-spec: {addresses: [198.51.100.0/24], allocation: Sticky, next: theirs}
+spec: {announce: BGP, addresses: [198.51.100.0/24], allocation: Sticky, next: theirs}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer

@@ -62,7 +62,7 @@ status: {addresses: [{type: InternalIP, address: 192.168.0.2}]}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/26, "2001:db8::/112"], avoidBuggyIPs: true}
+spec: {announce: Advertised, addresses: [192.0.2.0/26, "2001:db8::/112"], avoidBuggyIPs: true}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer

@@ -36,7 +36,7 @@ func TestSpread(t *testing.T) {
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/26]}
+spec: {announce: Advertised, addresses: [192.0.2.0/26]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: L2Advertisement

@@ -63,7 +63,7 @@ const stagePool = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24]}
+spec: {announce: BGP, addresses: [192.0.2.0/24]}
 `
 
 func newStage(t *testing.T) *stage {

@@ -16,7 +16,7 @@ const link = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: link}
-spec: {addresses: [198.51.100.200-198.51.100.203], allocation: OnRequest}
+spec: {announce: Advertised, addresses: [198.51.100.200-198.51.100.203], allocation: OnRequest}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: L2Advertisement

@@ -18,7 +18,7 @@ var mistakes = []struct {
 	named      []string
 }{
 	{"typo", "apiVersion: v1\nkind: Service\nmetadata: {name: typo\nspec: [\n", []string{"typo.yaml"}},
-	{"office", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec:\n  addresses: [192.0.2.128/25]\n",
+	{"office", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec:\n  announce: BGP\n  addresses: [192.0.2.128/25]\n",
 		[]string{"AddressPool office", "192.0.2.128", "lan"}},
 	{"tor2", "apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n",
 		[]string{"BGPPeer tor2", "peerAddress"}},

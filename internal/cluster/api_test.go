@@ -522,9 +522,11 @@ func TestAPIWatchesForL2(t *testing.T) {
 	}
 }
 
-// Without a router everything goes over L2, and the first peer does not take that back.
-func TestAPIWatchesForL2WithoutARouter(t *testing.T) {
-	s := newAPIServer(t, newPool("lan", "192.0.2.0/24"), newNode("n1"), newNode("n2"))
+// A pool with announce L2 is enough, and a BGPPeer does not change that.
+func TestAPIWatchesForL2Pool(t *testing.T) {
+	pool := newPool("lan", "192.0.2.0/24")
+	pool.Spec.Announce = v1alpha1.AnnounceL2
+	s := newAPIServer(t, pool, newNode("n1"), newNode("n2"))
 	a := s.open(Options{NodeName: "n2", L2: L2Nodes})
 	if snap := a.Snapshot(); !snap.L2Ready || len(snap.Nodes) != 2 {
 		t.Errorf("the candidates are not known:\n%s", render(snap))

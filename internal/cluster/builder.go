@@ -83,6 +83,7 @@ type Builder struct {
 	l2adverts map[string]*L2Advertisement
 	speakers  map[string]*Speaker
 	claims    map[string]*Claim   // by the object's name
+	l2claims  int                 // claims whose Announce is L2
 	secrets   map[string]Password // by name; those that are gone stay while a peer needs them
 	// secretsGone are those whose Secret is not there, or has none.
 	secretsGone map[string]bool
@@ -330,8 +331,15 @@ func (b *Builder) setNode(name string, n *Node) {
 // address's than the claim before.
 func (b *Builder) setClaim(name string, c *Claim) {
 	old := b.claims[name]
-	if replace(b.claims, name, c) {
-		b.claimed[cmp.Or(c, old).Addr] = struct{}{}
+	if !replace(b.claims, name, c) {
+		return
+	}
+	b.claimed[cmp.Or(c, old).Addr] = struct{}{}
+	if old != nil && old.Announce == AnnounceL2 {
+		b.l2claims--
+	}
+	if c != nil && c.Announce == AnnounceL2 {
+		b.l2claims++
 	}
 }
 
@@ -372,10 +380,17 @@ func (b *Builder) dirty() bool {
 		b.namespacesChanged || b.networksChanged
 }
 
-// mayUseL2 says whether addresses may go over L2: because somebody says so, or because
-// there is no router that could be told.
+// mayUseL2 says whether addresses may be announced by ARP and NDP.
 func (b *Builder) mayUseL2() bool {
-	return len(b.l2adverts) != 0 || len(b.pools) != 0 && len(b.peers) == 0
+	if len(b.l2adverts) != 0 || b.l2claims != 0 {
+		return true
+	}
+	for _, p := range b.pools {
+		if p.Announce == AnnounceL2 {
+			return true
+		}
+	}
+	return false
 }
 
 // Snapshot returns the snapshot of all objects that were set and not deleted.
@@ -508,7 +523,9 @@ func (b *Builder) assignments(s *Snapshot) []Assignment {
 	var out []Assignment
 	if b.poolsChanged {
 		for _, svc := range s.Services {
-			out = svc.appendStatus(out, s.Pools)
+			for _, a := range svc.Status {
+				out = append(out, b.assignment(s.Pools, a, svc.Name))
+			}
 		}
 		slices.SortFunc(out, Assignment.Compare)
 	} else {
@@ -517,8 +534,7 @@ func (b *Builder) assignments(s *Snapshot) []Assignment {
 			return s.Assignments
 		}
 		out = patch(s.Assignments, touched, Assignment.Compare, func(a Assignment) (Assignment, bool) {
-			a.Pool = PoolOf(s.Pools, a.Addr)
-			return a, slices.Contains(b.services[a.Service].status(), a.Addr)
+			return b.assignment(s.Pools, a.Addr, a.Service), slices.Contains(b.services[a.Service].status(), a.Addr)
 		})
 	}
 	if slices.Equal(out, s.Assignments) {
@@ -539,13 +555,31 @@ func (b *Builder) statusChanged() (touched []Assignment) {
 			touched = append(touched, Assignment{Addr: a, Service: name})
 		}
 	}
+	for a := range b.claimed {
+		touched = append(touched, b.orphans(a)...)
+	}
 	slices.SortFunc(touched, Assignment.Compare)
 	return slices.Compact(touched)
 }
 
-func (s *Spec) appendStatus(out []Assignment, pools []*Pool) []Assignment {
-	for _, a := range s.Status {
-		out = append(out, Assignment{a, s.Name, PoolOf(pools, a)})
+// orphans are the last snapshot's assignments of an address that no pool contains.
+func (b *Builder) orphans(a netip.Addr) (list []Assignment) {
+	all := b.last.Assignments
+	i, _ := slices.BinarySearchFunc(all, a, func(x Assignment, a netip.Addr) int { return x.Addr.Compare(a) })
+	for ; i < len(all) && all[i].Addr == a; i++ {
+		if all[i].Pool == "" {
+			list = append(list, Assignment{Addr: a, Service: all[i].Service})
+		}
+	}
+	return list
+}
+
+// assignment is one that a Service's status says. Once no pool contains the address,
+// its claim says where it is from.
+func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignment {
+	out := Assignment{Addr: a, Service: service, Pool: PoolOf(pools, a)}
+	if c, ok := b.claim(a); ok && out.Pool == "" {
+		out.From = Origin{c.Pool, c.Announce}
 	}
 	return out
 }

@@ -40,7 +40,7 @@ func newSlice(name, service string, addrs ...string) *discoveryv1.EndpointSlice 
 }
 
 func newPool(name string, addrs ...string) *v1alpha1.AddressPool {
-	return &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.AddressPoolSpec{Addresses: addrs}}
+	return &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: addrs}}
 }
 
 func newNamespace(name, team string) *corev1.Namespace {

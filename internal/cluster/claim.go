@@ -29,6 +29,7 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 		Addr:            addr,
 		Pool:            shared(o.Spec.Pool),
 		Node:            shared(o.Spec.Node),
+		Announce:        parseClaimAnnounce(o.Spec.Announce, &p),
 		Reserved:        o.Spec.Reserved,
 		UID:             o.UID,
 		ResourceVersion: o.ResourceVersion,
@@ -52,6 +53,13 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	slices.SortFunc(c.ReservedFor, Name.Compare)
 	c.ReservedFor = slices.Compact(c.ReservedFor)
 	return c, p
+}
+
+func parseClaimAnnounce(s v1alpha1.Announce, p *problems) Announce {
+	if s == "" {
+		return ""
+	}
+	return parseAnnounce("spec.announce", s, p)
 }
 
 // forget drops what only a write must name.

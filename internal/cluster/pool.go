@@ -11,7 +11,23 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// parsePool returns the pool without the addresses that it could not read.
+// parseAnnounce returns the empty value, which announces nothing, for any value
+// that it does not know.
+func parseAnnounce(field string, s v1alpha1.Announce, p *problems) Announce {
+	switch a := Announce(s); a {
+	case AnnounceBGP, AnnounceL2, AnnounceAdvertised:
+		return a
+	}
+	what := "must be"
+	if s == "" {
+		what = "is missing; set it to"
+	}
+	p.add(field, string(s), what+" BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised (as BGPAdvertisements and L2Advertisements say)")
+	return ""
+}
+
+// parsePool returns the pool without the addresses that it could not read, and nil
+// for a pool that does not say how it is announced.
 func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 	var p problems
 	pool := &Pool{
@@ -46,6 +62,9 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 				pool.Ranges[before]))
 		}
 		pool.Ranges = append(pool.Ranges, without(r, pool.Ranges)...)
+	}
+	if pool.Announce = parseAnnounce("spec.announce", o.Spec.Announce, &p); pool.Announce == "" {
+		return nil, p
 	}
 	if len(pool.Ranges) == 0 {
 		return nil, p

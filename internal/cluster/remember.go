@@ -17,7 +17,7 @@ import (
 
 // memoryVersion is in the file. What another version of Fanfare wrote is not
 // read: it may mean something else.
-const memoryVersion = 5
+const memoryVersion = 6
 
 // remembered is what the file holds.
 type remembered struct {

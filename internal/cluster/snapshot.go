@@ -245,6 +245,7 @@ type Pool struct {
 	Name          string
 	Created       time.Time        // zero when the object carries no creationTimestamp
 	Ranges        []netipx.IPRange // in the object's order; none overlaps another, of this pool or of any
+	Announce      Announce
 	Allocation    Allocation
 	AvoidBuggyIPs bool  // do not give out .0 and .255 of IPv4
 	Priority      int32 // higher ones are tried first
@@ -266,6 +267,22 @@ type Pool struct {
 type Occupied struct {
 	Range netipx.IPRange
 	By    string // whose they are, such as "Node node1" or "the pods of Node node1"
+}
+
+// Announce says how addresses are announced; empty: not at all.
+type Announce string
+
+const (
+	AnnounceBGP        Announce = "BGP"        // each address on its own, to every router that selects the node
+	AnnounceL2         Announce = "L2"         // by ARP and NDP, on every interface in the address's subnet
+	AnnounceAdvertised Announce = "Advertised" // as the advertisements that select the pool say
+)
+
+// An Origin is the pool that an address was allocated from, and how the pool
+// announces its addresses.
+type Origin struct {
+	Pool     string
+	Announce Announce
 }
 
 // Allocation says when addresses of a pool are given out.
@@ -367,6 +384,7 @@ type BFD struct {
 type Claim struct {
 	Addr     netip.Addr
 	Pool     string   // that the address was given out of
+	Announce Announce // of that pool, as the controller saw it last
 	Holders  []Holder // sorted by name; none when it is only reserved
 	Node     string   // that should answer for the address over L2, empty for any
 	Reserved bool     // the claim stays when nobody holds the address
@@ -398,6 +416,34 @@ type Assignment struct {
 	Addr    netip.Addr
 	Service Name
 	Pool    string // empty when no pool contains the address any more
+	// From is the pool that the address was allocated from, as far as it is known.
+	// It matters only when Pool is empty; see [Snapshot.OriginOf].
+	From Origin
+}
+
+// OriginOf says where an address comes from, and so how it is announced. After its
+// pool has lost it, the pool's last known spec.announce applies.
+func (s *Snapshot) OriginOf(a Assignment) Origin {
+	if p := s.pool(a.Pool); p != nil {
+		return Origin{p.Name, p.Announce}
+	}
+	return a.From
+}
+
+// pool finds a pool, nil if there is none of that name.
+func (s *Snapshot) pool(name string) *Pool {
+	i, found := slices.BinarySearchFunc(s.Pools, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
+	if !found {
+		return nil
+	}
+	return s.Pools[i]
+}
+
+// UsesL2 says whether an address may be announced by ARP and NDP.
+func (s *Snapshot) UsesL2() bool {
+	return len(s.L2Advertisements) > 0 ||
+		slices.ContainsFunc(s.Pools, func(p *Pool) bool { return p.Announce == AnnounceL2 }) ||
+		slices.ContainsFunc(s.Assignments, func(a Assignment) bool { return a.From.Announce == AnnounceL2 })
 }
 
 // Compare orders by address, then Service.

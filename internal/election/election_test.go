@@ -280,30 +280,32 @@ func TestTermsOf(t *testing.T) {
 	service := func(tier string) cluster.Service {
 		return cluster.Service{Spec: &cluster.Spec{Labels: labels.Set{"tier": tier}}}
 	}
-	peers := []*cluster.Peer{{Name: "tor1"}}
+	from := func(pool string, a cluster.Announce) cluster.Origin { return cluster.Origin{Pool: pool, Announce: a} }
+	advertised := from("lan", cluster.AnnounceAdvertised)
 	for name, tt := range map[string]struct {
 		snap     cluster.Snapshot
-		pool     string
+		from     cluster.Origin
 		services []cluster.Service
 		by       string
 		ok       bool
 		why      string
 	}{
-		"default":                   {cluster.Snapshot{}, "lan", []cluster.Service{service("")}, "", true, ""},
-		"a router":                  {cluster.Snapshot{Peers: peers}, "lan", nil, "", false, ""},
-		"a BGPAdvertisement":        {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, "lan", nil, "", false, ""},
-		"one of another pool":       {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, "wan", nil, "", true, ""},
-		"all":                       {cluster.Snapshot{Peers: peers, L2Advertisements: []*cluster.L2Advertisement{all}}, "lan", []cluster.Service{service("")}, "all", true, ""},
-		"both kinds":                {cluster.Snapshot{Peers: peers, Advertisements: []*cluster.Advertisement{bgp}, L2Advertisements: []*cluster.L2Advertisement{all}}, "lan", []cluster.Service{service("")}, "all", true, ""},
-		"gold":                      {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, "lan", []cluster.Service{service("gold")}, "gold", true, ""},
-		"shared by gold and silver": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, "lan", []cluster.Service{service("silver"), service("gold")}, "gold, silver", true, ""},
-		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, "lan", []cluster.Service{service("lead")}, "", false,
+		"L2":                          {cluster.Snapshot{}, from("lan", cluster.AnnounceL2), []cluster.Service{service("")}, "", true, ""},
+		"L2, and an advertisement":    {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}}, from("lan", cluster.AnnounceL2), []cluster.Service{service("lead")}, "", true, ""},
+		"BGP":                         {cluster.Snapshot{}, from("lan", cluster.AnnounceBGP), nil, "", false, ""},
+		"BGP, and an advertisement":   {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, from("lan", cluster.AnnounceBGP), []cluster.Service{service("")}, "", false, ""},
+		"not known":                   {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, cluster.Origin{}, []cluster.Service{service("")}, "", false, ""},
+		"no advertisement":            {cluster.Snapshot{}, advertised, []cluster.Service{service("")}, "", false, ""},
+		"only a BGPAdvertisement":     {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}}, advertised, nil, "", false, ""},
+		"all":                         {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, advertised, []cluster.Service{service("")}, "all", true, ""},
+		"both kinds":                  {cluster.Snapshot{Advertisements: []*cluster.Advertisement{bgp}, L2Advertisements: []*cluster.L2Advertisement{all}}, advertised, []cluster.Service{service("")}, "all", true, ""},
+		"gold":                        {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("gold")}, "gold", true, ""},
+		"shared by gold and silver":   {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("silver"), service("gold")}, "gold, silver", true, ""},
+		"an advertisement of another": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}}, from("wan", cluster.AnnounceAdvertised), []cluster.Service{service("gold")}, "", false, ""},
+		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("lead")}, "", false,
 			"the serviceSelector of L2Advertisement gold, silver does not match the Service"},
-		"the other pool":                    {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold}}, "wan", []cluster.Service{service("gold")}, "", true, ""},
-		"the other pool, with a router":     {cluster.Snapshot{Peers: peers, L2Advertisements: []*cluster.L2Advertisement{gold}}, "wan", []cluster.Service{service("gold")}, "", false, ""},
-		"no pool any more, and all of them": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{all}}, "", []cluster.Service{service("gold")}, "all", true, ""},
 	} {
-		terms, ok, why := TermsOf(&tt.snap, tt.pool, tt.services)
+		terms, ok, why := TermsOf(&tt.snap, tt.from, tt.services)
 		if terms.names() != tt.by || ok != tt.ok || why != tt.why {
 			t.Errorf("%s: by %q %t %q, want %q %t %q", name, terms.names(), ok, why, tt.by, tt.ok, tt.why)
 		}
@@ -389,7 +391,7 @@ func TestAgreement(t *testing.T) {
 func TestRelevant(t *testing.T) {
 	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"), netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
 	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}, Assignments: []cluster.Assignment{
-		{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, {Addr: netip.MustParseAddr("203.0.113.7")}, // The latter's pool is no more.
+		{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, {Addr: netip.MustParseAddr("203.0.113.7"), From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The latter's pool is no more.
 	}}
 	for text, want := range map[string]bool{
 		"eth0 192.0.2.0/24":             true,

@@ -15,15 +15,17 @@ type Terms struct {
 	By []*cluster.L2Advertisement
 }
 
-// TermsOf says whether an address of a pool that Services hold goes over L2. It does if
-// an L2Advertisement selects the pool and one of the Services; and by default, if no
-// advertisement of either kind is about the pool and there is no BGPPeer. Why says, for
-// an address that does not although an L2Advertisement is about its pool, what keeps it
-// from that.
-func TermsOf(snap *cluster.Snapshot, pool string, services []cluster.Service) (t Terms, ok bool, why string) {
+// TermsOf says whether an address that Services hold is announced by ARP and NDP. It is
+// if its pool says L2, or says Advertised and an L2Advertisement selects the pool and one
+// of the Services. Why says, for an address that is not although an L2Advertisement
+// selects its pool, what prevents it.
+func TermsOf(snap *cluster.Snapshot, from cluster.Origin, services []cluster.Service) (t Terms, ok bool, why string) {
+	if from.Announce != cluster.AnnounceAdvertised {
+		return t, from.Announce == cluster.AnnounceL2, ""
+	}
 	var about []string
 	for _, a := range snap.L2Advertisements {
-		if !a.SelectsPool(pool) {
+		if !a.SelectsPool(from.Pool) {
 			continue
 		}
 		about = append(about, a.Name)
@@ -40,23 +42,7 @@ func TermsOf(snap *cluster.Snapshot, pool string, services []cluster.Service) (t
 	case len(about) != 0:
 		return t, false, fmt.Sprintf("the serviceSelector of L2Advertisement %s does not match the Service", strings.Join(about, ", "))
 	}
-	return t, len(snap.Peers) == 0 && !Advertised(snap, pool), ""
-}
-
-// Advertised says whether an advertisement of either kind is about a pool. What is in
-// none is announced by default: over BGP where there is a BGPPeer, else over L2.
-func Advertised(snap *cluster.Snapshot, pool string) bool {
-	for _, a := range snap.Advertisements {
-		if a.SelectsPool(pool) {
-			return true
-		}
-	}
-	for _, a := range snap.L2Advertisements {
-		if a.SelectsPool(pool) {
-			return true
-		}
-	}
-	return false
+	return t, false, ""
 }
 
 // key tells terms apart.
@@ -125,11 +111,14 @@ func Relevant(snap *cluster.Snapshot, iface cluster.Interface) bool {
 		return false
 	}
 	for _, a := range snap.Assignments {
-		if a.Pool == "" && iface.Has(a.Addr) {
+		if a.Pool == "" && a.From.Announce != cluster.AnnounceBGP && iface.Has(a.Addr) {
 			return true
 		}
 	}
 	for _, pool := range snap.Pools {
+		if pool.Announce == cluster.AnnounceBGP {
+			continue
+		}
 		for _, r := range pool.Ranges {
 			for _, p := range iface.Prefixes {
 				if p.Contains(r.From()) || p.Contains(r.To()) || r.Contains(p.Masked().Addr()) {

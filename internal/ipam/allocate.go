@@ -82,6 +82,8 @@ type claim struct {
 	pool *pool // nil when none has it
 	// origin is the pool that it was of before, empty when nobody knows.
 	origin string
+	// from is how that pool announced it; see [cluster.Assignment].
+	from cluster.Origin
 	// written: the Service's status says so.
 	written bool
 	// ours: a pool has it, or had it when it was given out. If not, another
@@ -220,7 +222,7 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	}
 	pool := p.poolOf(a.Addr)
 	fits := p.suits(h, pool) && (asked(p.Snap.Pools, h.Spec, a.Addr) || !h.asks(cluster.FamilyOf(a.Addr)))
-	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, written, ours, fits})
+	h.claims = append(h.claims, claim{a.Addr, pool, a.Pool, a.From, written, ours, fits})
 }
 
 func (p *plan) run() {
@@ -491,6 +493,9 @@ func (p *plan) assignments() []cluster.Assignment {
 		}
 		for _, h := range by {
 			as.Service = h.Name
+			if as.Pool == "" {
+				as.From = p.from(h, a)
+			}
 			placed = append(placed, as)
 		}
 	}

@@ -357,7 +357,7 @@ func TestPoolGone(t *testing.T) {
 	clear(w.pools)
 	name := cluster.Name{Namespace: "default", Name: "a"}
 	w.services[name] = &cluster.Spec{Name: name, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
-	w.pools["p"] = &cluster.Pool{Name: "p", Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(1), v4(9))}}
+	w.pools["p"] = &cluster.Pool{Name: "p", Announce: cluster.AnnounceL2, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(1), v4(9))}}
 	inner := &fixed{w.snapshot()}
 	src := NewSource(inner, nil)
 	addr := src.Snapshot().Assignments[0].Addr
@@ -365,7 +365,7 @@ func TestPoolGone(t *testing.T) {
 	inner.s = w.snapshot()
 	for range 2 { // The second time it is remembered as one without a pool.
 		s := src.Snapshot()
-		want := []cluster.Assignment{{Addr: addr, Service: name}}
+		want := []cluster.Assignment{{Addr: addr, Service: name, From: cluster.Origin{Pool: "p", Announce: cluster.AnnounceL2}}}
 		if !slices.Equal(s.Assignments, want) || len(s.Refusals) != 1 || s.Refusals[0].Code != cluster.PoolGone {
 			t.Fatalf("got %s", render(s.Assignments, s.Refusals))
 		}

@@ -154,6 +154,20 @@ func (p *plan) origin(h *holder, a netip.Addr) string {
 	return h.claims[i].origin
 }
 
+// from says how h's address a was announced by the pool that has lost it, as far as
+// the address's Claim or an earlier assignment says.
+func (p *plan) from(h *holder, a netip.Addr) cluster.Origin {
+	if c := p.Snap.Claim(a); c != nil {
+		return cluster.Origin{Pool: c.Pool, Announce: c.Announce}
+	}
+	for _, c := range h.claims {
+		if c.addr == a && c.from != (cluster.Origin{}) {
+			return c.from
+		}
+	}
+	return cluster.Origin{}
+}
+
 // due says whether the Service would be given address a of snap's pools.
 func due(snap *cluster.Snapshot, s *cluster.Spec, a netip.Addr) bool {
 	i := slices.IndexFunc(snap.Pools, func(p *cluster.Pool) bool { return p.Contains(a) })

@@ -239,11 +239,15 @@ func (h *history) mistaken(snap *cluster.Snapshot, assigned []cluster.Assignment
 	return ""
 }
 
+func hasAssignment(list []cluster.Assignment, addr netip.Addr, service cluster.Name, pool string) bool {
+	return slices.ContainsFunc(list, func(a cluster.Assignment) bool { return a.Addr == addr && a.Service == service && a.Pool == pool })
+}
+
 // lost says whether who holds a claim, and is still there, does not have the address
 // any more, and has none of the family that it names in its place.
 func lost(h *history, assigned []cluster.Assignment, c *cluster.Claim) bool {
 	s := h.services[c.Holders[0].Name]
-	if s == nil || slices.Contains(assigned, cluster.Assignment{Addr: c.Addr, Service: s.Name, Pool: cluster.PoolOf(h.snapshot().Pools, c.Addr)}) {
+	if s == nil || hasAssignment(assigned, c.Addr, s.Name, cluster.PoolOf(h.snapshot().Pools, c.Addr)) {
 		return false
 	}
 	for _, a := range assigned {

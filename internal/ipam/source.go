@@ -47,7 +47,7 @@ func (s *source) Snapshot() *cluster.Snapshot {
 	if s.in != nil && sameInput(s.in, in) {
 		out.Assignments, out.Refusals = s.out.Assignments, s.out.Refusals
 	} else {
-		out.Assignments, out.Refusals = allocate(in, s.out.Assignments)
+		out.Assignments, out.Refusals = allocate(in, s.remembered())
 		if slices.Equal(out.Assignments, s.out.Assignments) {
 			out.Assignments = s.out.Assignments
 		}
@@ -57,6 +57,16 @@ func (s *source) Snapshot() *cluster.Snapshot {
 	}
 	s.in, s.out = in, &out
 	return s.out
+}
+
+// remembered are the last assignments, each with the pool that it is from: the next
+// snapshot may lack that pool.
+func (s *source) remembered() []cluster.Assignment {
+	list := slices.Clone(s.out.Assignments)
+	for i, a := range list {
+		list[i].From = s.out.OriginOf(a)
+	}
+	return list
 }
 
 // sameInput says whether Allocate would find nothing new in b.

@@ -22,7 +22,7 @@ const pool = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: bench}
-spec: {addresses: [` + prefix + `]}
+spec: {announce: BGP, addresses: [` + prefix + `]}
 `
 
 const (

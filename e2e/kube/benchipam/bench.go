@@ -38,12 +38,12 @@ metadata: {name: ` + namespace + `}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: bench}
-spec: {addresses: [198.18.0.0/16]}
+spec: {announce: BGP, addresses: [198.18.0.0/16]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: ` + wait + `}
-spec: {addresses: [198.19.0.1/32], allocation: OnRequest}
+spec: {announce: BGP, addresses: [198.19.0.1/32], allocation: OnRequest}
 `
 
 // A bench is a control plane, on which a controller runs or does not.

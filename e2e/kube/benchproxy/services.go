@@ -46,7 +46,7 @@ status: {addresses: [{type: InternalIP, address: 172.30.0.2}]}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: bench}
-spec: {addresses: [198.18.0.0/15]}
+spec: {announce: BGP, addresses: [198.18.0.0/15]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer

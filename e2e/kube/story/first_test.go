@@ -157,7 +157,7 @@ endpoints: [{addresses: [%[2]s], nodeName: %[3]s, conditions: {ready: true}}]
 // refused are mistakes that never get into the API server, and what it says.
 var refused = []struct{ object, want string }{
 	{"apiVersion: fanfare.io/v1alpha1\nkind: BGPPeer\nmetadata: {name: tor2}\nspec: {peerASN: 64496, myASN: 64497}\n", "name the router by one of"},
-	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
+	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {announce: BGP, addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
 }
 
 // overlapping is one that takes a look at other objects.
@@ -165,7 +165,7 @@ const overlapping = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: office}
-spec: {addresses: [192.0.2.128/25]}
+spec: {announce: BGP, addresses: [192.0.2.128/25]}
 `
 
 func asking(name, addr, pod string) lab.Service {

@@ -1,0 +1,66 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// claimAnnounce keeps spec.announce of AddressClaims equal to that of their pools. When
+// a pool is deleted or loses addresses, speakers go on announcing what is assigned as
+// the claims say.
+type claimAnnounce struct {
+	// claims and pools are those for which nothing was left to write.
+	claims []*cluster.Claim
+	pools  []*cluster.Pool
+}
+
+// reportAnnounce writes what differs, until the time is over.
+func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
+	done := &c.announce
+	if sameSlice(done.claims, snap.Claims) && slices.Equal(done.pools, snap.Pools) {
+		return false, nil
+	}
+	list := staleAnnounce(snap)
+	left, errs = c.each(ctx, until, len(list), func(i int) error {
+		err := stale(c.writer.setAnnounce(ctx, list[i].claim, list[i].announce))
+		c.metrics.wrote("announce", err)
+		if err != nil {
+			return fmt.Errorf("spec.announce of AddressClaim %s: %w", list[i].claim.Name(), err)
+		}
+		return nil
+	})
+	if len(list) == 0 {
+		done.claims, done.pools = snap.Claims, snap.Pools
+	}
+	return left, errs
+}
+
+// An announceChange is a claim and what its spec.announce should be.
+type announceChange struct {
+	claim    *cluster.Claim
+	announce cluster.Announce
+}
+
+// staleAnnounce are the claims that differ from their pool, by address. The claim of an
+// address that its pool has lost keeps what it says.
+func staleAnnounce(snap *cluster.Snapshot) (list []announceChange) {
+	pools := make(map[string]*cluster.Pool, len(snap.Pools))
+	for _, p := range snap.Pools {
+		pools[p.Name] = p
+	}
+	for _, c := range snap.Claims {
+		if p := pools[c.Pool]; p != nil && p.Announce != c.Announce && p.Contains(c.Addr) {
+			list = append(list, announceChange{c, p.Announce})
+		}
+	}
+	return list
+}
+
+// sameSlice says whether two slices share their elements.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
