@@ -27,6 +27,8 @@ type memory struct {
 	answered []netip.Addr
 	// dead is what is in the file of deaths.
 	dead []time.Time
+	// configuration is what is in the file of that name.
+	configuration *cluster.Configuration
 }
 
 // A parting is an address that a speaker answered for over L2: until when it is to be
@@ -142,6 +144,27 @@ func (m *memory) keep(snap *cluster.Snapshot) error {
 	return nil
 }
 
+func configurationPath(runDir string) string { return filepath.Join(runDir, "configuration.json") }
+
+// Configuration returns the last versions without a mistake of the objects that the
+// last speaker with this run directory knew; nil when there was no such speaker.
+func Configuration(runDir string) (*cluster.Configuration, error) {
+	return cluster.ReadConfiguration(configurationPath(runDir))
+}
+
+// keepConfiguration writes the configuration if it has changed. A snapshot that an
+// earlier speaker remembered has none.
+func (m *memory) keepConfiguration(snap *cluster.Snapshot) error {
+	if snap.Configuration == nil || m.configuration == snap.Configuration {
+		return nil
+	}
+	if err := cluster.WriteConfiguration(configurationPath(m.dir), snap.Configuration); err != nil {
+		return err
+	}
+	m.configuration = snap.Configuration
+	return nil
+}
+
 // Held returns the assignments that the last speaker with this run directory
 // remembered; none when there was no such speaker. A file that cannot be read is
 // put aside, and the error says so: a speaker that does not start would be worse
@@ -199,7 +222,7 @@ func Running(runDir string) bool {
 // Forget removes what speakers leave in the run directory.
 func Forget(runDir string) error {
 	var errs []error
-	for _, name := range []string{"answered.json", "assignments.json", "cluster.json", "deaths.json", "speaker.lock", "speaker.sock"} {
+	for _, name := range []string{"answered.json", "assignments.json", "cluster.json", "configuration.json", "deaths.json", "speaker.lock", "speaker.sock"} {
 		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -279,7 +279,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.snap), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+	return errors.Join(err, s.remember(d.snap), s.memory.keepConfiguration(d.snap), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the

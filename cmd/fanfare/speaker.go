@@ -129,19 +129,30 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	if err != nil {
 		return nil, nil, err
 	}
+	known := f.known(log)
 	open := func(ctx context.Context) (cluster.Source, error) {
 		// Of the Nodes a speaker that only speaks BGP, and with no other speaker, needs its own.
 		one := f.node
 		if f.allNodes {
 			one = ""
 		}
-		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: one, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Log: log, Registerer: r})
+		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: one, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
 	}
 	standby, err := cluster.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
 	return ipam.NewReader(standby), standby.Fresh, nil
+}
+
+// known are the last versions without a mistake of the objects that the last speaker
+// knew. Without them an object that has a mistake announces nothing.
+func (f *nodeFlags) known(log *slog.Logger) *cluster.Configuration {
+	known, err := speaker.Configuration(f.runDir)
+	if err != nil {
+		log.Error("the last configuration without a mistake is not known", "err", err)
+	}
+	return known
 }
 
 // api says how to reach the API server.
@@ -172,7 +183,7 @@ func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Sourc
 	if err != nil {
 		log.Error("Services may get other addresses than before", "err", err)
 	}
-	files, err := cluster.OpenFiles(ctx, f.files, log)
+	files, err := cluster.OpenFilesWith(ctx, f.files, f.known(log), log)
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,8 @@ type Options struct {
 	L2 L2Needs
 	// ClassOnly leaves Services without a class to others.
 	ClassOnly bool
+	// Known are versions to use of objects that have a mistake; nil: none.
+	Known *Configuration
 	// ReadOnly is for who writes no claims: what only a write must name is not in them.
 	ReadOnly bool
 	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
@@ -123,6 +125,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 		return nil, err
 	}
 	b := NewBuilder()
+	b.Know(o.Known)
 	b.blind, b.readOnly, b.classOnly = o.SkipSecrets, o.ReadOnly, o.ClassOnly
 	b.l2Ready = o.L2 == L2Nothing && o.NodeName == "" && !o.SkipNodes
 	a := &API{

@@ -65,7 +65,7 @@ func BenchmarkFilesLoad(b *testing.B) {
 	dir := manyObjects(b)
 	for b.Loop() {
 		ctx, cancel := context.WithCancel(b.Context())
-		_, err := loadFiles(ctx, dir, quiet)
+		_, err := loadFiles(ctx, dir, nil, quiet)
 		cancel()
 		must(b, err)
 	}
@@ -81,7 +81,7 @@ func BenchmarkFilesOneInALargeFile(b *testing.B) {
 	}
 	path := filepath.Join(dir, "all.yaml")
 	must(b, os.WriteFile(path, []byte(strings.Join(docs, "---\n")), 0o644))
-	f, err := loadFiles(b.Context(), dir, quiet)
+	f, err := loadFiles(b.Context(), dir, nil, quiet)
 	must(b, err)
 	n := 0
 	for b.Loop() {

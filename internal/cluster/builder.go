@@ -82,9 +82,14 @@ type Builder struct {
 	adverts   map[string]*Advertisement
 	l2adverts map[string]*L2Advertisement
 	speakers  map[string]*Speaker
-	claims    map[string]*Claim   // by the object's name
-	l2claims  int                 // claims whose Announce is L2
-	secrets   map[string]Password // by name; those that are gone stay while a peer needs them
+	claims    map[string]*Claim // by the object's name
+	l2claims  int               // claims whose Announce is L2
+	// known are versions from an earlier process, of objects that were not set yet.
+	known map[Key]runtime.Object
+	// good are the last versions without a mistake.
+	good        map[Key]runtime.Object
+	goodChanged bool
+	secrets     map[string]Password // by name; those that are gone stay while a peer needs them
 	// secretsGone are those whose Secret is not there, or has none.
 	secretsGone map[string]bool
 	// namespaces are those whose labels are known.
@@ -123,6 +128,8 @@ type Builder struct {
 func NewBuilder() *Builder {
 	return &Builder{
 		services:  map[Name]*Spec{},
+		known:     map[Key]runtime.Object{},
+		good:      map[Key]runtime.Object{},
 		slices:    map[Name]*slice{},
 		byService: map[Name][]*slice{},
 		endpoints: map[Name]*Endpoints{},
@@ -164,6 +171,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	if !ok {
 		return
 	}
+	b.restore(key, obj, file)
 	var p problems
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -224,6 +232,9 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		}
 		b.setClaim(o.Name, c)
 	}
+	if len(p) == 0 {
+		b.keepGood(key, obj)
+	}
 	b.Report(key.String(), p.of(key.String(), file))
 }
 
@@ -267,6 +278,7 @@ func (b *Builder) Delete(key Key) {
 	case "AddressClaim":
 		b.setClaim(name, nil)
 	}
+	b.forgetGood(key)
 	b.Report(key.String(), nil)
 }
 
@@ -377,7 +389,7 @@ func (b *Builder) rejoin(service Name) {
 func (b *Builder) dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
 		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved ||
-		b.namespacesChanged || b.networksChanged
+		b.namespacesChanged || b.networksChanged || b.goodChanged
 }
 
 // mayUseL2 says whether addresses may be announced by ARP and NDP.
@@ -430,6 +442,9 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	if b.l2advertised || b.poolsChanged {
 		b.Report("pools in L2Advertisements", b.unknownL2Names(s.L2Advertisements))
+	}
+	if b.goodChanged {
+		s.Configuration = newConfiguration(b.good)
 	}
 	s.L2Ready = b.l2Ready
 	if b.speakersMoved {
@@ -588,7 +603,7 @@ func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignme
 func (b *Builder) settle(s *Snapshot) {
 	b.last = s
 	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
-	b.namespacesChanged, b.networksChanged = false, false
+	b.namespacesChanged, b.networksChanged, b.goodChanged = false, false, false
 	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
 	b.l2advertised, b.speakersMoved, b.readied = false, false, false
 }

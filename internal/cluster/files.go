@@ -65,7 +65,12 @@ type origin struct {
 // OpenFiles reads the folder dir and watches it until ctx ends. What is wrong
 // with the files is no error but a Problem of the snapshot.
 func OpenFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error) {
-	f, err := loadFiles(ctx, dir, log)
+	return OpenFilesWith(ctx, dir, nil, log)
+}
+
+// OpenFilesWith is OpenFiles with versions to use of objects that have a mistake.
+func OpenFilesWith(ctx context.Context, dir string, known *Configuration, log *slog.Logger) (*Files, error) {
+	f, err := loadFiles(ctx, dir, known, log)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +79,7 @@ func OpenFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error
 }
 
 // loadFiles is OpenFiles without a goroutine that looks at what happens.
-func loadFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error) {
+func loadFiles(ctx context.Context, dir string, known *Configuration, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -88,6 +93,7 @@ func loadFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error
 		files:   map[string]*file{},
 		origins: map[Key][]origin{},
 	}
+	f.builder.Know(known)
 	f.snapshot.Store(f.builder.Snapshot())
 	if f.inotify, err = newInotify(ctx, abs); err != nil {
 		return nil, err

@@ -314,7 +314,7 @@ func TestFilesOverflow(t *testing.T) {
 	for i := range 3 {
 		f.write(fmt.Sprintf("%d.yaml", i), service(fmt.Sprint("s", i), 1))
 	}
-	files, err := loadFiles(t.Context(), f.dir, quiet)
+	files, err := loadFiles(t.Context(), f.dir, nil, quiet)
 	must(f, err)
 	// Nobody looks at these events, as if they had been lost.
 	f.write("0.yaml", service("s0", 222))

@@ -51,6 +51,9 @@ type Snapshot struct {
 	// Refusals say, for Services that hold no address or fewer than they asked
 	// for, why; sorted by Service.
 	Refusals []Reason
+	// Configuration is the objects' last versions without a mistake. The pointer is
+	// the same as long as none changes.
+	Configuration *Configuration `json:"-"`
 	// Problems are the objects that did not parse, or parsed only in part.
 	Problems []Problem
 }

@@ -1,0 +1,167 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"reflect"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// A Configuration holds the last version without a mistake of each AddressPool, BGPPeer,
+// BGPAdvertisement and L2Advertisement. A speaker writes it to its run directory: if an
+// object has a mistake when the speaker starts again, that version remains in use. The
+// nil Configuration is empty.
+type Configuration struct {
+	// Sorted by name, with metadata.name, uid, creationTimestamp and the spec.
+	Pools            []*v1alpha1.AddressPool
+	Peers            []*v1alpha1.BGPPeer
+	Advertisements   []*v1alpha1.BGPAdvertisement
+	L2Advertisements []*v1alpha1.L2Advertisement
+}
+
+// objects are all of them by key.
+func (c *Configuration) objects() map[Key]runtime.Object {
+	all := map[Key]runtime.Object{}
+	if c == nil {
+		return all
+	}
+	addObjects(all, c.Pools)
+	addObjects(all, c.Peers)
+	addObjects(all, c.Advertisements)
+	addObjects(all, c.L2Advertisements)
+	return all
+}
+
+func addObjects[T runtime.Object](all map[Key]runtime.Object, list []T) {
+	for _, o := range list {
+		if key, ok := KeyOf(o); ok {
+			all[key] = o
+		}
+	}
+}
+
+// newConfiguration sorts objects into lists.
+func newConfiguration(objects map[Key]runtime.Object) *Configuration {
+	c := &Configuration{}
+	keys := make([]Key, 0, len(objects))
+	for key := range objects {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b Key) int { return a.Name.Compare(b.Name) })
+	for _, key := range keys {
+		switch o := objects[key].(type) {
+		case *v1alpha1.AddressPool:
+			c.Pools = append(c.Pools, o)
+		case *v1alpha1.BGPPeer:
+			c.Peers = append(c.Peers, o)
+		case *v1alpha1.BGPAdvertisement:
+			c.Advertisements = append(c.Advertisements, o)
+		case *v1alpha1.L2Advertisement:
+			c.L2Advertisements = append(c.L2Advertisements, o)
+		}
+	}
+	return c
+}
+
+// configured is a copy of an object with what a Configuration keeps of it, nil for an
+// object of another kind.
+func configured(obj runtime.Object) runtime.Object {
+	switch o := obj.(type) {
+	case *v1alpha1.AddressPool:
+		return &v1alpha1.AddressPool{ObjectMeta: metaOf(o), Spec: *o.Spec.DeepCopy()}
+	case *v1alpha1.BGPPeer:
+		return &v1alpha1.BGPPeer{ObjectMeta: metaOf(o), Spec: *o.Spec.DeepCopy()}
+	case *v1alpha1.BGPAdvertisement:
+		return &v1alpha1.BGPAdvertisement{ObjectMeta: metaOf(o), Spec: *o.Spec.DeepCopy()}
+	case *v1alpha1.L2Advertisement:
+		return &v1alpha1.L2Advertisement{ObjectMeta: metaOf(o), Spec: *o.Spec.DeepCopy()}
+	}
+	return nil
+}
+
+func metaOf(o metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: o.GetName(), UID: o.GetUID(), CreationTimestamp: o.GetCreationTimestamp()}
+}
+
+// uidOf is empty for an object that did not come from an API server.
+func uidOf(obj runtime.Object) types.UID {
+	if o, ok := obj.(metav1.Object); ok {
+		return o.GetUID()
+	}
+	return ""
+}
+
+// Know has the Builder use a version of c for an object that has a mistake and of which
+// it has not seen a version without one. It is called before the first Set. An object
+// with another UID is another object, to which no version of c applies.
+func (b *Builder) Know(c *Configuration) { b.known = c.objects() }
+
+// restore sets the known version of an object that is set for the first time.
+func (b *Builder) restore(key Key, obj runtime.Object, file string) {
+	known, ok := b.known[key]
+	if !ok {
+		return
+	}
+	delete(b.known, key)
+	if uidOf(known) == uidOf(obj) {
+		b.Set(known, file)
+	}
+}
+
+// keepGood takes over an object's version without a mistake.
+func (b *Builder) keepGood(key Key, obj runtime.Object) {
+	if good := configured(obj); good != nil && !reflect.DeepEqual(b.good[key], good) {
+		b.good[key], b.goodChanged = good, true
+	}
+}
+
+// forgetGood forgets an object that is gone.
+func (b *Builder) forgetGood(key Key) {
+	delete(b.known, key)
+	if _, ok := b.good[key]; ok {
+		delete(b.good, key)
+		b.goodChanged = true
+	}
+}
+
+// WriteConfiguration writes a file for [ReadConfiguration]. A crash leaves the old file
+// or the new one.
+func WriteConfiguration(path string, c *Configuration) error {
+	data, err := json.Marshal(c)
+	if err == nil {
+		err = os.WriteFile(path+".tmp", data, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	return nil
+}
+
+// ReadConfiguration reads what WriteConfiguration wrote. It returns nil, and no error,
+// when there is no file.
+func ReadConfiguration(path string) (*Configuration, error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	c := &Configuration{}
+	if err := json.Unmarshal(data, c); err != nil {
+		return nil, fmt.Errorf("read the configuration: %s: %w", path, err)
+	}
+	return c, nil
+}
