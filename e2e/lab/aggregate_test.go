@@ -25,6 +25,7 @@ func TestBGPAggregate(t *testing.T) {
 
 	await(t, l.Cluster.PutText("advertisement", advertisement))
 	t.Cleanup(func() { _ = l.Cluster.Delete("advertisement") }) // if it is still there
+	advertised(t, l)
 	await(t, l.Router.AwaitVia(ctx, Settle, aggregate, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
 	if _, err := l.Client.Get(ctx, netip.AddrPort{}, port(vip, 80)); err != nil {
@@ -42,10 +43,17 @@ func TestBGPAggregate(t *testing.T) {
 		}
 	})
 
-	await(t, l.Cluster.Delete("advertisement"))
+	await(t, l.Cluster.Announce(l.Objects, "BGP"))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	await(t, l.Router.AwaitVia(ctx, Settle, aggregate))
 	unharmed(t, l, load, began)
+}
+
+// advertised has the lab's pool announced as advertisements say until the test ends.
+func advertised(t *testing.T, l *Lab) {
+	t.Helper()
+	await(t, l.Cluster.Announce(l.Objects, "Advertised"))
+	t.Cleanup(func() { await(t, l.Cluster.Announce(l.Objects, "BGP")) })
 }
 
 // toldOnly expects that each node says it has told the router of one prefix, as it
@@ -93,6 +101,7 @@ func TestBGPAggregate6(t *testing.T) {
 		await(t, l.Router.AwaitNextHops(ctx, Settle, vip6, NodeNames...))
 		await(t, l.Router.AwaitVia(ctx, Settle, prefix))
 	})
+	advertised(t, l)
 	await(t, l.Router.AwaitVia(ctx, Settle, prefix, NodeNames...))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip6))
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -73,6 +74,18 @@ func (c *Cluster) restore(base string) error {
 	}
 	return nil
 }
+
+// Announce changes spec.announce of the pool of a folder of objects, such as that of
+// the lab: BGP, L2 or Advertised.
+func (c *Cluster) Announce(objects, how string) error {
+	text, err := os.ReadFile(filepath.Join(objects, "pool.yaml"))
+	if err != nil {
+		return err
+	}
+	return c.PutText("pool", announceField.ReplaceAllString(string(text), "announce: "+how))
+}
+
+var announceField = regexp.MustCompile(`(?m)announce: \w+$`)
 
 // Put writes Services with their EndpointSlices into one file, named after the
 // first.

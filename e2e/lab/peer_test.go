@@ -68,6 +68,7 @@ spec: {communities: ["64496:100", "64496:1:2"], med: %d, asPathPrepend: 2}
 `
 	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(advertisement, 7)))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("advertisement")) })
+	advertised(t, l)
 	vip := served(t, l, Service{Name: "told", Endpoints: At("p11", "p21"),
 		Annotations: map[string]string{"fanfare.io/bgp-communities": "64496:200"}}, NodeNames...)
 	expect := func(med int) {

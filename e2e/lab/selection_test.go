@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Which advertisement counts where several are about one address, as the router sees it:
@@ -41,6 +43,7 @@ func TestBGPSelection(t *testing.T) {
 		}))
 	}
 	put("all", `med: 1, communities: ["64496:1"]`)
+	advertised(t, l)
 	expect(told(1, "64496:1"), told(1, "64496:1"), told(1, "64496:1"))
 	put("node", `med: 2, communities: ["64496:2"], nodeSelector: {matchLabels: {kubernetes.io/hostname: n1}}`)
 	expect(told(2, "64496:1 64496:2"), told(1, "64496:1"), told(1, "64496:1"))
@@ -127,5 +130,60 @@ func TestBGPNodeConditions(t *testing.T) {
 	}
 	if after, err := l.Router.neighbor(ctx, "198.51.100.11"); err != nil || after.Lost != before.Lost || after.State != "Established" {
 		t.Errorf("n1's session: %+v, then %+v (%v)", before, after, err)
+	}
+}
+
+// A mistake in an advertisement announces nothing else than before: the last version
+// without a mistake counts, also for a speaker that is killed and starts meanwhile.
+func TestBGPAdvertisementMistake(t *testing.T) {
+	l, ctx := laboratory(t), t.Context()
+	vip := served(t, l, Service{Name: "mistaken", Endpoints: At("p11", "p21")}, NodeNames...)
+	const text = `
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: lan}
+spec: {pools: [lan], peers: [tor1], communities: [no-export], nodeSelector: {matchExpressions: [{key: kubernetes.io/hostname, operator: %s}]}}
+`
+	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exists")))
+	t.Cleanup(func() { await(t, l.Cluster.Delete("advertisement")) })
+	advertised(t, l)
+	expect := func() {
+		t.Helper()
+		want := path{ASPath: "64497", Communities: "no-export"}
+		await(t, Await(ctx, Settle, "no-export at the router", func() error {
+			paths, err := l.Router.paths(ctx, vip)
+			if err == nil && !maps.Equal(paths, map[string]path{"n1": want, "n2": want, "n3": want}) {
+				err = fmt.Errorf("%+v: want %+v of each node", paths, want)
+			}
+			return err
+		}))
+	}
+	expect()
+	began := time.Now()
+	load := l.Client.StartLoad(ctx, port(vip, 80))
+	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exist")))
+	for _, n := range NodeNames {
+		await(t, Await(ctx, Settle, n+" to name the mistake", func() error {
+			status, err := l.Speaker(n).StatusText(ctx)
+			if err == nil && !strings.Contains(status, "the version before stays in use") {
+				err = errors.New(status)
+			}
+			return err
+		}))
+	}
+	expect()
+	await(t, l.Speaker("n1").Kill())
+	await(t, l.Speaker("n1").Start())
+	await(t, l.AwaitSessions(ctx, "n1"))
+	expect()
+	unharmed(t, l, load, began)
+
+	// An advertisement that never was without a mistake announces nothing.
+	await(t, l.Cluster.Delete("advertisement"))
+	await(t, l.Router.AwaitNextHops(ctx, Settle, vip))
+	await(t, l.Cluster.PutText("advertisement", fmt.Sprintf(text, "Exist")))
+	says(t, l, "n2", vip, "NotAdvertised")
+	if nodes, err := l.Router.NextHops(vip); err != nil || len(nodes) > 0 {
+		t.Errorf("%s has the next hops %v, %v", vip, nodes, err)
 	}
 }

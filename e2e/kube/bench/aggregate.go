@@ -31,7 +31,7 @@ func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated
 	if b.crowd == 0 {
 		return a, errors.New("BUG: without a crowd nothing announces the aggregate")
 	}
-	if err := b.Cluster.PutText("aggregate", aggregate); err != nil {
+	if err := errors.Join(b.Cluster.PutText("aggregate", aggregate), b.Cluster.PutText("bench", pool("Advertised"))); err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, b.endAggregate(context.WithoutCancel(ctx))) }()
@@ -54,7 +54,7 @@ func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated
 
 // endAggregate returns when the router has all single routes again.
 func (b *bench) endAggregate(ctx context.Context) error {
-	if err := b.Cluster.Delete("aggregate"); err != nil {
+	if err := errors.Join(b.Cluster.PutText("bench", pool("BGP")), b.Cluster.Delete("aggregate")); err != nil {
 		return err
 	}
 	if err := b.awaitRoutes(ctx, b.crowd); err != nil {

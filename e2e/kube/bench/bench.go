@@ -58,7 +58,7 @@ func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) 
 		return nil, err
 	}
 	// The lab's own pool is too small.
-	if err := errors.Join(l.Cluster.Delete("pool"), l.Cluster.PutText("bench", pool)); err != nil {
+	if err := errors.Join(l.Cluster.Delete("pool"), l.Cluster.PutText("bench", pool("BGP"))); err != nil {
 		return nil, err
 	}
 	ctx, b.stop = context.WithCancel(ctx)

@@ -18,12 +18,15 @@ const maxServices = 50_000
 // prefix has all addresses of Services.
 const prefix = "198.18.0.0/16"
 
-const pool = `
+// announced is how the pool announces them: BGP or Advertised.
+func pool(announced string) string {
+	return `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: bench}
-spec: {announce: BGP, addresses: [` + prefix + `]}
+spec: {announce: ` + announced + `, addresses: [` + prefix + `]}
 `
+}
 
 const (
 	port    = 80
