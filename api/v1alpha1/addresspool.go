@@ -72,13 +72,13 @@ type AddressPoolSpec struct {
 	// may get addresses of the pool. All namespaces when unset.
 	//
 	// +optional
-	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	NamespaceSelector *LabelSelector `json:"namespaceSelector,omitempty"`
 
 	// ServiceSelector selects Services by their labels. Only those may get
 	// addresses of the pool. All Services when unset.
 	//
 	// +optional
-	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
 	// NamespaceQuota is how many addresses of the pool, of each family, the
 	// Services of one namespace may have together; at least 1, any number when

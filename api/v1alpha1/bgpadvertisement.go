@@ -22,12 +22,12 @@ type BGPAdvertisementSpec struct {
 	// it is unset. An address that several Services share is, if it selects any.
 	//
 	// +optional
-	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
 	// NodeSelector says which nodes announce so. All when it is unset.
 	//
 	// +optional
-	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
 	// Peers are the names of the BGPPeers that are told. All when unset.
 	//

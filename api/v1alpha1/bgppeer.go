@@ -184,7 +184,7 @@ type BGPPeerSpec struct {
 	// when it is unset.
 	//
 	// +optional
-	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
 	// GracefulRestart says whether the router shall keep our routes while the
 	// speaker restarts (RFC 4724). Traffic goes on meanwhile, because forwarding

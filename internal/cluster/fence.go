@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -29,7 +28,7 @@ func parseFence(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
 }
 
 // parseGate is parseSelector, and nil for one that is not there.
-func parseGate(field string, s *metav1.LabelSelector, p *problems) labels.Selector {
+func parseGate(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
 	if s == nil {
 		return nil
 	}

@@ -50,9 +50,12 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 	}
 	for i, pref := range s.PreferredNodeSelectors {
 		field := fmt.Sprintf("spec.preferredNodeSelectors[%d]", i)
+		if pref.Preference == nil {
+			p.add(field+".preference", "", "missing; write a selector of nodes, or {} for all")
+		}
 		a.Preferred = append(a.Preferred, Preference{
 			Weight:   int(parseNumber(field+".weight", int64(pref.Weight), 1, 100, &p)),
-			Selector: parseSelector(field+".preference", &pref.Preference, &p),
+			Selector: parseSelector(field+".preference", pref.Preference, &p),
 		})
 	}
 	if len(p) != 0 {

@@ -2,17 +2,13 @@ package cluster
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
@@ -190,30 +186,6 @@ func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *problems) t
 		return d.Duration
 	}
 	return 0
-}
-
-// parseSelector takes no selector for everything. metav1 would take it for nothing.
-func parseSelector(field string, s *metav1.LabelSelector, p *problems) labels.Selector {
-	if s == nil {
-		return labels.Everything()
-	}
-	sel, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		p.add(field, "", selectorMistake(s, err).Error())
-		return labels.Nothing()
-	}
-	return sel
-}
-
-// selectorMistake is the first mistake by the labels' names: metav1 says the first
-// that it comes across in a map, so that it would be another one each time.
-func selectorMistake(s *metav1.LabelSelector, other error) error {
-	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		if _, err := labels.NewRequirement(key, selection.Equals, []string{s.MatchLabels[key]}); err != nil {
-			return err
-		}
-	}
-	return other
 }
 
 // What Linux takes for the name of an interface (IFNAMSIZ), but for numbers, which
