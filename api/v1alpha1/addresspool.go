@@ -28,6 +28,7 @@ type AddressPoolSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=2
 	// +kubebuilder:validation:items:MaxLength=96
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a == b))",message="an entry is in this pool already; remove one of the two"
 	// +kubebuilder:validation:items:XValidation:rule="isIP(self) || isCIDR(self) || self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e))",message="each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address"
 	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="a CIDR must begin at its network's first address: 192.0.2.0/26, not 192.0.2.10/26; for one address leave the length out"
 	// +kubebuilder:validation:items:XValidation:rule="!(self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e))) || [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].map(e, ip(e).family()).min() == [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].map(e, ip(e).family()).max()",message="both ends of a range must be of one address family"

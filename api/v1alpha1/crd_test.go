@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -105,17 +106,18 @@ func TestAddressClaimCRD(t *testing.T) {
 			t.Errorf("%s %s: %v, want %q", tt.name, tt.spec, errs.ToAggregate(), tt.want)
 		}
 	}
-	// The API server and ClaimName agree on every name, but for IPv4 within IPv6,
-	// which CEL does not take for an address and no Service can have.
+	// The API server and ClaimName agree on every name, but for addresses that no
+	// Service can have.
+	reserved := []string{"::ffff:192.0.2.1", "0.0.0.0", "255.255.255.255", "::1", "::", "fe80::1:0:0:1"}
 	for _, tt := range claimNames {
-		want := tt.addr != "::ffff:192.0.2.1"
+		want := !slices.Contains(reserved, tt.addr)
 		errs := v.Create(object(t, tt.name, `{address: "`+tt.addr+`"}`))
 		if got := len(errs) == 0; got != want {
 			t.Errorf("%s: %v", tt.addr, errs.ToAggregate())
 		}
 	}
-	was := object(t, "0--1", `{address: "::1"}`)
-	if errs := v.Update(object(t, "0--1", `{address: "::1", reserved: true}`), was); len(errs) != 0 {
+	was := object(t, "0--3", `{address: "::3"}`)
+	if errs := v.Update(object(t, "0--3", `{address: "::3", reserved: true}`), was); len(errs) != 0 {
 		t.Error(errs.ToAggregate())
 	}
 	if errs := v.Update(object(t, "0--2", `{address: "::2"}`), was); len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), "cannot be changed") {

@@ -33,6 +33,8 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 		UID:             o.UID,
 		ResourceVersion: o.ResourceVersion,
 	}
+	p.bound("spec.holders", len(o.Spec.Holders), 256)
+	p.bound("spec.reservedFor", len(o.Spec.ReservedFor), 256)
 	for i, h := range o.Spec.Holders {
 		if h.Namespace == "" || h.Name == "" {
 			p.add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
@@ -41,7 +43,12 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 		c.Holders = append(c.Holders, Holder{Name{shared(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
 	}
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
-	c.Holders = slices.CompactFunc(c.Holders, func(a, b Holder) bool { return a.Name == b.Name })
+	c.Holders = slices.CompactFunc(c.Holders, func(a, b Holder) bool {
+		if a.Name == b.Name {
+			p.add("spec.holders", a.Name.String(), "is listed twice; remove one of the two")
+		}
+		return a.Name == b.Name
+	})
 	for i, r := range o.Spec.ReservedFor {
 		if r.Namespace == "" {
 			p.add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it is kept for nobody by this")

@@ -13,10 +13,10 @@ import (
 // parseFence reads who may have addresses of a pool. What it cannot read lets
 // nobody pass: an address that was given to the wrong tenant cannot be taken back.
 func parseFence(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
-	pool.Namespaces = parseNames("spec.namespaces", "Namespace", s.Namespaces, p)
+	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
-		if why := validation.IsDNS1123Label(name); name != "" && len(why) != 0 {
-			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "cannot be the name of a Namespace: "+strings.Join(why, "; "))
+		if len(name) > validation.DNS1123LabelMaxLength || strings.Contains(name, ".") {
+			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
 		}
 	}
 	pool.NamespaceSelector = parseGate("spec.namespaceSelector", s.NamespaceSelector, p)

@@ -202,8 +202,12 @@ func FuzzParseAdvertisement(f *testing.F) {
 	f.Fuzz(func(t *testing.T, pool, peer string, length4, length6 int32, key, operator, value string) {
 		selector := &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 			{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []string{value}}}}
-		a, problems := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: v1alpha1.BGPAdvertisementSpec{
-			Pools: []string{pool}, Peers: []string{peer, peer}, ServiceSelector: selector, AggregationLength: &length4, AggregationLengthV6: &length6}})
+		spec := v1alpha1.BGPAdvertisementSpec{Pools: []string{pool}, Peers: []string{peer}, NodeSelector: selector, AggregationLength: &length4, AggregationLengthV6: &length6}
+		a, problems := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec})
+		spec.ServiceSelector = selector
+		if selected, _ := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec}); selected != nil && (length4 < 32 || length6 < 128) {
+			t.Errorf("lengths %d and %d beside a serviceSelector", length4, length6)
+		}
 		if (a == nil) != (len(problems) != 0) {
 			t.Fatalf("advertisement %v, problems %v", a, problems)
 		}

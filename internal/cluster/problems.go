@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"fmt"
+	"slices"
 )
 
 // problems are those of one object while it is parsed: its name and file are
@@ -18,6 +19,15 @@ func (p *problems) add(field, value, message string) {
 func (p *problems) bound(field string, have, most int) {
 	if have > most {
 		p.add(field, "", fmt.Sprintf("has %d entries, and may have %d; remove some, or divide them between two objects", have, most))
+	}
+}
+
+// once reports entries that a list has twice. The CRDs' sets refuse those.
+func (p *problems) once(field string, list []string) {
+	for i, s := range list {
+		if slices.Contains(list[:i], s) {
+			p.add(fmt.Sprintf("%s[%d]", field, i), s, "is listed twice; remove one of the two")
+		}
 	}
 }
 
