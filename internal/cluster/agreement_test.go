@@ -1,11 +1,7 @@
 package cluster
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,48 +9,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/crdtest"
 )
-
-// specs are specs of one kind, from testdata/specs.
-type specs struct {
-	Kind, Plural, Name string
-
-	Base map[string]any // what a spec has unless it says otherwise
-	Good []map[string]any
-	Bad  []badSpec
-}
-
-// A badSpec is a spec that is refused, and how.
-type badSpec struct {
-	Name  string // of the object; that of the kind when empty
-	Spec  map[string]any
-	Field string
-	Says  string // a part of what the parser says, and the API server as well
-	API   string // a part of what the API server says where the words are its own
-
-	Beyond  string // why CEL cannot see the mistake; the API server takes the object
-	Decoded string // why the parser cannot see it, since decoding lost it; the parser takes the object
-}
 
 // The API server and the parser must refuse the same objects. Otherwise an object is
 // stored that nothing uses, or works from a file and not in a cluster.
 func TestAgreement(t *testing.T) {
-	paths, err := filepath.Glob("testdata/specs/*.yaml")
-	if err != nil || len(paths) != 5 {
-		t.Fatalf("specs of %d kinds, want 5: %v", len(paths), err)
-	}
 	beyond := 0
-	for _, path := range paths {
-		s := loadSpecs(t, path)
+	for _, s := range crdtest.LoadSpecs(t) {
 		t.Run(s.Kind, func(t *testing.T) {
 			v := crdtest.Load(t, s.Plural)
 			for _, spec := range s.Good {
-				s.accepted(t, v, spec)
+				accepted(t, v, s.Object(t, "", spec))
 			}
 			for _, bad := range s.Bad {
-				s.refused(t, v, bad)
+				refused(t, v, s.Object(t, bad.Name, bad.Spec), bad)
 				if bad.Beyond != "" {
 					beyond++
 				}
@@ -66,22 +35,8 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-func loadSpecs(t *testing.T, path string) specs {
+func accepted(t *testing.T, v crdtest.Validator, text string) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := specs{Name: "x"}
-	if err := yaml.UnmarshalStrict(b, &s); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-	return s
-}
-
-func (s specs) accepted(t *testing.T, v crdtest.Validator, spec map[string]any) {
-	t.Helper()
-	text := s.object(t, s.Name, spec)
 	if errs := serverSays(t, v, text); len(errs) != 0 {
 		t.Errorf("%s\nthe API server refuses it: %v", text, errs.ToAggregate())
 	}
@@ -90,19 +45,10 @@ func (s specs) accepted(t *testing.T, v crdtest.Validator, spec map[string]any) 
 	}
 }
 
-func (s specs) refused(t *testing.T, v crdtest.Validator, bad badSpec) {
+func refused(t *testing.T, v crdtest.Validator, text string, bad crdtest.BadSpec) {
 	t.Helper()
-	name := bad.Name
-	if name == "" {
-		name = s.Name
-	}
-	text := s.object(t, name, bad.Spec)
 	errs, p := serverSays(t, v, text), parser(text)
-	want := bad.API
-	if want == "" {
-		want = bad.Says
-	}
-	switch {
+	switch want := bad.SaysOfAPI(); {
 	case bad.Beyond != "" && len(errs) != 0:
 		t.Errorf("%s\nthe API server sees it after all: %v", text, errs.ToAggregate())
 	case bad.Beyond == "" && !namesPlace(errs, bad.Field, want):
@@ -114,23 +60,6 @@ func (s specs) refused(t *testing.T, v crdtest.Validator, bad badSpec) {
 	case bad.Decoded == "" && !parserSays(p, bad.Field, bad.Says):
 		t.Errorf("%s\nthe parser says %v, want %s: %s", text, p, bad.Field, bad.Says)
 	}
-}
-
-// object is a manifest in JSON.
-func (s specs) object(t *testing.T, name string, spec map[string]any) string {
-	t.Helper()
-	merged := maps.Clone(s.Base)
-	if merged == nil {
-		merged = map[string]any{}
-	}
-	maps.Copy(merged, spec)
-	maps.DeleteFunc(merged, func(_ string, v any) bool { return v == nil })
-	b, err := json.Marshal(map[string]any{"apiVersion": v1alpha1.GroupVersion.String(), "kind": s.Kind,
-		"metadata": map[string]any{"name": name}, "spec": merged})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(b)
 }
 
 func serverSays(t *testing.T, v crdtest.Validator, text string) field.ErrorList {
@@ -182,9 +111,8 @@ func TestBoundsAgree(t *testing.T) {
 	}
 	requirement := func(i int) any { return map[string]any{"key": fmt.Sprintf("k%d", i), "operator": "Exists"} }
 	service := func(i int) any { return map[string]any{"namespace": "shop", "name": fmt.Sprintf("web-%d", i)} }
-	kinds := map[string]specs{}
-	for _, path := range []string{"addressclaim", "addresspool", "bgpadvertisement", "bgppeer", "l2advertisement"} {
-		s := loadSpecs(t, "testdata/specs/"+path+".yaml")
+	kinds := map[string]crdtest.Specs{}
+	for _, s := range crdtest.LoadSpecs(t) {
 		kinds[s.Kind] = s
 	}
 	for _, tt := range []struct {
@@ -214,8 +142,8 @@ func TestBoundsAgree(t *testing.T) {
 		for i := range tt.most {
 			list = append(list, tt.entry(i))
 		}
-		s.accepted(t, v, nested(tt.field, list))
-		s.refused(t, v, badSpec{Spec: nested(tt.field, append(list, tt.entry(tt.most))), Field: "spec." + tt.field,
+		accepted(t, v, s.Object(t, "", nested(tt.field, list)))
+		refused(t, v, s.Object(t, "", nested(tt.field, append(list, tt.entry(tt.most)))), crdtest.BadSpec{Field: "spec." + tt.field,
 			Says: fmt.Sprintf("has %d entries, and may have %d", tt.most+1, tt.most), API: fmt.Sprintf("must have at most %d items", tt.most)})
 	}
 }
