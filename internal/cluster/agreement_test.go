@@ -2,13 +2,16 @@ package cluster
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/crdtest"
 )
 
@@ -155,4 +158,66 @@ func nested(path string, value any) map[string]any {
 		value = nested(rest, value)
 	}
 	return map[string]any{first: value}
+}
+
+// Any text in a field is refused by both or by none.
+func FuzzAgreement(f *testing.F) {
+	fields := []struct{ kind, field string }{
+		{"AddressPool", "addresses"}, {"AddressPool", "namespaces"},
+		{"BGPPeer", "peerAddress"}, {"BGPPeer", "interface"}, {"BGPPeer", "sourceAddress"}, {"BGPPeer", "device"},
+		{"BGPPeer", "routerID"}, {"BGPPeer", "passwordSecretRef.name"},
+		{"BGPAdvertisement", "pools"}, {"BGPAdvertisement", "communities"},
+		{"L2Advertisement", "interfaces"},
+		{"BGPAdvertisement", "nodeSelector.matchExpressions.key"}, {"BGPAdvertisement", "nodeSelector.matchExpressions.values"},
+		{"AddressPool", "serviceSelector.matchLabels.key"}, {"AddressPool", "serviceSelector.matchLabels.value"},
+		{"AddressClaim", "address"},
+	}
+	kinds, validators := map[string]crdtest.Specs{}, map[string]crdtest.Validator{}
+	for _, s := range crdtest.LoadSpecs(f) {
+		kinds[s.Kind], validators[s.Kind] = s, crdtest.Load(f, s.Plural)
+	}
+	for i := range fields {
+		for _, text := range []string{
+			"192.0.2.1", "192.0.2.0/24", "192.0.2.1-192.0.2.9", " 192.0.2.1 - 192.0.2.9 ", "2001:db8::1", "::1-::9", "2001:DB8::A", "fe80::1%eth0",
+			"::ffff:192.0.2.1", "0.0.0.0/0", "255.255.255.255", "127.0.0.1-127.0.0.2", "eth0", "eth*", "eth0.100", "lan", "Lan", "example.com/lan", "..", "-", "/", ":", "%",
+			"64500:1", "large:1:2:3", "no-export", "65535:6", "64500:00001", "4294967295:1:1", "1.2.3.004", "\t", "é",
+		} {
+			f.Add(uint8(i), text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, n uint8, text string) {
+		if text == "" || !utf8.ValidString(text) {
+			return // "" is lost in decoding, and JSON has no other text
+		}
+		at := fields[int(n)%len(fields)]
+		s, name, spec := kinds[at.kind], "", nested(at.field, text)
+		switch at.field {
+		case "addresses", "namespaces", "pools", "communities", "interfaces":
+			spec = nested(at.field, []any{text})
+		case "interface":
+			spec["peerAddress"] = nil
+		case "nodeSelector.matchExpressions.key":
+			spec = nested("nodeSelector.matchExpressions", []any{map[string]any{"key": text, "operator": "Exists"}})
+		case "nodeSelector.matchExpressions.values":
+			spec = nested("nodeSelector.matchExpressions", []any{map[string]any{"key": "a", "operator": "In", "values": []any{text}}})
+		case "serviceSelector.matchLabels.key":
+			spec = nested("serviceSelector.matchLabels", map[string]any{text: "a"})
+		case "serviceSelector.matchLabels.value":
+			spec = nested("serviceSelector.matchLabels", map[string]any{"a": text})
+		case "address":
+			a, err := netip.ParseAddr(text)
+			if err != nil || a.Zone() != "" {
+				return
+			}
+			name = v1alpha1.ClaimName(a)
+		}
+		object := s.Object(t, name, spec)
+		errs, p := serverSays(t, validators[at.kind], object), parser(object)
+		if len(errs) == 0 && len(p) != 0 && at.field == "addresses" && strings.Contains(text, "-") && strings.Contains(text, ":") {
+			return // what CEL cannot see of IPv6 ranges
+		}
+		if (len(errs) == 0) != (len(p) == 0) {
+			t.Errorf("%s\nthe API server says %v, the parser %v", object, errs.ToAggregate(), p)
+		}
+	})
 }
