@@ -43,7 +43,7 @@ func bfdSession(peer, source string) Session {
 	}
 }
 
-func bfdUp(s *Server) bool {
+func upWithBFD(s *Server) bool {
 	st := s.sessionStatus("tor1")
 	return st.State == Established && st.BFD != nil && st.BFD.State == "Up"
 }
@@ -67,7 +67,7 @@ func TestFRRBFD(t *testing.T) {
 				s := newServer(t, Options{})
 				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32")))
 				must(t, err)
-				eventually(t, "BFD up", func() bool { return bfdUp(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
+				eventually(t, "BFD up", func() bool { return upWithBFD(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
 				before := s.sessionStatus("tor1")
 				r.signal("bfdd", syscall.SIGSTOP)
 				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
@@ -76,7 +76,7 @@ func TestFRRBFD(t *testing.T) {
 				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps || st.LossReason != "BFD: nothing heard from the router for 150ms" {
 					t.Errorf("it was not BFD: %s", st.LossReason)
 				}
-				eventually(t, "BFD up again", func() bool { return bfdUp(s) })
+				eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
 
 				must(t, s.Close(t.Context(), Withdraw))
 				eventually(t, "withdrawal", func() bool { return r.kernel() == "" })
@@ -145,7 +145,7 @@ func TestFRRBFDRemoved(t *testing.T) {
 			r.vtysh("-c", "configure terminal", "-c", "router bgp 65001", "-c", line)
 		}
 		set()
-		eventually(t, "BFD up", func() bool { return bfdUp(s) })
+		eventually(t, "BFD up", func() bool { return upWithBFD(s) })
 
 		configure("no neighbor 10.0.0.2 bfd")
 		eventually(t, "session without BFD", func() bool {
@@ -156,7 +156,7 @@ func TestFRRBFDRemoved(t *testing.T) {
 			t.Errorf("BFD: %+v", st)
 		}
 		configure("neighbor 10.0.0.2 bfd 7 300 300")
-		eventually(t, "BFD up again", func() bool { return bfdUp(s) })
+		eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
 		if st := s.sessionStatus("tor1"); st.Flaps != 1 {
 			t.Errorf("lost %d times: %s", st.Flaps, st.LastError)
 		}
