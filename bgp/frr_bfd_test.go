@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -243,13 +244,21 @@ func TestFRRBFDRestart(t *testing.T) {
 const aNode = "FANFARE_TEST_NODE"
 
 // startNode starts a node in a process of its own, until the test ends.
-func startNode(t *testing.T, kind string) *exec.Cmd {
+func startNode(t *testing.T, kind string, flags ...string) *exec.Cmd {
 	t.Helper()
-	node := exec.Command(os.Args[0], "-test.run=^TestNode$", "-test.v")
+	node := exec.Command(os.Args[0], append([]string{"-test.run=^TestNode$", "-test.v"}, flags...)...)
 	node.Env = append(os.Environ(), aNode+"="+kind)
 	node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, node.Start())
-	t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait() })
+	started, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		// The thread that starts a process with Pdeathsig must outlive it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- node.Start()
+		<-over
+	}()
+	must(t, <-started)
+	t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait(); close(over) })
 	return node
 }
 
@@ -258,6 +267,10 @@ func startNode(t *testing.T, kind string) *exec.Cmd {
 func TestNode(t *testing.T) {
 	kind := os.Getenv(aNode)
 	if kind == "" {
+		return
+	}
+	if kind == "fast" {
+		runFastNode(t)
 		return
 	}
 	s := New(Options{Restarting: kind == "restarting"})
