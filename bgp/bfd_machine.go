@@ -117,11 +117,15 @@ func (m bfdMachine) farewell() bfdPacket {
 
 // learn stores what a packet says.
 func (r *bfdRouter) learn(now time.Time, p bfdPacket, receive time.Duration) {
+	pace := p.transmit
+	if p.state != bfdUp { // FRR announces the interval of before for a moment (section 6.8.3)
+		pace = max(pace, bfdSlow)
+	}
 	// A router that polls for a shorter interval may use it only after the Final (FRR), which
 	// may get lost. It uses it at once if two Polls are that close.
-	paced := r.polling && p.transmit == r.transmit && now.Sub(r.heard) <= max(p.transmit, receive)
-	if p.transmit >= r.pace || !p.poll || paced {
-		r.pace = p.transmit
+	paced := r.polling && p.transmit == r.transmit && now.Sub(r.heard) <= max(pace, receive)
+	if pace >= r.pace || !p.poll || paced {
+		r.pace = pace
 	}
 	r.discriminator, r.multiplier, r.bfdIntervals, r.polling, r.heard = p.local, p.multiplier, p.bfdIntervals, p.poll, now
 }
