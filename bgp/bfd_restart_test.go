@@ -239,6 +239,79 @@ func (l *bfdLab) write(event string, packets []bfdSighting) {
 	}
 }
 
+const frrProfileConfig = `
+hostname tor1
+bfd
+ profile nodes
+  detect-multiplier 9
+  transmit-interval 100
+  receive-interval 100
+router bgp 65001
+ bgp router-id 10.255.0.1
+ no bgp ebgp-requires-policy
+ neighbor 10.0.0.2 remote-as 65010
+ neighbor 10.0.0.2 bfd profile nodes
+ neighbor 10.0.0.2 timers connect 1
+`
+
+// An operator changes the router's BFD while the session is up: intervals become longer and
+// shorter, and the multiplier changes, without a loss. A router whose BFD is switched off
+// (AdminDown) keeps its BGP session.
+func TestBFDRouterReconfigured(t *testing.T) {
+	nstest.Run(t, func(t *testing.T) {
+		r := startFRRWith(t, frrProfileConfig, "bfdd")
+		l := &bfdLab{t: t, capture: captureBFD(t), ends: map[netip.Addr]string{
+			netip.MustParseAddr("10.0.0.1"): "router", netip.MustParseAddr("10.0.0.2"): "node"}}
+		begin := time.Now()
+		s := newServer(t, Options{})
+		conf := bfdSession("10.0.0.1", "10.0.0.2")
+		conf.BFD = BFD{Transmit: 100 * time.Millisecond, Receive: 100 * time.Millisecond, Multiplier: 9}
+		_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
+		must(t, err)
+		detection := func() time.Duration {
+			if st := s.sessionStatus("tor1").BFD; st != nil {
+				return st.Detection
+			}
+			return 0
+		}
+		eventually(t, "BFD up", func() bool { return upWithBFD(s) && detection() == 900*time.Millisecond })
+		before := s.sessionStatus("tor1")
+		change := func(lines ...string) {
+			args := []string{"-c", "configure terminal", "-c", "bfd", "-c", "profile nodes"}
+			for _, line := range lines {
+				args = append(args, "-c", line)
+			}
+			r.vtysh(args...)
+		}
+		for _, c := range []struct {
+			line string
+			want time.Duration
+		}{
+			{"transmit-interval 300", 2700 * time.Millisecond}, {"receive-interval 400", 2700 * time.Millisecond},
+			{"receive-interval 100", 2700 * time.Millisecond}, {"transmit-interval 100", 900 * time.Millisecond},
+			{"detect-multiplier 20", 2 * time.Second}, {"detect-multiplier 9", 900 * time.Millisecond},
+		} {
+			change(c.line)
+			eventually(t, c.line, func() bool { return detection() == c.want })
+			await(t, time.Second) // the change of what only the router knows
+		}
+		if st := s.sessionStatus("tor1"); st.BFD.Since != before.BFD.Since || st.Since != before.Since {
+			t.Errorf("changes of intervals: %+v", st.BFD)
+		}
+		change("shutdown")
+		const off = "the router has switched it off"
+		eventually(t, off, func() bool { return s.sessionStatus("tor1").BFD.Reason == off })
+		change("no shutdown")
+		eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
+		if st := s.sessionStatus("tor1"); st.BFD.Flaps != 0 || st.Since != before.Since {
+			t.Errorf("BFD switched off and on: %+v, loss %q", st.BFD, st.LossReason)
+		}
+		if t.Failed() || *bfdTranscript != "" {
+			l.write("changes of the router", l.capture.since(begin))
+		}
+	})
+}
+
 // runFastNode is the node of TestBFDRestarts: two sessions, with BFD at 50 ms.
 func runFastNode(t *testing.T) {
 	s := New(Options{})
