@@ -113,7 +113,7 @@ func (d *detector) record(m *bfdMachine, lost string) {
 		d.lost(lost)
 	}
 	if moved {
-		d.log.Info("BFD", "state", m.state.String(), "reason", lost)
+		d.log.Info("BFD state changed", "state", m.state.String(), "reason", lost)
 		d.changed()
 	}
 }

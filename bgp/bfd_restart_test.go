@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	bfdRepeat     = flag.Int("repeat", 2, "how often TestBFDRestarts plays each event")
+	bfdRepeat     = flag.Int("repeat", 1, "how often TestBFDRestarts plays each event")
 	bfdMultiplier = flag.Int("detect-multiplier", 3, "the detection multiplier of both ends in TestBFDRestarts")
 	bfdTranscript = flag.String("transcript", "", "the file to which TestBFDRestarts appends what was on the wire")
 )
