@@ -191,8 +191,9 @@ func (l *bfdLab) end(sig syscall.Signal) {
 }
 
 // stable waits until all ends have been up for a second, and returns how long after the event
-// that began. Each end may leave the state Up once, because of the event. A machine that has
-// no processor for the detection time may cause another loss, or two.
+// that began, and how often a session was lost again meanwhile. Each end may leave the state Up
+// once, because of the event. More losses are of a machine that has no processor for either end
+// for the detection time, and are few. Ends that disagree on intervals lose hundreds.
 func (l *bfdLab) stable(event string, begin, after time.Time) (took time.Duration, more int) {
 	l.t.Helper()
 	var packets []bfdSighting
@@ -214,10 +215,10 @@ func (l *bfdLab) stable(event string, begin, after time.Time) (took time.Duratio
 		return true
 	})
 	for end := range l.ends {
-		more += max(0, leaves(packets, end)-1)
+		more = max(more, leaves(packets, end)-1)
 	}
-	if more > 2 {
-		l.t.Errorf("%s: ends left the state Up %d times without a cause", event, more)
+	if more > 5 {
+		l.t.Errorf("%s: a session was lost %d times without a cause", event, more)
 	}
 	return took, more
 }
