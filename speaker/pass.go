@@ -55,7 +55,11 @@ func (p *pass) run(ctx context.Context, d *Desired) error {
 	forwarded := p.forward(ctx, d)
 	errs := append(shrunk, forwarded)
 	// Asked after the Set: it may have repaired the table, or found that it needs no repair.
-	switch table := p.forwarder.Intact(); {
+	table := p.forwarder.Intact()
+	if forwarded != nil && !table.Intact {
+		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
+	}
+	switch {
 	case forwarded == nil:
 	case table.Intact || !p.announcing():
 		// What is in the kernel is what was there, perhaps for other endpoints:
@@ -63,7 +67,6 @@ func (p *pass) run(ctx context.Context, d *Desired) error {
 		// success no session is even opened.
 		return errors.Join(errs...)
 	default:
-		errs = append(errs, fmt.Errorf("withdrawn: the rules are not intact since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
 		clear(wants)
 	}
 	for i, w := range p.ways {
