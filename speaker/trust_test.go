@@ -128,6 +128,9 @@ func nftables(t *testing.T, script string) {
 // FORWARD or the fast path, which fail and are tried again, nor passes that fail meanwhile. A
 // table that is gone does while it cannot be repaired, and the routes come back with it.
 func TestTrustFollowsTheTable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for attempts that come every five seconds")
+	}
 	nstest.Run(t, func(t *testing.T) {
 		u := newTrustee(t)
 		u.await(t, "the route", u.announces)
