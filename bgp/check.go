@@ -103,7 +103,7 @@ func checkSessions(all []Session) (good []Session, bad []error) {
 			if s.Interface != "" {
 				field, value = "Interface", s.Interface
 			}
-			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already", s.Name, field, value, other))
+			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already, and there can be only one, also with another port or device; remove one of them", s.Name, field, value, other))
 		}
 		if len(faults) > 0 {
 			bad = append(bad, faults...)

@@ -434,7 +434,7 @@
 // upgrade left behind deletes it.
 //
 // A Proxy listens to the notifications of nftables (NFNLGRP_NFTABLES), leaves
-// aside its own and those of other tables, and tells on [Proxy.Disturbed]. The
+// aside its own and those of other tables, and tells on [Proxy.Changed]. The
 // next Set reads the kernel's table, compares, repairs, and says in
 // [Proxy.Status] what was wrong.
 //

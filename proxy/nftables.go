@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,6 +125,14 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		return out, deleteTable(spareTable)
 	}
 	return out, nil
+}
+
+func (n *nftRenderer) differs(_ context.Context, from State) (string, error) {
+	t, err := n.read()
+	if err != nil {
+		return "", err
+	}
+	return cmp.Or(t.damage(), differenceText(diffElements(t.elements, renderState(from)))), nil
 }
 
 func (n *nftRenderer) remove(context.Context) error {

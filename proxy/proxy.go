@@ -53,9 +53,11 @@ type Proxy struct {
 	former renderer
 	left   time.Time
 
-	have     State // what was set last
-	known    bool  // the kernel holds have, as far as we heard
-	elements int   // of have, when known
+	have     State  // what was set last
+	known    bool   // the kernel holds have, as far as we heard
+	written  bool   // a Set has succeeded
+	mark     uint64 // of the watch, before the kernel is read
+	elements int    // of have, when known
 	// damage is what was found that nobody of ours did, until all of it is mended: an
 	// attempt that fails may have mended some.
 	damage string
@@ -129,11 +131,6 @@ func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 // a reboot or Cleanup. They are forwarded until the first Set.
 func (p *Proxy) Adopted() []netip.Addr { return slices.Clone(p.adopted) }
 
-// Disturbed tells that somebody else changed the table or what iptables does to
-// forwarded packets, or may have. The next Set compares the kernel with its State
-// and repairs.
-func (p *Proxy) Disturbed() <-chan struct{} { return p.watch.notify }
-
 // Recheck makes the next Set compare the kernel with its State whether or not
 // anything was heard.
 func (p *Proxy) Recheck() { p.recheck.Store(true) }
@@ -194,8 +191,8 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	p.pulse.pause()
+	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	err := p.set(ctx, want)
 	if err == nil {
 		p.handOn(ctx, want, recheck || disturbed)
@@ -204,8 +201,10 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.openForward(ctx)
 		p.lookout.note(want, recheck)
 		p.leave(ctx)
-		p.pulse.settle()
+	} else {
+		p.examine(ctx)
 	}
+	p.pulse.settle()
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
@@ -224,6 +223,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	p.sweeper.expect(want)
 	p.bypass.shrink(ctx, want)
 	// Taken before the kernel is read: what happens later tells anew.
+	p.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
 	p.gate.plan(want, vips, p.watch.takeForward() || recheck)
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
@@ -271,7 +271,7 @@ func (p *Proxy) validate(want State) ([]vipChange, error) {
 
 // settle notes that the kernel holds want.
 func (p *Proxy) settle(want State, elements int) {
-	p.have, p.known, p.elements = want, true, elements
+	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))
 	p.metrics.vips.Set(float64(len(want.VIPs)))
 }
@@ -313,6 +313,7 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	if err != nil {
 		return err
 	}
+	p.watch.rules.confirm(p.mark, time.Now())
 	all := renderState(want)
 	p.settle(want, len(all))
 	purge := planPurge(diffElements(out.had, all))

@@ -17,6 +17,8 @@ type renderer interface {
 	// converge reads what the kernel holds and makes it hold want. have is what it
 	// should hold, nil if that is not known.
 	converge(ctx context.Context, have *State, want State) (finding, error)
+	// differs says how the kernel differs from a State; empty if it does not. It changes nothing.
+	differs(ctx context.Context, from State) (string, error)
 	// handOn makes the kernel hand on what want says, after it holds the rest of want.
 	// look has it look first at what the kernel does.
 	handOn(ctx context.Context, want State, look bool) error

@@ -74,7 +74,7 @@ func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 	case len(about) == 0:
 		return nil, fmt.Sprintf("AddressPool %s has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it", pool)
 	case len(peerless) > 0:
-		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless))
+		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless)) + v.whyUnheard(peerless)
 	case len(elsewhere) > 0:
 		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", enumerate(elsewhere))
 	default:
@@ -85,6 +85,17 @@ func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 // reaches says whether this node has a session with a router that a names.
 func (v *view) reaches(a *cluster.Advertisement) bool {
 	return len(a.Peers) == 0 || slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return slices.Contains(a.Peers, s.Name) })
+}
+
+// whyUnheard says why no router hears the first of some advertisements that name a duplicate;
+// empty where none does.
+func (v *view) whyUnheard(names []string) string {
+	for _, a := range v.fromAdverts {
+		if d, ok := a.NamesOnly(v.duplicates); ok && slices.Contains(names, a.Name) {
+			return fmt.Sprintf(": it names BGPPeer %s, but %s", d.Peer.Name, d.Why())
+		}
+	}
+	return ""
 }
 
 // plan merges what all advertisements want of an address that services hold: a

@@ -141,6 +141,7 @@ func (d *Desired) String() string {
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
-	section("problems", lines(len(d.snap.Problems), func(i int) string { return d.snap.Problems[i].String() }))
+	problems := slices.Concat(d.snap.Problems, d.view.duplicateProblems())
+	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }

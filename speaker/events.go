@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -81,7 +82,9 @@ type told struct {
 	desired   *Desired              // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
 	dead      []string              // nodes that are not heard of, sorted
-	leftOut   []string              // those of them whose endpoints get no new connections
+	// duplicates are BGPPeers without a session, and by whose fault.
+	duplicates map[string]string
+	leftOut    []string // those of them whose endpoints get no new connections
 
 	// What was true before this process began is no news: adopted addresses may
 	// have been announced, and sessions that come up before presumed were up.
@@ -111,6 +114,7 @@ func news(was told, is scene, limit int) (told, []event) {
 	var all []event
 	all = append(all, now.tellSessions(was, is)...)
 	all = append(all, now.tellBFD(was, is)...)
+	all = append(all, now.tellDuplicates(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
 	all = append(all, now.tellObstacles(was, is)...)
 	all = append(all, now.tellMembers(was, is)...)
@@ -199,13 +203,32 @@ func (is scene) turn(now, was map[string]toldSession, name string, s toldSession
 // session is an event on the BGPPeer: whoever has written one looks there for
 // what became of it.
 func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
-	ref := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: s.Name}
+	ref := peerReference(s.Name, "")
 	for _, p := range is.desired.snap.Peers {
 		if p.Name == s.Name {
 			ref.UID = p.UID
 		}
 	}
 	return is.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
+}
+
+// tellDuplicates tells which BGPPeers have no session here since older ones name the same
+// routers. When one has its session after all, that is what is told.
+func (t *told) tellDuplicates(was told, is scene) (all []event) {
+	t.duplicates = map[string]string{}
+	for _, d := range is.desired.view.duplicates {
+		t.duplicates[d.Peer.Name] = d.Of.Name
+		if was.duplicates[d.Peer.Name] == d.Of.Name {
+			continue
+		}
+		ref := peerReference(d.Peer.Name, d.Peer.UID)
+		all = append(all, is.event(ref, true, "DuplicatePeer", "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
+	}
+	return all
+}
+
+func peerReference(name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: name, UID: uid}
 }
 
 func (t *told) tellForwarding(was told, is scene) []event {

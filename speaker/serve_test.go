@@ -20,7 +20,10 @@ import (
 )
 
 // A kernel is a forwarder that takes as long as a test wants.
-type kernel struct{ calls chan error }
+type kernel struct {
+	intact
+	calls chan error
+}
 
 func (k *kernel) Set(context.Context, proxy.State) error { return <-k.calls }
 
@@ -67,7 +70,7 @@ func TestProbes(t *testing.T) {
 		sp.publish(nil, nil)
 		s.speaker.Store(sp)
 		expect("started", 200, 503, "the kernel does not have the first state")
-		pass := func() { _ = sp.once(t.Context(), true) } // Its error is in the status.
+		pass := func() { _ = sp.once(t.Context()) } // Its error is in the status.
 		go pass()
 		expect("the kernel works", 200, 503, "")
 		time.Sleep(unhealthyAfter + time.Second)

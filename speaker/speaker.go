@@ -208,7 +208,6 @@ func (s *speaker) loop(ctx context.Context) {
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)
-	trusted := true
 	for {
 		select {
 		case <-ctx.Done():
@@ -221,15 +220,13 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.roster.renewed():
 		case <-s.links.announcer.Changed():
 		case <-s.links.holds.changed:
-		case <-s.proxy.Disturbed():
-			trusted = false
+		case <-s.proxy.Changed():
 		case <-timer.C:
 		}
 		began := time.Now()
 		// What has begun is finished: a pass broken off would leave for the next
 		// process what takes this one a millisecond.
-		err := s.once(context.WithoutCancel(ctx), trusted)
-		trusted = trusted || err == nil
+		err := s.once(context.WithoutCancel(ctx))
 		timer.Reset(time.Until(s.wake(began, err)))
 		if storm.Wait(ctx) != nil {
 			return
@@ -238,7 +235,7 @@ func (s *speaker) loop(ctx context.Context) {
 }
 
 // once makes one pass over the newest snapshot.
-func (s *speaker) once(ctx context.Context, trusted bool) error {
+func (s *speaker) once(ctx context.Context) error {
 	began := time.Now()
 	s.busy(began)
 	if !began.Before(s.full) {
@@ -267,7 +264,7 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	}
 	s.pass.outward = s.outward.now(d.view.addresses())
 	s.pass.handed = s.links.handOn(d, began)
-	err := s.pass.run(ctx, d, trusted)
+	err := s.pass.run(ctx, d)
 	if err != nil {
 		s.Log.Error("pass", "err", err)
 	}
@@ -364,7 +361,7 @@ func (s *speaker) stop(kill context.Context) error {
 			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
 			s.reshape = (*Desired).unlinked
 			// Its error is logged, and whoever comes next forwards what is in the kernel.
-			_ = s.once(context.WithoutCancel(kill), true)
+			_ = s.once(context.WithoutCancel(kill))
 		default:
 			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
 		}

@@ -30,6 +30,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	peer := &Peer{
 		Name:            o.Name,
 		UID:             o.UID,
+		Created:         o.CreationTimestamp.UTC(),
 		Port:            bgpPort,
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
