@@ -15,7 +15,7 @@ const duplicateWorld = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {addresses: [192.0.2.0/24]}
+spec: {announce: BGP, addresses: [192.0.2.0/24]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
