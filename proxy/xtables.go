@@ -71,10 +71,7 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 	for f := range setID(2) {
 		plan := planStep(u, f)
 		if x.programs[f] == nil {
-			if err := x.unneeded(u.want, f); err != nil {
-				return err
-			}
-			continue
+			continue // of this family there are no addresses: lacks
 		}
 		if err := x.apply(ctx, f, plan); err != nil {
 			return fmt.Errorf("%w: %w", errRefused, err)
@@ -84,10 +81,29 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 	return nil
 }
 
-// unneeded is an error if s has addresses of a family that has no iptables.
-func (x *xtRenderer) unneeded(s State, f setID) error {
-	if vips := ofFamily(s.VIPs, f); len(vips) > 0 {
-		return fmt.Errorf("vip %s: no iptables for its family: %w", vips[0].Addr, x.missing[f])
+// lacks is part of renderer.
+func (x *xtRenderer) lacks(f setID) error {
+	if x.programs[f] != nil {
+		return nil
+	}
+	return fmt.Errorf("no iptables for its family: %w", x.missing[f])
+}
+
+// probe makes a chain that no packet meets, and deletes it.
+func (x *xtRenderer) probe(ctx context.Context) error {
+	for _, i := range x.programs {
+		if i == nil {
+			continue
+		}
+		harmless := xtFeature{"filter", "-j DROP", "the target DROP"}
+		run := func() error { return i.tryOne(ctx, harmless) }
+		if i.legacy() {
+			if err := run(); err != nil {
+				return err
+			}
+		} else if err := x.watch.deafly(x.sock, 2, run); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -135,9 +135,6 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 	}
 	for f := range setID(2) {
 		if x.programs[f] == nil {
-			if err := x.unneeded(want, f); err != nil {
-				return out, err
-			}
 			continue
 		}
 		found, err := x.convergeFamily(ctx, f, names, have, want)
