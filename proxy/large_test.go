@@ -88,7 +88,7 @@ func BenchmarkLargestAddresses(b *testing.B) {
 		v    *VIP
 	}{
 		{"maglev-2600-ports", largeVIP(2600, 2, Maglev)},
-		{"maglev-4000-ports", largeVIP(4000, 2, Maglev)},
+		{"maglev-3800-ports", largeVIP(3800, 2, Maglev)},
 		{"endpoints-60000", largeVIP(1, 60000, Random)},
 		{"ports-10000", largeVIP(10000, 2, Random)},
 		{"round-robin-4096-ports", largeVIP(4096, 2, RoundRobin)},

@@ -57,12 +57,14 @@ func (m move) size() int {
 func rankOf(id setID) int {
 	switch base(id) {
 	case setOwned, setClients, setNever, setFrom, setClientIf, setSources, setMarks:
-		return 4
+		return 5
 	case setVIPs, setExtSvc, setIntSvc, setAllowed, setLearn:
-		return 3
+		return 4
 	case setExtFenced, setIntFenced:
+		return 3
+	case setExtSched, setIntSched:
 		return 2
-	case setExtSched, setIntSched, setExtTurn, setIntTurn:
+	case setExtTurn, setIntTurn:
 		return 1
 	default: // the backends
 		return 0

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -27,59 +28,58 @@ func (h held) apply(c change) error {
 	return nil
 }
 
-// missing is what a packet asks for and does not find, of all packets that there may be.
+// missing is what a packet is sent to and does not find, of all packets that there may be.
 func (h held) missing() error {
-	for k, data := range h {
-		var side *side
+	for k, chain := range h {
+		var s side
 		switch base(k.set) {
-		case setExtSvc, setExtFenced, setExtSched:
-			side = &external
-		case setIntSvc, setIntFenced, setIntSched:
-			side = &internal
+		case setExtSvc:
+			s = external
+		case setIntSvc:
+			s = internal
 		default:
 			continue
 		}
-		if err := h.leads(side, k.set%2, k, data); err != nil {
-			return err
+		if err := h.follow(s, family(h.vip(k)), k.key, chain); err != nil {
+			return fmt.Errorf("%s: %w", element{set: k.set, key: k.key, data: chain}, err)
 		}
 	}
 	return nil
 }
 
-func (h held) leads(s *side, f setID, k element, chain string) error {
-	has := func(set setID, key string) error {
-		if _, ok := h[element{set: set + f, key: key}]; !ok {
-			return fmt.Errorf("%s leads to %s, where it is missing", element{set: k.set, key: k.key, data: chain}, element{set: set + f, key: key, data: chainRefuse})
+func (h held) vip(k element) netip.Addr {
+	a, _, _ := frontendOf(k.set, k.key)
+	return a
+}
+
+// follow leads a packet for the frontend of that key from chain to chain.
+func (h held) follow(s side, f setID, key, chain string) error {
+	if rest, split := strings.CutPrefix(chain, splitPrefix); split {
+		chain = external.prefix + rest
+	}
+	next, asks := map[string]setID{s.fence: s.fenced, s.sticky: s.sched, s.turn: s.turns}[chain]
+	if asks {
+		to, ok := h[element{set: next + f, key: key}]
+		if !ok {
+			return fmt.Errorf("nothing in %s", specs[next+f].name)
 		}
-		return nil
+		return h.follow(s, f, key, to)
 	}
-	name := chain
-	if strings.HasPrefix(name, splitPrefix) {
-		name = external.prefix + name[1:]
-	}
-	switch name {
-	case s.fence:
-		return has(s.fenced, k.key)
-	case s.sticky:
-		return has(s.sched, k.key)
-	case s.turn:
-		return has(s.turns, k.key)
-	}
-	c, ok := parseCountChain(name)
+	c, ok := parseCountChain(chain)
 	if !ok {
 		return nil
 	}
 	of := s
 	if c.side == external.prefix {
-		of = &external
+		of = external
+	}
+	set := of.eps + f
+	if c.schedule.table {
+		set = of.slots + f
 	}
 	for slot := range c.slots {
-		set := of.eps
-		if c.schedule.table {
-			set = of.slots
-		}
-		if _, ok := h[element{set: set + f, key: string(encoding(k.key).slot(slot))}]; !ok {
-			return fmt.Errorf("%s goes to %s, where slot %d is missing", k.key, chain, slot)
+		if _, ok := h[element{set: set, key: string(append([]byte(key), encoding(nil).slot(slot)...))}]; !ok {
+			return fmt.Errorf("%s, and no slot %d in %s", chain, slot, specs[set].name)
 		}
 	}
 	return nil
