@@ -208,7 +208,7 @@ func planTables(have, want map[string]chainSet) xtPlan {
 		for name, rules := range have[table] {
 			if _, ok := want[table][name]; !ok {
 				p.drop[table] = append(p.drop[table], name)
-				p.frees[name] = countPrograms(rules)
+				p.frees[name] = freedBy(rules)
 			}
 		}
 	}
@@ -289,8 +289,8 @@ func (p xtPlan) script() (text string, tables int) {
 // maxFreed is how many programs of the packet filter go in one transaction: see maxPrograms.
 const maxFreed = 256
 
-// countPrograms counts the rules that have one.
-func countPrograms(rules []string) (n int) {
+// freedBy counts the rules of a chain that have one.
+func freedBy(rules []string) (n int) {
 	for _, r := range rules {
 		if strings.Contains(r, "-m bpf ") {
 			n++
