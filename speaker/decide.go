@@ -295,6 +295,13 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, 
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
+	if a.refusal = v.refuses(a.VIP); a.refusal != "" {
+		a.VIP = &proxy.VIP{Addr: addr}
+		for i, s := range services {
+			verdicts[i] = verdict{service: s.Name, code: cluster.ProxyRefused, message: a.refusal}
+		}
+		seat = v.elect(a, services, verdicts)
+	}
 	away := awayOf(verdicts)
 	p := v.plan(a, services, verdicts, away)
 	v.weigh(p.routes, pods)
@@ -353,6 +360,8 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("proxy", is.code, "connections are refused: %s", is.message)
 	case cluster.NoSource:
 		reason("proxy", is.code, "connections are dropped: %s", is.message)
+	case cluster.ProxyRefused:
+		reason("proxy", is.code, "not forwarded: %s", is.message)
 	case cluster.AddressConflict: // said already, port by port
 	default:
 		reason("proxy", is.served(), "%s", is.message)
@@ -557,6 +566,9 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 		if len(f.External.Backends) == 0 {
 			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
 		}
+	}
+	if d.view.refuses(vip) != "" {
+		return &proxy.VIP{Addr: addr}
 	}
 	return vip
 }

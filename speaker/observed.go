@@ -184,7 +184,7 @@ func (s *speaker) status() Status {
 
 // address combines what was decided for an address with what came of it.
 func (p *published) address(a *Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed}
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed && a.refusal == ""}
 	_, st.routed = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
 	st.L2 = p.on(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {

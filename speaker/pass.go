@@ -53,8 +53,13 @@ func (p *pass) run(ctx context.Context, d *Desired, trusted bool) error {
 	}
 	forwarded := p.forward(ctx, d)
 	errs := append(shrunk, forwarded)
+	var refused *proxy.Refused
 	switch {
 	case forwarded == nil:
+	case errors.As(forwarded, &refused):
+		// All others are in the kernel. Nothing is announced until a Desired comes that
+		// knows of the refusal.
+		return errors.Join(errs...)
 	case trusted || !p.announcing():
 		// What is in the kernel is what was there, perhaps for other endpoints:
 		// good enough to go on announcing, not to begin. Before the first
