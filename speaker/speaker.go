@@ -108,6 +108,7 @@ type speaker struct {
 	full       time.Time // when to compare with the kernel again
 
 	published atomic.Pointer[published]
+	passing   atomic.Pointer[time.Time] // when the pass began that is made now; nil between two
 }
 
 // Run runs a speaker until ctx ends, then stops it in the way that loses the
@@ -242,6 +243,7 @@ func (s *speaker) loop(ctx context.Context) {
 func (s *speaker) once(ctx context.Context, trusted bool) error {
 	began := time.Now()
 	s.busy(began)
+	defer s.passing.Store(nil)
 	if !began.Before(s.full) {
 		s.proxy.Recheck()
 		s.full = began.Add(fullInterval)
