@@ -28,6 +28,8 @@ type Limits struct {
 	// Entries is the number of elements of sets and maps, or of rules of iptables, that
 	// all ports have together.
 	Entries int
+	// Total is the number of entries that all addresses of a node have together.
+	Total int
 	// Programs is the number of rules of iptables with a program of the packet filter,
 	// which are those of [Maglev] and most of [SourceHash].
 	Programs int
@@ -42,14 +44,15 @@ const maxPrograms = 900
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
 		// Packets meet rule after rule, and every change writes a port's rules anew.
-		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Programs: 450}
+		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450}
 	}
 	return Limits{
 		Mode: ModeNFTables, Ports: 16384,
 		Backends: maxBackends,
 		Tabled:   tableSizes[len(tableSizes)-1], // each needs a slot
 		Sources:  16384, Turns: 4096,
-		Entries:  1 << 20, // some 150 MB in the kernel
+		Entries:  1 << 20, // some 150 MB in the kernel, and five seconds
+		Total:    1 << 22, // some 600 MB, and less time than a pass may take
 		Programs: maxPrograms,
 	}
 }
@@ -66,13 +69,12 @@ func (l Limits) Check(v *VIP) error {
 		}
 	}
 	over("ports", len(v.Frontends), l.Ports, "give some of them to another Service with an address of its own")
-	turns, entries, programs := 0, v.sharedEntries(l.Mode), 0
+	turns, programs := 0, 0
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
 		if f.Scheduler == RoundRobin {
 			turns++
 		}
-		entries += f.entries(l.Mode)
 		programs += f.programs(v.Addr)
 		port := fmt.Sprintf(" of port %s/%d", f.Protocol, f.Port)
 		for _, t := range f.targets() {
@@ -88,7 +90,7 @@ func (l Limits) Check(v *VIP) error {
 		}
 	}
 	over("ports with the scheduler round robin", turns, l.Turns, "choose another scheduler, or use several Services")
-	over("ports, endpoints and source ranges together, as entries in the kernel", entries, l.Entries,
+	over("ports, endpoints and source ranges together, as entries in the kernel", v.entries(l.Mode), l.Entries,
 		"use several Services; the scheduler random needs the fewest entries")
 	if l.Mode == ModeIPTables {
 		over("rules for the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random for some ports, or use nftables mode")
@@ -107,12 +109,16 @@ func (f *Frontend) targets() []*Target {
 	return []*Target{&f.External, &f.Internal}
 }
 
-// sharedEntries is how many entries an address has that belong to no port, at most.
-func (v *VIP) sharedEntries(m Mode) int {
-	if m == ModeIPTables {
-		return 1
+// entries is how many entries an address needs in the kernel, at most.
+func (v *VIP) entries(m Mode) int {
+	if v == nil {
+		return 0
 	}
-	return 3 // vips, sticky, late
+	n := 3 // vips, sticky, late
+	for i := range v.Frontends {
+		n += v.Frontends[i].entries(m)
+	}
+	return n
 }
 
 // entries is how many entries a frontend needs in the kernel, at most: pods behind several
@@ -241,6 +247,37 @@ func (l Limits) refuse(changes []vipChange) refusals {
 		}
 	}
 	return refused
+}
+
+// refuseTotal refuses changed addresses, the largest first, if all of them and the others have
+// more than total entries together.
+func (l Limits) refuseTotal(have int, changes []vipChange, refused refusals) {
+	total := have
+	var grown []vipChange
+	for _, c := range changes {
+		grows := c.want.entries(l.Mode) - c.have.entries(l.Mode)
+		if c.want != nil {
+			if _, is := refused[c.want.Addr]; is {
+				continue
+			}
+		}
+		if total += grows; grows > 0 {
+			grown = append(grown, c)
+		}
+	}
+	if total <= l.Total {
+		return
+	}
+	slices.SortStableFunc(grown, func(a, b vipChange) int { return b.want.entries(l.Mode) - a.want.entries(l.Mode) })
+	for _, c := range grown {
+		if total <= l.Total {
+			return
+		}
+		n := c.want.entries(l.Mode)
+		total -= n - c.have.entries(l.Mode)
+		refused.add(c.want, fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node can have %d together: "+
+			"use fewer ports or endpoints; the scheduler random needs the fewest entries", n, l.Mode, l.Total))
+	}
 }
 
 // refusePrograms refuses addresses that would have more rules with programs than all

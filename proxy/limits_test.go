@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -19,13 +20,8 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 	for range 300 {
 		s = w.next(s)
 		for _, v := range s.VIPs {
-			got := v.sharedEntries(ModeNFTables)
-			for i := range v.Frontends {
-				got += v.Frontends[i].entries(ModeNFTables)
-			}
-			// A list of sources is in the kernel only in part: those of the address's family.
-			if n := len(renderVIP(v, s.Node)); n > got {
-				t.Fatalf("%d entries for %d elements of\n%s", got, n, State{Node: "n1", VIPs: []*VIP{v}})
+			if n := len(renderVIP(v, s.Node)); n > v.entries(ModeNFTables) {
+				t.Fatalf("%d entries for %d elements of\n%s", v.entries(ModeNFTables), n, State{Node: "n1", VIPs: []*VIP{v}})
 			}
 			chains := make(chainSet)
 			xtRender{node: s.Node, mark: defaultFlag}.vip(chains, v)
@@ -38,16 +34,40 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 					}
 				}
 			}
-			counted := v.sharedEntries(ModeIPTables)
-			for i := range v.Frontends {
-				counted += v.Frontends[i].entries(ModeIPTables)
-			}
-			if rules > counted {
-				t.Fatalf("%d entries for %d rules of\n%s", counted, rules, State{Node: "n1", VIPs: []*VIP{v}})
+			if rules > v.entries(ModeIPTables) {
+				t.Fatalf("%d entries for %d rules of\n%s", v.entries(ModeIPTables), rules, State{Node: "n1", VIPs: []*VIP{v}})
 			}
 			if programs != v.programs() {
 				t.Fatalf("%d programs counted, %d in the rules of\n%s", v.programs(), programs, State{Node: "n1", VIPs: []*VIP{v}})
 			}
+		}
+	}
+}
+
+// All addresses of a node together are limited, too: the largest of those that have grown are
+// refused, until the rest fits.
+func TestEntriesOfAllAddresses(t *testing.T) {
+	vip := func(i byte, endpoints int) *VIP {
+		v := largeVIP(1, endpoints, Random)
+		v.Addr = netip.AddrFrom4([4]byte{192, 0, 2, i})
+		return v
+	}
+	have, want := []*VIP{vip(1, 100), vip(2, 100), vip(3, 300)}, []*VIP{vip(1, 150), vip(2, 400), vip(4, 300), vip(5, 1)}
+	changes, err := diffVIPs(have, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0
+	for _, v := range have {
+		total += v.entries(ModeNFTables)
+	}
+	for most, expected := range map[int]string{1 << 20: "[]", 6 * 840: "[192.0.2.2]", 6 * 500: "[192.0.2.2 192.0.2.4]", 0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]"} {
+		l, refused := DefaultLimits(ModeNFTables), make(refusals)
+		l.Total = most
+		l.refuseTotal(total, changes, refused)
+		got := slices.SortedFunc(maps.Keys(refused), netip.Addr.Compare)
+		if fmt.Sprint(got) != expected {
+			t.Errorf("of %d entries at most, %v are refused; want %s", most, got, expected)
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed
 		return want, failed
 	}
 	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)
-	slices.SortStableFunc(doubted, func(a, b vipChange) int { return a.size() - b.size() })
+	slices.SortStableFunc(doubted, func(a, b vipChange) int { return a.want.entries(ModeNFTables) - b.want.entries(ModeNFTables) })
 	n := &narrowing{p: p, want: want, before: before, out: out, until: time.Now().Add(narrowPatience)}
 	n.admit(ctx, doubted, len(doubted)-1, failed)
 	for a, r := range out {
@@ -72,15 +72,6 @@ func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed
 		err = p.set(ctx, good) // the last attempt failed
 	}
 	return good, err
-}
-
-// size is about how much an address has in the kernel.
-func (c vipChange) size() int {
-	n := 0
-	for i := range c.want.Frontends {
-		n += c.want.Frontends[i].entries(ModeNFTables)
-	}
-	return n
 }
 
 // A narrowing looks for the addresses that the kernel does not take.

@@ -56,6 +56,7 @@ type Proxy struct {
 	have     State // what was set last
 	known    bool  // the kernel holds have, as far as we heard
 	elements int   // of have, when known
+	entries  int   // of have's addresses, as Limits count them
 	// damage is what was found that nobody of ours did, until all of it is mended: an
 	// attempt that fails may have mended some.
 	damage string
@@ -235,6 +236,7 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, e
 			refused.add(v.want, err)
 		}
 	}
+	limits.refuseTotal(p.entries, vips, refused)
 	limits.refusePrograms(want, vips, refused)
 	good := want.without(p.have, refused)
 	if err = p.set(ctx, good); blamesState(err) {
@@ -293,6 +295,10 @@ func (p *Proxy) validate(want State) ([]vipChange, error) {
 
 // settle notes that the kernel holds want.
 func (p *Proxy) settle(want State, elements int) {
+	changes, _ := diffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
+	for _, c := range changes {
+		p.entries += c.want.entries(p.Limits().Mode) - c.have.entries(p.Limits().Mode)
+	}
 	p.have, p.known, p.elements = want, true, elements
 	p.metrics.elements.Set(float64(elements))
 	p.metrics.vips.Set(float64(len(want.VIPs)))
