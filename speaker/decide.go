@@ -197,6 +197,7 @@ func (d *Desired) announce(v *view, was *Desired) {
 	var answers []l2.Address
 	var offers []offer
 	first := map[netip.Prefix]*Address{} // of each aggregate
+	var unfit []cluster.Reason
 	for _, a := range d.Addresses {
 		if len(a.routes) > 0 {
 			routed = append(routed, a.Addr)
@@ -210,17 +211,25 @@ func (d *Desired) announce(v *view, was *Desired) {
 			}
 		}
 		for _, o := range a.aggregated {
-			offers = mergeOffer(offers, o)
+			var err error
+			if offers, err = v.merge(offers, o); err != nil {
+				unfit = append(unfit, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused,
+					Message: fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err)})
+			}
 			first[o.prefix] = cmp.Or(first[o.prefix], a)
 		}
 	}
 	var aggregates []bgp.Route
-	d.clashes = nil
+	d.clashes = unfit
 	for _, o := range offers {
 		r, clashes := v.route(o)
+		a := first[o.prefix]
+		if err := r.Validate(); err != nil {
+			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused, Message: "the aggregate is not announced: " + err.Error()})
+			continue
+		}
 		aggregates = append(aggregates, r)
 		for _, c := range clashes {
-			a := first[o.prefix]
 			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: c.code, Message: c.message})
 		}
 	}
@@ -377,6 +386,8 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("bgp", v.refusal, "not announced: %s", v.refusalMessage)
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
+	case len(p.routes) == 0 && len(p.unfit) > 0:
+		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.unfit, "; "))
 	case len(p.routes) == 0:
 		_, why := v.advertised(a.Pool, s.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
@@ -387,6 +398,9 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		}
 		for _, clash := range p.clashes {
 			reason("bgp", clash.code, "%s", clash.message)
+		}
+		for _, unfit := range p.unfit {
+			reason("bgp", cluster.AttributesRefused, "left out: %s", unfit)
 		}
 	}
 	return reasons
