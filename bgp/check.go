@@ -282,6 +282,10 @@ func inOrder(routes []Route) bool {
 	return true
 }
 
+// Validate says why no router can be told r, nil if one can. A Set leaves out such a route,
+// and announces all others.
+func (r Route) Validate() error { return r.fault() }
+
 // fault says why nobody can be told r, nil if somebody can.
 func (r Route) fault() error {
 	switch {

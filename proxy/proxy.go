@@ -58,6 +58,7 @@ type Proxy struct {
 	written  bool   // a Set has succeeded
 	mark     uint64 // of the watch, before the kernel is read
 	elements int    // of have, when known
+	entries  int    // of have's addresses, as Limits count them
 	// damage is what was found that nobody of ours did, until all of it is mended: an
 	// attempt that fails may have mended some.
 	damage string
@@ -183,6 +184,9 @@ func Cleanup(ctx context.Context) error {
 // cannot open FORWARD of iptables, or the fast path does not do as it should, that is no
 // error of Set's but in [Proxy.Status].
 //
+// An address that is wrong in itself, exceeds the [Limits] or is what the kernel does not
+// take is left as it was, and all others are set. The error is then a [Refused].
+//
 // What is the same *VIP as in the State before is known to be unchanged; want
 // must not be written afterwards.
 func (p *Proxy) Set(ctx context.Context, want State) error {
@@ -193,7 +197,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	}
 	p.pulse.pause()
 	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
-	err := p.set(ctx, want)
+	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
 		p.handOn(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
@@ -209,14 +213,42 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	return nil
+	return refused.err()
+}
+
+// setAccepted sets what of want can be set, and returns that and what is refused.
+func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, error) {
+	if err := ctx.Err(); err != nil {
+		return want, nil, err
+	}
+	vips, err := p.validate(want)
+	if err != nil {
+		return want, nil, err
+	}
+	limits := p.Limits()
+	refused := limits.refuse(vips)
+	for _, v := range vips {
+		if v.want == nil {
+			continue
+		}
+		if err := p.renderer.lacks(family(v.want.Addr)); err != nil {
+			refused.add(v.want, err)
+		}
+	}
+	limits.refuseTotal(p.entries, vips, refused)
+	limits.refusePrograms(want, vips, refused)
+	good := want.without(p.have, refused)
+	if err = p.set(ctx, good); blamesState(err) {
+		good, err = p.narrow(ctx, good, refused, err)
+	}
+	return good, refused, err
 }
 
 func (p *Proxy) set(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	vips, err := p.validate(want)
+	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
 		return err
 	}
@@ -251,26 +283,22 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	return nil
 }
 
-// validate finds what differs from the last State, and checks only that.
+// validate finds what differs from the last State, and checks what of that belongs to no
+// address.
 func (p *Proxy) validate(want State) ([]vipChange, error) {
 	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
-	if err != nil {
-		return nil, err
+	if err == nil && (!sameShared(p.have, want) || !sameHandOn(p.have, want)) {
+		err = validateShared(want)
 	}
-	var errs []error
-	if !sameShared(p.have, want) || !sameHandOn(p.have, want) {
-		errs = append(errs, validateShared(want))
-	}
-	for _, v := range vips {
-		if v.want != nil {
-			errs = append(errs, v.want.validate())
-		}
-	}
-	return vips, errors.Join(errs...)
+	return vips, err
 }
 
 // settle notes that the kernel holds want.
 func (p *Proxy) settle(want State, elements int) {
+	changes, _ := diffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
+	for _, c := range changes {
+		p.entries += c.want.entries(p.Limits().Mode) - c.have.entries(p.Limits().Mode)
+	}
 	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))
 	p.metrics.vips.Set(float64(len(want.VIPs)))

@@ -22,6 +22,10 @@ type renderer interface {
 	// handOn makes the kernel hand on what want says, after it holds the rest of want.
 	// look has it look first at what the kernel does.
 	handOn(ctx context.Context, want State, look bool) error
+	// lacks says what the renderer lacks for an address of this family, nil if nothing.
+	lacks(f setID) error
+	// probe makes a change of no consequence, and fails if the kernel takes none at all.
+	probe(ctx context.Context) error
 	// remove takes everything away that the renderer wrote.
 	remove(ctx context.Context) error
 }

@@ -135,9 +135,6 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 	}
 	for f := range setID(2) {
 		if x.programs[f] == nil {
-			if err := x.unneeded(want, f); err != nil {
-				return out, err
-			}
 			continue
 		}
 		found, err := x.convergeFamily(ctx, f, names, have, want)
@@ -377,18 +374,15 @@ func (x *xtRenderer) unload(ctx context.Context, f setID) error {
 	if err != nil {
 		return err
 	}
-	if script, tables := unloadScript(save, f); script != "" {
-		return x.load(ctx, f, script, tables)
-	}
-	return nil
+	return unloadPlan(save, f).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
 }
 
-// unloadScript takes all away that iptables-save shows of ours.
-func unloadScript(save string, f setID) (script string, tables int) {
+// unloadPlan takes all away that iptables-save shows of ours.
+func unloadPlan(save string, f setID) xtPlan {
 	k := parseSave(save, f)
 	p := planTables(k.tables, nil)
 	p.jumps = k.unjumpLines(f)
-	return p.script()
+	return p
 }
 
 func (x *xtRenderer) createStatic(f setID) error {
@@ -438,9 +432,7 @@ func removeChains(ctx context.Context, keep []string) error {
 		if err != nil || !strings.Contains(save, ":"+xtPrefix) {
 			continue // what cannot be asked has nothing
 		}
-		if script, _ := unloadScript(save, i.family()); script != "" {
-			errs = append(errs, i.load(ctx, script))
-		}
+		errs = append(errs, unloadPlan(save, i.family()).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
 	}
 	return errors.Join(errs...)
 }

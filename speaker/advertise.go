@@ -31,6 +31,9 @@ type plan struct {
 	// refused says which aggregates are not used, and why, a sentence each.
 	refused []string
 	clashes []remark
+	// unfit says which routes are left out since no router can be told their attributes, a
+	// sentence each.
+	unfit []string
 }
 
 // advertised are the advertisements by which a Service's address is announced over
@@ -132,6 +135,10 @@ func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, 
 	}
 	for _, o := range offers {
 		r, clashes := v.route(o)
+		if err := r.Validate(); err != nil {
+			p.unfit = append(p.unfit, err.Error())
+			continue
+		}
 		p.routes = append(p.routes, r)
 		if o.prefix.IsSingleIP() {
 			p.clashes = append(p.clashes, clashes...)

@@ -198,6 +198,7 @@ func (d *Desired) announce(v *view, was *Desired) {
 	var answers []l2.Address
 	var offers []offer
 	first := map[netip.Prefix]*Address{} // of each aggregate
+	var unfit []cluster.Reason
 	for _, a := range d.Addresses {
 		if len(a.routes) > 0 {
 			routed = append(routed, a.Addr)
@@ -211,17 +212,25 @@ func (d *Desired) announce(v *view, was *Desired) {
 			}
 		}
 		for _, o := range a.aggregated {
-			offers = mergeOffer(offers, o)
+			var err error
+			if offers, err = v.merge(offers, o); err != nil {
+				unfit = append(unfit, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused,
+					Message: fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err)})
+			}
 			first[o.prefix] = cmp.Or(first[o.prefix], a)
 		}
 	}
 	var aggregates []bgp.Route
-	d.clashes = nil
+	d.clashes = unfit
 	for _, o := range offers {
 		r, clashes := v.route(o)
+		a := first[o.prefix]
+		if err := r.Validate(); err != nil {
+			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused, Message: "the aggregate is not announced: " + err.Error()})
+			continue
+		}
 		aggregates = append(aggregates, r)
 		for _, c := range clashes {
-			a := first[o.prefix]
 			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: c.code, Message: c.message})
 		}
 	}
@@ -296,6 +305,13 @@ func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
+	if a.refusal = v.refuses(a.VIP); a.refusal != "" {
+		a.VIP = &proxy.VIP{Addr: addr}
+		for i, s := range services {
+			verdicts[i] = verdict{service: s.Name, code: cluster.ProxyRefused, message: a.refusal}
+		}
+		seat = v.elect(a, services, verdicts)
+	}
 	away := awayOf(verdicts)
 	p := v.plan(a, services, verdicts, away)
 	v.weigh(p.routes, pods)
@@ -354,6 +370,8 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("proxy", is.code, "connections are refused: %s", is.message)
 	case cluster.NoSource:
 		reason("proxy", is.code, "connections are dropped: %s", is.message)
+	case cluster.ProxyRefused:
+		reason("proxy", is.code, "not forwarded: %s", is.message)
 	case cluster.AddressConflict: // said already, port by port
 	default:
 		reason("proxy", is.served(), "%s", is.message)
@@ -369,6 +387,8 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("bgp", v.refusal, "not announced: %s", v.refusalMessage)
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
+	case len(p.routes) == 0 && len(p.unfit) > 0:
+		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.unfit, "; "))
 	case len(p.routes) == 0:
 		_, why := v.advertised(a.origin, s.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
@@ -379,6 +399,9 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		}
 		for _, clash := range p.clashes {
 			reason("bgp", clash.code, "%s", clash.message)
+		}
+		for _, unfit := range p.unfit {
+			reason("bgp", cluster.AttributesRefused, "left out: %s", unfit)
 		}
 	}
 	return reasons
@@ -558,6 +581,9 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 		if len(f.External.Backends) == 0 {
 			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
 		}
+	}
+	if d.view.refuses(vip) != "" {
+		return &proxy.VIP{Addr: addr}
 	}
 	return vip
 }

@@ -69,6 +69,8 @@ type Address struct {
 	// and "l2" by which the address is announced or might be expected to.
 	Reasons []cluster.Reason
 
+	refusal string // why it is not forwarded, whatever its Services say; empty: it is
+
 	linked bool        // it goes over L2
 	owner  string      // the node that answers for it there; empty when none does
 	by     string      // why it is that one

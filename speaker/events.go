@@ -81,6 +81,7 @@ type told struct {
 	conflicts map[netip.Addr]int    // how many there have been
 	desired   *Desired              // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
+	refused   map[netip.Addr]string // not forwarded, and why
 	dead      []string              // nodes that are not heard of, sorted
 	// duplicates are BGPPeers without a session, and by whose fault.
 	duplicates map[string]string
@@ -116,6 +117,7 @@ func news(was told, is scene, limit int) (told, []event) {
 	all = append(all, now.tellBFD(was, is)...)
 	all = append(all, now.tellDuplicates(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
+	all = append(all, now.tellRefused(was, is, limit)...)
 	all = append(all, now.tellObstacles(was, is)...)
 	all = append(all, now.tellMembers(was, is)...)
 	all = append(all, now.tellConflicts(was, is, limit)...)
@@ -242,6 +244,31 @@ func (t *told) tellForwarding(was told, is scene) []event {
 		return []event{is.event(is.node(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
 	}
 	return nil
+}
+
+// tellRefused tells which addresses are not forwarded, as one that has more endpoints than an
+// address can have. That it is forwarded again is told when it is announced.
+func (t *told) tellRefused(was told, is scene, limit int) (all []event) {
+	for _, a := range is.desired.Addresses {
+		if a.refusal == "" {
+			continue
+		}
+		if t.refused == nil {
+			t.refused = map[netip.Addr]string{}
+		}
+		t.refused[a.Addr] = a.refusal
+		if was.refused[a.Addr] != "" {
+			continue // numbers in it may change with every endpoint
+		}
+		for _, name := range a.Services {
+			all = append(all, is.event(is.service(name), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, a.refusal)))
+		}
+	}
+	if len(all) <= limit {
+		return all
+	}
+	return []event{is.event(is.node(), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf(
+		"does not forward %d addresses; `fanfare status` there says which, and why", len(t.refused)))}
 }
 
 // tellObstacles tells what came in the way of traffic on this node, and went.

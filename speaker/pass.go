@@ -56,17 +56,20 @@ func (p *pass) run(ctx context.Context, d *Desired) error {
 	errs := append(shrunk, forwarded)
 	// Asked after the Set: it may have repaired the table, or found that it needs no repair.
 	table := p.forwarder.Intact()
-	if forwarded != nil && !table.Intact {
-		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
-	}
+	var refused *proxy.Refused
 	switch {
 	case forwarded == nil:
+	case errors.As(forwarded, &refused):
+		// All others are in the kernel. Nothing is announced until a Desired comes that
+		// knows of the refusal.
+		return errors.Join(errs...)
 	case table.Intact || !p.announcing():
 		// What is in the kernel is what was there, perhaps for other endpoints:
 		// good enough to go on announcing, not to begin. Before the first
 		// success no session is even opened.
 		return errors.Join(errs...)
 	default:
+		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
 		clear(wants)
 	}
 	for i, w := range p.ways {

@@ -48,6 +48,7 @@ type trial struct {
 	intact    bool                       // nobody but us has touched the kernel
 	failing   bool                       // calls may fail now
 	failed    bool                       // one has, in this pass
+	untaken   func(*proxy.VIP) bool      // what the kernel does not take; nil: it takes all
 
 	links trialLinks
 
@@ -109,6 +110,11 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 		if t.links.answering[a] {
 			t.violate("%s is answered for, not taken", a)
 		}
+	}
+	if refused := t.refuse(want, kernel); refused != nil {
+		t.kernel, t.owned = kernel, want.Owned
+		t.check("refuse") // unless somebody else has destroyed what was there
+		return refused
 	}
 	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true, t.desired
 	t.observe()

@@ -48,6 +48,12 @@ type Config struct {
 
 	// HealthChecks says of which Services the healthCheckNodePort is answered here.
 	HealthChecks HealthChecks
+
+	// Limits are those of this node's proxy; zero: those of nftables mode.
+	Limits proxy.Limits
+	// Refused are the addresses that this node's proxy has refused, which may change; nil:
+	// none.
+	Refused *Refused
 }
 
 // HealthChecks is a choice of Services whose healthCheckNodePort is answered.
@@ -95,6 +101,8 @@ type view struct {
 	planned bool
 
 	owned        []netip.Prefix
+	limits       proxy.Limits
+	refused      *Refused // what the config said
 	clients      proxy.LocalClients
 	healthChecks HealthChecks
 
@@ -120,7 +128,7 @@ type view struct {
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && v.ofLinks(c, snap)
 }
 
@@ -141,6 +149,10 @@ func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 func look(c Config, snap *cluster.Snapshot) *view {
 	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
 	v.silent = c.Members.silent(c.Node)
+	v.refused = c.Refused
+	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
+		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
+	}
 	v.owned = owned(snap.Pools)
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {
