@@ -39,10 +39,10 @@ func (t *trial) refuse(want proxy.State, kernel map[netip.Addr]*proxy.VIP) error
 }
 
 // again is what a speaker does when its proxy refuses addresses.
-func (t *trial) again(p *pass, ctx context.Context, d *Desired, trusted bool) (err error) {
+func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
 	var before error // of a way, which the next run has mended
 	for range maxRefused {
-		err = p.run(ctx, d, trusted)
+		err = p.run(ctx, d)
 		var refused *proxy.Refused
 		if !errors.As(err, &refused) {
 			break
@@ -177,6 +177,9 @@ func (p *proxyOf) Set(_ context.Context, want proxy.State) error {
 	return nil
 }
 
+// Intact is part of forwarder: nothing else touches the table.
+func (p *proxyOf) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
+
 // What the proxy refuses is not tried again for a while, unless it changes, and then it is. The
 // pass succeeds all the while, and the status says why.
 func TestRefusedByTheKernel(t *testing.T) {
@@ -194,7 +197,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 	pass := func(wantSets string) {
 		t.Helper()
 		p.sets = nil
-		if err := s.once(t.Context(), true); err != nil {
+		if err := s.once(t.Context()); err != nil {
 			t.Errorf("the pass: %v", err)
 		}
 		if got := strings.Join(p.sets, "; "); got != wantSets {
