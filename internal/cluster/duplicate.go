@@ -27,17 +27,22 @@ func Duplicates(peers []*Peer, node *Node) []Duplicate {
 		return cmp.Or(CompareAge(a.Created, b.Created), cmp.Compare(a.Name, b.Name))
 	})
 	var all []Duplicate
-	first := map[string]*Peer{}
+	var have []*Peer
 	for _, p := range byAge {
-		router := p.router()
-		if older := first[router]; older != nil {
-			all = append(all, Duplicate{p, older})
+		if i := slices.IndexFunc(have, p.shares); i >= 0 {
+			all = append(all, Duplicate{p, have[i]})
 		} else {
-			first[router] = p
+			have = append(have, p)
 		}
 	}
 	slices.SortFunc(all, func(a, b Duplicate) int { return cmp.Compare(a.Peer.Name, b.Peer.Name) })
 	return all
+}
+
+// shares says whether two peers have one router. A link with a peer of its own has two ends: a
+// link-local address there is that router's.
+func (p *Peer) shares(o *Peer) bool {
+	return p.router() == o.router() || p.Interface != "" && o.Address.Zone() == p.Interface || o.Interface != "" && p.Address.Zone() == o.Interface
 }
 
 // router is what BGP tells the router's session from others by.
