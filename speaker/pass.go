@@ -57,6 +57,9 @@ func (p *pass) run(ctx context.Context, d *Desired) error {
 	// Asked after the Set: it may have repaired the table, or found that it needs no repair.
 	table := p.forwarder.Intact()
 	var refused *proxy.Refused
+	if forwarded != nil && !table.Intact && !errors.As(forwarded, &refused) {
+		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
+	}
 	switch {
 	case forwarded == nil:
 	case errors.As(forwarded, &refused):
@@ -69,7 +72,6 @@ func (p *pass) run(ctx context.Context, d *Desired) error {
 		// success no session is even opened.
 		return errors.Join(errs...)
 	default:
-		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
 		clear(wants)
 	}
 	for i, w := range p.ways {
