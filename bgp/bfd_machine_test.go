@@ -205,6 +205,15 @@ func TestBFDRouterChangesIntervals(t *testing.T) {
 	}
 }
 
+// A router that is not up sends once a second, whatever it announces.
+func TestBFDRouterNotUp(t *testing.T) {
+	m := newBFDMachine(fastBFD, 1)
+	p := from7(m, bfdDown)
+	if m, _ = m.receive(bfdStart, p); m.state != bfdInit || m.detection() != 3*bfdSlow {
+		t.Errorf("%s, detection %s", m.state, m.detection())
+	}
+}
+
 // A router that polls for ever, and sends faster, is detected faster.
 func TestBFDRouterPollsForEver(t *testing.T) {
 	m := upBFD(fastBFD)

@@ -317,7 +317,7 @@ func simulateBFD(t *testing.T, runs int, play func(s *bfdSimulation, fresh [2]fu
 
 // On a link without loss each restart costs the other end one session, and nothing else.
 func TestBFDSimulatedRestarts(t *testing.T) {
-	simulateBFD(t, 100, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
+	simulateBFD(t, 50, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
 		s.run(3 * time.Second)
 		restarts := [2]int{}
 		for range 10 {
@@ -352,7 +352,7 @@ func (e *deadEnd) timer(now time.Time) (r bfdResult) { return e.receive(now, bfd
 // With random loss an end leaves the state Up only if all packets of a detection time were
 // lost, whatever happens to intervals meanwhile.
 func TestBFDSimulatedLoss(t *testing.T) {
-	simulateBFD(t, 100, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
+	simulateBFD(t, 50, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
 		s.loss = s.rng.Float64() * 0.4
 		for range 20 {
 			switch i := s.rng.IntN(2); s.rng.IntN(4) {
@@ -379,7 +379,7 @@ func randomInterval(rng *rand.Rand) time.Duration {
 
 // Each end may freeze for any time. It forgives itself, and both are up for good afterwards.
 func TestBFDSimulatedFreezes(t *testing.T) {
-	simulateBFD(t, 50, func(s *bfdSimulation, _ [2]func() bfdEnd) {
+	simulateBFD(t, 25, func(s *bfdSimulation, _ [2]func() bfdEnd) {
 		s.run(3 * time.Second)
 		for range 5 {
 			i := s.rng.IntN(2)
@@ -412,7 +412,7 @@ func (e *frozenEnd) receive(now time.Time, p bfdPacket) bfdResult {
 // Whatever happened before in whatever order: on a link that carries packets again, both ends
 // come up.
 func TestBFDFromAnyState(t *testing.T) {
-	simulateBFD(t, 100, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
+	simulateBFD(t, 50, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
 		for range s.rng.IntN(20) {
 			s.loss = []float64{0, 0.5, 0.9, 1}[s.rng.IntN(4)]
 			if i := s.rng.IntN(4); i < 2 {
