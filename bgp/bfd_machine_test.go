@@ -220,7 +220,7 @@ func TestBFDRouterPollsForEver(t *testing.T) {
 	m.router.pace = bfdSlow
 	p := from7(m, bfdUp)
 	p.poll = true
-	for i, want := range []time.Duration{3 * bfdSlow, 150 * time.Millisecond, 150 * time.Millisecond} {
+	for i, want := range []time.Duration{3 * bfdSlow, 3 * bfdSlow, 150 * time.Millisecond, 150 * time.Millisecond} {
 		if m, _ = m.receive(bfdStart.Add(time.Duration(i)*fast.transmit), p); m.detection() != want {
 			t.Errorf("after %d Polls: detection %s, want %s", i+1, m.detection(), want)
 		}
