@@ -40,6 +40,7 @@ type bfdRouter struct {
 	bfdIntervals                // of the last packet
 	pace          time.Duration // the interval at which it sends: transmit, or a longer one before
 	polling       bool          // whether the last packet was a Poll
+	closePolls    int           // Polls in a row that came at the interval that they announce
 	heard         time.Time
 }
 
@@ -122,9 +123,13 @@ func (r *bfdRouter) learn(now time.Time, p bfdPacket, receive time.Duration) {
 		pace = max(pace, bfdSlow)
 	}
 	// A router that polls for a shorter interval may use it only after the Final (FRR), which
-	// may get lost. It uses it at once if two Polls are that close.
-	paced := r.polling && p.transmit == r.transmit && now.Sub(r.heard) <= max(pace, receive)
-	if pace >= r.pace || !p.poll || paced {
+	// may get lost. It uses it already if three Polls are that close: two may be by chance.
+	if r.polling && p.poll && p.transmit == r.transmit && now.Sub(r.heard) <= max(pace, receive) {
+		r.closePolls++
+	} else {
+		r.closePolls = 0
+	}
+	if pace >= r.pace || !p.poll || r.closePolls >= 2 {
 		r.pace = pace
 	}
 	r.discriminator, r.multiplier, r.bfdIntervals, r.polling, r.heard = p.local, p.multiplier, p.bfdIntervals, p.poll, now

@@ -205,13 +205,22 @@ func TestBFDRouterChangesIntervals(t *testing.T) {
 	}
 }
 
+// A router that is not up sends once a second, whatever it announces.
+func TestBFDRouterNotUp(t *testing.T) {
+	m := newBFDMachine(fastBFD, 1)
+	p := from7(m, bfdDown)
+	if m, _ = m.receive(bfdStart, p); m.state != bfdInit || m.detection() != 3*bfdSlow {
+		t.Errorf("%s, detection %s", m.state, m.detection())
+	}
+}
+
 // A router that polls for ever, and sends faster, is detected faster.
 func TestBFDRouterPollsForEver(t *testing.T) {
 	m := upBFD(fastBFD)
 	m.router.pace = bfdSlow
 	p := from7(m, bfdUp)
 	p.poll = true
-	for i, want := range []time.Duration{3 * bfdSlow, 150 * time.Millisecond, 150 * time.Millisecond} {
+	for i, want := range []time.Duration{3 * bfdSlow, 3 * bfdSlow, 150 * time.Millisecond, 150 * time.Millisecond} {
 		if m, _ = m.receive(bfdStart.Add(time.Duration(i)*fast.transmit), p); m.detection() != want {
 			t.Errorf("after %d Polls: detection %s, want %s", i+1, m.detection(), want)
 		}

@@ -192,6 +192,10 @@ func (s *bfdSimulation) fail(format string, args ...any) {
 // act is an event of end i.
 func (s *bfdSimulation) act(i int, event func() bfdResult) {
 	before, detection := s.ends[i].now(), s.ends[i].detectionTime()
+	// FRR takes a Poll for the Final of its own, and demands an interval that the other end does
+	// not know if its packets got lost.
+	frr, unconfirmed := s.ends[i].(*frrEnd)
+	unconfirmed = unconfirmed && frr.polling && slices.ContainsFunc(s.lost[1-i], func(at time.Time) bool { return !at.Before(s.since[i]) })
 	r := event()
 	s.next[i] = r.next
 	for _, p := range r.send {
@@ -201,7 +205,7 @@ func (s *bfdSimulation) act(i int, event func() bfdResult) {
 		s.record("end %d: %s -> %s %s", i, before, after, r.lost)
 		if before == bfdUp {
 			s.leaves[i]++
-			if strings.Contains(r.lost, "nothing heard") {
+			if strings.Contains(r.lost, "nothing heard") && !unconfirmed {
 				s.justify(i, detection)
 			}
 		}
@@ -317,7 +321,7 @@ func simulateBFD(t *testing.T, runs int, play func(s *bfdSimulation, fresh [2]fu
 
 // On a link without loss each restart costs the other end one session, and nothing else.
 func TestBFDSimulatedRestarts(t *testing.T) {
-	simulateBFD(t, 100, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
+	simulateBFD(t, 50, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
 		s.run(3 * time.Second)
 		restarts := [2]int{}
 		for range 10 {
@@ -352,7 +356,7 @@ func (e *deadEnd) timer(now time.Time) (r bfdResult) { return e.receive(now, bfd
 // With random loss an end leaves the state Up only if all packets of a detection time were
 // lost, whatever happens to intervals meanwhile.
 func TestBFDSimulatedLoss(t *testing.T) {
-	simulateBFD(t, 100, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
+	simulateBFD(t, 50, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
 		s.loss = s.rng.Float64() * 0.4
 		for range 20 {
 			switch i := s.rng.IntN(2); s.rng.IntN(4) {
@@ -379,7 +383,7 @@ func randomInterval(rng *rand.Rand) time.Duration {
 
 // Each end may freeze for any time. It forgives itself, and both are up for good afterwards.
 func TestBFDSimulatedFreezes(t *testing.T) {
-	simulateBFD(t, 50, func(s *bfdSimulation, _ [2]func() bfdEnd) {
+	simulateBFD(t, 25, func(s *bfdSimulation, _ [2]func() bfdEnd) {
 		s.run(3 * time.Second)
 		for range 5 {
 			i := s.rng.IntN(2)
@@ -412,7 +416,7 @@ func (e *frozenEnd) receive(now time.Time, p bfdPacket) bfdResult {
 // Whatever happened before in whatever order: on a link that carries packets again, both ends
 // come up.
 func TestBFDFromAnyState(t *testing.T) {
-	simulateBFD(t, 100, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
+	simulateBFD(t, 50, func(s *bfdSimulation, fresh [2]func() bfdEnd) {
 		for range s.rng.IntN(20) {
 			s.loss = []float64{0, 0.5, 0.9, 1}[s.rng.IntN(4)]
 			if i := s.rng.IntN(4); i < 2 {

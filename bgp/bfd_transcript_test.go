@@ -17,7 +17,6 @@ var updateTranscripts = flag.Bool("update", false, "write the node's lines in te
 // A bfdReplay feeds what a router sent to a machine, and writes what the machine does.
 type bfdReplay struct {
 	t      *testing.T
-	conf   BFD
 	m      bfdMachine
 	frozen bool
 	inbox  []bfdPacket // that came in while it was frozen
