@@ -288,15 +288,15 @@ func (v *view) decide(addr netip.Addr, pool string, services []cluster.Service, 
 		a.Services = append(a.Services, s.Name)
 		fronts, verdict := v.serve(addr, s)
 		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
+		if why := v.outgrows(a.VIP, fronts, len(services)); why != "" {
+			// Others that share the address go on without this one.
+			fronts, clashes, verdict = nil, nil, refusedBy(s.Name, why)
+		}
 		pods = v.pods(pods, s.Spec, fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
 		a.Reasons = append(a.Reasons, clashes...)
 		if len(clashes) > 0 && len(fronts) == 0 {
 			verdict = displaced(s.Name, clashes)
-		}
-		if why := v.outgrows(a.VIP, fronts, len(services)); why != "" {
-			// Others that share the address go on without this one.
-			fronts, verdict = nil, refusedBy(s.Name, why)
 		}
 		verdicts[i] = verdict
 		parts[i] = part{s, fronts, &verdicts[i]}
