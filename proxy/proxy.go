@@ -178,9 +178,10 @@ func Cleanup(ctx context.Context) error {
 }
 
 // Set makes the kernel forward what want says and nothing else, in one transaction,
-// with another before it for what that leads to, and after it for what it left. After
+// with another before it for what that leads to, and after it for what it left; a change
+// of more than 1 MiB takes several of each. After
 // an error the kernel forwards what it did before, or already what want says if it was
-// the tidying up that failed, and the next Set begins by looking at what that is. If it
+// the tidying up or one of several transactions that failed, and the next Set begins by looking at what that is. If it
 // cannot open FORWARD of iptables, or the fast path does not do as it should, that is no
 // error of Set's but in [Proxy.Status].
 //

@@ -289,6 +289,10 @@ func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 		a.Services = append(a.Services, s.Name)
 		fronts, verdict := v.serve(addr, s)
 		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
+		if why := v.outgrows(a.VIP, fronts, len(services)); why != "" {
+			// Others that share the address go on without this one.
+			fronts, clashes, verdict = nil, nil, refusedBy(s.Name, why)
+		}
 		pods = v.pods(pods, s.Spec, fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
 		a.Reasons = append(a.Reasons, clashes...)
@@ -308,7 +312,7 @@ func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 	if a.refusal = v.refuses(a.VIP); a.refusal != "" {
 		a.VIP = &proxy.VIP{Addr: addr}
 		for i, s := range services {
-			verdicts[i] = verdict{service: s.Name, code: cluster.ProxyRefused, message: a.refusal}
+			verdicts[i] = refusedBy(s.Name, a.refusal)
 		}
 		seat = v.elect(a, services, verdicts)
 	}
@@ -342,6 +346,11 @@ func (v verdict) served() cluster.Code {
 		return cluster.Elsewhere
 	}
 	return cluster.Programmed
+}
+
+// refusedBy is the verdict on a Service that is too large.
+func refusedBy(service cluster.Name, why string) verdict {
+	return verdict{service: service, code: cluster.ProxyRefused, message: why}
 }
 
 // displaced is the verdict on a Service whose every port is served for others.
@@ -407,13 +416,30 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 	return reasons
 }
 
+// maxClashes is how many ports of a Service are named that another one has.
+const maxClashes = 16
+
 // disjoint returns those of more whose port nobody holds yet, and a reason for
 // each of the others.
 func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Name) (free []proxy.Frontend, clashes []cluster.Reason) {
+	if len(taken) == 0 {
+		return more, nil
+	}
+	type port struct {
+		proxy.Protocol
+		number uint16
+	}
+	at := make(map[port]int, len(taken))
+	for i, t := range taken {
+		at[port{t.Protocol, t.Port}] = i
+	}
 	for _, f := range more {
-		i := slices.IndexFunc(taken, func(t proxy.Frontend) bool { return t.Protocol == f.Protocol && t.Port == f.Port })
-		if i < 0 {
+		i, found := at[port{f.Protocol, f.Port}]
+		if !found {
 			free = append(free, f)
+			continue
+		}
+		if len(clashes) == maxClashes {
 			continue
 		}
 		clashes = append(clashes, cluster.Reason{VIP: addr, Service: service, Protocol: "proxy", Code: cluster.AddressConflict,

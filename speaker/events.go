@@ -81,7 +81,7 @@ type told struct {
 	conflicts map[netip.Addr]int    // how many there have been
 	desired   *Desired              // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
-	refused   map[netip.Addr]string // not forwarded, and why
+	refused   map[claimed]bool      // what is not forwarded
 	dead      []string              // nodes that are not heard of, sorted
 	// duplicates are BGPPeers without a session, and by whose fault.
 	duplicates map[string]string
@@ -91,6 +91,12 @@ type told struct {
 	// have been announced, and sessions that come up before presumed were up.
 	adopted  []netip.Addr
 	presumed time.Time
+}
+
+// A claimed address is one as a Service has it.
+type claimed struct {
+	addr    netip.Addr
+	service cluster.Name
 }
 
 // A toldSession is a session, or the BFD of one.
@@ -249,19 +255,17 @@ func (t *told) tellForwarding(was told, is scene) []event {
 // tellRefused tells which addresses are not forwarded, as one that has more endpoints than an
 // address can have. That it is forwarded again is told when it is announced.
 func (t *told) tellRefused(was told, is scene, limit int) (all []event) {
+	t.refused = map[claimed]bool{}
 	for _, a := range is.desired.Addresses {
-		if a.refusal == "" {
-			continue
-		}
-		if t.refused == nil {
-			t.refused = map[netip.Addr]string{}
-		}
-		t.refused[a.Addr] = a.refusal
-		if was.refused[a.Addr] != "" {
-			continue // numbers in it may change with every endpoint
-		}
-		for _, name := range a.Services {
-			all = append(all, is.event(is.service(name), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, a.refusal)))
+		for _, r := range a.Reasons {
+			if r.Code != cluster.ProxyRefused || r.Protocol != "proxy" {
+				continue
+			}
+			t.refused[claimed{a.Addr, r.Service}] = true
+			if was.refused[claimed{a.Addr, r.Service}] {
+				continue // numbers in it may change with every endpoint
+			}
+			all = append(all, is.event(is.service(r.Service), true, string(r.Code), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
 		}
 	}
 	if len(all) <= limit {

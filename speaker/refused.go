@@ -46,6 +46,18 @@ func (v *view) refuses(vip *proxy.VIP) string {
 	return ""
 }
 
+// outgrows says why frontends are too many for an address that so many Services share;
+// empty: they are not. Of an address with a single Service all is said by refuses.
+func (v *view) outgrows(vip *proxy.VIP, more []proxy.Frontend, services int) string {
+	if services < 2 || len(more) == 0 {
+		return ""
+	}
+	if err := v.limits.Check(&proxy.VIP{Addr: vip.Addr, Frontends: slices.Concat(vip.Frontends, more)}); err != nil {
+		return oneLine(err)
+	}
+	return ""
+}
+
 // with is r and what a proxy has refused now.
 func (r *Refused) with(more *proxy.Refused, now time.Time) *Refused {
 	next := &Refused{all: map[netip.Addr][]refusal{}, since: now}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -231,4 +232,115 @@ func TestRefusedByTheKernel(t *testing.T) {
 	refused().since = time.Now().Add(-refusedAgain)
 	pass("192.0.2.1:1 192.0.2.2:1")
 	code(cluster.Programmed, true)
+}
+
+// A refusal is told once, on the Service, and again when it had been served meanwhile.
+func TestNewsOfRefusals(t *testing.T) {
+	p := newPlay(t, told{})
+	p.session("tor1", bgp.Established, "")
+	p.tells("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
+	scene := func(endpoints int) {
+		p.desired = Decide(Config{Node: "n1"}, hugeWorld(t, endpoints))
+		p.announced = p.desired.Announce
+	}
+	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of port tcp/80: 65536; " +
+		"in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
+	scene(65536)
+	p.tells("too large", refused, "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.2 to tor1")
+	scene(65537)
+	p.tells("still larger")
+	scene(1)
+	p.tells("small", "Normal Announced Service/huge (uid-huge): node n1 announces 192.0.2.1 to tor1")
+	scene(65536)
+	p.tells("too large again", refused, "Normal Withdrawn Service/huge (uid-huge): node n1 withdrew 192.0.2.1 from tor1: "+
+		"endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints")
+}
+
+// Of Services that share an address, only the one that is too large is refused.
+func TestDecideRefusesOneOfTwo(t *testing.T) {
+	world := func(endpoints int) *Desired {
+		snap := hugeWorld(t, endpoints)
+		shared := *snap.Services[1].Spec
+		shared.Ports = []cluster.Port{{Protocol: "TCP", Port: 443}}
+		snap.Services[1].Spec = &shared
+		snap.Assignments = slices.Clone(snap.Assignments)
+		for i := range snap.Assignments {
+			snap.Assignments[i].Addr = netip.MustParseAddr("192.0.2.1")
+		}
+		return Decide(Config{Node: "n1"}, snap)
+	}
+	for endpoints, want := range map[int]string{
+		65535: "192.0.2.1 tcp/80 tcp/443: huge Programmed, web Programmed",
+		65536: "192.0.2.1 tcp/443: huge ProxyRefused, web Programmed",
+	} {
+		d := world(endpoints)
+		a := d.Addresses[0]
+		got := a.Addr.String()
+		for _, f := range a.VIP.Frontends {
+			got += fmt.Sprintf(" %s/%d", f.Protocol, f.Port)
+		}
+		separator := ": "
+		for _, r := range a.Reasons {
+			if r.Protocol == "proxy" {
+				got += separator + r.Service.Name + " " + string(r.Code)
+				separator = ", "
+			}
+		}
+		if got != want || !a.Announce || len(d.Routed) != 1 {
+			t.Errorf("got %s, announced %t; want %s", got, a.Announce, want)
+		}
+	}
+}
+
+// A route whose communities fit into no message is left out with a reason, and all others
+// are announced. In an aggregate, the communities of one Service are left out.
+func TestDecideRefusesAttributes(t *testing.T) {
+	annotated := func(first, n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, fmt.Sprintf("64500:%d", first+i))
+		}
+		return "metadata: {annotations: {fanfare.io/bgp-communities: \"" + strings.Join(list, ",") + "\"}, namespace"
+	}
+	service := func(name, addr string, first, n int) string {
+		return strings.Replace(eventService(name, "uid", addr, "n1"), "metadata: {namespace", annotated(first, n), 1)
+	}
+	text := func(aggregate string, services ...string) string {
+		yaml := eventWorld + aggregate + strings.Join(services, "")
+		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(yaml)))
+		var lines []string
+		for _, r := range d.BGP.Routes {
+			a := r.Attributes.Of("tor1")
+			lines = append(lines, fmt.Sprintf("%s with %d", r.Prefix, len(a.Communities)/4))
+		}
+		for _, r := range d.Reasons() {
+			if r.Code == cluster.AttributesRefused {
+				lines = append(lines, r.String())
+			}
+		}
+		if err := d.BGP.Validate(); err != nil {
+			t.Error(err)
+		}
+		return strings.Join(lines, "\n")
+	}
+	const room = "take 3604 bytes: a BGP message has room for 3600; remove some"
+	got := text("", service("full", "192.0.2.1", 0, 900), service("over", "192.0.2.2", 0, 901), service("plain", "192.0.2.3", 0, 1))
+	want := "192.0.2.1/32 with 900\n192.0.2.3/32 with 1\n" +
+		"192.0.2.2 shop/over bgp AttributesRefused: not announced: route 192.0.2.2/32: 901 communities and 0 large communities " + room
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	const aggregate = `---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: all}
+spec: {aggregationLength: 24}
+`
+	cluster := func(s string) string { return strings.Replace(s, "externalTrafficPolicy: Local, ", "", 1) }
+	got = text(aggregate, cluster(service("first", "192.0.2.1", 0, 600)), cluster(service("second", "192.0.2.2", 1000, 301)), cluster(service("third", "192.0.2.3", 2000, 300)))
+	want = "192.0.2.0/24 with 900\n" +
+		"192.0.2.2 shop/second bgp AttributesRefused: its communities are left out of those of the aggregate: with them, route 192.0.2.0/24: 901 communities and 0 large communities " + room
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
 }
