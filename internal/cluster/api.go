@@ -124,6 +124,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	}
 	b := NewBuilder()
 	b.blind, b.readOnly, b.classOnly = o.SkipSecrets, o.ReadOnly, o.ClassOnly
+	b.someNodes, b.noAdverts = o.NodeName != "" || o.SkipNodes, o.SkipAdvertisements
 	b.l2Ready = o.L2 == L2Nothing && o.NodeName == "" && !o.SkipNodes
 	a := &API{
 		config:   cfg,
@@ -192,7 +193,7 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 			err = a.wait(ctx)
 		}
 		if err == nil {
-			a.change(func(b *Builder) { b.l2Ready, b.readied = true, true })
+			a.change(func(b *Builder) { b.l2Ready, b.someNodes, b.readied = true, false, true })
 		}
 		return err
 	}

@@ -61,9 +61,11 @@ func differs(want *Snapshot) func(*Snapshot) string {
 
 // ordinary is one object of each kind, and some more.
 func ordinary() []object {
+	pool := newPool("lan", "192.0.2.0/24")
+	pool.Spec.Announce = v1alpha1.AnnounceAdvertised
 	return []object{
 		newService("a", "192.0.2.1"), newService("b"), newSlice("a1", "a", "10.0.0.1"), newSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
-		newNode("n1"), newNode("n2"), newPool("lan", "192.0.2.0/24"), newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
+		newNode("n1"), newNode("n2"), pool, newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
 		newNamespace("default", "a"), newServiceCIDR("kubernetes", "10.96.0.0/16"),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -96,7 +97,12 @@ type Builder struct {
 	readOnly bool
 	// classOnly: Services without a class are not ours.
 	classOnly bool
-	l2Ready   bool                 // what only L2 needs has been read
+	l2Ready   bool // what only L2 needs has been read
+	// someNodes: only some Nodes are watched.
+	someNodes bool
+	// noAdverts: advertisements are not watched.
+	noAdverts bool
+	versions  map[Key]Version
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
 
@@ -106,6 +112,8 @@ type Builder struct {
 	joins         map[Name]struct{}       // Services whose slices changed
 	claimed       map[netip.Addr]struct{} // addresses whose claims did
 	nodesChanged  bool
+	labelsChanged bool // of Nodes, or which Nodes there are
+	reversioned   bool
 	poolsChanged  bool
 	peersChanged  bool
 	advertised    bool // the advertisements
@@ -139,13 +147,14 @@ func NewBuilder() *Builder {
 		namespaces:   map[string]*Namespace{},
 		serviceCIDRs: map[string]*ServiceCIDR{},
 
+		versions:    map[Key]Version{},
 		secretsGone: map[string]bool{},
 		poolFiles:   map[string]string{},
 		problems:    map[string][]Problem{},
 		changed:     map[Name]*Spec{},
 		joins:       map[Name]struct{}{},
 		claimed:     map[netip.Addr]struct{}{},
-		last:        &Snapshot{L2Ready: true},
+		last:        &Snapshot{L2Ready: true, AllNodes: true},
 	}
 }
 
@@ -164,6 +173,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	if !ok {
 		return
 	}
+	b.setVersion(key, obj)
 	var p problems
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -240,6 +250,7 @@ func keepOld[T any](old *T, p problems) bool {
 
 // Delete removes an object. One that is not there is no error.
 func (b *Builder) Delete(key Key) {
+	b.setVersion(key, nil)
 	switch name := key.Name.Name; key.Kind {
 	case "Service":
 		b.setService(key.Name, nil)
@@ -322,8 +333,28 @@ func (b *Builder) setNode(name string, n *Node) {
 		return
 	}
 	b.nodesChanged = true
+	if old == nil || n == nil || !maps.Equal(old.Labels, n.Labels) {
+		b.labelsChanged = true
+	}
 	if old == nil || n == nil || !slices.Equal(old.InternalIPs, n.InternalIPs) || !slices.Equal(old.PodCIDRs, n.PodCIDRs) {
 		b.networksChanged = true
+	}
+}
+
+// setVersion records that obj was read, or with nil that it is gone.
+func (b *Builder) setVersion(key Key, obj runtime.Object) {
+	if !versioned[key.Kind] {
+		return
+	}
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		delete(b.versions, key)
+		b.reversioned = true
+		return
+	}
+	v := Version{key.Kind, key.Name.Name, o.GetUID(), o.GetGeneration()}
+	if b.versions[key] != v {
+		b.versions[key], b.reversioned = v, true
 	}
 }
 
@@ -377,7 +408,7 @@ func (b *Builder) rejoin(service Name) {
 func (b *Builder) dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
 		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved ||
-		b.namespacesChanged || b.networksChanged
+		b.namespacesChanged || b.networksChanged || b.reversioned
 }
 
 // mayUseL2 says whether addresses may be announced by ARP and NDP.
@@ -422,16 +453,14 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.advertised {
 		s.Advertisements = sortedValues(b.adverts)
 	}
-	if b.advertised || b.poolsChanged || b.peersChanged {
-		b.Report("names in advertisements", b.unknownNames(s.Advertisements))
-	}
 	if b.l2advertised {
 		s.L2Advertisements = sortedValues(b.l2adverts)
 	}
-	if b.l2advertised || b.poolsChanged {
-		b.Report("pools in L2Advertisements", b.unknownL2Names(s.L2Advertisements))
+	s.L2Ready, s.AllNodes = b.l2Ready, !b.someNodes
+	if b.reversioned {
+		s.Versions = slices.SortedFunc(maps.Values(b.versions), Version.compare)
 	}
-	s.L2Ready = b.l2Ready
+	b.relate(&s)
 	if b.speakersMoved {
 		s.Speakers = sortedValues(b.speakers)
 	}
@@ -445,6 +474,20 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	b.settle(&s)
 	return &s
+}
+
+// relate reports what is wrong between the objects of s, if any of them has changed.
+func (b *Builder) relate(s *Snapshot) {
+	if b.noAdverts {
+		return
+	}
+	changed := b.advertised || b.poolsChanged || b.peersChanged
+	if changed || b.l2advertised || b.labelsChanged || b.reversioned || b.readied {
+		b.Report("references", references(s))
+	}
+	if changed || b.networksChanged {
+		b.Report("aggregates", aggregates(s, b.occupied()))
+	}
 }
 
 // admitted are the pools, without what they may not give out. A pool of which
@@ -591,6 +634,7 @@ func (b *Builder) settle(s *Snapshot) {
 	b.namespacesChanged, b.networksChanged = false, false
 	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
 	b.l2advertised, b.speakersMoved, b.readied = false, false, false
+	b.labelsChanged, b.reversioned = false, false
 }
 
 // emptied is m without what is in it. A map never gets smaller: one that had a whole

@@ -121,7 +121,7 @@ func render(s *Snapshot) string {
 		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(&b, "problem %s\n", p)
+		fmt.Fprintf(&b, "%s%s %s\n", when(p.Warning, "warning"), when(!p.Warning, "problem"), p)
 	}
 	return b.String()
 }

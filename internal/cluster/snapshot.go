@@ -24,6 +24,9 @@ type Snapshot struct {
 	// Services are the Services of type LoadBalancer.
 	Services []Service
 	Nodes    []*Node
+	// AllNodes says that Nodes are all Nodes: a speaker that only speaks BGP watches its
+	// own Node only.
+	AllNodes bool
 	Pools    []*Pool
 	Peers    []*Peer
 	// Advertisements refine how pools are announced over BGP.
@@ -51,8 +54,12 @@ type Snapshot struct {
 	// Refusals say, for Services that hold no address or fewer than they asked
 	// for, why; sorted by Service.
 	Refusals []Reason
-	// Problems are the objects that did not parse, or parsed only in part.
+	// Problems are the objects that did not parse, or parsed only in part, or refer to
+	// something that does not exist.
 	Problems []Problem
+	// Versions are those of all AddressPools, BGPPeers and advertisements, also of those
+	// that did not parse; sorted by kind and name.
+	Versions []Version
 }
 
 // Service finds a Service, nil if there is none of that name.
