@@ -344,8 +344,8 @@ func TestAPIMissingCRD(t *testing.T) {
 	awaitAPI(t, a, differs(Parse(s.all()...)))
 }
 
-// A speaker that is newer than the CRDs and the roles announces as it did before
-// there were advertisements, says what is missing, and reads them as soon as it can.
+// A speaker that is newer than the CRDs and the roles says what is missing, and which
+// pool is not announced for that, and reads advertisements as soon as it can.
 func TestAPIWithoutAdvertisements(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "bgpadvertisements"}, "", fmt.Errorf("no role"))
 	for want, refusal := range map[string]*apierrors.StatusError{
@@ -356,7 +356,7 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 		s.refuse("bgpadvertisements", refusal)
 		a := s.open(Options{})
 		snap := a.Snapshot()
-		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].String(), want) {
+		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(problemText(snap), want) || !strings.Contains(problemText(snap), "none of its addresses is announced") {
 			t.Errorf("problems %v, want %q", snap.Problems, want)
 		}
 		s.refuse("bgpadvertisements", nil)
