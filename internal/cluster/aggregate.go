@@ -36,12 +36,9 @@ func (f aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) 
 		return []Problem{p}
 	}
 	if first := outside.Ranges(); len(first) != 0 {
-		r := first[0]
-		prefix := f.Prefix(r.From())
-		// An outside range may go on in the next aggregate.
-		r = intersection(r, netipx.RangeOfPrefix(prefix))
+		outside := first[0].From()
 		list = append(list, f.problem(AggregateTooWide, true, fmt.Sprintf(
-			"announces %s, which contains %s of no AddressPool that the advertisement selects; set it to a larger number, or add the addresses to the pool", prefix, rangeText(r))))
+			"announces %s, which contains addresses of no AddressPool that the advertisement selects, the first of them %s; set it to a larger number, or add the addresses to a pool", f.Prefix(outside), outside)))
 	}
 	return list
 }

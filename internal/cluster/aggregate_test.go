@@ -31,13 +31,13 @@ func TestAggregates(t *testing.T) {
 		"huge pool": {length6: 120, pools: []string{"2001:db8::/64"}},
 
 		"wide below": {length4: 24, pools: []string{"192.0.2.10-192.0.2.255"}, warning: true,
-			want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains 192.0.2.0-192.0.2.9 of no AddressPool that the advertisement selects; set it to a larger number, or add the addresses to the pool`},
+			want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.0; set it to a larger number, or add the addresses to a pool`},
 		"wide above": {length4: 28, pools: []string{"192.0.2.0-192.0.2.30"}, warning: true,
-			want: `BGPAdvertisement lan: spec.aggregationLength "28": announces 192.0.2.16/28, which contains 192.0.2.31 of no AddressPool that the advertisement selects; set it to a larger number, or add the addresses to the pool`},
+			want: `BGPAdvertisement lan: spec.aggregationLength "28": announces 192.0.2.16/28, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.31; set it to a larger number, or add the addresses to a pool`},
 		"wide between": {length6: 120, pools: []string{"2001:db8::-2001:db8::f", "2001:db8::20-2001:db8::ff"}, warning: true,
-			want: `BGPAdvertisement lan: spec.aggregationLengthV6 "120": announces 2001:db8::/120, which contains 2001:db8::10-2001:db8::1f of no AddressPool that the advertisement selects; set it to a larger number, or add the addresses to the pool`},
+			want: `BGPAdvertisement lan: spec.aggregationLengthV6 "120": announces 2001:db8::/120, which contains addresses of no AddressPool that the advertisement selects, the first of them 2001:db8::10; set it to a larger number, or add the addresses to a pool`},
 		"addresses of another pool": {length4: 24, pools: []string{"192.0.2.0/25"}, more: "192.0.2.128/25", warning: true,
-			want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains 192.0.2.128-192.0.2.255 of no AddressPool that the advertisement selects; set it to a larger number, or add the addresses to the pool`},
+			want: `BGPAdvertisement lan: spec.aggregationLength "24": announces 192.0.2.0/24, which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.128; set it to a larger number, or add the addresses to a pool`},
 
 		"node": {length4: 24, pools: []string{"192.0.2.128/25"}, node: "192.0.2.1",
 			want: `BGPAdvertisement lan: spec.aggregationLength "24": does not announce 192.0.2.0/24, which contains 192.0.2.1 of Node n1: addresses in it are announced one by one; set it to a larger number`},
