@@ -112,9 +112,9 @@ spec: `
 		`{pools: [lan], peers: [tor1]}`: "1 True Ready: nodes can announce",
 		`{pools: [lan], nodeSelector: {matchLabels: {rack: b}}}`: "0 False NoPeer: none of the 1 selected nodes is selected by a BGPPeer of the advertisement; compare the nodeSelectors",
 		`{pools: [lan], nodeSelector: {matchLabels: {rack: c}}}`: `0 False NoNode: BGPAdvertisement it: spec.nodeSelector "rack=c": matches no Node; set it to labels that a Node has`,
-		`{pools: [lan, typo]}`:                                   `1 False Invalid: BGPAdvertisement it: spec.pools "typo": there is no AddressPool of this name`,
-		`{pools: [lan], peers: [tor1, typo]}`:                    `1 False Invalid: BGPAdvertisement it: spec.peers "typo": there is no BGPPeer of this name`,
-		`{pools: [lan, plain]}`:                                  `1 False Invalid: BGPAdvertisement it: spec.pools "plain": does not apply to this AddressPool, whose spec.announce is BGP; set that to Advertised, or remove the pool here`,
+		`{pools: [lan, typo]}`:                `1 False Invalid: BGPAdvertisement it: spec.pools "typo": there is no AddressPool of this name`,
+		`{pools: [lan], peers: [tor1, typo]}`: `1 False Invalid: BGPAdvertisement it: spec.peers "typo": there is no BGPPeer of this name`,
+		`{pools: [lan, plain]}`:               `1 False Invalid: BGPAdvertisement it: spec.pools "plain": does not apply to this AddressPool, whose spec.announce is BGP; set that to Advertised, or remove the pool here`,
 		`{pools: [lan], aggregationLength: 24}`: `1 True Warning: nodes can announce; BGPAdvertisement it: spec.aggregationLength "24": announces 192.0.2.0/24, ` +
 			`which contains addresses of no AddressPool that the advertisement selects, the first of them 192.0.2.128; set it to a larger number, or add the addresses to a pool`,
 		`{pools: [inside], aggregationLength: 24}`: `1 False AggregateRefused: BGPAdvertisement it: spec.aggregationLength "24": does not announce 10.0.0.0/24, ` +

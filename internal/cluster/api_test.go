@@ -495,7 +495,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 		"controller": {Options{SkipNodes: true, SkipEndpointSlices: true, L2: L2Speakers}, []string{"nodes", "endpointslices", "speakerstatuses"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newAPIServer(t, append(ordinary(), status)...)
+			s := newAPIServer(t, append(ordinary(), status, newAdvertisement("lan", 32))...)
 			a := s.open(tt.options)
 			before := map[string]int{}
 			for _, r := range tt.watched {
@@ -521,6 +521,24 @@ func TestAPIWatchesForL2(t *testing.T) {
 			}
 			awaitAPI(t, again, func(s *Snapshot) string { return when(!s.L2Ready || len(s.Nodes) != 2, "not ready for L2") })
 		})
+	}
+}
+
+// A speaker watches all Nodes, too, as soon as addresses are aggregated: no aggregate may
+// contain a Node's address.
+func TestAPIWatchesForAggregates(t *testing.T) {
+	s := newAPIServer(t, append(ordinary(), newAdvertisement("lan", 32))...)
+	a := s.open(Options{NodeName: "n2", L2: L2Nodes})
+	if snap := a.Snapshot(); snap.AllNodes || len(snap.Nodes) != 1 {
+		t.Fatalf("all Nodes are watched without need:\n%s", render(snap))
+	}
+	s.set(newAdvertisement("lan", 24))
+	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(!s.AllNodes, "not all Nodes") })
+	if len(snap.Nodes) != 2 {
+		t.Errorf("not all Nodes were read:\n%s", render(snap))
+	}
+	if snap := s.open(Options{NodeName: "n2", L2: L2Nodes}).Snapshot(); !snap.AllNodes || len(snap.Nodes) != 2 {
+		t.Errorf("a speaker that starts announces before it knows the Nodes:\n%s", render(snap))
 	}
 }
 

@@ -411,6 +411,11 @@ func (b *Builder) dirty() bool {
 		b.namespacesChanged || b.networksChanged || b.reversioned
 }
 
+// deepens says whether it is time to watch what n says.
+func (b *Builder) deepens(n L2Needs) bool {
+	return b.mayUseL2() || n == L2Nodes && slices.ContainsFunc(slices.Collect(maps.Values(b.adverts)), (*Advertisement).Aggregates)
+}
+
 // mayUseL2 says whether addresses may be announced by ARP and NDP.
 func (b *Builder) mayUseL2() bool {
 	if len(b.l2adverts) != 0 || b.l2claims != 0 {
@@ -486,7 +491,8 @@ func (b *Builder) relate(s *Snapshot) {
 		b.Report("references", references(s))
 	}
 	if changed || b.networksChanged {
-		b.Report("aggregates", aggregates(s, b.occupied()))
+		s.Occupied = b.occupied()
+		b.Report("aggregates", aggregates(s, s.Occupied))
 	}
 }
 

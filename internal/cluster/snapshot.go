@@ -43,6 +43,9 @@ type Snapshot struct {
 	Namespaces []*Namespace
 	// ServiceCIDRs are what the cluster's own addresses of Services come from.
 	ServiceCIDRs []*ServiceCIDR
+	// Occupied are the addresses that nodes, pods, routers and ServiceCIDRs are known to
+	// have, sorted; none overlaps another.
+	Occupied []Occupied
 	// Claims are sorted by address. There are none without an API server.
 	Claims []*Claim
 
