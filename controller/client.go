@@ -188,17 +188,34 @@ func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressP
 	return c.ours.Patch(types.MergePatchType).Resource("addresspools").Name(name).SubResource("status").Body(b).Do(ctx).Error()
 }
 
-func (c *client) l2Advertisement(ctx context.Context, name string) (*v1alpha1.L2Advertisement, error) {
-	o := &v1alpha1.L2Advertisement{}
-	return o, c.ours.Get().Resource("l2advertisements").Name(name).Do(ctx).Into(o)
+// advertisementStatus reads the status of an advertisement of either kind.
+func (c *client) advertisementStatus(ctx context.Context, v cluster.Version) (v1alpha1.AdvertisementStatus, error) {
+	get := func(o runtime.Object) error {
+		return c.ours.Get().Resource(advertisementResource(v)).Name(v.Name).Do(ctx).Into(o)
+	}
+	if v.Kind == "BGPAdvertisement" {
+		var o v1alpha1.BGPAdvertisement
+		err := get(&o)
+		return o.Status, err
+	}
+	var o v1alpha1.L2Advertisement
+	err := get(&o)
+	return o.Status, err
 }
 
-// patchL2Advertisement sets the status. Nobody else writes it, so that no version
+func advertisementResource(v cluster.Version) string {
+	if v.Kind == "BGPAdvertisement" {
+		return "bgpadvertisements"
+	}
+	return "l2advertisements"
+}
+
+// patchAdvertisement sets the status. No other program writes it, so that no version
 // matters.
-func (c *client) patchL2Advertisement(ctx context.Context, name string, s v1alpha1.L2AdvertisementStatus) error {
+func (c *client) patchAdvertisement(ctx context.Context, v cluster.Version, s v1alpha1.AdvertisementStatus) error {
 	b, err := json.Marshal(map[string]any{"status": s})
 	if err != nil {
 		return err
 	}
-	return c.ours.Patch(types.MergePatchType).Resource("l2advertisements").Name(name).SubResource("status").Body(b).Do(ctx).Error()
+	return c.ours.Patch(types.MergePatchType).Resource(advertisementResource(v)).Name(v.Name).SubResource("status").Body(b).Do(ctx).Error()
 }

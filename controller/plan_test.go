@@ -78,6 +78,7 @@ func decode(t *testing.T, s string) []runtime.Object {
 		obj := map[string]runtime.Object{
 			"Service": &corev1.Service{}, "Node": &corev1.Node{}, "Namespace": &corev1.Namespace{},
 			"AddressPool": &v1alpha1.AddressPool{}, "AddressClaim": &v1alpha1.AddressClaim{},
+			"BGPPeer": &v1alpha1.BGPPeer{}, "BGPAdvertisement": &v1alpha1.BGPAdvertisement{}, "L2Advertisement": &v1alpha1.L2Advertisement{},
 		}[kind.Kind]
 		if obj == nil {
 			t.Fatalf("no such kind: %q", kind.Kind)

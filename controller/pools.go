@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -27,6 +28,8 @@ const (
 	reasonReady  = "Ready"
 	reasonDrain  = "Drained"
 	reasonFaulty = "Invalid"
+	// reasonWarning is of a condition that is True.
+	reasonWarning = "Warning"
 )
 
 // pools keeps the status of AddressPools. The snapshot does not have it: each
@@ -41,8 +44,8 @@ type pools struct {
 
 // A writtenPool is what stands in a pool's status, as far as known.
 type writtenPool struct {
-	created time.Time // tells the pool from a later one of the same name, whose status is empty
-	status  v1alpha1.AddressPoolStatus
+	uid    types.UID // tells the pool from a later one of the same name, whose status is empty
+	status v1alpha1.AddressPoolStatus
 }
 
 // report writes what has changed, unless it is too early.
@@ -53,17 +56,20 @@ func (p *pools) report(ctx context.Context, snap *cluster.Snapshot, assignments 
 	p.at = time.Now()
 	statuses := poolStatuses(snap, assignments)
 	maps.DeleteFunc(p.written, func(name string, _ writtenPool) bool { _, ok := statuses[name]; return !ok })
-	for _, pool := range snap.Pools {
-		want := statuses[pool.Name]
-		have, ok := p.written[pool.Name]
-		if ok && have.created.Equal(pool.Created) && equal(have.status, want) {
+	for _, v := range snap.Versions {
+		want, ok := statuses[v.Name]
+		if !ok || v.Kind != "AddressPool" {
 			continue
 		}
-		if err := p.write(ctx, pool.Name, want); err != nil {
-			errs = append(errs, fmt.Errorf("status of pool %s: %w", pool.Name, err))
+		have, ok := p.written[v.Name]
+		if ok && have.uid == v.UID && equal(have.status, want) {
 			continue
 		}
-		p.written[pool.Name] = writtenPool{pool.Created, want}
+		if err := p.write(ctx, v.Name, want); err != nil {
+			errs = append(errs, fmt.Errorf("status of pool %s: %w", v.Name, err))
+			continue
+		}
+		p.written[v.Name] = writtenPool{v.UID, want}
 	}
 	return errs
 }

@@ -107,6 +107,14 @@ spec: {type: LoadBalancer, clusterIP: 10.0.0.6, ipFamilies: [IPv4], ports: [{por
 status: {loadBalancer: {ingress: [{ip: 192.0.9.3}]}}
 ---
 kind: AddressPool
+metadata: {name: silent}
+spec: {announce: Advertised, addresses: [192.0.11.1], allocation: OnRequest}
+---
+kind: AddressPool
+metadata: {name: unusable, generation: 3}
+spec: {announce: Nowhere, addresses: [192.0.12.1]}
+---
+kind: AddressPool
 metadata: {name: onlink}
 spec: {announce: BGP, addresses: [192.0.10.0/30], allocation: OnRequest}
 ---
@@ -129,12 +137,17 @@ status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 		`limited IPv4 3 of 256, 253 free; greedy 2+0; modest 1+0; Ready True Ready: has addresses to give to Services that ask for them; more than the quota of 1 have, and keep: namespaces greedy`,
 		`onlink IPv4 1 of 3, 3 free; shop 1+0; Ready False Invalid: AddressPool onlink: spec.addresses "192.0.10.1": belongs to Node n1, so no Service gets any of it; leave it out of the pool`,
 		`request IPv4 0 of 2, 2 free; Ready True Ready: has addresses to give to Services that ask for them`,
+		`silent IPv4 0 of 1, 1 free; Ready False NotAdvertised: AddressPool silent: spec.announce "Advertised": no BGPAdvertisement or L2Advertisement selects this pool, so none of its addresses is announced; create one, or set spec.announce to BGP or L2`,
+		`unusable Ready False Invalid: AddressPool unusable: spec.announce "Nowhere": must be BGP (to every router that selects the node), L2 (by ARP and NDP) or Advertised (as BGPAdvertisements and L2Advertisements say)`,
 		`wrong IPv4 0 of 1, 1 free; Ready False Invalid: AddressPool wrong: spec.addresses[1] "nonsense": each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address`,
 	}
 	for i, name := range slices.Sorted(maps.Keys(got)) {
 		if l := line(name, got[name]); l != want[i] {
 			t.Errorf("got\n%s\nwant\n%s", l, want[i])
 		}
+	}
+	if n := got["unusable"].Conditions[0].ObservedGeneration; n != 3 {
+		t.Errorf("observedGeneration %d of a pool that is not used, want 3", n)
 	}
 }
 

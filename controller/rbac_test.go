@@ -97,6 +97,7 @@ func everything(t *testing.T) map[string]bool {
 	}()
 	s.populate(t)
 	s.put(advertsPath+"lan", nil, object{"metadata": object{"name": "lan"}})
+	s.put("/apis/fanfare.io/v1alpha1/bgpadvertisements/lan", nil, object{"metadata": object{"name": "lan"}})
 	o.Election = &Election{Namespace: "fanfare-system", Name: "fanfare-controller", Identity: "me"}
 	o.Election.run(ctx, ctl.writer.leases, slog.New(slog.DiscardHandler), func(ctx context.Context) {
 		ctl.source = s.source()

@@ -31,7 +31,24 @@ func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[
 		s.Conditions = []metav1.Condition{poolReady(p, s, c, snap.Problems)}
 		out[p.Name] = s
 	}
+	for _, v := range snap.Versions {
+		if v.Kind == "AddressPool" {
+			out[v.Name] = observed(snap, out, v)
+		}
+	}
 	return out
+}
+
+// observed is the status with the generation that it is about. A pool that was broken
+// from the beginning is in no snapshot and has a condition all the same.
+func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolStatus, v cluster.Version) v1alpha1.AddressPoolStatus {
+	s, used := statuses[v.Name]
+	if d := diagnose(snap.Problems, v.Object()); !used {
+		s.Conditions = []metav1.Condition{{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now(),
+			Reason: reasonFaulty, Message: cut(strings.Join(d.wrong, "; "))}}
+	}
+	s.Conditions[0].ObservedGeneration = v.Generation
+	return s
 }
 
 // A tally counts what is used of each pool.
@@ -156,16 +173,11 @@ func (c *count) over() (names []string) {
 // changes with every Service stands in its words: each change of them is an Event.
 func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems []cluster.Problem) metav1.Condition {
 	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
-	var wrong []string
-	for _, problem := range problems {
-		if problem.Object == "AddressPool "+p.Name {
-			wrong = append(wrong, problem.String())
-		}
-	}
+	d := diagnose(problems, "AddressPool "+p.Name)
 	full := spent(s.IPv4) && spent(s.IPv6)
 	switch {
-	case len(wrong) != 0:
-		c.Reason, c.Message = reasonFaulty, strings.Join(wrong, "; ")
+	case len(d.wrong) != 0:
+		c.Reason, c.Message = d.reason, strings.Join(d.wrong, "; ")
 	case p.Allocation == cluster.Drained && n.v4.assigned+n.v6.assigned == 0:
 		c.Reason, c.Message = reasonDrain, "gives out no more addresses, and no Service has one: it can be removed"
 	case p.Allocation == cluster.Drained:

@@ -139,6 +139,11 @@ func (w *world) typed(c change) (runtime.Object, cluster.Key) {
 			return new(into[v1alpha1.L2Advertisement](w.t, c.object)), cluster.Key{}
 		}
 		return nil, cluster.Key{Kind: "L2Advertisement", Name: cluster.Name{Name: name}}
+	case strings.Contains(c.path, "/bgpadvertisements/"):
+		if c.object != nil {
+			return new(into[v1alpha1.BGPAdvertisement](w.t, c.object)), cluster.Key{}
+		}
+		return nil, cluster.Key{Kind: "BGPAdvertisement", Name: cluster.Name{Name: name}}
 	default:
 		if c.object != nil {
 			return new(into[v1alpha1.AddressPool](w.t, c.object)), cluster.Key{}

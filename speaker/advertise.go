@@ -166,18 +166,25 @@ func (p *plan) prefix(v *view, ad *cluster.Advertisement, addr netip.Addr, local
 			"choose a longer aggregation length", prefix, ad.Name, foreign))
 		return host
 	}
+	if !v.allNodes {
+		p.refused = append(p.refused, fmt.Sprintf("announced on its own, and not yet as part of %s as BGPAdvertisement %s wants: the Nodes, whose addresses it must not contain, "+
+			"have not been read", prefix, ad.Name))
+		return host
+	}
 	return prefix
 }
 
 // foreign says what a prefix contains that is not for Services; empty when
 // nothing is known. Whoever sends to it would be refused by this node, and where
-// it is a router the session would die of its own routes. Only what this node sees
-// of the cluster counts: it does not watch other Nodes.
+// it is a router the session would die of its own routes.
 func (v *view) foreign(prefix netip.Prefix) string {
 	for _, f := range v.others {
 		if prefix.Overlaps(f.prefix) {
 			return f.what
 		}
+	}
+	if o := (&cluster.Snapshot{Occupied: v.occupied}).OccupiedIn(prefix); o.By != "" {
+		return o.Text()
 	}
 	return ""
 }

@@ -26,6 +26,30 @@ func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 		Peers:          []*cluster.Peer{peer("tor1", "10.0.1.1"), peer("tor2", "fe80::2%eth0")},
 		Pools:          []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
 		Advertisements: adverts,
+		AllNodes:       true,
+	}
+}
+
+// Another node's address is as foreign as this node's, and while the other nodes are not
+// known, addresses are announced one by one.
+func TestAggregatesContainNoOtherNode(t *testing.T) {
+	of := func(snap *cluster.Snapshot) (route, why string) {
+		give(snap, "a", "192.0.2.5", corev1.ServiceExternalTrafficPolicyCluster, 80)
+		d := Decide(Config{Node: "n1"}, snap)
+		r := d.Addresses[0].Reasons
+		return routesText(d.BGP.Routes), r[len(r)-1].Message
+	}
+	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128})
+	snap.Occupied = []cluster.Occupied{
+		{Range: netipx.MustParseIPRange("192.0.1.0-192.0.1.255"), By: "the pods of Node n0"},
+		{Range: netipx.MustParseIPRange("192.0.2.200-192.0.2.200"), By: "Node n2"}}
+	if route, why := of(snap); route != "192.0.2.5/32" || !strings.Contains(why, "for that contains 192.0.2.200 of Node n2") {
+		t.Errorf("with another node in it: announces %s, says %s", route, why)
+	}
+	snap = advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128})
+	snap.AllNodes = false
+	if route, why := of(snap); route != "192.0.2.5/32" || !strings.Contains(why, "have not been read") {
+		t.Errorf("with unknown nodes: announces %s, says %s", route, why)
 	}
 }
 

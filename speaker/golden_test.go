@@ -63,7 +63,8 @@ func seenBy(name string, snap *cluster.Snapshot) *cluster.Snapshot {
 	return &alone
 }
 
-// snapshotOf reads YAML as a speaker with --files does.
+// snapshotOf reads YAML as a speaker with --files does. Where there are AddressClaims, it
+// gives out no addresses, as a speaker beside a controller.
 func snapshotOf(t *testing.T, yaml []byte) *cluster.Snapshot {
 	t.Helper()
 	dir := t.TempDir()
@@ -73,6 +74,9 @@ func snapshotOf(t *testing.T, yaml []byte) *cluster.Snapshot {
 	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
+	}
+	if len(files.Snapshot().Claims) != 0 {
+		return ipam.NewReader(files).Snapshot()
 	}
 	return ipam.NewSource(files, nil).Snapshot()
 }

@@ -306,7 +306,10 @@ func TestDecideRefusesAttributes(t *testing.T) {
 		return strings.Replace(eventService(name, "uid", addr, "n1"), "metadata: {namespace", annotated(first, n), 1)
 	}
 	text := func(aggregate string, services ...string) string {
-		yaml := eventWorld + aggregate + strings.Join(services, "")
+		yaml := eventWorld + strings.Join(services, "")
+		if aggregate != "" {
+			yaml = advertisedWorld + aggregate + strings.Join(services, "")
+		}
 		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(yaml)))
 		var lines []string
 		for _, r := range d.BGP.Routes {

@@ -90,7 +90,9 @@ type view struct {
 	// heard of them.
 	silent map[string]time.Time
 
-	others []other // networks that no aggregate may contain
+	others   []other            // networks that no aggregate may contain, seen from this node
+	occupied []cluster.Occupied // what no aggregate may contain, of all that is known of the cluster
+	allNodes bool               // that includes all Nodes
 
 	next4, next6 netip.Addr
 
@@ -129,7 +131,7 @@ type view struct {
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
 	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
-		slices.Equal(v.fromAdverts, snap.Advertisements) && v.ofLinks(c, snap)
+		slices.Equal(v.fromAdverts, snap.Advertisements) && same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.ofLinks(c, snap)
 }
 
 // addresses are this node's, as its Node object has them.
@@ -154,6 +156,7 @@ func look(c Config, snap *cluster.Snapshot) *view {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
 	}
 	v.owned = owned(snap.Pools)
+	v.occupied, v.allNodes = snap.Occupied, snap.AllNodes
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {
 		v.next4, v.next6 = first(v.self.InternalIPs, netip.Addr.Is4), first(v.self.InternalIPs, netip.Addr.Is6)

@@ -63,7 +63,7 @@ func (w *world) snapshot() *cluster.Snapshot {
 	return &cluster.Snapshot{
 		Services: slices.Clone(w.services), Nodes: slices.Clone(w.nodes), Pools: w.announcedPools(),
 		Peers: slices.Clone(w.peers), Advertisements: slices.Clone(w.adverts), Assignments: w.assignments,
-		L2Advertisements: slices.Clone(w.l2adverts), L2Ready: w.interfaces != nil, Claims: w.claims,
+		L2Advertisements: slices.Clone(w.l2adverts), L2Ready: w.interfaces != nil, AllNodes: true, Claims: w.claims,
 	}
 }
 

@@ -171,8 +171,8 @@ type AddressPoolStatus struct {
 	// +optional
 	OtherNamespaces int64 `json:"otherNamespaces,omitempty"`
 
-	// Conditions: Ready is True when a Service may get an address of the pool,
-	// and else says why not.
+	// Conditions: Ready is True when a Service may get an address of the pool and
+	// spec.announce announces it, and else says why not.
 	//
 	// +optional
 	// +listType=map

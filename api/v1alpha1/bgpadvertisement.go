@@ -114,10 +114,14 @@ type BGPAdvertisementSpec struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare
+// +kubebuilder:subresource:status
 // +kubebuilder:printcolumn:name="Pools",type=string,JSONPath=`.spec.pools`
 // +kubebuilder:printcolumn:name="Peers",type=string,JSONPath=`.spec.peers`
 // +kubebuilder:printcolumn:name="Aggregation",type=integer,JSONPath=`.spec.aggregationLength`
 // +kubebuilder:printcolumn:name="Aggregation V6",type=integer,JSONPath=`.spec.aggregationLengthV6`
+// +kubebuilder:printcolumn:name="Nodes",type=integer,JSONPath=`.status.nodes`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Message",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].message`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type BGPAdvertisement struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -127,6 +131,11 @@ type BGPAdvertisement struct {
 	//
 	// +optional
 	Spec BGPAdvertisementSpec `json:"spec,omitempty"`
+
+	// Status is what has become of it. The controller writes it.
+	//
+	// +optional
+	Status AdvertisementStatus `json:"status,omitzero"`
 }
 
 // BGPAdvertisementList is a list of BGPAdvertisements.

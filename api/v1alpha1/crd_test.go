@@ -267,22 +267,41 @@ func TestDefaults(t *testing.T) {
 
 // The samples are what a newcomer applies first: the API server must take them.
 func TestSamplesPassTheCRDs(t *testing.T) {
-	for name, plural := range map[string]string{"pool.yaml": "addresspools", "peer.yaml": "bgppeers", "advertisement.yaml": "bgpadvertisements", "l2.yaml": "l2advertisements"} {
-		b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "samples", name))
+	plurals := map[string]string{"AddressPool": "addresspools", "BGPPeer": "bgppeers", "BGPAdvertisement": "bgpadvertisements", "L2Advertisement": "l2advertisements"}
+	files, err := filepath.Glob(filepath.Join("..", "..", "manifests", "samples", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := map[string]bool{}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var obj struct{ Spec map[string]any }
-		if err := yaml.Unmarshal(b, &obj); err != nil {
-			t.Fatal(err)
+		for doc := range strings.SplitSeq(string(b), "\n---\n") {
+			var obj struct {
+				Kind string
+				Spec map[string]any
+			}
+			if err := yaml.Unmarshal([]byte(doc), &obj); err != nil {
+				t.Fatal(err)
+			}
+			plural, ours := plurals[obj.Kind]
+			if !ours {
+				continue
+			}
+			spec, err := yaml.Marshal(obj.Spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checked[plural] = true
+			if _, errs := loadCRD(t, plural).check(t, string(spec)); len(errs) != 0 {
+				t.Errorf("%s: %v", name, errs.ToAggregate())
+			}
 		}
-		spec, err := yaml.Marshal(obj.Spec)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, errs := loadCRD(t, plural).check(t, string(spec)); len(errs) != 0 {
-			t.Errorf("%s: %v", name, errs.ToAggregate())
-		}
+	}
+	if len(checked) != len(plurals) {
+		t.Errorf("samples of %v, want one of each of %v", checked, plurals)
 	}
 }
 

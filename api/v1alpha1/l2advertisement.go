@@ -68,23 +68,6 @@ type PreferredNodeSelector struct {
 	Preference *LabelSelector `json:"preference"`
 }
 
-// L2AdvertisementStatus is what has become of an L2Advertisement.
-type L2AdvertisementStatus struct {
-	// Nodes counts those that may answer: selected, with a speaker, and with an
-	// interface that is allowed. It says nothing of whether they are alive.
-	//
-	// +optional
-	Nodes int32 `json:"nodes"`
-
-	// Conditions has one, Ready, which says whether any node may answer, and if not, or
-	// not so as was meant, what to change.
-	//
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
 // L2Advertisement says how addresses of pools whose spec.announce is Advertised
 // are announced by ARP and NDP. One node at a time answers for each address. An
 // address that no advertisement selects is not announced.
@@ -110,7 +93,7 @@ type L2Advertisement struct {
 	// Status is what has become of it. The controller writes it.
 	//
 	// +optional
-	Status L2AdvertisementStatus `json:"status,omitzero"`
+	Status AdvertisementStatus `json:"status,omitzero"`
 }
 
 // L2AdvertisementList is a list of L2Advertisements.

@@ -111,7 +111,7 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
-spec: {announce: BGP, addresses: [192.0.2.64/27, 198.51.100.0/24]}
+spec: {announce: L2, addresses: [192.0.2.64/27, 198.51.100.0/24]}
 ---
 apiVersion: v1
 kind: Service

@@ -105,7 +105,9 @@ func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	api, err := cluster.OpenAPI(ctx, config, cluster.Options{NodeName: f.node, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
+	// All Nodes, also where a speaker watches its own only: a plan says which selector
+	// matches no Node.
+	api, err := cluster.OpenAPI(ctx, config, cluster.Options{L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,7 @@ create secrets in fanfare-system
 delete addressclaims.fanfare.io
 get addressclaims.fanfare.io
 get addresspools.fanfare.io
+get bgpadvertisements.fanfare.io
 get l2advertisements.fanfare.io
 get services
 list addressclaims.fanfare.io
@@ -44,6 +45,7 @@ list services
 list speakerstatuses.fanfare.io
 patch addressclaims.fanfare.io
 patch addresspools.fanfare.io/status
+patch bgpadvertisements.fanfare.io/status
 patch l2advertisements.fanfare.io/status
 patch services/status
 watch addressclaims.fanfare.io

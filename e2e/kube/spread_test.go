@@ -58,7 +58,7 @@ spec: {interfaces: [eht0]}`))
 		f.run("controller", "--l2-settle-time", "1s")
 
 		first := f.awaitSpread("map[n1:10 n2:10 n3:10]")
-		f.awaitCondition("lan", "3 True nodes can answer; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
+		f.awaitCondition("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
 		f.awaitCondition("misspelt", "0 False no selected node has one of its interfaces: eht0")
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
 		second := f.awaitSpread("map[n1:15 n2:15]")

@@ -81,23 +81,6 @@ func parseOptional[T uint8 | uint32, N int32 | int64](field string, n *N, most i
 	return new(T(parseNumber(field, int64(*n), 0, most, p)))
 }
 
-// unknownNames says of every name in an advertisement that nothing has it.
-func (b *Builder) unknownNames(list []*Advertisement) (unknown []Problem) {
-	check := func(a *Advertisement, field, kind string, names []string, known func(string) bool) {
-		for _, name := range names {
-			if !known(name) {
-				unknown = append(unknown, Problem{Object: "BGPAdvertisement " + a.Name, Field: field, Value: name,
-					Message: fmt.Sprintf("there is no %s of this name", kind)})
-			}
-		}
-	}
-	for _, a := range list {
-		check(a, "spec.pools", "AddressPool", a.Pools, func(name string) bool { return b.pools[name] != nil })
-		check(a, "spec.peers", "BGPPeer", a.Peers, func(name string) bool { return b.peers[name] != nil })
-	}
-	return unknown
-}
-
 // Prefix is the prefix that addr is announced by.
 func (a *Advertisement) Prefix(addr netip.Addr) netip.Prefix {
 	length := a.Length6

@@ -50,7 +50,8 @@ type L2Needs uint8
 const (
 	// L2Nothing is more than what is watched anyway.
 	L2Nothing L2Needs = iota
-	// L2Nodes are all Nodes: who elects must know the candidates.
+	// L2Nodes are all Nodes: who elects must know the candidates. They are watched as
+	// soon as addresses are aggregated, too: no aggregate may contain a Node's address.
 	L2Nodes
 	// L2Speakers are all Nodes, what their speakers say of them and EndpointSlices: who
 	// spreads addresses over nodes must know who can have them.
@@ -66,6 +67,7 @@ type API struct {
 	http    *http.Client // one, so that all watches share a connection
 	log     *slog.Logger
 	metrics *metrics
+	needs   L2Needs
 	changed chan struct{}
 	// synced are closed when the resource was read for the first time.
 	synced map[resource]<-chan struct{}
@@ -127,12 +129,14 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	b := NewBuilder()
 	b.Know(o.Known)
 	b.blind, b.readOnly, b.classOnly = o.SkipSecrets, o.ReadOnly, o.ClassOnly
+	b.someNodes, b.noAdverts = o.NodeName != "" || o.SkipNodes, o.SkipAdvertisements
 	b.l2Ready = o.L2 == L2Nothing && o.NodeName == "" && !o.SkipNodes
 	a := &API{
 		config:   cfg,
 		http:     h,
 		log:      o.Log,
 		metrics:  m,
+		needs:    o.L2,
 		losses:   losses,
 		changed:  make(chan struct{}, 1),
 		builder:  b,
@@ -195,12 +199,12 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 			err = a.wait(ctx)
 		}
 		if err == nil {
-			a.change(func(b *Builder) { b.l2Ready, b.readied = true, true })
+			a.change(func(b *Builder) { b.l2Ready, b.someNodes, b.readied = true, false, true })
 		}
 		return err
 	}
 	a.mu.Lock()
-	now := a.builder.mayUseL2()
+	now := a.builder.deepens(needs)
 	if !now || needs == L2Speakers {
 		a.deepen = sync.OnceFunc(func() {
 			go func() {
@@ -299,7 +303,7 @@ func (a *API) change(f func(*Builder)) {
 	if a.builder.dirty() {
 		a.poke()
 	}
-	if a.deepen != nil && a.builder.mayUseL2() {
+	if a.deepen != nil && a.builder.deepens(a.needs) {
 		a.deepen()
 	}
 }

@@ -61,9 +61,11 @@ func differs(want *Snapshot) func(*Snapshot) string {
 
 // ordinary is one object of each kind, and some more.
 func ordinary() []object {
+	pool := newPool("lan", "192.0.2.0/24")
+	pool.Spec.Announce = v1alpha1.AnnounceAdvertised
 	return []object{
 		newService("a", "192.0.2.1"), newService("b"), newSlice("a1", "a", "10.0.0.1"), newSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
-		newNode("n1"), newNode("n2"), newPool("lan", "192.0.2.0/24"), newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
+		newNode("n1"), newNode("n2"), pool, newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
 		newNamespace("default", "a"), newServiceCIDR("kubernetes", "10.96.0.0/16"),
 	}
 }
@@ -342,9 +344,9 @@ func TestAPIMissingCRD(t *testing.T) {
 	awaitAPI(t, a, differs(Parse(s.all()...)))
 }
 
-// A speaker that is newer than the CRDs and the roles reports what is missing, and reads
-// it as soon as it can. Until then it uses the advertisements that it knew before it was
-// restarted, and none that it never saw.
+// A speaker that is newer than the CRDs and the roles reports what is missing, and which
+// pool it does not announce, and reads advertisements as soon as it can. Until then it
+// uses those that it knew before it was restarted.
 func TestAPIWithoutAdvertisements(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "bgpadvertisements"}, "", fmt.Errorf("no role"))
 	for want, refusal := range map[string]*apierrors.StatusError{
@@ -355,7 +357,7 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 		s.refuse("bgpadvertisements", refusal)
 		a := s.open(Options{})
 		snap := a.Snapshot()
-		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].String(), want) {
+		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(problemText(snap), want) || !strings.Contains(problemText(snap), "none of its addresses is announced") {
 			t.Errorf("problems %v, want %q", snap.Problems, want)
 		}
 		again := s.open(Options{Known: &Configuration{Advertisements: []*v1alpha1.BGPAdvertisement{newAdvertisement("known", 24), newAdvertisement("later", 24)}}})
@@ -499,7 +501,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 		"controller": {Options{SkipNodes: true, SkipEndpointSlices: true, L2: L2Speakers}, []string{"nodes", "endpointslices", "speakerstatuses"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newAPIServer(t, append(ordinary(), status)...)
+			s := newAPIServer(t, append(ordinary(), status, newAdvertisement("lan", 32))...)
 			a := s.open(tt.options)
 			before := map[string]int{}
 			for _, r := range tt.watched {
@@ -525,6 +527,24 @@ func TestAPIWatchesForL2(t *testing.T) {
 			}
 			awaitAPI(t, again, func(s *Snapshot) string { return when(!s.L2Ready || len(s.Nodes) != 2, "not ready for L2") })
 		})
+	}
+}
+
+// A speaker watches all Nodes, too, as soon as addresses are aggregated: no aggregate may
+// contain a Node's address.
+func TestAPIWatchesForAggregates(t *testing.T) {
+	s := newAPIServer(t, append(ordinary(), newAdvertisement("lan", 32))...)
+	a := s.open(Options{NodeName: "n2", L2: L2Nodes})
+	if snap := a.Snapshot(); snap.AllNodes || len(snap.Nodes) != 1 {
+		t.Fatalf("all Nodes are watched without need:\n%s", render(snap))
+	}
+	s.set(newAdvertisement("lan", 24))
+	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(!s.AllNodes, "not all Nodes") })
+	if len(snap.Nodes) != 2 {
+		t.Errorf("not all Nodes were read:\n%s", render(snap))
+	}
+	if snap := s.open(Options{NodeName: "n2", L2: L2Nodes}).Snapshot(); !snap.AllNodes || len(snap.Nodes) != 2 {
+		t.Errorf("a speaker that starts announces before it knows the Nodes:\n%s", render(snap))
 	}
 }
 

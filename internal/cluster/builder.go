@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
@@ -101,7 +102,12 @@ type Builder struct {
 	readOnly bool
 	// classOnly: Services without a class are not ours.
 	classOnly bool
-	l2Ready   bool                 // what only L2 needs has been read
+	l2Ready   bool // what only L2 needs has been read
+	// someNodes: only some Nodes are watched.
+	someNodes bool
+	// noAdverts: advertisements are not watched.
+	noAdverts bool
+	versions  map[Key]Version
 	poolFiles map[string]string    // where pools came from
 	problems  map[string][]Problem // by what caused them; never an empty list
 
@@ -111,6 +117,8 @@ type Builder struct {
 	joins         map[Name]struct{}       // Services whose slices changed
 	claimed       map[netip.Addr]struct{} // addresses whose claims did
 	nodesChanged  bool
+	labelsChanged bool // of Nodes, or which Nodes there are
+	reversioned   bool
 	poolsChanged  bool
 	peersChanged  bool
 	advertised    bool // the advertisements
@@ -146,13 +154,14 @@ func NewBuilder() *Builder {
 		namespaces:   map[string]*Namespace{},
 		serviceCIDRs: map[string]*ServiceCIDR{},
 
+		versions:    map[Key]Version{},
 		secretsGone: map[string]bool{},
 		poolFiles:   map[string]string{},
 		problems:    map[string][]Problem{},
 		changed:     map[Name]*Spec{},
 		joins:       map[Name]struct{}{},
 		claimed:     map[netip.Addr]struct{}{},
-		last:        &Snapshot{L2Ready: true},
+		last:        &Snapshot{L2Ready: true, AllNodes: true},
 	}
 }
 
@@ -172,6 +181,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		return
 	}
 	b.restore(key, obj, file)
+	b.setVersion(key, obj)
 	var p problems
 	switch o := obj.(type) {
 	case *corev1.Service:
@@ -251,6 +261,7 @@ func keepOld[T any](old *T, p problems) bool {
 
 // Delete removes an object. One that is not there is no error.
 func (b *Builder) Delete(key Key) {
+	b.setVersion(key, nil)
 	switch name := key.Name.Name; key.Kind {
 	case "Service":
 		b.setService(key.Name, nil)
@@ -334,8 +345,28 @@ func (b *Builder) setNode(name string, n *Node) {
 		return
 	}
 	b.nodesChanged = true
+	if old == nil || n == nil || !maps.Equal(old.Labels, n.Labels) {
+		b.labelsChanged = true
+	}
 	if old == nil || n == nil || !slices.Equal(old.InternalIPs, n.InternalIPs) || !slices.Equal(old.PodCIDRs, n.PodCIDRs) {
 		b.networksChanged = true
+	}
+}
+
+// setVersion records that obj was read, or with nil that it is gone.
+func (b *Builder) setVersion(key Key, obj runtime.Object) {
+	if !versioned[key.Kind] {
+		return
+	}
+	o, ok := obj.(metav1.Object)
+	if !ok {
+		delete(b.versions, key)
+		b.reversioned = true
+		return
+	}
+	v := Version{key.Kind, key.Name.Name, o.GetUID(), o.GetGeneration()}
+	if b.versions[key] != v {
+		b.versions[key], b.reversioned = v, true
 	}
 }
 
@@ -389,7 +420,12 @@ func (b *Builder) rejoin(service Name) {
 func (b *Builder) dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
 		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved ||
-		b.namespacesChanged || b.networksChanged || b.goodChanged
+		b.namespacesChanged || b.networksChanged || b.goodChanged || b.reversioned
+}
+
+// deepens says whether it is time to watch what n says.
+func (b *Builder) deepens(n L2Needs) bool {
+	return b.mayUseL2() || n == L2Nodes && slices.ContainsFunc(slices.Collect(maps.Values(b.adverts)), (*Advertisement).Aggregates)
 }
 
 // mayUseL2 says whether addresses may be announced by ARP and NDP.
@@ -434,19 +470,17 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.advertised {
 		s.Advertisements = sortedValues(b.adverts)
 	}
-	if b.advertised || b.poolsChanged || b.peersChanged {
-		b.Report("names in advertisements", b.unknownNames(s.Advertisements))
-	}
 	if b.l2advertised {
 		s.L2Advertisements = sortedValues(b.l2adverts)
 	}
-	if b.l2advertised || b.poolsChanged {
-		b.Report("pools in L2Advertisements", b.unknownL2Names(s.L2Advertisements))
+	s.L2Ready, s.AllNodes = b.l2Ready, !b.someNodes
+	if b.reversioned {
+		s.Versions = slices.SortedFunc(maps.Values(b.versions), Version.compare)
 	}
 	if b.goodChanged {
 		s.Configuration = newConfiguration(b.good)
 	}
-	s.L2Ready = b.l2Ready
+	b.relate(&s)
 	if b.speakersMoved {
 		s.Speakers = sortedValues(b.speakers)
 	}
@@ -460,6 +494,21 @@ func (b *Builder) Snapshot() *Snapshot {
 	}
 	b.settle(&s)
 	return &s
+}
+
+// relate reports what is wrong between the objects of s, if any of them has changed.
+func (b *Builder) relate(s *Snapshot) {
+	if b.noAdverts {
+		return
+	}
+	changed := b.advertised || b.poolsChanged || b.peersChanged
+	if changed || b.l2advertised || b.labelsChanged || b.reversioned || b.readied {
+		b.Report("references", references(s))
+	}
+	if changed || b.networksChanged {
+		s.Occupied = b.occupied()
+		b.Report("aggregates", aggregates(s, s.Occupied))
+	}
 }
 
 // admitted are the pools, without what they may not give out. A pool of which
@@ -606,6 +655,7 @@ func (b *Builder) settle(s *Snapshot) {
 	b.namespacesChanged, b.networksChanged, b.goodChanged = false, false, false
 	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
 	b.l2advertised, b.speakersMoved, b.readied = false, false, false
+	b.labelsChanged, b.reversioned = false, false
 }
 
 // emptied is m without what is in it. A map never gets smaller: one that had a whole

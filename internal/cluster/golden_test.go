@@ -121,7 +121,7 @@ func render(s *Snapshot) string {
 		fmt.Fprintf(&b, "assigned %s %s pool %s\n", a.Addr, a.Service, cmp.Or(a.Pool, "-"))
 	}
 	for _, p := range s.Problems {
-		fmt.Fprintf(&b, "problem %s\n", p)
+		fmt.Fprintf(&b, "%s%s %s\n", when(p.Warning, "warning"), when(!p.Warning, "problem"), p)
 	}
 	return b.String()
 }
@@ -250,7 +250,7 @@ func TestSamples(t *testing.T) {
 	if len(s.Problems) != 0 {
 		t.Errorf("problems: %v", s.Problems)
 	}
-	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 1 || len(s.Peers) != 2 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
+	if len(s.Services) != 1 || s.Services[0].Endpoints == nil || len(s.Pools) != 3 || len(s.Peers) != 2 || len(s.Advertisements) != 1 || len(s.L2Advertisements) != 1 {
 		t.Errorf("the samples do not make a whole:\n%s", render(s))
 	}
 }

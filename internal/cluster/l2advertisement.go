@@ -105,16 +105,3 @@ func (a *L2Advertisement) Weight(node labels.Set) (sum int) {
 	}
 	return sum
 }
-
-// unknownL2Names says of every pool in an L2Advertisement that there is none.
-func (b *Builder) unknownL2Names(list []*L2Advertisement) (unknown []Problem) {
-	for _, a := range list {
-		for _, name := range a.Pools {
-			if b.pools[name] == nil {
-				unknown = append(unknown, Problem{Object: "L2Advertisement " + a.Name, Field: "spec.pools", Value: name,
-					Message: "there is no AddressPool of this name"})
-			}
-		}
-	}
-	return unknown
-}

@@ -122,6 +122,19 @@ func rangeText(r netipx.IPRange) string {
 	return r.String()
 }
 
+// OccupiedIn is the first part of Occupied in a prefix, zero when there is none.
+func (s *Snapshot) OccupiedIn(p netip.Prefix) Occupied {
+	r := netipx.RangeOfPrefix(p)
+	i, _ := slices.BinarySearchFunc(s.Occupied, r.From(), func(o Occupied, a netip.Addr) int { return o.Range.To().Compare(a) })
+	if i < len(s.Occupied) && s.Occupied[i].Range.Overlaps(r) {
+		return Occupied{intersection(s.Occupied[i].Range, r), s.Occupied[i].By}
+	}
+	return Occupied{}
+}
+
+// Text names the addresses and what has them.
+func (o Occupied) Text() string { return rangeText(o.Range) + " of " + o.By }
+
 // OccupiedBy says who in the cluster has address a, empty when nobody is known to.
 func (p *Pool) OccupiedBy(a netip.Addr) string { return p.OccupiedAt(a).By }
 

@@ -15,6 +15,10 @@ type Problem struct {
 	Field   string // such as "spec.addresses[1]", empty when it is the whole object
 	Value   string // what stands there, empty when nothing does
 	Message string // what is wrong and what would be right
+	// Code is why the object is not Ready, empty when the object itself is wrong.
+	Code Code
+	// Warning: the object works as it says, but perhaps not as its author meant.
+	Warning bool
 }
 
 func (p Problem) String() string {
@@ -77,6 +81,8 @@ const (
 	// Not, or not so, because of a BGPAdvertisement.
 	NotAdvertised    Code = "NotAdvertised"    // some are about the pool, and none selects the Service and the node
 	AggregateRefused Code = "AggregateRefused" // an aggregate would contain what is not ours; announced without it
+	AggregateTooWide Code = "AggregateTooWide" // an aggregate contains addresses of no pool; announced
+	NoNode           Code = "NoNode"           // its nodeSelector matches no Node
 	// Not announced by a route whose attributes no BGP message can carry.
 	AttributesRefused Code = "AttributesRefused"
 	// Two tell a router different things of one prefix.

@@ -52,7 +52,7 @@ func write(path string, s *Snapshot) error {
 	}
 	defer f.Close()
 	short := *s
-	short.Services, short.Claims, short.Assignments, short.Problems = nil, nil, nil, nil
+	short.Services, short.Claims, short.Assignments, short.Problems, short.Versions = nil, nil, nil, nil, nil
 	head, err := json.Marshal(remembered{Version: memoryVersion, Written: time.Now(), Snapshot: &short})
 	if err != nil {
 		return err

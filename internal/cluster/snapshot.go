@@ -24,6 +24,9 @@ type Snapshot struct {
 	// Services are the Services of type LoadBalancer.
 	Services []Service
 	Nodes    []*Node
+	// AllNodes says that Nodes are all Nodes: a speaker that only speaks BGP watches its
+	// own Node only.
+	AllNodes bool
 	Pools    []*Pool
 	Peers    []*Peer
 	// Advertisements refine how pools are announced over BGP.
@@ -40,6 +43,9 @@ type Snapshot struct {
 	Namespaces []*Namespace
 	// ServiceCIDRs are what the cluster's own addresses of Services come from.
 	ServiceCIDRs []*ServiceCIDR
+	// Occupied are the addresses that nodes, pods, routers and ServiceCIDRs are known to
+	// have, sorted; none overlaps another.
+	Occupied []Occupied
 	// Claims are sorted by address. There are none without an API server.
 	Claims []*Claim
 
@@ -54,8 +60,12 @@ type Snapshot struct {
 	// Configuration is the objects' last versions without a mistake. The pointer is
 	// the same as long as none changes.
 	Configuration *Configuration `json:"-"`
-	// Problems are the objects that did not parse, or parsed only in part.
+	// Problems are the objects that did not parse, or parsed only in part, or refer to
+	// something that does not exist.
 	Problems []Problem
+	// Versions are those of all AddressPools, BGPPeers and advertisements, also of those
+	// that did not parse; sorted by kind and name.
+	Versions []Version
 }
 
 // Service finds a Service, nil if there is none of that name.

@@ -1,0 +1,311 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// Reasons of an advertisement's condition, besides those of pools and Problems.
+const (
+	reasonNoPeer      = "NoPeer"
+	reasonNoSpeaker   = "NoSpeaker"
+	reasonNoInterface = "NoInterface"
+)
+
+// adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller
+// sees all nodes, and can tell whether a selector or an interface is misspelt.
+type adverts struct {
+	client  *client
+	written map[string]writtenAdvert // by kind and name
+	at      time.Time                // when they were last looked at
+	due     bool                     // it was too early the last time
+	seen    cluster.Snapshot         // the parts of which everything has been written
+}
+
+// A writtenAdvert is what stands in a status, as far as known.
+type writtenAdvert struct {
+	uid    types.UID
+	status v1alpha1.AdvertisementStatus
+}
+
+// report writes what has changed, unless it is too early.
+func (a *adverts) report(ctx context.Context, snap *cluster.Snapshot) (errs []error) {
+	now := advertParts(snap)
+	if sameAdvertParts(&now, &a.seen) {
+		a.due = false
+		return nil
+	}
+	if a.due = time.Since(a.at) < poolInterval; a.due {
+		return nil
+	}
+	a.at = time.Now()
+	there := map[string]bool{}
+	for _, v := range snap.Versions {
+		want, known := advertStatus(snap, v)
+		if !known {
+			continue
+		}
+		there[v.Object()] = true
+		have, ok := a.written[v.Object()]
+		if ok && have.uid == v.UID && sameAdvert(have.status, want) {
+			continue
+		}
+		if err := a.write(ctx, v, want); err != nil {
+			errs = append(errs, fmt.Errorf("status of %s: %w", v.Object(), err))
+			continue
+		}
+		a.written[v.Object()] = writtenAdvert{v.UID, want}
+	}
+	maps.DeleteFunc(a.written, func(object string, _ writtenAdvert) bool { return !there[object] })
+	if len(errs) == 0 {
+		a.seen = now
+	}
+	return errs
+}
+
+// advertParts are the parts of a snapshot that statuses depend on. Most snapshots differ
+// from the one before in Services alone, and there may be thousands of nodes.
+func advertParts(s *cluster.Snapshot) cluster.Snapshot {
+	return cluster.Snapshot{Versions: s.Versions, Problems: s.Problems, Nodes: s.Nodes, AllNodes: s.AllNodes, Pools: s.Pools, Peers: s.Peers,
+		Advertisements: s.Advertisements, L2Advertisements: s.L2Advertisements, L2Ready: s.L2Ready, Speakers: s.Speakers}
+}
+
+func sameAdvertParts(a, b *cluster.Snapshot) bool {
+	return a.AllNodes == b.AllNodes && a.L2Ready == b.L2Ready && sameSlice(a.Versions, b.Versions) && sameSlice(a.Problems, b.Problems) &&
+		sameSlice(a.Nodes, b.Nodes) && sameSlice(a.Pools, b.Pools) && sameSlice(a.Peers, b.Peers) && sameSlice(a.Speakers, b.Speakers) &&
+		sameSlice(a.Advertisements, b.Advertisements) && sameSlice(a.L2Advertisements, b.L2Advertisements)
+}
+
+// write writes a status if it is not there already. One whose object is gone meanwhile is
+// no error.
+func (a *adverts) write(ctx context.Context, v cluster.Version, want v1alpha1.AdvertisementStatus) error {
+	live, err := a.client.advertisementStatus(ctx, v)
+	if err == nil && !sameAdvert(live, want) {
+		keepTime(live.Conditions, want.Conditions)
+		err = a.client.patchAdvertisement(ctx, v, want)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// sameAdvert says whether two statuses say the same, whenever they began to.
+func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
+	x, y = *x.DeepCopy(), *y.DeepCopy()
+	for _, s := range []v1alpha1.AdvertisementStatus{x, y} {
+		for i := range s.Conditions {
+			s.Conditions[i].LastTransitionTime = metav1.Time{}
+		}
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+// advertStatus is what the status of an advertisement should be. It is not known for other
+// objects, nor while the nodes have not been read. An advertisement that is broken, and
+// was so from the beginning, reaches no node.
+func advertStatus(snap *cluster.Snapshot, v cluster.Version) (s v1alpha1.AdvertisementStatus, known bool) {
+	var r reach
+	switch v.Kind {
+	case "BGPAdvertisement":
+		i := slices.IndexFunc(snap.Advertisements, func(a *cluster.Advertisement) bool { return a.Name == v.Name })
+		if i >= 0 && !snap.AllNodes {
+			return s, false
+		}
+		if i >= 0 {
+			r = reachBGP(snap, snap.Advertisements[i])
+		}
+	case "L2Advertisement":
+		i := slices.IndexFunc(snap.L2Advertisements, func(a *cluster.L2Advertisement) bool { return a.Name == v.Name })
+		if i >= 0 && !snap.L2Ready {
+			return s, false
+		}
+		if i >= 0 {
+			r = reachL2(snap, snap.L2Advertisements[i])
+		}
+	default:
+		return s, false
+	}
+	c := advertReady(r, diagnose(snap.Problems, v.Object()))
+	c.ObservedGeneration = v.Generation
+	return v1alpha1.AdvertisementStatus{Nodes: int32(r.nodes), Conditions: []metav1.Condition{c}}, true
+}
+
+// A reach is which nodes an advertisement can be announced by.
+type reach struct {
+	nodes   int
+	reason  string // why there are none, with why; empty when there are, or a Problem says it
+	why     string
+	remarks []string
+}
+
+// advertReady is the condition. A Problem that is no warning makes it False although
+// nodes may announce the rest: such a mistake is nearly always a typo, and what it was
+// about is not announced.
+func advertReady(r reach, d diagnosis) metav1.Condition {
+	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
+	var parts []string
+	switch {
+	case len(d.wrong) != 0:
+		c.Reason, parts = d.reason, d.wrong
+	case r.reason != "":
+		c.Reason, parts = r.reason, []string{r.why}
+	default:
+		c.Status, c.Reason, parts = metav1.ConditionTrue, reasonReady, append([]string{"nodes can announce"}, r.remarks...)
+		if len(d.warnings) != 0 {
+			c.Reason = reasonWarning
+		}
+	}
+	c.Message = cut(strings.Join(append(slices.Clip(parts), d.warnings...), "; "))
+	return c
+}
+
+// reachBGP counts the nodes that the advertisement selects and that have a session with a
+// router that it names.
+func reachBGP(snap *cluster.Snapshot, a *cluster.Advertisement) (r reach) {
+	peers := slices.DeleteFunc(slices.Clone(snap.Peers), func(p *cluster.Peer) bool { return len(a.Peers) != 0 && !slices.Contains(a.Peers, p.Name) })
+	selected := 0
+	for _, n := range snap.Nodes {
+		if !a.NodeSelector.Matches(n.Labels) {
+			continue
+		}
+		selected++
+		if slices.ContainsFunc(peers, func(p *cluster.Peer) bool { return p.NodeSelector.Matches(n.Labels) }) {
+			r.nodes++
+		}
+	}
+	r.remarks = unapplied(snap, a.Pools)
+	switch {
+	case len(snap.Peers) == 0:
+		r.reason, r.why = reasonNoPeer, "there is no BGPPeer; create one"
+	case selected == 0:
+		r.reason, r.why = string(cluster.NoNode), "there is no Node"
+	case r.nodes == 0:
+		r.reason, r.why = reasonNoPeer, fmt.Sprintf("none of the %d selected nodes is selected by a BGPPeer of the advertisement; compare the nodeSelectors", selected)
+	}
+	return r
+}
+
+// unapplied names the pools that an advertisement for all pools does not apply to.
+func unapplied(snap *cluster.Snapshot, names []string) (remarks []string) {
+	var others []string
+	for _, p := range snap.Pools {
+		if len(names) == 0 && p.Announce != cluster.AnnounceAdvertised {
+			others = append(others, fmt.Sprintf("%s (%s)", p.Name, p.Announce))
+		}
+	}
+	if len(others) != 0 {
+		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+few(others))
+	}
+	return remarks
+}
+
+func reachL2(snap *cluster.Snapshot, l *cluster.L2Advertisement) reach {
+	c := cover(snap, l)
+	r := reach{nodes: c.able, remarks: append(c.remarks(l), unapplied(snap, l.Pools)...)}
+	switch {
+	case c.selected == 0:
+		r.reason, r.why = string(cluster.NoNode), "there is no Node"
+	case c.heard == 0:
+		r.reason, r.why = reasonNoSpeaker, fmt.Sprintf("no speaker of the %d selected nodes has reported its interfaces yet", c.selected)
+	case c.able == 0 && len(l.Interfaces) == 0:
+		r.reason, r.why = reasonNoInterface, "no selected node has an interface in a subnet that has addresses of a pool"
+	case c.able == 0:
+		r.reason, r.why = reasonNoInterface, "no selected node has one of its interfaces: "+c.missing()
+	}
+	return r
+}
+
+// A coverage is whom an L2Advertisement reaches.
+type coverage struct {
+	selected, heard, able int             // nodes
+	unmet                 map[string]bool // interfaces that no selected node has, in the words of the object
+	order                 []string        // of interfaces
+	preferred, anywhere   []int           // how many selected nodes, and nodes, each of the preferences selects
+}
+
+func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
+	r := coverage{unmet: map[string]bool{}, order: l.Interfaces, preferred: make([]int, len(l.Preferred)), anywhere: make([]int, len(l.Preferred))}
+	for _, name := range l.Interfaces {
+		r.unmet[name] = true
+	}
+	for _, n := range snap.Nodes {
+		selected := l.NodeSelector.Matches(n.Labels)
+		for i, p := range l.Preferred {
+			if p.Selector.Matches(n.Labels) {
+				r.anywhere[i]++
+				if selected {
+					r.preferred[i]++
+				}
+			}
+		}
+		if !selected {
+			continue
+		}
+		r.selected++
+		if s := speakerOf(snap, n.Name); s != nil && len(s.Interfaces) != 0 {
+			r.heard++
+			r.count(l, s)
+		}
+	}
+	return r
+}
+
+// count adds a node that a speaker has told of.
+func (r *coverage) count(l *cluster.L2Advertisement, s *cluster.Speaker) {
+	able := false
+	for _, i := range s.Interfaces {
+		ok, _ := l.Allows(i.Name)
+		able = able || ok
+		for name := range r.unmet {
+			one := cluster.L2Advertisement{Interfaces: []string{name}}
+			if is, _ := one.Allows(i.Name); is {
+				delete(r.unmet, name)
+			}
+		}
+	}
+	if able {
+		r.able++
+	}
+}
+
+// missing lists the interfaces that no selected node has. Of those that match a pattern
+// speakers only tell where they are in a subnet of a pool.
+func (r *coverage) missing() string {
+	var list []string
+	for _, name := range r.order {
+		if !r.unmet[name] {
+			continue
+		}
+		if strings.ContainsAny(name, "*?") {
+			name += " (in a subnet that has addresses of a pool)"
+		}
+		list = append(list, name)
+	}
+	return strings.Join(list, ", ")
+}
+
+// remarks are what is not as it was meant, although some node can answer.
+func (r *coverage) remarks(l *cluster.L2Advertisement) (list []string) {
+	if missing := r.missing(); missing != "" {
+		list = append(list, "no selected node has an interface "+missing)
+	}
+	for i, n := range r.preferred {
+		if n == 0 && r.anywhere[i] != 0 { // else it is a Problem
+			list = append(list, fmt.Sprintf("preferredNodeSelectors[%d], %s, matches none of the %d selected nodes", i, l.Preferred[i].Selector, r.selected))
+		}
+	}
+	return list
+}

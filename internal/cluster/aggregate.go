@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"fmt"
+
+	"go4.org/netipx"
+)
+
+// aggregates are the BGPAdvertisements whose aggregates contain addresses that the
+// cluster itself has, or addresses of no pool that they select. Occupied is sorted.
+func aggregates(s *Snapshot, occupied []Occupied) (list []Problem) {
+	for _, a := range s.Advertisements {
+		for _, f := range []aggregation{{a, "spec.aggregationLength", a.Length4, 32}, {a, "spec.aggregationLengthV6", a.Length6, 128}} {
+			if f.length < f.host {
+				list = append(list, f.check(s.Pools, occupied)...)
+			}
+		}
+	}
+	return list
+}
+
+// Aggregates says whether the advertisement announces any address by an aggregate.
+func (a *Advertisement) Aggregates() bool { return a.Length4 < 32 || a.Length6 < 128 }
+
+// An aggregation is how an advertisement aggregates addresses of one family.
+type aggregation struct {
+	*Advertisement
+	field        string
+	length, host int
+}
+
+// check reports a refusal alone: an aggregate that is not announced is not too wide.
+func (f aggregation) check(pools []*Pool, occupied []Occupied) (list []Problem) {
+	covered, outside := f.cover(pools)
+	if p, refused := f.refused(covered, occupied); refused {
+		return []Problem{p}
+	}
+	if first := outside.Ranges(); len(first) != 0 {
+		outside := first[0].From()
+		list = append(list, f.problem(AggregateTooWide, true, fmt.Sprintf(
+			"announces %s, which contains addresses of no AddressPool that the advertisement selects, the first of them %s; set it to a larger number, or add the addresses to a pool", f.Prefix(outside), outside)))
+	}
+	return list
+}
+
+// cover returns the addresses of all possible aggregates, and those of them that are in
+// no pool. The aggregates of a range are adjacent, so only its ends matter: there may be
+// too many to enumerate.
+func (f aggregation) cover(pools []*Pool) (covered, outside *netipx.IPSet) {
+	var all, rest netipx.IPSetBuilder
+	var own []netipx.IPRange
+	for _, p := range pools {
+		if p.Announce != AnnounceAdvertised || !f.SelectsPool(p.Name) {
+			continue
+		}
+		for _, r := range p.Ranges {
+			if r.From().BitLen() == f.host {
+				all.AddRange(netipx.IPRangeFrom(f.Prefix(r.From()).Addr(), netipx.PrefixLastIP(f.Prefix(r.To()))))
+				own = append(own, r)
+			}
+		}
+	}
+	covered = ipSet(&all)
+	rest.AddSet(covered)
+	for _, r := range own {
+		rest.RemoveRange(r)
+	}
+	return covered, ipSet(&rest)
+}
+
+// ipSet cannot fail: a builder reports nothing but invalid ranges, and these were parsed.
+func ipSet(b *netipx.IPSetBuilder) *netipx.IPSet {
+	set, err := b.IPSet()
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
+	return set
+}
+
+// refused names the first aggregate that contains an address of the cluster itself.
+// Traffic to that address would be attracted, and refused.
+func (f aggregation) refused(covered *netipx.IPSet, occupied []Occupied) (p Problem, refused bool) {
+	for _, o := range occupied {
+		for _, r := range covered.Ranges() {
+			if !r.Overlaps(o.Range) {
+				continue
+			}
+			both := intersection(r, o.Range)
+			prefix := f.Prefix(both.From())
+			both = intersection(both, netipx.RangeOfPrefix(prefix))
+			return f.problem(AggregateRefused, false, fmt.Sprintf(
+				"does not announce %s, which contains %s of %s: addresses in it are announced one by one; set it to a larger number", prefix, rangeText(both), o.By)), true
+		}
+	}
+	return Problem{}, false
+}
+
+func (f aggregation) problem(code Code, warning bool, message string) Problem {
+	return Problem{Object: "BGPAdvertisement " + f.Name, Field: f.field, Value: fmt.Sprint(f.length), Code: code, Warning: warning, Message: message}
+}

@@ -1,0 +1,25 @@
+package cluster
+
+import (
+	"cmp"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A Version is the version of an object that was read last, whether it parsed or not.
+// Conditions must name it also for an object that is not used.
+type Version struct {
+	Kind, Name string
+	UID        types.UID // empty when the object did not come from an API server
+	Generation int64
+}
+
+// Object names the object as [Problem.Object] does.
+func (v Version) Object() string { return v.Kind + " " + v.Name }
+
+func (v Version) compare(o Version) int {
+	return cmp.Or(cmp.Compare(v.Kind, o.Kind), cmp.Compare(v.Name, o.Name))
+}
+
+// versioned are the kinds with a version: those that administrators write.
+var versioned = map[string]bool{"AddressPool": true, "BGPPeer": true, "BGPAdvertisement": true, "L2Advertisement": true}
