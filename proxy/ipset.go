@@ -84,13 +84,18 @@ func (s *socket) ipset(command uint8, flags uint16, f setID, name string, body f
 	return errUnanswered
 }
 
+// A setError is what ipset says of a set and no errno does.
+type setError struct{ set, text string }
+
+func (e *setError) Error() string { return "set " + e.set + ": " + e.text }
+
 func ipsetError(name string, err error) error {
 	if err == nil {
 		return nil
 	}
 	var errno unix.Errno
 	if errors.As(err, &errno) && ipsetErrors[errno] != "" {
-		return fmt.Errorf("set %s: %s", name, ipsetErrors[errno])
+		return &setError{name, ipsetErrors[errno]}
 	}
 	return fmt.Errorf("set %s: %w", name, err)
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // What an address needs is never counted too low, and not far too high: for States of
@@ -238,7 +240,7 @@ func TestNarrow(t *testing.T) {
 
 		// It is nobody's fault when the kernel takes nothing at all, or not now.
 		next.VIPs[3] = changed
-		k.all = errors.New("the disk is full")
+		k.all = fmt.Errorf("nothing at all: %w", unix.ENOMEM)
 		if err := p.Set(t.Context(), next); err == nil || errors.As(err, &all) {
 			t.Errorf("nothing is taken: %v", err)
 		}
@@ -260,7 +262,7 @@ func (k *picky) fails(want State) error {
 	k.calls++
 	for _, v := range want.VIPs {
 		if slices.Contains(k.refuses, v) {
-			return errors.New("no room")
+			return fmt.Errorf("no room: %w", unix.ENOMEM)
 		}
 	}
 	return k.all

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -16,22 +16,25 @@ import (
 // is in doubt then is refused together.
 const narrowPatience = 20 * time.Second
 
+// blamed are the errors by which the kernel says that a change is too much for it, or not what
+// it takes.
+var blamed = []error{
+	unix.ENOMEM, unix.EINVAL, unix.E2BIG, unix.EMSGSIZE, unix.ENFILE, unix.ENOSPC, unix.EMLINK, unix.ERANGE, unix.ELOOP, unix.EOVERFLOW, unix.ENOBUFS,
+}
+
 // blamesState says whether an error of the kernel's may be one address's fault. What is
-// nobody's fault but the node's, as a lack of rights, and what is over with the next
-// attempt, is not: no address is withdrawn for that.
+// the node's, as a lack of rights, and what is over with the next attempt, is not: no address
+// is withdrawn for that.
 func blamesState(err error) bool {
-	if err == nil || isStale(err) && !errors.Is(err, errRefused) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}
-	for _, other := range []error{
-		context.Canceled, context.DeadlineExceeded, os.ErrClosed,
-		unix.EPERM, unix.EACCES, unix.EAGAIN, unix.EINTR, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT,
-	} {
-		if errors.Is(err, other) {
-			return false
-		}
+	var exit *exec.ExitError
+	var set *setError
+	if errors.As(err, &exit) { // of iptables-restore, which says no more than text
+		return exit.Exited() && !strings.Contains(err.Error(), "xtables lock")
 	}
-	return !strings.Contains(err.Error(), "xtables lock")
+	return errors.As(err, &set) || slices.ContainsFunc(blamed, func(e error) bool { return errors.Is(err, e) })
 }
 
 // narrow sets as much of want as the kernel takes, which has refused all of it, and adds
