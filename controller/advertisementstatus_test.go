@@ -138,7 +138,7 @@ func TestBrokenAdvertisements(t *testing.T) {
 			}
 		}
 		object := kind + " it"
-		mistake := fmt.Sprintf("0 False Invalid: %s: spec.pools: is empty; name at least one AddressPool, or leave the field out for all", object)
+		mistake := fmt.Sprintf("0 False Invalid: %s: spec.pools: is empty; write at least one name of an AddressPool, or leave the field out for all", object)
 		set(1, `{pools: []}`)
 		if got := advertLine(t, b.Snapshot(), object); got != mistake {
 			t.Errorf("%s, broken from the beginning: got %s, want %s", object, got, mistake)
