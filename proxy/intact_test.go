@@ -73,7 +73,7 @@ func settleDoubts(t *testing.T, p *Proxy, s State) {
 }
 
 // refused is a State that no Set accepts.
-var refused = State{Node: "n1", VIPs: []*VIP{{}}}
+var refused = State{Node: "n1", Clients: LocalClients{Bridge: "a-name-that-is-too-long"}}
 
 // mustRefuse makes a Set that fails before it changes anything.
 func mustRefuse(t *testing.T, p *Proxy) {
