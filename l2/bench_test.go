@@ -14,7 +14,7 @@ import (
 )
 
 // crowd is a port with n addresses of a family, and requests for them.
-func crowd(b *testing.B, six bool, n int) (*port, [][]byte) {
+func benchPort(b *testing.B, six bool, n int) (*port, [][]byte) {
 	p := &port{key: portKey{1, arpProtocol}, claims: claims{mac: mac(1), addresses: make(map[netip.Addr]*address)}}
 	frames := make([][]byte, n)
 	for i := range n {
@@ -25,7 +25,7 @@ func crowd(b *testing.B, six bool, n int) (*port, [][]byte) {
 		}
 		p.claims.addresses[addr] = &address{phase: Held}
 		var err error
-		frames[i], err = p.key.protocol.marshal(packet{op: ask, from: mac(0x10), to: mac(1), sender: sender, target: addr})
+		frames[i], err = p.key.protocol.marshal(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: sender, target: addr})
 		must(b, err)
 	}
 	return p, frames
@@ -35,7 +35,7 @@ func crowd(b *testing.B, six bool, n int) (*port, [][]byte) {
 // kernel: parsing, deciding, the sender's allowance, and making the answer.
 func BenchmarkReply(b *testing.B) {
 	for _, six := range []bool{false, true} {
-		p, frames := crowd(b, six, 1000)
+		p, frames := benchPort(b, six, 1000)
 		b.Run(p.key.protocol.name, func(b *testing.B) {
 			b.ReportAllocs()
 			now := time.Now()
@@ -56,7 +56,7 @@ func BenchmarkReply(b *testing.B) {
 
 // What a change of one address among many costs, but for what the kernel does: who answers
 // where, and the filter.
-func BenchmarkPlan(b *testing.B) {
+func BenchmarkPlanPorts(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			iface := Interface{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
@@ -66,7 +66,7 @@ func BenchmarkPlan(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, berth := range plan(want, []Interface{iface}) {
+				for _, berth := range planPorts(want, []Interface{iface}) {
 					if len(berth.addresses) != n {
 						b.Fatal(len(berth.addresses))
 					}

@@ -14,7 +14,7 @@
 // changed (link.go), goes from what is to what shall be (reconcile.go), and gives each that is
 // needed a port (port.go) for each protocol: a packet socket with a filter (filter.go), and the
 // groups in which IPv6 is asked (group.go).
-// The other, the herald (herald.go), sends what nobody asked for, as the agenda (agenda.go)
+// The other, the herald (herald.go), sends what nobody asked for, as the schedule (schedule.go)
 // says: announcements, their repetitions, and probes. Each port has a goroutine besides, that
 // reads, decides (reply.go) and answers.
 //

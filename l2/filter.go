@@ -36,7 +36,7 @@ func covering(addresses []netip.Addr) []span {
 		numbers[i] = number(a)
 	}
 	slices.Sort(numbers)
-	widest, ties := cuts(numbers)
+	widest, ties := gapLimit(numbers)
 	for i, n := range numbers {
 		open := i == 0
 		if !open {
@@ -57,7 +57,7 @@ func covering(addresses []netip.Addr) []span {
 
 // cuts is how wide a gap must be in order to be wider than those that are covered, and how
 // many of just that width are not.
-func cuts(numbers []uint32) (widest uint32, ties int) {
+func gapLimit(numbers []uint32) (widest uint32, ties int) {
 	var gaps []uint32
 	for i := range numbers {
 		if i > 0 && numbers[i]-numbers[i-1] > 1 {

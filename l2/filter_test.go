@@ -72,7 +72,7 @@ func TestCoveringRandom(t *testing.T) {
 // The filters of many addresses are programs that the kernel takes, and they take what
 // they should. (What the kernel tells of a packet besides is not simulated: received is
 // tested on it.)
-func TestFilters(t *testing.T) {
+func TestFilterPrograms(t *testing.T) {
 	var four, six []netip.Addr
 	for i := range 1000 {
 		four = append(four, netip.AddrFrom4([4]byte{10, 0, byte(i / 83), byte(3 * i)}))
@@ -106,9 +106,9 @@ func TestFilters(t *testing.T) {
 		client := other.Next()
 		for _, a := range ours {
 			for _, p := range []packet{
-				{op: ask, from: mac(0x10), to: broadcast, sender: client, target: a},
+				{op: opRequest, from: mac(0x10), to: broadcast, sender: client, target: a},
 				probe(a, mac(0x10)), announcement(a, mac(0x10)),
-				{op: tell, from: mac(0x10), to: mac(1), sender: a, target: client},
+				{op: opReply, from: mac(0x10), to: mac(1), sender: a, target: client},
 			} {
 				if !passes(p) {
 					t.Fatalf("%s: %+v is dropped", proto.name, p)
@@ -116,9 +116,9 @@ func TestFilters(t *testing.T) {
 			}
 		}
 		for _, p := range []packet{
-			{op: ask, from: mac(0x10), to: broadcast, sender: client, target: other},
+			{op: opRequest, from: mac(0x10), to: broadcast, sender: client, target: other},
 			probe(other, mac(0x10)), announcement(other, mac(0x10)),
-			{op: tell, from: mac(0x10), to: mac(1), sender: other, target: client},
+			{op: opReply, from: mac(0x10), to: mac(1), sender: other, target: client},
 		} {
 			if passes(p) {
 				t.Errorf("%s: %+v passes", proto.name, p)

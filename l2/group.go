@@ -54,7 +54,7 @@ func (g *groups) set(want map[netip.Addr]bool) error {
 }
 
 func (g *groups) join(group netip.Addr) error {
-	s, err := g.room()
+	s, err := g.socketWithRoom()
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ func (g *groups) join(group netip.Addr) error {
 }
 
 // room is a socket with room for one more.
-func (g *groups) room() (int, error) {
+func (g *groups) socketWithRoom() (int, error) {
 	for i, s := range g.sockets {
 		if s.count < groupsPerSocket {
 			return i, nil

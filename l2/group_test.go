@@ -61,7 +61,7 @@ func TestGroups(t *testing.T) {
 
 // A switch with MLD snooping sends solicitations only where somebody has said that he wants
 // them. It finds the node.
-func TestSnooping(t *testing.T) {
+func TestMLDSnooping(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("ip"); err != nil {
 			nstest.Missing(t, err.Error())
@@ -73,7 +73,7 @@ func TestSnooping(t *testing.T) {
 		// What goes to all and what goes to one group comes in the order in which it was sent.
 		until(t, func() string {
 			far.ask("fd00::dead", "fd00::2")
-			far.send(packet{op: ask, from: far.mac, to: near.mac, sender: ip("fd00::2"), target: ip("fd00::beef")})
+			far.send(packet{op: opRequest, from: far.mac, to: near.mac, sender: ip("fd00::2"), target: ip("fd00::beef")})
 			if p := near.next(func(p packet) bool { return p.target == ip("fd00::dead") || p.target == ip("fd00::beef") }); p.target == ip("fd00::dead") {
 				near.next(func(p packet) bool { return p.target == ip("fd00::beef") })
 				return "the switch sends everything everywhere"
@@ -85,7 +85,7 @@ func TestSnooping(t *testing.T) {
 			far.ask("fd00::100", "fd00::2")
 			select {
 			case p := <-far.got:
-				if p.op == tell && p.sender == ip("fd00::100") && p.to == far.mac {
+				if p.op == opReply && p.sender == ip("fd00::100") && p.to == far.mac {
 					return ""
 				}
 			default:

@@ -81,7 +81,7 @@ func TestInterfaces(t *testing.T) {
 }
 
 // Where an address is answered for.
-func TestPlan(t *testing.T) {
+func TestPlanPorts(t *testing.T) {
 	prefixes := func(texts ...string) (all []netip.Prefix) {
 		for _, s := range texts {
 			all = append(all, netip.MustParsePrefix(s))
@@ -99,7 +99,7 @@ func TestPlan(t *testing.T) {
 		{Addr: ip("2001:db8::1")}, {Addr: ip("2001:db8::2"), Interfaces: []string{"eth1", "eth2"}},
 	}
 	var got []string
-	for key, b := range plan(want, ifaces) {
+	for key, b := range planPorts(want, ifaces) {
 		for a := range b.addresses {
 			got = append(got, fmt.Sprintf("%s on %s by %s", a, b.iface.Name, key.protocol.name))
 		}
@@ -130,7 +130,7 @@ func link(t *testing.T, ns *nstest.NS, name string, f func(netlink.Link) error) 
 
 // Whatever becomes of its interfaces, a node answers where the addresses belong, with the
 // hardware address that the interface has, and says so to everybody.
-func TestFollow(t *testing.T) {
+func TestFollowsInterfaceChanges(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		host, client := hosts[0], hosts[1]
@@ -168,7 +168,7 @@ func TestFollow(t *testing.T) {
 		until(t, func() string {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			for s, q := range n.agenda.queues {
+			for s, q := range n.schedule.queues {
 				if len(q) > 0 {
 					return fmt.Sprintf("%d turns at stage %d", len(q), s)
 				}
@@ -247,11 +247,11 @@ func TestMacvlanBesideItsParent(t *testing.T) {
 				}
 				return ""
 			})
-			ear.send(packet{op: ask, from: ear.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
-			ear.send(packet{op: ask, from: ear.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
+			ear.send(packet{op: opRequest, from: ear.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
+			ear.send(packet{op: opRequest, from: ear.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
 			// Each answers in the order in which it is asked.
 			for answered := map[MAC]string{}; len(answered) < 2; {
-				p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac })
+				p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac })
 				if before := answered[p.from]; before != "" {
 					t.Fatalf("%s answers for %s and for %s", p.from, before, p.sender)
 				}
@@ -275,7 +275,7 @@ func flush(l netlink.Link) error {
 }
 
 // An interface goes and comes with the same name; another link gets the addresses.
-func TestReplace(t *testing.T) {
+func TestInterfaceReplaced(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		n := start(t, host)
@@ -295,7 +295,7 @@ func TestReplace(t *testing.T) {
 }
 
 // From any state to any other, the link sees what the State says, and nothing else.
-func TestStates(t *testing.T) {
+func TestAnyStateToAnyState(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		ears := make(map[string]*station)
@@ -371,7 +371,7 @@ func answeredTo(ears map[string]*station, universe []netip.Addr) (got []string) 
 			}
 		}
 		for ends := 0; ends < 4; {
-			p := s.next(func(p packet) bool { return p.op == tell && p.to == s.mac })
+			p := s.next(func(p packet) bool { return p.op == opReply && p.to == s.mac })
 			got = append(got, p.sender.String()+" on "+name)
 			if strings.HasSuffix(p.sender.String(), "105") {
 				ends++
@@ -383,7 +383,7 @@ func answeredTo(ears map[string]*station, universe []netip.Addr) (got []string) 
 
 // A thousand addresses are all answered for and all announced, in every form, and when that
 // is over, the link is silent.
-func TestThousand(t *testing.T) {
+func TestThousandAddresses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		nstest.Link(t, host, "eth0", client, "eth0")
@@ -412,7 +412,7 @@ func TestThousand(t *testing.T) {
 			ear.ask(a.Addr.String(), map[bool]string{true: "10.0.9.9", false: "fd00::9"}[a.Addr.Is4()])
 		}
 		for answers := make(map[netip.Addr]bool); len(answers) < len(all); {
-			answers[ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac }).sender] = true
+			answers[ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }).sender] = true
 		}
 		inside(t, host, func() error {
 			_, err := n.Set(context.Background(), State{Addresses: all})

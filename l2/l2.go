@@ -21,7 +21,7 @@ import (
 // second and more; what they drop comes again.
 const (
 	framesPerSecond = 4000
-	framesAtOnce    = 64
+	frameBurst    = 64
 	// refreshCost makes refreshing, which is in no hurry, slower than the rest.
 	refreshCost = 20
 )
@@ -35,7 +35,7 @@ const (
 	defendInterval = 10 * time.Second
 	// peaceTime is how long an address must be held for old conflicts not to count when
 	// the next pause is chosen.
-	peaceTime = 10 * time.Minute
+	conflictMemory = 10 * time.Minute
 )
 
 // Options are what an Announcer is made with.
@@ -54,30 +54,30 @@ type Announcer struct {
 	log     *slog.Logger
 	metrics *metrics
 	changed chan struct{}
-	pace    *rate.Limiter
+	sendRate    *rate.Limiter
 
 	// setting is held during Set and Close. What they alone use follows.
-	setting sync.Mutex
+	setMu sync.Mutex
 	closed  bool
-	asked   *State // the last State as it came
+	applied   *State // the last State as it came
 	quit    context.CancelFunc
 	running sync.WaitGroup
 
-	keeper *keeper // nil until the first Set
+	worker *worker // nil until the first Set
 
 	// mu protects the rest, and what is in addresses and ports unless they say
 	// otherwise. A packet is decided about and answered while it is held: when Set has
 	// returned, nothing more is said about an address that it gave up. Nobody waits for
 	// anything while it is held.
 	mu         sync.Mutex
-	wake       chan struct{} // the agenda has something new
+	wake       chan struct{} // the schedule has something new
 	want       State         // that part of the last State in which there is no fault
 	addresses  map[netip.Addr]*address
-	kin        map[MAC]netip.Addr // nodes of the State that were found to be behind conflicts
-	agenda     agenda
+	knownNodes        map[MAC]netip.Addr // nodes of the State that were found to be behind conflicts
+	schedule     schedule
 	interfaces []Interface
 	faults     []error           // of the last State
-	broken     map[portKey]error // what could not be done, and is tried again
+	failures     map[portKey]error // what could not be done, and is tried again
 	have       []netip.Addr
 }
 
@@ -88,8 +88,8 @@ type address struct {
 	since  time.Time
 	claims []claim // where it is answered for, or asked about; one for each port
 	// unsure says that it may be somebody else's: it must be probed first.
-	unsure bool
-	turn   *turn // probing, or waiting to; nil: none
+	needsProbe bool
+	timer   *timer // probing, or waiting to; nil: none
 
 	conflict *Conflict
 	defended time.Time // when it was announced because of a conflict
@@ -99,7 +99,7 @@ type address struct {
 // A claim is an address on a port.
 type claim struct {
 	port *port
-	turn *turn // announcing; nil: none
+	timer *timer // announcing; nil: none
 }
 
 // New returns an Announcer that does nothing and has nothing open until the first Set.
@@ -109,11 +109,11 @@ func New(o Options) *Announcer {
 		metrics:   newMetrics(),
 		changed:   make(chan struct{}, 1),
 		wake:      make(chan struct{}, 1),
-		pace:      rate.NewLimiter(framesPerSecond, framesAtOnce),
+		sendRate:      rate.NewLimiter(framesPerSecond, frameBurst),
 		addresses: make(map[netip.Addr]*address),
-		kin:       make(map[MAC]netip.Addr),
-		agenda:    agenda{schedule: usual(o.Refresh)},
-		broken:    make(map[portKey]error),
+		knownNodes:       make(map[MAC]netip.Addr),
+		schedule:    schedule{delays: defaultDelays(o.Refresh)},
+		failures:    make(map[portKey]error),
 	}
 	if a.log == nil {
 		a.log = slog.Default()
@@ -129,7 +129,7 @@ func New(o Options) *Announcer {
 // for the reader.
 func (a *Announcer) Changed() <-chan struct{} { return a.changed }
 
-func poke(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -148,24 +148,24 @@ func poke(c chan struct{}) {
 // Set with what it was called with before costs a comparison. The caller must not write to
 // the returned slice nor, from then on, to want.
 func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err error) {
-	a.setting.Lock()
-	defer a.setting.Unlock()
+	a.setMu.Lock()
+	defer a.setMu.Unlock()
 	if a.closed {
 		return nil, errors.New("layer 2 is closed")
 	}
-	if a.keeper == nil {
+	if a.worker == nil {
 		if err := a.start(); err != nil {
 			return nil, err
 		}
 	}
-	if a.asked == nil || !a.asked.equal(want) {
-		a.asked = nil
-		if err := a.keeper.do(ctx, func() { a.take(want) }); err != nil {
-			return a.holding(), err
+	if a.applied == nil || !a.applied.equal(want) {
+		a.applied = nil
+		if err := a.worker.do(ctx, func() { a.setState(want) }); err != nil {
+			return a.held(), err
 		}
-		a.asked = &want
+		a.applied = &want
 	}
-	return a.holding(), a.trouble()
+	return a.held(), a.errors()
 }
 
 func sameSlice[T any](x, y []T) bool {
@@ -173,7 +173,7 @@ func sameSlice[T any](x, y []T) bool {
 }
 
 // holding is what Set returns: the same slice as long as it is the same.
-func (a *Announcer) holding() []netip.Addr {
+func (a *Announcer) held() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var have []netip.Addr
@@ -189,12 +189,12 @@ func (a *Announcer) holding() []netip.Addr {
 }
 
 // trouble is what is wrong with the State, and what could not be done.
-func (a *Announcer) trouble() error {
+func (a *Announcer) errors() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	errs := slices.Clone(a.faults)
-	for _, k := range slices.SortedFunc(maps.Keys(a.broken), portKey.compare) {
-		errs = append(errs, a.broken[k])
+	for _, k := range slices.SortedFunc(maps.Keys(a.failures), portKey.compare) {
+		errs = append(errs, a.failures[k])
 	}
 	return errors.Join(errs...)
 }
@@ -211,13 +211,13 @@ func (a *Announcer) Interfaces() []Interface {
 // Neither protocol has a word for that an address is no longer here: neighbours send to this
 // node until another one announces it. A closed Announcer cannot be used again.
 func (a *Announcer) Close(ctx context.Context) error {
-	a.setting.Lock()
-	defer a.setting.Unlock()
+	a.setMu.Lock()
+	defer a.setMu.Unlock()
 	a.closed = true
-	if a.keeper == nil {
+	if a.worker == nil {
 		return nil
 	}
-	_ = a.keeper.do(ctx, func() { a.take(State{}) }) // an error is that of ctx, below
+	_ = a.worker.do(ctx, func() { a.setState(State{}) }) // an error is that of ctx, below
 	a.quit()
 	done := make(chan struct{})
 	go func() { a.running.Wait(); close(done) }()
@@ -251,13 +251,13 @@ func check(s State) (good State, faults []error) {
 }
 
 func (a *Announcer) start() error {
-	k, err := newKeeper()
+	k, err := newWorker()
 	if err != nil {
 		return err
 	}
 	ctx, quit := context.WithCancel(context.Background())
-	a.keeper, a.quit = k, quit
-	a.running.Go(func() { a.keep(ctx) })
-	a.running.Go(func() { a.herald(ctx) })
+	a.worker, a.quit = k, quit
+	a.running.Go(func() { a.runWorker(ctx) })
+	a.running.Go(func() { a.sendScheduled(ctx) })
 	return nil
 }

@@ -76,15 +76,15 @@ func recheck(t *testing.T, ns *nstest.NS, a string) {
 
 // What is sent to another host, and comes here because the switch does not know where that one
 // is or because somebody listens to everything, is not answered.
-func TestForAnother(t *testing.T) {
+func TestIgnoresFramesForOtherHosts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear := start(t, hosts[0]), listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
 		for _, a := range []struct{ sender, first, second string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
-			ear.send(packet{op: ask, from: ear.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
+			ear.send(packet{op: opRequest, from: ear.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
 			ear.ask(a.second, a.sender)
-			if p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac }); p.sender != ip(a.second) {
+			if p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }); p.sender != ip(a.second) {
 				t.Errorf("%s is answered for", p.sender)
 			}
 		}
@@ -116,7 +116,7 @@ func TestTakeOver(t *testing.T) {
 		count := make(map[packet]int)
 		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)], count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
 			p := ear.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
-			if p.about == (MAC{}) || p.op == tell {
+			if p.about == (MAC{}) || p.op == opReply {
 				count[p]++
 			}
 		}
@@ -130,12 +130,12 @@ func TestTakeOver(t *testing.T) {
 
 // In another round an address is announced as when it was taken, and held all the while: it is
 // not probed again, its sockets stay, and it is not forgotten that somebody else has claimed it.
-func TestRound(t *testing.T) {
+func TestNewRoundAnnouncesAgain(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.mu.Lock()
-		n.agenda.schedule[again1] = time.Hour // Each round is said in each form once.
+		n.schedule.delays[again1] = time.Hour // Each round is said in each form once.
 		n.mu.Unlock()
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
@@ -187,7 +187,7 @@ func TestRound(t *testing.T) {
 }
 
 // Who wants it so is told again and again.
-func TestRefresh(t *testing.T) {
+func TestRefreshRepeatsAnnouncements(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
@@ -199,7 +199,7 @@ func TestRefresh(t *testing.T) {
 }
 
 // Who wants to take an address that a node answers for is told so.
-func TestDefence(t *testing.T) {
+func TestDefendsAgainstProbes(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, client, ear := start(t, hosts[0]), hosts[1], listen(t, hosts[1], "eth0")
@@ -246,7 +246,7 @@ func TestDefence(t *testing.T) {
 }
 
 // Who asks all the time is answered only so often, and others as if it did not.
-func TestLimit(t *testing.T) {
+func TestRateLimitPerSender(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "greedy", "modest")
 		n, greedy, modest := start(t, hosts[0]), listen(t, hosts[1], "eth0"), listen(t, hosts[2], "eth0")
@@ -255,7 +255,7 @@ func TestLimit(t *testing.T) {
 		n.mu.Lock()
 		for _, x := range n.addresses {
 			// One that does not grow, so that it matters little how busy this machine is.
-			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, rest: allowance()}
+			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
 		}
 		n.mu.Unlock()
 		for _, x := range []struct{ vip, from, other, protocol string }{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {
@@ -266,7 +266,7 @@ func TestLimit(t *testing.T) {
 				return int(testutil.ToFloat64(n.metrics.packets.WithLabelValues(x.protocol, v.String())))
 			}
 			until(t, func() string {
-				if answers, refused := count(answered), count(limited); answers != allowed || refused != asked-allowed {
+				if answers, refused := count(answered), count(rateLimited); answers != allowed || refused != asked-allowed {
 					return fmt.Sprintf("%s: %d answered, %d refused", x.vip, answers, refused)
 				}
 				return ""
@@ -333,7 +333,7 @@ func TestProbe(t *testing.T) {
 		for told := 0; told < 2; {
 			p := ear.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
 			switch a := p.target; {
-			case p.op == ask && p.sender.IsUnspecified():
+			case p.op == opRequest && p.sender.IsUnspecified():
 				asked[a]++
 			case p.sender == ip("10.0.0.101"), p.sender == ip("fd00::101"):
 				if told++; asked[p.sender] < 3 {
@@ -346,7 +346,7 @@ func TestProbe(t *testing.T) {
 
 // An address that is asked for is asked for from the beginning when the interface gets
 // another hardware address meanwhile, and when another interface takes its place.
-func TestProbeAnew(t *testing.T) {
+func TestProbeRestartsOnNewInterface(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
@@ -356,12 +356,12 @@ func TestProbeAnew(t *testing.T) {
 			host.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
 			return ear
 		}
-		n, pause := start(t, host), usual(0)[probe2]
+		n, pause := start(t, host), defaultDelays(0)[probe2]
 		hasten := func(d time.Duration) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.agenda.schedule[probe2] = d
-			n.agenda.queues[probe2] = nil // Nothing there counts any more, and it would be waited for.
+			n.schedule.delays[probe2] = d
+			n.schedule.queues[probe2] = nil // Nothing there counts any more, and it would be waited for.
 		}
 		hasten(time.Hour)
 		ear := connect()
@@ -401,7 +401,7 @@ func TestProbeAnew(t *testing.T) {
 		for len(told) < len(both) {
 			p := ear.next(func(p packet) bool { return p.from == here })
 			switch {
-			case p.op == ask && p.sender.IsUnspecified():
+			case p.op == opRequest && p.sender.IsUnspecified():
 				count[p.target]++
 			case p.sender == both[0].Addr, p.sender == both[1].Addr:
 				told[p.sender] = true
@@ -419,7 +419,7 @@ func TestConflict(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "intruder")
 		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
-		n.agenda.schedule[retry1] = time.Hour // and then soon
+		n.schedule.delays[retry1] = time.Hour // and then soon
 		both := addresses("10.0.0.100", "fd00::100")
 		n.set(both...)
 		for told := 0; told < 12; told++ { // the burst at the beginning
@@ -446,7 +446,7 @@ func TestConflict(t *testing.T) {
 				return fmt.Sprintf("after two: %+v", s)
 			})
 		}
-		if got := n.holding(); len(got) != 0 {
+		if got := n.held(); len(got) != 0 {
 			t.Errorf("still held: %v", got)
 		}
 		// It turns out that it is a speaker.
@@ -473,7 +473,7 @@ func TestConflict(t *testing.T) {
 			}
 			return ""
 		})
-		intruder.next(func(p packet) bool { return p.op == ask && p.sender.IsUnspecified() && p.target == both[0].Addr })
+		intruder.next(func(p packet) bool { return p.op == opRequest && p.sender.IsUnspecified() && p.target == both[0].Addr })
 		n.awaitHeld("10.0.0.100", "fd00::100")
 	})
 }
@@ -485,7 +485,7 @@ func TestConflictWithNode(t *testing.T) {
 		hosts := lan(t, "node", "other")
 		n, other := start(t, hosts[0]), listen(t, hosts[1], "eth0")
 		for s := retry1; s <= retry5; s++ {
-			n.agenda.schedule[s] = time.Hour
+			n.schedule.delays[s] = time.Hour
 		}
 		resolve(t, hosts[0], "10.0.0.2", other.mac)
 		resolve(t, hosts[0], "fd00::2", other.mac)
@@ -553,7 +553,7 @@ func TestChanged(t *testing.T) {
 }
 
 // What is wrong with a State is said, and the rest of it done.
-func TestFaults(t *testing.T) {
+func TestInvalidAddresses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node")
 		n := start(t, hosts[0])
@@ -584,7 +584,7 @@ address fe80::1%eth0: an address with a zone: want one that means the same on ev
 }
 
 // It takes no right that manifests/speaker.yaml does not give: entering a namespace would.
-func TestRights(t *testing.T) {
+func TestNeedsOnlyNetAdminAndNetRaw(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n := start(t, hosts[0])
@@ -610,7 +610,7 @@ func TestRights(t *testing.T) {
 }
 
 // Before the first Set and after Close, there is nothing.
-func TestClosed(t *testing.T) {
+func TestBeforeSetAndAfterClose(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n := start(t, hosts[0])
@@ -620,7 +620,7 @@ func TestClosed(t *testing.T) {
 		if got := n.Problems(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
 			t.Errorf("problems before the first Set: %v", got)
 		}
-		if got := n.Detours(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
+		if got := n.AsymmetricPaths(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
 			t.Errorf("detours before the first Set: %v", got)
 		}
 		n.set(addresses("10.0.0.100")...)

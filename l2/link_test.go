@@ -100,10 +100,10 @@ func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	awaitCarriers(t, ns)
 	n := &node{New(o), t, ns}
 	for s := retry1; s <= retry5; s++ {
-		n.agenda.schedule[s] = 300 * time.Millisecond
+		n.schedule.delays[s] = 300 * time.Millisecond
 	}
 	for s := again1; s <= again5; s++ {
-		n.agenda.schedule[s] /= 10
+		n.schedule.delays[s] /= 10
 	}
 	t.Cleanup(func() {
 		if err := n.Close(context.Background()); err != nil {
@@ -150,7 +150,7 @@ func (n *node) become(s State) (have []netip.Addr) {
 func (n *node) awaitHeld(want ...string) {
 	n.t.Helper()
 	until(n.t, func() string {
-		if got := fmt.Sprint(n.holding()); got != fmt.Sprint(want) {
+		if got := fmt.Sprint(n.held()); got != fmt.Sprint(want) {
 			return fmt.Sprintf("%s holds %s, want %s: %+v", n.ns.Name, got, want, n.Status())
 		}
 		return ""
@@ -264,7 +264,7 @@ func listen(t testing.TB, ns *nstest.NS, name string) *station {
 			return err
 		}
 		// For all that a test can send while a busy machine lets nobody read.
-		return makeRoom(raw, 64<<20)
+		return setReceiveBuffer(raw, 64<<20)
 	})
 	t.Cleanup(func() { s.conn.Close() })
 	go s.read()
@@ -300,7 +300,7 @@ func (s *station) send(p packet) {
 // ask asks for an address, as a host does that is at sender.
 func (s *station) ask(a, sender string) {
 	s.t.Helper()
-	p := packet{op: ask, from: s.mac, to: broadcast, sender: ip(sender), target: ip(a)}
+	p := packet{op: opRequest, from: s.mac, to: broadcast, sender: ip(sender), target: ip(a)}
 	if p.target.Is6() {
 		p.to = groupMAC(solicitedNode(p.target))
 	}
@@ -326,5 +326,5 @@ func (s *station) next(about func(packet) bool) packet {
 // answer waits for an answer to this station about a.
 func (s *station) answer(a string) MAC {
 	s.t.Helper()
-	return s.next(func(p packet) bool { return p.op == tell && p.sender == ip(a) && p.to == s.mac }).from
+	return s.next(func(p packet) bool { return p.op == opReply && p.sender == ip(a) && p.to == s.mac }).from
 }

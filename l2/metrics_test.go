@@ -30,7 +30,7 @@ func TestMetrics(t *testing.T) {
 		}
 		ear.ask("fd00::100", "fd00::2")
 		ear.answer("fd00::100")
-		ear.send(packet{op: ask, from: ear.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
+		ear.send(packet{op: opRequest, from: ear.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
 		ear.send(announcement(ip("10.0.0.100"), ear.mac))
 		ear.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // its defence
 		var want strings.Builder

@@ -126,7 +126,7 @@ func (p *packet) solicitation(m *ndp.NeighborSolicitation, ip ipv6Header, from M
 	if !told {
 		mac = from // as it is in unicast solicitations, to save bytes
 	}
-	p.op, p.from, p.sender, p.target = ask, mac, ip.source, m.TargetAddress
+	p.op, p.from, p.sender, p.target = opRequest, mac, ip.source, m.TargetAddress
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from
 	if !told {
 		mac = from
 	}
-	p.op, p.from, p.sender, p.target = tell, mac, m.TargetAddress, ip.destination
+	p.op, p.from, p.sender, p.target = opReply, mac, m.TargetAddress, ip.destination
 	return nil
 }
 
@@ -157,7 +157,7 @@ func marshalNDP(p packet) ([]byte, error) {
 	ip := ipv6Header{p.sender, p.target}
 	var m ndp.Message
 	switch {
-	case p.op == tell:
+	case p.op == opReply:
 		m = &ndp.NeighborAdvertisement{
 			// A host, not a router, to those who ask for this address; and what
 			// others may have told before is over (RFC 4861 §7.2.5).

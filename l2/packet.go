@@ -9,8 +9,8 @@ import (
 type op uint8
 
 const (
-	ask  op = iota // an ARP request, a neighbour solicitation
-	tell           // an ARP reply, a neighbour advertisement
+	opRequest  op = iota // an ARP request, a neighbour solicitation
+	opReply           // an ARP reply, a neighbour advertisement
 )
 
 // A packet is what matters of a frame of ARP or Neighbor Discovery; both say the same
@@ -64,8 +64,8 @@ func groupMAC(group netip.Addr) MAC {
 }
 
 // answer tells the one that sent p that its target is at mac.
-func answer(p packet, mac MAC) packet {
-	a := packet{op: tell, from: mac, to: p.from, sender: p.target, target: p.sender, about: p.from}
+func replyTo(p packet, mac MAC) packet {
+	a := packet{op: opReply, from: mac, to: p.from, sender: p.target, target: p.sender, about: p.from}
 	if a.target.Is6() && a.target.IsUnspecified() {
 		// Who probes has no address yet: everybody is told (RFC 4861 §7.2.4).
 		a.to, a.target = groupMAC(allNodes), allNodes
@@ -77,9 +77,9 @@ func answer(p packet, mac MAC) packet {
 // §2.3 wants it.
 func announcement(addr netip.Addr, mac MAC) packet {
 	if addr.Is6() {
-		return packet{op: tell, from: mac, to: groupMAC(allNodes), sender: addr, target: allNodes}
+		return packet{op: opReply, from: mac, to: groupMAC(allNodes), sender: addr, target: allNodes}
 	}
-	return packet{op: ask, from: mac, to: broadcast, sender: addr, target: addr}
+	return packet{op: opRequest, from: mac, to: broadcast, sender: addr, target: addr}
 }
 
 // confirmation is the other form of an ARP announcement, a reply, for those who take
@@ -87,12 +87,12 @@ func announcement(addr netip.Addr, mac MAC) packet {
 // more than an answer that came late, only if its target hardware address is the
 // sender's (arp_is_garp).
 func confirmation(addr netip.Addr, mac MAC) packet {
-	return packet{op: tell, from: mac, to: broadcast, sender: addr, target: addr, about: mac}
+	return packet{op: opReply, from: mac, to: broadcast, sender: addr, target: addr, about: mac}
 }
 
 // probe asks who has addr, and tells nothing (RFC 5227 §2.1.1, RFC 4862 §5.4.2).
 func probe(addr netip.Addr, mac MAC) packet {
-	p := packet{op: ask, from: mac, to: broadcast, sender: unspecified[addr.Is4()], target: addr}
+	p := packet{op: opRequest, from: mac, to: broadcast, sender: unspecified[addr.Is4()], target: addr}
 	if addr.Is6() {
 		p.to = groupMAC(solicitedNode(addr))
 	}
@@ -106,9 +106,9 @@ func (p packet) check() error {
 		return errors.New("the sender's hardware address is no interface's")
 	case p.sender.IsMulticast(), p.sender.IsLoopback(), p.sender == limitedBroadcast:
 		return errors.New("the sender's address is not unicast")
-	case p.op == ask && (p.target.IsMulticast() || p.target.IsUnspecified()):
+	case p.op == opRequest && (p.target.IsMulticast() || p.target.IsUnspecified()):
 		return errors.New("the target is not unicast")
-	case p.op == tell && p.sender.IsUnspecified():
+	case p.op == opReply && p.sender.IsUnspecified():
 		return errors.New("nothing is told")
 	}
 	return nil

@@ -28,8 +28,8 @@ func unhex(t testing.TB, text string) []byte {
 // What we send, byte by byte, as the RFCs have it; and parsed again it is the same.
 func TestFrames(t *testing.T) {
 	v4, v6 := ip("192.0.2.1"), ip("2001:db8::1")
-	request := packet{op: ask, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: v4}
-	solicit := packet{op: ask, from: mac(0x10), to: groupMAC(solicitedNode(v6)), sender: ip("2001:db8::9"), target: v6}
+	request := packet{op: opRequest, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: v4}
+	solicit := packet{op: opRequest, from: mac(0x10), to: groupMAC(solicitedNode(v6)), sender: ip("2001:db8::9"), target: v6}
 	const pad = "000000000000000000000000000000000000"
 	for _, tt := range []struct {
 		name string
@@ -38,11 +38,11 @@ func TestFrames(t *testing.T) {
 	}{
 		{"ARP request", request,
 			"ffffffffffff 020000000010 0806 0001 0800 06 04 0001 020000000010 c0000209 000000000000 c0000201" + pad},
-		{"its answer", answer(request, mac(1)),
+		{"its answer", replyTo(request, mac(1)),
 			"020000000010 020000000001 0806 0001 0800 06 04 0002 020000000001 c0000201 020000000010 c0000209" + pad},
 		{"ARP probe", probe(v4, mac(1)),
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000201" + pad},
-		{"answer to a probe", answer(probe(v4, mac(0x10)), mac(1)),
+		{"answer to a probe", replyTo(probe(v4, mac(0x10)), mac(1)),
 			"020000000010 020000000001 0806 0001 0800 06 04 0002 020000000001 c0000201 020000000010 00000000" + pad},
 		{"ARP announcement", announcement(v4, mac(1)),
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 c0000201 000000000000 c0000201" + pad},
@@ -52,13 +52,13 @@ func TestFrames(t *testing.T) {
 		{"solicitation", solicit,
 			"3333ff000001 020000000010 86dd 60000000 0020 3a ff 20010db8000000000000000000000009 ff0200000000000000000001ff000001" +
 				"87 00 1c12 00000000 20010db8000000000000000000000001 0101 020000000010"},
-		{"its answer", answer(solicit, mac(1)), // solicited, override
+		{"its answer", replyTo(solicit, mac(1)), // solicited, override
 			"020000000010 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 20010db8000000000000000000000009" +
 				"88 00 8a6c 60000000 20010db8000000000000000000000001 0201 020000000001"},
 		{"DAD", probe(v6, mac(1)),
 			"3333ff000001 020000000001 86dd 60000000 0018 3a ff 00000000000000000000000000000000 ff0200000000000000000001ff000001" +
 				"87 00 4ced 00000000 20010db8000000000000000000000001"},
-		{"answer to DAD", answer(probe(v6, mac(0x10)), mac(1)), // to all, override
+		{"answer to DAD", replyTo(probe(v6, mac(0x10)), mac(1)), // to all, override
 			"333300000001 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 ff020000000000000000000000000001" +
 				"88 00 f92a 20000000 20010db8000000000000000000000001 0201 020000000001"},
 		{"unsolicited advertisement", announcement(v6, mac(1)),
@@ -93,7 +93,7 @@ func forget(p, like packet) packet {
 
 // Whichever bit of a message or its addresses is flipped, it is not believed.
 func TestChecksum(t *testing.T) {
-	frame, err := marshalNDP(packet{op: ask, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")})
+	frame, err := marshalNDP(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,8 +110,8 @@ func TestChecksum(t *testing.T) {
 func TestMalformed(t *testing.T) {
 	good := map[*protocol][]byte{}
 	for _, p := range []packet{
-		{op: ask, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: ip("192.0.2.1")},
-		{op: ask, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")},
+		{op: opRequest, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: ip("192.0.2.1")},
+		{op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")},
 	} {
 		proto := protocolOf(p.target)
 		b, err := proto.marshal(p)
@@ -273,12 +273,12 @@ func sum(frame []byte) {
 
 func FuzzARP(f *testing.F) {
 	a, b := ip("192.0.2.1"), ip("192.0.2.9")
-	fuzz(f, arpProtocol, packet{op: ask, from: mac(0x10), to: broadcast, sender: b, target: a}, probe(a, mac(0x10)),
-		announcement(a, mac(0x10)), confirmation(a, mac(0x10)), packet{op: tell, from: mac(0x10), to: mac(1), sender: b, target: a, about: mac(1)})
+	fuzz(f, arpProtocol, packet{op: opRequest, from: mac(0x10), to: broadcast, sender: b, target: a}, probe(a, mac(0x10)),
+		announcement(a, mac(0x10)), confirmation(a, mac(0x10)), packet{op: opReply, from: mac(0x10), to: mac(1), sender: b, target: a, about: mac(1)})
 }
 
 func FuzzNDP(f *testing.F) {
 	a, b := ip("2001:db8::1"), ip("2001:db8::9")
-	fuzz(f, ndpProtocol, packet{op: ask, from: mac(0x10), to: mac(1), sender: b, target: a}, probe(a, mac(0x10)),
-		announcement(a, mac(0x10)), packet{op: tell, from: mac(0x10), to: mac(1), sender: b, target: a})
+	fuzz(f, ndpProtocol, packet{op: opRequest, from: mac(0x10), to: mac(1), sender: b, target: a}, probe(a, mac(0x10)),
+		announcement(a, mac(0x10)), packet{op: opReply, from: mac(0x10), to: mac(1), sender: b, target: a})
 }

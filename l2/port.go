@@ -43,7 +43,7 @@ type port struct {
 	failed atomic.Bool // the socket is of no use any more
 
 	// The keeper's alone.
-	fitted map[netip.Addr]bool // for which spans and groups are right
+	applied map[netip.Addr]bool // for which spans and groups are right
 	spans  []span
 	groups groups
 
@@ -65,7 +65,7 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 	}
 	raw, err := conn.SyscallConn()
 	if err == nil {
-		err = makeRoom(raw, receiveRoom)
+		err = setReceiveBuffer(raw, receiveBuffer)
 	}
 	if err != nil {
 		conn.Close()
@@ -75,16 +75,16 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 		key: key, conn: conn, raw: raw, iface: i, groups: groups{index: i.Index},
 		claims: claims{mac: i.MAC, addresses: make(map[netip.Addr]*address)},
 	}
-	a.running.Go(func() { a.hear(p) })
+	a.running.Go(func() { a.readPackets(p) })
 	return p, nil
 }
 
 // receiveRoom is how much may wait to be read, in the kernel's accounts of some hundred bytes
 // a packet: a router that has just come up asks for everything at once.
-const receiveRoom = 4 << 20
+const receiveBuffer = 4 << 20
 
 // makeRoom gives a socket a larger queue than anybody may have.
-func makeRoom(raw syscall.RawConn, bytes int) (err error) {
+func setReceiveBuffer(raw syscall.RawConn, bytes int) (err error) {
 	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) })
 	return errors.Join(err, failed)
 }
@@ -97,19 +97,19 @@ func (p *port) close() {
 }
 
 // fit makes the port get what is sent for the addresses, and as little else as possible.
-func (p *port) fit(addresses map[netip.Addr]bool) error {
-	if p.fitted != nil && maps.Equal(p.fitted, addresses) {
+func (p *port) setAddresses(addresses map[netip.Addr]bool) error {
+	if p.applied != nil && maps.Equal(p.applied, addresses) {
 		return nil
 	}
-	p.fitted = nil
-	if err := p.refit(addresses); err != nil {
+	p.applied = nil
+	if err := p.program(addresses); err != nil {
 		return err
 	}
-	p.fitted = addresses
+	p.applied = addresses
 	return nil
 }
 
-func (p *port) refit(addresses map[netip.Addr]bool) error {
+func (p *port) program(addresses map[netip.Addr]bool) error {
 	all := slices.Collect(maps.Keys(addresses))
 	if spans := covering(all); !slices.Equal(spans, p.spans) {
 		filter, err := bpf.Assemble(p.key.protocol.filter(p.key.index, spans))
@@ -133,7 +133,7 @@ func (p *port) refit(addresses map[netip.Addr]bool) error {
 
 // hear reads until the socket is closed, or of no use any more: when its interface goes
 // down, the kernel says so here.
-func (a *Announcer) hear(p *port) {
+func (a *Announcer) readPackets(p *port) {
 	frame := make([]byte, frameLength)
 	for {
 		n, _, err := p.conn.ReadFrom(frame)
@@ -143,7 +143,7 @@ func (a *Announcer) hear(p *port) {
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		default:
 			if !p.failed.Swap(true) {
-				poke(a.keeper.changes)
+				notify(a.worker.changes)
 			}
 			return
 		}
@@ -162,11 +162,11 @@ func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 	out, v := reply(in, p.claims)
 	switch {
 	case v == answered && !p.limiter.allow(in.from, now):
-		v = limited
+		v = rateLimited
 	case v == answered:
 		a.send(p, out)
-	case v == clashing:
-		a.clash(p, in, now)
+	case v == conflicting:
+		a.handleConflict(p, in, now)
 	}
 	a.metrics.count(p, v)
 }

@@ -9,20 +9,20 @@ import (
 )
 
 // A berth is what shall be answered for on a port.
-type berth struct {
+type portPlan struct {
 	iface     Interface
 	addresses map[netip.Addr]bool
 }
 
 // plan says what is to be answered for where.
-func plan(want []Address, interfaces []Interface) map[portKey]*berth {
+func planPorts(want []Address, interfaces []Interface) map[portKey]*portPlan {
 	named := make(map[string]bool)
 	for _, x := range want {
 		for _, name := range x.Interfaces {
 			named[name] = true
 		}
 	}
-	berths := make(map[portKey]*berth)
+	berths := make(map[portKey]*portPlan)
 	for _, i := range interfaces {
 		if len(i.Prefixes) == 0 && !named[i.Name] {
 			continue // as those of pods, of which there may be hundreds
@@ -33,7 +33,7 @@ func plan(want []Address, interfaces []Interface) map[portKey]*berth {
 			}
 			key := portKey{i.Index, protocolOf(x.Addr)}
 			if berths[key] == nil {
-				berths[key] = &berth{i, make(map[netip.Addr]bool)}
+				berths[key] = &portPlan{i, make(map[netip.Addr]bool)}
 			}
 			berths[key].addresses[x.Addr] = true
 		}
@@ -43,22 +43,22 @@ func plan(want []Address, interfaces []Interface) map[portKey]*berth {
 
 // reconcile goes from what is to what shall be: first it gives up, then it takes.
 func (a *Announcer) reconcile() {
-	berths := plan(a.want.Addresses, a.interfaces) // which only this goroutine writes
+	berths := planPorts(a.want.Addresses, a.interfaces) // which only this goroutine writes
 	a.mu.Lock()
-	a.yield(berths)
+	a.release(berths)
 	a.mu.Unlock()
-	failed := a.keeper.equip(a, berths)
+	failed := a.worker.openPorts(a, berths)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.broken, func(k portKey, _ error) bool { return k != listFailed })
-	maps.Copy(a.broken, failed)
-	a.occupy(berths, time.Now())
-	poke(a.wake)
+	maps.DeleteFunc(a.failures, func(k portKey, _ error) bool { return k != listFailed })
+	maps.Copy(a.failures, failed)
+	a.assign(berths, time.Now())
+	notify(a.wake)
 }
 
 // equip opens and closes sockets as berths say, and takes those out of them for which that
 // fails.
-func (k *keeper) equip(a *Announcer, berths map[portKey]*berth) map[portKey]error {
+func (k *worker) openPorts(a *Announcer, berths map[portKey]*portPlan) map[portKey]error {
 	failed := make(map[portKey]error)
 	for key, p := range k.ports {
 		if berths[key] == nil || p.failed.Load() {
@@ -73,7 +73,7 @@ func (k *keeper) equip(a *Announcer, berths map[portKey]*berth) map[portKey]erro
 		}
 		if err == nil {
 			k.ports[key] = p
-			err = p.fit(b.addresses)
+			err = p.setAddresses(b.addresses)
 		}
 		if err != nil {
 			failed[key] = fmt.Errorf("%s on %s: %w", key.protocol.name, b.iface.Name, err)
@@ -84,7 +84,7 @@ func (k *keeper) equip(a *Announcer, berths map[portKey]*berth) map[portKey]erro
 }
 
 // yield stops, with mu held, answering for all that is not in berths.
-func (a *Announcer) yield(berths map[portKey]*berth) {
+func (a *Announcer) release(berths map[portKey]*portPlan) {
 	for _, x := range a.addresses {
 		x.claims = slices.DeleteFunc(x.claims, func(c claim) bool {
 			b := berths[c.port.key]
@@ -101,82 +101,82 @@ func (a *Announcer) yield(berths map[portKey]*berth) {
 	}
 	for addr, x := range a.addresses {
 		if !wanted[addr] {
-			x.turn = nil
+			x.timer = nil
 			delete(a.addresses, addr)
 		}
 	}
 }
 
 // occupy takes, with mu held, what is in berths.
-func (a *Announcer) occupy(berths map[portKey]*berth, now time.Time) {
-	maps.DeleteFunc(a.kin, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
+func (a *Announcer) assign(berths map[portKey]*portPlan, now time.Time) {
+	maps.DeleteFunc(a.knownNodes, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
 	speakers := a.speakers()
 	fresh := make(map[*port]bool)
 	for key, b := range berths {
-		p := a.keeper.ports[key]
+		p := a.worker.ports[key]
 		if p.claims.mac != b.iface.MAC {
 			fresh[p] = true
 		}
 		p.iface = b.iface
-		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.keeper.own, speakers
+		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.worker.own, speakers
 	}
 	for _, w := range a.want.Addresses {
 		x := a.addresses[w.Addr]
 		if x == nil {
-			x = &address{phase: Waiting, since: now, unsure: w.Probe}
+			x = &address{phase: Waiting, since: now, needsProbe: w.Probe}
 			a.addresses[w.Addr] = x
 		}
-		again := x.revise(w, speakers)
-		a.moor(x, berths, fresh, now)
+		again := x.update(w, speakers)
+		a.assignPorts(x, berths, fresh, now)
 		if again {
-			a.proclaim(x, x.ports(), now)
+			a.startAnnouncing(x, x.ports(), now)
 		}
 	}
 }
 
 // revise takes up what the State says of an address now, and says whether one that is held
 // is to be announced once more.
-func (x *address) revise(w Address, speakers map[MAC]bool) (again bool) {
+func (x *address) update(w Address, speakers map[MAC]bool) (again bool) {
 	again = x.phase == Held && x.want.Round != w.Round
 	x.want = w
-	x.acquit(speakers)
+	x.clearConflict(speakers)
 	if x.phase != Conflicting && x.strikes == 0 && !w.Probe {
-		x.unsure = false
+		x.needsProbe = false
 	}
 	return again
 }
 
 // acquit ends a conflict with somebody who is a speaker, of whom this node did not know yet.
-func (x *address) acquit(speakers map[MAC]bool) {
+func (x *address) clearConflict(speakers map[MAC]bool) {
 	if x.conflict == nil || !speakers[x.conflict.MAC] {
 		return
 	}
 	if x.phase == Conflicting {
-		x.phase, x.turn, x.unsure = Waiting, nil, x.want.Probe
+		x.phase, x.timer, x.needsProbe = Waiting, nil, x.want.Probe
 	}
 	x.conflict = nil
 }
 
 // speakers are the hardware addresses with which there is no conflict.
 func (a *Announcer) speakers() map[MAC]bool {
-	all := make(map[MAC]bool, len(a.want.Speakers)+len(a.kin))
+	all := make(map[MAC]bool, len(a.want.Speakers)+len(a.knownNodes))
 	for _, m := range a.want.Speakers {
 		all[m] = true
 	}
-	for m := range a.kin {
+	for m := range a.knownNodes {
 		all[m] = true
 	}
 	return all
 }
 
 // moor gives x the ports in berths, and begins what there is to do on those that are new.
-func (a *Announcer) moor(x *address, berths map[portKey]*berth, fresh map[*port]bool, now time.Time) {
+func (a *Announcer) assignPorts(x *address, berths map[portKey]*portPlan, fresh map[*port]bool, now time.Time) {
 	var begin []*port
 	for key, b := range berths {
 		if key.protocol != protocolOf(x.want.Addr) || !b.addresses[x.want.Addr] {
 			continue
 		}
-		p := a.keeper.ports[key]
+		p := a.worker.ports[key]
 		if p.claims.addresses[x.want.Addr] == x {
 			if fresh[p] {
 				begin = append(begin, p)
@@ -187,31 +187,31 @@ func (a *Announcer) moor(x *address, berths map[portKey]*berth, fresh map[*port]
 		x.claims = append(x.claims, claim{port: p})
 		begin = append(begin, p)
 	}
-	a.settle(x, begin, now)
+	a.advance(x, begin, now)
 }
 
 // settle goes on to the phase that x is to be in, and begins what there is to do on ports
 // that are new.
-func (a *Announcer) settle(x *address, begin []*port, now time.Time) {
+func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
 	switch {
 	case x.phase == Conflicting:
 		return // until its turn comes
 	case len(x.claims) == 0:
-		x.turn = nil
+		x.timer = nil
 		x.enter(Waiting, now)
-	case x.unsure:
+	case x.needsProbe:
 		if x.phase != Probing || len(begin) > 0 {
 			x.enter(Probing, now)
-			x.turn = &turn{address: x, stage: probe1}
-			a.agenda.add(x.turn, now)
+			x.timer = &timer{address: x, stage: probe1}
+			a.schedule.add(x.timer, now)
 		}
 	default:
-		x.turn = nil
+		x.timer = nil
 		if x.phase != Held {
 			x.enter(Held, now)
 			begin = x.ports()
 		}
-		a.proclaim(x, begin, now)
+		a.startAnnouncing(x, begin, now)
 	}
 }
 
@@ -230,12 +230,12 @@ func (x *address) ports() []*port {
 }
 
 // proclaim begins announcing x on ports.
-func (a *Announcer) proclaim(x *address, ports []*port, now time.Time) {
+func (a *Announcer) startAnnouncing(x *address, ports []*port, now time.Time) {
 	for i, c := range x.claims {
 		if slices.Contains(ports, c.port) {
-			t := &turn{address: x, port: c.port, stage: announce}
-			x.claims[i].turn = t
-			a.agenda.add(t, now)
+			t := &timer{address: x, port: c.port, stage: announce}
+			x.claims[i].timer = t
+			a.schedule.add(t, now)
 		}
 	}
 }

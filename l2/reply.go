@@ -7,12 +7,12 @@ type verdict uint8
 
 const (
 	answered  verdict = iota
-	limited           // the sender asks too often
-	foreign           // about no address of ours: the filter lets a few through
-	unheld            // about an address of ours that we do not answer for (yet)
-	echoed            // sent by this node
-	sibling           // another speaker has the address, or has had it until now
-	clashing          // somebody else has the address
+	rateLimited           // the sender asks too often
+	otherAddress           // about no address of ours: the filter lets a few through
+	notHeld            // about an address of ours that we do not answer for (yet)
+	fromSelf            // sent by this node
+	fromSpeaker           // another speaker has the address, or has had it until now
+	conflicting          // somebody else has the address
 	malformed         // not as the RFCs want it
 	numVerdicts
 )
@@ -34,32 +34,32 @@ type claims struct {
 // not.
 func reply(p packet, c claims) (packet, verdict) {
 	if p.from == c.mac || c.own[p.from] {
-		return packet{}, echoed // a loop in the network, or another interface on this link
+		return packet{}, fromSelf // a loop in the network, or another interface on this link
 	}
 	if x := c.addresses[p.sender]; x != nil {
-		return packet{}, c.claimed(x, p)
+		return packet{}, c.senderClaims(x, p)
 	}
 	x := c.addresses[p.target]
 	switch {
-	case x == nil, p.op == tell:
-		return packet{}, foreign
+	case x == nil, p.op == opReply:
+		return packet{}, otherAddress
 	case x.phase == Held:
-		return answer(p, c.mac), answered
+		return replyTo(p, c.mac), answered
 	case x.phase == Probing && p.sender.IsUnspecified() && !c.speakers[p.from]:
 		// Another is about to take it at the same time. That neither gets it
 		// is RFC 5227 §2.1.1 and RFC 4862 §5.4.3: both try again.
-		return packet{}, clashing
+		return packet{}, conflicting
 	}
-	return packet{}, unheld
+	return packet{}, notHeld
 }
 
 // claimed is about a packet whose sender says that an address of ours is its own.
-func (c claims) claimed(x *address, p packet) verdict {
+func (c claims) senderClaims(x *address, p packet) verdict {
 	switch {
 	case c.speakers[p.from]:
-		return sibling
+		return fromSpeaker
 	case x.phase == Held, x.phase == Probing:
-		return clashing
+		return conflicting
 	}
-	return unheld
+	return notHeld
 }

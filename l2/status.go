@@ -139,7 +139,7 @@ func (a *Announcer) why(x *address, c *Conflict) string {
 
 func (a *Announcer) whyWaiting(x *address) string {
 	for _, i := range a.interfaces {
-		if err := a.broken[portKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.Carries(x.want) {
+		if err := a.failures[portKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.Carries(x.want) {
 			return err.Error()
 		}
 	}

@@ -301,7 +301,7 @@ eth1       02:00:00:00:00:02  198.51.100.0/24  0
 `, printed()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	st.L2.Detours = []l2.Detour{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
+	st.L2.Detours = []l2.AsymmetricPath{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
 	if diff := cmp.Diff(`
 INTERFACE  MAC                SUBNETS          ANSWERS FOR  PODS' ANSWERS LEAVE BY
 eth0       02:00:00:00:00:01  192.0.2.0/24     0            -

@@ -174,7 +174,7 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 
 // leave are the interfaces by which answers to clients behind a router leave that come by
 // another one.
-func leave(iface string, detours []l2.Detour) (by []string) {
+func leave(iface string, detours []l2.AsymmetricPath) (by []string) {
 	for _, d := range detours {
 		switch {
 		case d.Interface != iface:

@@ -19,23 +19,23 @@ const (
 	retryTime = time.Second
 	// listPause is between two looks at the interfaces: a node that starts a hundred
 	// pods has hundreds of changes.
-	listPause = 100 * time.Millisecond
+	listInterval = 100 * time.Millisecond
 )
 
 // A keeper does what has to happen in the network namespace, where sockets are opened and
 // interfaces looked at, and one thing after the other.
-type keeper struct {
+type worker struct {
 	netns   netns.NsHandle
 	netlink *netlink.Handle
 	tasks   chan func()
 	changes chan struct{} // interfaces may have changed
-	clashes chan struct{} // there are conflicts to be looked into
+	conflicts chan struct{} // there are conflicts to be looked into
 	done    chan struct{} // nothing is done any more
 	ports   map[portKey]*port
 	own     map[MAC]bool // of all interfaces
 }
 
-func newKeeper() (*keeper, error) {
+func newWorker() (*worker, error) {
 	here, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
@@ -46,14 +46,14 @@ func newKeeper() (*keeper, error) {
 		here.Close()
 		return nil, fmt.Errorf("netlink: %w", err)
 	}
-	return &keeper{
-		netns: here, netlink: h, tasks: make(chan func()), changes: make(chan struct{}, 1), clashes: make(chan struct{}, 1),
+	return &worker{
+		netns: here, netlink: h, tasks: make(chan func()), changes: make(chan struct{}, 1), conflicts: make(chan struct{}, 1),
 		done: make(chan struct{}), ports: make(map[portKey]*port),
 	}, nil
 }
 
 // do has f done, and waits for that.
-func (k *keeper) do(ctx context.Context, f func()) error {
+func (k *worker) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	select {
 	case k.tasks <- func() { f(); close(done) }:
@@ -67,7 +67,7 @@ func (k *keeper) do(ctx context.Context, f func()) error {
 }
 
 // enter makes the calling goroutine's thread, which ends with it, one of the namespace.
-func (k *keeper) enter() error {
+func (k *worker) enter() error {
 	runtime.LockOSThread()
 	here, err := netns.Get()
 	if err != nil {
@@ -81,18 +81,18 @@ func (k *keeper) enter() error {
 }
 
 // keep runs until ctx ends.
-func (a *Announcer) keep(ctx context.Context) {
-	k := a.keeper
+func (a *Announcer) runWorker(ctx context.Context) {
+	k := a.worker
 	defer k.close()
 	if err := k.enter(); err != nil {
 		a.log.ErrorContext(ctx, "BUG: no way back into the network namespace", "err", err)
 		return
 	}
-	a.running.Go(func() { k.follow(ctx) })
+	a.running.Go(func() { k.watchLinks(ctx) })
 	timer := time.NewTimer(time.Hour)
 	for {
 		wait := time.Hour
-		if len(a.broken) > 0 { // which only this goroutine writes
+		if len(a.failures) > 0 { // which only this goroutine writes
 			wait = retryTime
 		}
 		timer.Reset(wait)
@@ -103,18 +103,18 @@ func (a *Announcer) keep(ctx context.Context) {
 		case f := <-k.tasks:
 			f()
 		case <-k.changes:
-			a.look(ctx)
-			k.rest(ctx, listPause)
-		case <-k.clashes:
-			a.explain()
+			a.refreshInterfaces(ctx)
+			k.debounce(ctx, listInterval)
+		case <-k.conflicts:
+			a.identifyConflicts()
 		case <-timer.C:
-			a.look(ctx)
+			a.refreshInterfaces(ctx)
 		}
 	}
 }
 
 // rest lets changes gather, while tasks are done.
-func (k *keeper) rest(ctx context.Context, pause time.Duration) {
+func (k *worker) debounce(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	for {
@@ -129,7 +129,7 @@ func (k *keeper) rest(ctx context.Context, pause time.Duration) {
 	}
 }
 
-func (k *keeper) close() {
+func (k *worker) close() {
 	close(k.done)
 	for _, p := range k.ports {
 		p.close()
@@ -140,15 +140,15 @@ func (k *keeper) close() {
 
 // follow says when links or addresses have changed, whichever they are. That the kernel
 // can tell again counts as a change.
-func (k *keeper) follow(ctx context.Context) {
+func (k *worker) watchLinks(ctx context.Context) {
 	if k.enter() != nil {
 		return // of which keep has told
 	}
 	for ctx.Err() == nil {
-		conn, err := openChanges()
+		conn, err := subscribeLinks()
 		if err == nil {
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
-			k.heed(conn)
+			k.readChanges(conn)
 			stop()
 			conn.Close()
 		}
@@ -160,23 +160,23 @@ func (k *keeper) follow(ctx context.Context) {
 }
 
 // openChanges is told of the changes of links and addresses.
-func openChanges() (*rtnl.Conn, error) {
+func subscribeLinks() (*rtnl.Conn, error) {
 	return rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
 }
 
 // heed counts as a change all that comes, and that the kernel had no room to tell, until the socket
 // is of no use any more.
-func (k *keeper) heed(conn *rtnl.Conn) {
+func (k *worker) readChanges(conn *rtnl.Conn) {
 	for err := error(nil); err == nil || errors.Is(err, unix.ENOBUFS); _, err = conn.Receive() {
-		poke(k.changes)
+		notify(k.changes)
 	}
 }
 
 // take makes want the State.
-func (a *Announcer) take(want State) {
+func (a *Announcer) setState(want State) {
 	good, faults := check(want)
-	if a.keeper.own == nil {
-		a.list()
+	if a.worker.own == nil {
+		a.listInterfaces()
 	}
 	a.mu.Lock()
 	a.want, a.faults = good, faults
@@ -185,43 +185,43 @@ func (a *Announcer) take(want State) {
 }
 
 // look takes up what has become of the interfaces.
-func (a *Announcer) look(ctx context.Context) {
+func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	before := a.Interfaces()
-	held := a.holding()
-	a.list()
+	held := a.held()
+	a.listInterfaces()
 	a.reconcile()
-	a.report(ctx, before)
-	if !slices.EqualFunc(numbered(before), numbered(a.Interfaces()), Interface.equal) || !sameSlice(held, a.holding()) {
-		poke(a.changed)
+	a.logInterfaces(ctx, before)
+	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sameSlice(held, a.held()) {
+		notify(a.changed)
 	}
 }
 
 // numbered are interfaces with subnets. The others, those of pods among them, come and go
 // without meaning anything to anybody.
-func numbered(all []Interface) []Interface {
+func withSubnets(all []Interface) []Interface {
 	return slices.DeleteFunc(slices.Clone(all), func(i Interface) bool { return len(i.Prefixes) == 0 })
 }
 
 // listFailed stands among what is broken for the interfaces themselves.
 var listFailed = portKey{}
 
-func (a *Announcer) list() {
-	interfaces, own, err := listInterfaces(a.keeper.netlink)
+func (a *Announcer) listInterfaces() {
+	interfaces, own, err := listInterfaces(a.worker.netlink)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.broken, listFailed)
+	delete(a.failures, listFailed)
 	if err != nil {
-		a.broken[listFailed] = err // and what was there before stays
+		a.failures[listFailed] = err // and what was there before stays
 		return
 	}
-	a.keeper.own = own
+	a.worker.own = own
 	if !slices.EqualFunc(interfaces, a.interfaces, Interface.equal) {
 		a.interfaces = interfaces
 	}
 }
 
 // report logs interfaces that have come or gone, if addresses belong on them.
-func (a *Announcer) report(ctx context.Context, before []Interface) {
+func (a *Announcer) logInterfaces(ctx context.Context, before []Interface) {
 	now := a.Interfaces()
 	for _, i := range now {
 		if len(i.Prefixes) > 0 && !slices.ContainsFunc(before, i.equal) {

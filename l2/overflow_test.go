@@ -14,13 +14,13 @@ import (
 
 // Changes that the kernel could not tell, as nobody has read for too long, count as one; and
 // those after them are told.
-func TestLostChanges(t *testing.T) {
+func TestNetlinkOverflow(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host := nstest.New(t, "node")
 		nstest.Link(t, host, "eth0", nstest.New(t, "far"), "eth0")
 		var conn *rtnl.Conn
 		inside(t, host, func() (err error) {
-			if conn, err = openChanges(); err == nil {
+			if conn, err = subscribeLinks(); err == nil {
 				err = conn.SetReadBuffer(1) // the least that the kernel allows
 			}
 			return err
@@ -34,8 +34,8 @@ func TestLostChanges(t *testing.T) {
 			}
 			return ""
 		})
-		k, done := &keeper{changes: make(chan struct{}, 1)}, make(chan struct{})
-		go func() { k.heed(conn); close(done) }()
+		k, done := &worker{changes: make(chan struct{}, 1)}, make(chan struct{})
+		go func() { k.readChanges(conn); close(done) }()
 		// The kernel says first that it has lost something. Who went on has read the rest.
 		until(t, func() string {
 			if bytes, _ := queue(t, host, conn); bytes > 0 {

@@ -29,7 +29,7 @@ const (
 )
 
 // A schedule is how long after the one before each stage comes.
-type schedule [numStages]time.Duration
+type delays [numStages]time.Duration
 
 // usual is the schedule of all but tests.
 //
@@ -44,9 +44,9 @@ type schedule [numStages]time.Duration
 // within milliseconds, those that save power within a few beacons of 0.1 s, and one that was
 // slower is noticed when it first says something. IPv6 has the same times (RFC 4862 §5.1
 // would have one probe and a second).
-func usual(period time.Duration) schedule {
+func defaultDelays(period time.Duration) delays {
 	const ms = time.Millisecond
-	return schedule{
+	return delays{
 		probe2: 200 * ms, probe3: 200 * ms, passed: 300 * ms,
 		again1: 100 * ms, again2: 400 * ms, again3: time.Second, again4: 2 * time.Second, again5: 4 * time.Second,
 		refresh: period,
@@ -55,7 +55,7 @@ func usual(period time.Duration) schedule {
 }
 
 // next is the stage after s in the life of an address of a protocol, or none.
-func (s schedule) next(at stage, p *protocol) (stage, bool) {
+func (s delays) next(at stage, p *protocol) (stage, bool) {
 	switch at {
 	case announce:
 		if p == ndpProtocol {
@@ -73,31 +73,31 @@ func (s schedule) next(at stage, p *protocol) (stage, bool) {
 	}
 }
 
-// A turn is one address's place in the agenda.
-type turn struct {
+// A turn is one address's place in the schedule.
+type timer struct {
 	address *address
 	port    *port // nil: on all of the address's ports
 	stage   stage
 	due     time.Time
 }
 
-// An agenda has the turns of all addresses. As every stage comes a constant time after the
+// An schedule has the turns of all addresses. As every stage comes a constant time after the
 // one before, those of one stage become due in the order in which they were added.
-type agenda struct {
-	schedule schedule
-	queues   [numStages][]*turn
+type schedule struct {
+	delays delays
+	queues   [numStages][]*timer
 }
 
 // add puts t where its stage says.
-func (a *agenda) add(t *turn, now time.Time) {
-	t.due = now.Add(a.schedule[t.stage])
+func (a *schedule) add(t *timer, now time.Time) {
+	t.due = now.Add(a.delays[t.stage])
 	a.queues[t.stage] = append(a.queues[t.stage], t)
 }
 
 // follow puts t into the stage after its own.
-func (a *agenda) follow(t *turn, now time.Time) {
+func (a *schedule) follow(t *timer, now time.Time) {
 	p := protocolOf(t.address.want.Addr)
-	if next, ok := a.schedule.next(t.stage, p); ok {
+	if next, ok := a.delays.next(t.stage, p); ok {
 		t.stage = next
 		a.add(t, now)
 	}
@@ -105,7 +105,7 @@ func (a *agenda) follow(t *turn, now time.Time) {
 
 // pop takes the most urgent of the turns that are due. If there is none it says how long
 // to wait, or, with nothing to wait for, that there is nothing.
-func (a *agenda) pop(now time.Time) (t *turn, wait time.Duration, ok bool) {
+func (a *schedule) pop(now time.Time) (t *timer, wait time.Duration, ok bool) {
 	for s, q := range a.queues {
 		if len(q) == 0 {
 			continue

@@ -54,7 +54,7 @@ func TestProblems(t *testing.T) {
 		n.set(addresses("10.0.0.99")...)
 		ear.ask("10.0.0.101", "10.0.0.2")
 		ear.ask("10.0.0.99", "10.0.0.2")
-		if p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac }); p.sender != ip("10.0.0.99") {
+		if p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }); p.sender != ip("10.0.0.99") {
 			t.Errorf("%s is answered for although arp_ignore is 1", p.sender)
 		}
 		host.Sysctl("ipv4.conf.all.arp_announce", "2")

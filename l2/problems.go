@@ -20,14 +20,14 @@ import (
 // tells nobody when such a setting changes, so this reads them anew; it takes a few
 // milliseconds. There are none before the first Set.
 func (a *Announcer) Problems(ctx context.Context, addresses []netip.Addr) []Problem {
-	a.setting.Lock()
-	k := a.keeper
-	a.setting.Unlock()
+	a.setMu.Lock()
+	k := a.worker
+	a.setMu.Unlock()
 	if k == nil {
 		return nil
 	}
 	var found []Problem
-	_ = k.do(ctx, func() { found = judge(k.survey(a.want.Addresses, addresses, a.interfaces)) })
+	_ = k.do(ctx, func() { found = findProblems(k.inspect(a.want.Addresses, addresses, a.interfaces)) })
 	return found
 }
 
@@ -49,11 +49,11 @@ type linkFacts struct {
 	arpAnnounce int
 	// back is the interface by which a client behind a router is reached, where the
 	// kernel drops what such a client sends because of that; else empty.
-	back string
+	replyBy string
 }
 
 // survey reads what there is to know.
-func (k *keeper) survey(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
+func (k *worker) inspect(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
 	f := facts{addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare), local: make(map[netip.Addr][]string)}
 	first := make(map[int]netip.Addr) // the IPv4 address of each interface
 	all, err := k.netlink.AddrList(nil, netlink.FAMILY_ALL)
@@ -83,14 +83,14 @@ func (k *keeper) survey(want []Address, addresses []netip.Addr, interfaces []Int
 		l.ipv4 = first[i.Index].IsValid()
 		l.arpIgnore, l.arpAnnounce = setting(i.Name, "arp_ignore"), setting(i.Name, "arp_announce")
 		if l.ipv4 {
-			l.back = names[k.wayBack(i, first[i.Index])]
+			l.replyBy = names[k.replyInterface(i, first[i.Index])]
 		}
 		f.links = append(f.links, l)
 	}
 	return f
 }
 
-func (k *keeper) names() map[int]string {
+func (k *worker) names() map[int]string {
 	names := make(map[int]string)
 	links, err := k.netlink.LinkList()
 	if err != nil {
@@ -121,21 +121,21 @@ func setting(iface, name string) int {
 }
 
 // elsewhere is a client that is on no link (RFC 2544's addresses are nobody's).
-var elsewhere = netip.MustParseAddr("198.18.0.1")
+var offLinkClient = netip.MustParseAddr("198.18.0.1")
 
 // wayBack asks the kernel what it would do with a packet that a client behind a router sends
 // by an interface to this node. If it dropped it because the way back is by another one
 // (rp_filter), that is the answer, else 0. Policy routing is thus taken into account. The
 // kernel's word for it is EXDEV, since Linux 6.13 EINVAL, as for much else.
-func (k *keeper) wayBack(i Interface, here netip.Addr) int {
+func (k *worker) replyInterface(i Interface, here netip.Addr) int {
 	if setting(i.Name, "rp_filter") != 1 {
 		return 0
 	}
-	_, err := k.netlink.RouteGetWithOptions(here.AsSlice(), &netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: elsewhere.AsSlice()})
+	_, err := k.netlink.RouteGetWithOptions(here.AsSlice(), &netlink.RouteGetOptions{IifIndex: i.Index, SrcAddr: offLinkClient.AsSlice()})
 	if !errors.Is(err, unix.EXDEV) && !errors.Is(err, unix.EINVAL) {
 		return 0
 	}
-	routes, err := k.netlink.RouteGet(elsewhere.AsSlice())
+	routes, err := k.netlink.RouteGet(offLinkClient.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].LinkIndex == i.Index {
 		return 0 // no route to such clients at all: there are none
 	}
@@ -143,14 +143,14 @@ func (k *keeper) wayBack(i Interface, here netip.Addr) int {
 }
 
 // judge says what of the facts is a problem, sorted by interface.
-func judge(f facts) []Problem {
+func findProblems(f facts) []Problem {
 	var found []Problem
 	for _, l := range f.links {
 		found = append(found, f.kernelAnswers(l)...)
-		if l.back != "" {
+		if l.replyBy != "" {
 			found = append(found, f.about(l, f.on(l), fmt.Sprintf(
 				"rp_filter of %s is strict, and clients behind a router are reached by %s: the kernel drops what they send to addresses on %s; want net.ipv4.conf.{all,%s}.rp_filter to be 2 or 0, or a route for answers back by %s",
-				l.Name, l.back, l.Name, l.Name, l.Name)))
+				l.Name, l.replyBy, l.Name, l.Name, l.Name)))
 		}
 		if l.named && !l.ipv4 {
 			found = append(found, Problem{Interface: l.Name, Message: fmt.Sprintf(

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// herald does what the agenda says, at a pace that neighbours stand.
-func (a *Announcer) herald(ctx context.Context) {
+// herald does what the schedule says, at a pace that neighbours stand.
+func (a *Announcer) sendScheduled(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for ctx.Err() == nil {
-		frames, wait, idle := a.step(time.Now())
+		frames, wait, idle := a.runNext(time.Now())
 		if !idle {
-			a.pause(ctx, frames)
+			a.waitForRate(ctx, frames)
 			continue
 		}
 		timer.Reset(wait)
@@ -26,21 +26,21 @@ func (a *Announcer) herald(ctx context.Context) {
 }
 
 // pause waits until as many frames more may be sent.
-func (a *Announcer) pause(ctx context.Context, frames int) {
-	for ; frames > 0 && ctx.Err() == nil; frames -= framesAtOnce {
-		_ = a.pace.WaitN(ctx, min(frames, framesAtOnce)) // which fails when ctx ends
+func (a *Announcer) waitForRate(ctx context.Context, frames int) {
+	for ; frames > 0 && ctx.Err() == nil; frames -= frameBurst {
+		_ = a.sendRate.WaitN(ctx, min(frames, frameBurst)) // which fails when ctx ends
 	}
 }
 
 // step does the most urgent thing that is due and says how many frames that was, or how
 // long there is nothing to do.
-func (a *Announcer) step(now time.Time) (frames int, wait time.Duration, idle bool) {
+func (a *Announcer) runNext(now time.Time) (frames int, wait time.Duration, idle bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	t, wait, some := a.agenda.pop(now)
+	t, wait, some := a.schedule.pop(now)
 	switch {
 	case t != nil:
-		return a.perform(t, now), 0, false
+		return a.run(t, now), 0, false
 	case !some:
 		return 0, time.Hour, true // or until woken
 	}
@@ -48,7 +48,7 @@ func (a *Announcer) step(now time.Time) (frames int, wait time.Duration, idle bo
 }
 
 // perform does one turn.
-func (a *Announcer) perform(t *turn, now time.Time) (frames int) {
+func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 	if t.stale() {
 		return 0
 	}
@@ -59,34 +59,34 @@ func (a *Announcer) perform(t *turn, now time.Time) (frames int) {
 			a.send(c.port, probe(x.want.Addr, c.port.claims.mac))
 			a.metrics.probes.WithLabelValues(c.port.key.protocol.name).Inc()
 		}
-		a.agenda.follow(t, now)
+		a.schedule.follow(t, now)
 		return len(x.claims)
 	case passed:
-		x.turn, x.unsure = nil, false
-		a.settle(x, nil, now)
-		poke(a.changed)
+		x.timer, x.needsProbe = nil, false
+		a.advance(x, nil, now)
+		notify(a.changed)
 	case retry1, retry2, retry3, retry4, retry5:
-		x.turn = nil
+		x.timer = nil
 		x.enter(Waiting, now)
-		a.settle(x, nil, now)
-		poke(a.changed)
+		a.advance(x, nil, now)
+		notify(a.changed)
 	default:
-		frames = a.tell(t)
-		a.agenda.follow(t, now)
+		frames = a.announceOn(t)
+		a.schedule.follow(t, now)
 	}
 	return frames
 }
 
 // stale says that something else has become of the address since.
-func (t *turn) stale() bool {
+func (t *timer) stale() bool {
 	if t.port == nil {
-		return t.address.turn != t
+		return t.address.timer != t
 	}
 	return t.address.phase != Held || !slices.Contains(t.address.claims, claim{t.port, t})
 }
 
 // tell announces an address on a port in the forms that its turn asks for.
-func (a *Announcer) tell(t *turn) (frames int) {
+func (a *Announcer) announceOn(t *timer) (frames int) {
 	addr, mac := t.address.want.Addr, t.port.claims.mac
 	if t.stage != confirm {
 		frames += a.gratuitous(t.port, announcement(addr, mac))

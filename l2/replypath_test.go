@@ -71,19 +71,19 @@ func TestReturnPath(t *testing.T) {
 		lost("answers go by eth0", "10.1.0.100")
 		// It is said where that is so, until somebody has seen to it; of IPv6 there is no route.
 		ours := []netip.Addr{ip("10.0.0.100"), ip("10.1.0.100"), ip("fd01::100")}
-		detours := func(want ...Detour) {
+		detours := func(want ...AsymmetricPath) {
 			t.Helper()
 			until(t, func() string {
-				if got := n.Detours(t.Context(), ours); !slices.Equal(got, want) {
+				if got := n.AsymmetricPaths(t.Context(), ours); !slices.Equal(got, want) {
 					return fmt.Sprintf("detours %+v, want %+v", got, want)
 				}
 				return ""
 			})
 		}
-		detours(Detour{Interface: "eth1", By: "eth0"})
+		detours(AsymmetricPath{Interface: "eth1", By: "eth0"})
 		host.Addr("eth0", "fd00::1/64")
 		host.Route("::/0", "fd00::2", "")
-		detours(Detour{Interface: "eth1", By: "eth0"}, Detour{Interface: "eth1", By: "eth0", IPv6: true})
+		detours(AsymmetricPath{Interface: "eth1", By: "eth0"}, AsymmetricPath{Interface: "eth1", By: "eth0", IPv6: true})
 		lost("answers go by eth0", "fd01::100")
 		run(t, host, commands)
 		detours()
