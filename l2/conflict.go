@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clash is about a packet by which somebody else has an address of ours. It happens with
-// mu held.
+// handleConflict handles, with mu held, a packet in which another host claims an address of
+// this node.
 func (a *Announcer) handleConflict(p *port, in packet, now time.Time) {
 	x := p.claims.addresses[in.sender]
 	if x == nil {
-		x = p.claims.addresses[in.target] // another who probes
+		x = p.claims.addresses[in.target] // another host probes for it
 	}
 	count := 1
 	if x.conflict != nil {
@@ -29,12 +29,12 @@ func (a *Announcer) handleConflict(p *port, in packet, now time.Time) {
 	} else {
 		a.giveUp(x, now)
 	}
-	a.log.Warn("somebody else has an address of ours", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", kept)
+	a.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", kept)
 	notify(a.worker.conflicts)
 	notify(a.changed)
 }
 
-// giveUp leaves an address to the other until its turn comes.
+// giveUp stops answering for an address until its retry timer is due.
 func (a *Announcer) giveUp(x *address, now time.Time) {
 	if x.phase == Held && now.Sub(x.since) > conflictMemory {
 		x.strikes = 0
@@ -47,8 +47,8 @@ func (a *Announcer) giveUp(x *address, now time.Time) {
 	notify(a.wake)
 }
 
-// explain finds out who those are that have addresses of ours. A node of the cluster may
-// have them, and this one goes on as if it had known.
+// identifyConflicts looks up the hosts that claim addresses of this node. If one is a node
+// of the cluster, its conflicts are cleared.
 func (a *Announcer) identifyConflicts() {
 	type open struct {
 		x *address
@@ -78,7 +78,7 @@ func (a *Announcer) identifyConflicts() {
 		if o.x.conflict == nil || o.x.conflict.MAC != o.c.MAC {
 			continue
 		}
-		c := *o.x.conflict // those who got it from Status keep what they have
+		c := *o.x.conflict // Status has returned the old value: do not modify it
 		c.Known, c.Gateway = n.known(o.i, c.MAC, o.x.want.Addr)
 		o.x.conflict = &c
 		if i := slices.IndexFunc(c.Known, func(k netip.Addr) bool { return slices.Contains(a.want.Nodes, k) }); i >= 0 {
@@ -89,7 +89,7 @@ func (a *Announcer) identifyConflicts() {
 	notify(a.changed)
 }
 
-// acquit ends conflicts with those who turned out to be nodes.
+// clearKnownNodes clears conflicts with hosts that are nodes.
 func (a *Announcer) clearKnownNodes(now time.Time) {
 	speakers := a.speakers()
 	for _, p := range a.worker.ports {
@@ -102,13 +102,13 @@ func (a *Announcer) clearKnownNodes(now time.Time) {
 	notify(a.wake)
 }
 
-// neighbourhood is what the kernel knows of others on the links.
+// A neighbourTable is the kernel's table of neighbours and gateways.
 type neighbourTable struct {
 	entries  []netlink.Neigh
 	gateways map[netip.Addr]bool
 }
 
-// neighbours reads what it can: it is for messages only.
+// neighbours ignores errors: the result only enriches messages.
 func (k *worker) neighbours() neighbourTable {
 	n := neighbourTable{gateways: make(map[netip.Addr]bool)}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -129,10 +129,10 @@ func (k *worker) neighbours() neighbourTable {
 	return n
 }
 
-// known are addresses of a MAC on a link besides the one in question, sorted, and whether
-// a gateway is among them.
+// known returns the other addresses of a MAC on a link, sorted, and whether one of them is
+// a gateway.
 func (n neighbourTable) known(index int, mac MAC, but netip.Addr) (others []netip.Addr, gateway bool) {
-	others = []netip.Addr{} // not nil: looked at
+	others = []netip.Addr{} // not nil: it has been looked up
 	for _, e := range n.entries {
 		m, is := macOf(e.HardwareAddr)
 		ip, ok := netip.AddrFromSlice(e.IP)

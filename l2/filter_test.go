@@ -36,14 +36,14 @@ func TestCovering(t *testing.T) {
 	if got := covering(addrs(0, 1000, 7)); len(got) > maxSpans {
 		t.Errorf("%d spans for 1000 equal gaps", len(got))
 	}
-	// Two far apart keep their gap, however many there are nearer.
+	// A wide gap stays, however many narrow ones there are.
 	far := slices.Concat(addrs(0, 500, 3), addrs(1<<20, 500, 3))
 	if got := covering(far); len(got) > maxSpans || slices.ContainsFunc(got, func(s span) bool { return s.last-s.first > 1<<19 }) {
 		t.Errorf("spans %x", got)
 	}
 }
 
-// Whatever the addresses, all are covered, by sorted spans.
+// The spans cover all addresses and are sorted, for any addresses.
 func TestCoveringRandom(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -69,9 +69,8 @@ func TestCoveringRandom(t *testing.T) {
 	}
 }
 
-// The filters of many addresses are programs that the kernel takes, and they take what
-// they should. (What the kernel tells of a packet besides is not simulated: received is
-// tested on it.)
+// Filters of many addresses are programs that the kernel accepts, and they pass the right
+// packets. The VM has no ancillary data, so the instructions of received are left out.
 func TestFilterPrograms(t *testing.T) {
 	var four, six []netip.Addr
 	for i := range 1000 {
@@ -125,7 +124,7 @@ func TestFilterPrograms(t *testing.T) {
 			}
 		}
 	}
-	// IPv6 traffic of all kinds goes by an NDP socket.
+	// IPv6 traffic of all kinds reaches an NDP socket.
 	vm, err := bpf.NewVM(filterNDP(1, []span{{0, 1<<32 - 1}})[len(received(1)):])
 	if err != nil {
 		t.Fatal(err)

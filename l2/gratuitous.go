@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// herald does what the schedule says, at a pace that neighbours stand.
+// sendScheduled sends what the schedule says, at a rate that neighbours can handle.
 func (a *Announcer) sendScheduled(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -25,15 +25,15 @@ func (a *Announcer) sendScheduled(ctx context.Context) {
 	}
 }
 
-// pause waits until as many frames more may be sent.
+// waitForRate waits until that many more frames may be sent.
 func (a *Announcer) waitForRate(ctx context.Context, frames int) {
 	for ; frames > 0 && ctx.Err() == nil; frames -= frameBurst {
-		_ = a.sendRate.WaitN(ctx, min(frames, frameBurst)) // which fails when ctx ends
+		_ = a.sendRate.WaitN(ctx, min(frames, frameBurst)) // fails only when ctx ends
 	}
 }
 
-// step does the most urgent thing that is due and says how many frames that was, or how
-// long there is nothing to do.
+// runNext runs the most urgent timer that is due. It returns the number of frames sent, or
+// how long nothing is due.
 func (a *Announcer) runNext(now time.Time) (frames int, wait time.Duration, idle bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *Announcer) runNext(now time.Time) (frames int, wait time.Duration, idle
 	return 0, wait, true
 }
 
-// perform does one turn.
+// run runs one timer.
 func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 	if t.stale() {
 		return 0
@@ -77,7 +77,7 @@ func (a *Announcer) run(t *timer, now time.Time) (frames int) {
 	return frames
 }
 
-// stale says that something else has become of the address since.
+// stale reports that the address has changed since t was scheduled.
 func (t *timer) stale() bool {
 	if t.port == nil {
 		return t.address.timer != t
@@ -85,7 +85,7 @@ func (t *timer) stale() bool {
 	return t.address.phase != Held || !slices.Contains(t.address.claims, claim{t.port, t})
 }
 
-// tell announces an address on a port in the forms that its turn asks for.
+// announceOn announces an address on a port, in the forms of its stage.
 func (a *Announcer) announceOn(t *timer) (frames int) {
 	addr, mac := t.address.want.Addr, t.port.claims.mac
 	if t.stage != confirm {

@@ -19,17 +19,16 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Hosts find the addresses that a node answers for, and keep them: a neighbour that is
-// checked whether it is still there (unicast solicitations, RFC 4861 §7.3) is. What it no
-// longer answers for is found no more.
+// Hosts resolve held addresses and keep them reachable by unicast solicitations (RFC 4861
+// §7.3). A removed address no longer resolves.
 func TestResolve(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, client := start(t, hosts[0]), hosts[1]
 		here := macOn(t, hosts[0], "eth0")
-		client.Sysctl("ipv4.neigh.eth0.retrans_time_ms", "200") // so that it gives up soon
+		client.Sysctl("ipv4.neigh.eth0.retrans_time_ms", "200") // resolution fails sooner
 		client.Sysctl("ipv6.neigh.eth0.retrans_time_ms", "200")
-		hosts[0].Forward() // as nodes do: the kernel gets what is for these addresses, too
+		hosts[0].Forward() // like a node: the kernel would forward packets to these addresses
 		both := []string{"10.0.0.100", "fd00::100"}
 		if got := fmt.Sprint(n.set(addresses(both...)...)); got != fmt.Sprint(both) {
 			t.Fatalf("held at once: %s", got)
@@ -54,8 +53,8 @@ func TestResolve(t *testing.T) {
 	})
 }
 
-// recheck puts a neighbour into state probe, in which the kernel asks it alone, and awaits
-// that it is reachable.
+// recheck puts a neighbour into state probe, in which the kernel sends unicast requests,
+// and waits until it is reachable.
 func recheck(t *testing.T, ns *nstest.NS, a string) {
 	t.Helper()
 	m, _ := neighbour(t, ns, a)
@@ -74,8 +73,8 @@ func recheck(t *testing.T, ns *nstest.NS, a string) {
 	})
 }
 
-// What is sent to another host, and comes here because the switch does not know where that one
-// is or because somebody listens to everything, is not answered.
+// Frames to another host, which arrive because the switch floods them or the interface is
+// promiscuous, are not answered.
 func TestIgnoresFramesForOtherHosts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -91,7 +90,8 @@ func TestIgnoresFramesForOtherHosts(t *testing.T) {
 	})
 }
 
-// When another node takes an address, hosts hear of it at once, in every form, and again.
+// When another node takes over an address, hosts receive announcements at once, in every
+// form, and repetitions.
 func TestTakeOver(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "first", "second", "client")
@@ -112,7 +112,7 @@ func TestTakeOver(t *testing.T) {
 				return ""
 			})
 		}
-		// Of each form at once and five times more.
+		// Each form at once and five times more.
 		count := make(map[packet]int)
 		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)], count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
 			p := ear.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
@@ -128,14 +128,14 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// In another round an address is announced as when it was taken, and held all the while: it is
-// not probed again, its sockets stay, and it is not forgotten that somebody else has claimed it.
+// A new round announces a held address like a new one. It remains held: no new probe, the
+// same sockets, and the recorded conflict stays.
 func TestNewRoundAnnouncesAgain(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.mu.Lock()
-		n.schedule.delays[again1] = time.Hour // Each round is said in each form once.
+		n.schedule.delays[again1] = time.Hour // Each round is announced once in each form.
 		n.mu.Unlock()
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
@@ -186,7 +186,7 @@ func TestNewRoundAnnouncesAgain(t *testing.T) {
 	})
 }
 
-// Who wants it so is told again and again.
+// With Refresh, announcements are repeated for ever.
 func TestRefreshRepeatsAnnouncements(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -198,7 +198,7 @@ func TestRefreshRepeatsAnnouncements(t *testing.T) {
 	})
 }
 
-// Who wants to take an address that a node answers for is told so.
+// A host that probes for a held address receives an answer.
 func TestDefendsAgainstProbes(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -237,7 +237,7 @@ func TestDefendsAgainstProbes(t *testing.T) {
 			})
 			return why
 		})
-		// What duplicate address detection sends is no conflict: it only asks.
+		// A probe by duplicate address detection is no conflict.
 		n.awaitHeld("10.0.0.100", "fd00::100")
 		if s := n.Status(); s[0].Conflict != nil || s[1].Conflict != nil {
 			t.Errorf("status %+v", s)
@@ -245,7 +245,7 @@ func TestDefendsAgainstProbes(t *testing.T) {
 	})
 }
 
-// Who asks all the time is answered only so often, and others as if it did not.
+// A sender above the rate limit is answered at the limit; other senders are not affected.
 func TestRateLimitPerSender(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "greedy", "modest")
@@ -254,7 +254,7 @@ func TestRateLimitPerSender(t *testing.T) {
 		const allowed, asked = 20, 100
 		n.mu.Lock()
 		for _, x := range n.addresses {
-			// One that does not grow, so that it matters little how busy this machine is.
+			// A limit that does not grow, so that the machine's load does not matter.
 			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
 		}
 		n.mu.Unlock()
@@ -280,8 +280,8 @@ func TestRateLimitPerSender(t *testing.T) {
 	})
 }
 
-// An address that somebody has is not announced: who it is is said. When it is free, it is
-// taken after all.
+// An address that another host has is not announced, and the status names the host. It is
+// held once it is free.
 func TestProbe(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "printer", "client")
@@ -295,7 +295,7 @@ func TestProbe(t *testing.T) {
 		if got := n.set(all...); len(got) != 0 {
 			t.Errorf("held before anybody was asked: %v", got)
 		}
-		if got := n.status("10.0.0.101"); got.Phase != Probing || got.Reason != "asking on eth0 whether somebody else has it" {
+		if got := n.status("10.0.0.101"); got.Phase != Probing || got.Reason != "probing on eth0, to detect another host that has it" {
 			t.Errorf("status %+v", got)
 		}
 		n.awaitHeld("10.0.0.101", "fd00::101")
@@ -308,7 +308,7 @@ func TestProbe(t *testing.T) {
 			})
 		}
 		until(t, func() string {
-			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2, a gateway of this node, and for 1 more of our addresses: if it is a router") {
+			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2, a gateway of this node, and for 1 more addresses of the pools: if it is a router") {
 				return "reason " + s.Reason
 			}
 			return ""
@@ -328,7 +328,7 @@ func TestProbe(t *testing.T) {
 		})
 		n.awaitHeld("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")
 
-		// Nothing was announced before it had been asked for three times.
+		// No address was announced before three probes.
 		asked := make(map[netip.Addr]int)
 		for told := 0; told < 2; {
 			p := ear.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
@@ -344,8 +344,8 @@ func TestProbe(t *testing.T) {
 	})
 }
 
-// An address that is asked for is asked for from the beginning when the interface gets
-// another hardware address meanwhile, and when another interface takes its place.
+// Probing starts again when the interface's hardware address changes, and when another
+// interface takes its place.
 func TestProbeRestartsOnNewInterface(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
@@ -361,7 +361,7 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.schedule.delays[probe2] = d
-			n.schedule.queues[probe2] = nil // Nothing there counts any more, and it would be waited for.
+			n.schedule.queues[probe2] = nil // These timers are stale, and pop would wait for them.
 		}
 		hasten(time.Hour)
 		ear := connect()
@@ -413,13 +413,14 @@ func TestProbeRestartsOnNewInterface(t *testing.T) {
 	})
 }
 
-// Somebody who has an address of ours nevertheless is told once that it is taken; if he goes
-// on, he may have it until a probe finds it free. A speaker may do all that.
+// Another host claims a held address: the first conflict is defended by one announcement;
+// on the next one the address is given up until a probe finds it free. A speaker may claim
+// it without a conflict.
 func TestConflict(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "intruder")
 		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
-		n.schedule.delays[retry1] = time.Hour // and then soon
+		n.schedule.delays[retry1] = time.Hour // the first retry never comes, later ones do
 		both := addresses("10.0.0.100", "fd00::100")
 		n.set(both...)
 		for told := 0; told < 12; told++ { // the burst at the beginning
@@ -441,7 +442,7 @@ func TestConflict(t *testing.T) {
 				if s.Phase == Conflicting && s.Conflict.Count >= 2 {
 					return ""
 				}
-				// One is enough unless ten seconds have passed since the first.
+				// One conflict is enough within ten seconds of the first.
 				intruder.send(announcement(a.Addr, intruder.mac))
 				return fmt.Sprintf("after two: %+v", s)
 			})
@@ -449,7 +450,7 @@ func TestConflict(t *testing.T) {
 		if got := n.held(); len(got) != 0 {
 			t.Errorf("still held: %v", got)
 		}
-		// It turns out that it is a speaker.
+		// The host turns out to be a speaker.
 		if got := n.become(State{Addresses: both, Speakers: []MAC{intruder.mac}}); len(got) != 2 {
 			t.Errorf("held %v: %+v", got, n.Status())
 		}
@@ -457,14 +458,14 @@ func TestConflict(t *testing.T) {
 			intruder.send(announcement(both[0].Addr, intruder.mac))
 			intruder.send(announcement(both[1].Addr, intruder.mac))
 		}
-		// What was sent before has been heard when this is answered.
+		// The packets sent before were handled when this is answered.
 		intruder.ask("10.0.0.100", "10.0.0.2")
 		intruder.answer("10.0.0.100")
 		intruder.ask("fd00::100", "fd00::2")
 		intruder.answer("fd00::100")
 		n.awaitHeld("10.0.0.100", "fd00::100")
 
-		// Given up a second time, one is soon asked for again, and is free.
+		// After the second conflict the address is soon probed again, and it is free.
 		n.become(State{Addresses: both})
 		until(t, func() string {
 			intruder.send(announcement(both[0].Addr, intruder.mac))
@@ -478,8 +479,8 @@ func TestConflict(t *testing.T) {
 	})
 }
 
-// A node of the cluster is no conflict, though nobody has named its hardware address: the kernel
-// knows it by the node's own address. One that is a node no longer is.
+// A node of the cluster causes no conflict, even if Speakers lacks its MAC: the kernel's
+// neighbour table has it under the node's address. A removed node does.
 func TestConflictWithNode(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "other")
@@ -499,7 +500,8 @@ func TestConflictWithNode(t *testing.T) {
 				other.send(announcement(ip(x.vip), other.mac))
 			}
 			until(t, func() string {
-				// The number first: a status from before the first conflict says nothing.
+				// Read the counter first: a status from before the first conflict proves
+				// nothing.
 				many := conflicts("arp")
 				if s := n.status(x.vip); many == 0 || s.Phase != Held || s.Conflict != nil {
 					return fmt.Sprintf("status %+v after %.0f conflicts", s, many)
@@ -510,7 +512,7 @@ func TestConflictWithNode(t *testing.T) {
 			for range 3 {
 				other.send(announcement(ip(x.vip), other.mac))
 			}
-			// What was sent before has been heard when this is answered.
+			// The packets sent before were handled when this is answered.
 			other.ask(x.vip, x.host)
 			other.answer(x.vip)
 			if after := conflicts(x.protocol); after != before {
@@ -528,7 +530,7 @@ func TestConflictWithNode(t *testing.T) {
 	})
 }
 
-// Changed tells of all that happens by itself.
+// Changed signals every change that Set did not cause.
 func TestChanged(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node")
@@ -552,7 +554,7 @@ func TestChanged(t *testing.T) {
 	})
 }
 
-// What is wrong with a State is said, and the rest of it done.
+// The error lists what is invalid in a State; the rest is applied.
 func TestInvalidAddresses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node")
@@ -583,7 +585,8 @@ address fe80::1%eth0: an address with a zone: want one that means the same on ev
 	})
 }
 
-// It takes no right that manifests/speaker.yaml does not give: entering a namespace would.
+// The package needs no capability beyond manifests/speaker.yaml: entering a namespace
+// would.
 func TestNeedsOnlyNetAdminAndNetRaw(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -609,7 +612,7 @@ func TestNeedsOnlyNetAdminAndNetRaw(t *testing.T) {
 	})
 }
 
-// Before the first Set and after Close, there is nothing.
+// Nothing is open before the first Set and after Close.
 func TestBeforeSetAndAfterClose(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")

@@ -12,8 +12,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Changes that the kernel could not tell, as nobody has read for too long, count as one; and
-// those after them are told.
+// Changes that the kernel dropped because the socket's buffer was full count as one change;
+// later ones are received.
 func TestNetlinkOverflow(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host := nstest.New(t, "node")
@@ -21,7 +21,7 @@ func TestNetlinkOverflow(t *testing.T) {
 		var conn *rtnl.Conn
 		inside(t, host, func() (err error) {
 			if conn, err = subscribeLinks(); err == nil {
-				err = conn.SetReadBuffer(1) // the least that the kernel allows
+				err = conn.SetReadBuffer(1) // the kernel's minimum
 			}
 			return err
 		})
@@ -36,7 +36,7 @@ func TestNetlinkOverflow(t *testing.T) {
 		})
 		k, done := &worker{changes: make(chan struct{}, 1)}, make(chan struct{})
 		go func() { k.readChanges(conn); close(done) }()
-		// The kernel says first that it has lost something. Who went on has read the rest.
+		// The kernel reports the overflow first. A reader that continues has read the rest.
 		until(t, func() string {
 			if bytes, _ := queue(t, host, conn); bytes > 0 {
 				return fmt.Sprintf("%d bytes are unread", bytes)
@@ -56,7 +56,7 @@ func TestNetlinkOverflow(t *testing.T) {
 	})
 }
 
-// queue is what waits in a socket to be read, and how much was lost as it had no room for it.
+// queue returns how many bytes wait in a netlink socket, and how many messages it dropped.
 func queue(t *testing.T, ns *nstest.NS, conn *rtnl.Conn) (bytes, lost int) {
 	t.Helper()
 	raw, err := conn.SyscallConn()

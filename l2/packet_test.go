@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Hardware addresses of these tests, by their last byte: 1 is the node's, 2 another
-// interface's of it, 3 another speaker's; clients have 0x10 and above.
+// mac returns a test's hardware address by its last byte: 1 is the node's, 2 another
+// interface's of the node, 3 another speaker's; clients have 0x10 and above.
 func mac(last byte) MAC { return MAC{2, 0, 0, 0, 0, last} }
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -25,7 +25,7 @@ func unhex(t testing.TB, text string) []byte {
 	return b
 }
 
-// What we send, byte by byte, as the RFCs have it; and parsed again it is the same.
+// The frames sent, byte by byte, as the RFCs define them. Parsing them returns the packet.
 func TestFrames(t *testing.T) {
 	v4, v6 := ip("192.0.2.1"), ip("2001:db8::1")
 	request := packet{op: opRequest, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: v4}
@@ -83,7 +83,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// forget leaves out what Neighbor Discovery does not have.
+// forget removes the field that Neighbor Discovery does not have.
 func forget(p, like packet) packet {
 	if like.target.Is6() {
 		p.about = like.about
@@ -91,7 +91,7 @@ func forget(p, like packet) packet {
 	return p
 }
 
-// Whichever bit of a message or its addresses is flipped, it is not believed.
+// A message with any one bit flipped, in it or in its addresses, is rejected.
 func TestChecksum(t *testing.T) {
 	frame, err := marshalNDP(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")})
 	if err != nil {
@@ -106,7 +106,7 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// Frames that are not as they should be are told from those that are.
+// Malformed frames are rejected, and well-formed ones are not.
 func TestMalformed(t *testing.T) {
 	good := map[*protocol][]byte{}
 	for _, p := range []packet{
@@ -167,7 +167,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// What RFC 4861 §7.1 forbids in messages whose checksum is right.
+// What RFC 4861 §7.1 forbids in messages with a right checksum.
 func TestMalformedNDP(t *testing.T) {
 	v6, client := ip("2001:db8::1"), ip("2001:db8::9")
 	body := func(kind byte, flags byte, target netip.Addr, options string) []byte {
@@ -221,8 +221,8 @@ func TestMalformedNDP(t *testing.T) {
 	}
 }
 
-// Whatever comes in, the parsers return; and what they take for well-formed is answered
-// with a frame that is well-formed too.
+// The parsers return for any input, and answers to packets that they accept are
+// well-formed.
 func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 	for _, p := range seeds {
 		b, err := proto.marshal(p)
@@ -234,7 +234,7 @@ func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if proto == ndpProtocol {
-			sum(frame) // which nobody finds by guessing
+			sum(frame) // guessing a checksum takes too long
 		}
 		p, err := proto.parse(frame)
 		if err != nil {
@@ -255,7 +255,7 @@ func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 	})
 }
 
-// sum writes the right checksum into a frame, if it has a place for one.
+// sum writes the right checksum into a frame that has a place for it.
 func sum(frame []byte) {
 	const icmp = 14 + sizeofIPv6
 	if len(frame) < icmp+4 {

@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A portKey names a port: an interface by its index, which outlives its name, and a
-// protocol.
+// A portKey identifies a port by protocol and interface index. The index outlives the name.
 type portKey struct {
 	index    int
 	protocol *protocol
@@ -35,17 +34,17 @@ func (k portKey) compare(l portKey) int {
 	return cmp.Or(cmp.Compare(k.index, l.index), strings.Compare(name(k), name(l)))
 }
 
-// A port speaks one protocol on one interface. It has one socket and one goroutine.
+// A port handles one protocol on one interface. It has one socket and one goroutine.
 type port struct {
 	key    portKey
 	conn   *afpacket.Conn
 	raw    syscall.RawConn
-	failed atomic.Bool // the socket is of no use any more
+	failed atomic.Bool // the socket must be reopened
 
-	// The keeper's alone.
-	applied map[netip.Addr]bool // for which spans and groups are right
-	spans  []span
-	groups groups
+	// Used by the worker only.
+	applied map[netip.Addr]bool // that spans and groups were made for
+	spans   []span
+	groups  groups
 
 	// Protected by the Announcer's mu.
 	iface   Interface
@@ -53,7 +52,7 @@ type port struct {
 	limiter limiter
 }
 
-// openPort opens a port that answers for nothing yet, and reads what comes in.
+// openPort opens a port without addresses and starts reading.
 func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 	filter, err := bpf.Assemble(key.protocol.filter(i.Index, nil))
 	if err != nil {
@@ -79,24 +78,24 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 	return p, nil
 }
 
-// receiveRoom is how much may wait to be read, in the kernel's accounts of some hundred bytes
-// a packet: a router that has just come up asks for everything at once.
+// receiveBuffer is the size of the socket's queue. The kernel accounts some hundred bytes a
+// packet, and a router that has just come up resolves all addresses at once.
 const receiveBuffer = 4 << 20
 
-// makeRoom gives a socket a larger queue than anybody may have.
+// setReceiveBuffer exceeds the limit of net.core.rmem_max.
 func setReceiveBuffer(raw syscall.RawConn, bytes int) (err error) {
 	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) })
 	return errors.Join(err, failed)
 }
 
-// close ends the port's goroutine too.
+// close also ends the port's goroutine.
 func (p *port) close() {
 	p.failed.Store(true)
 	p.groups.close()
 	p.conn.Close()
 }
 
-// fit makes the port get what is sent for the addresses, and as little else as possible.
+// setAddresses makes the port receive packets for the addresses, and few others.
 func (p *port) setAddresses(addresses map[netip.Addr]bool) error {
 	if p.applied != nil && maps.Equal(p.applied, addresses) {
 		return nil
@@ -131,8 +130,8 @@ func (p *port) program(addresses map[netip.Addr]bool) error {
 	return p.groups.set(want)
 }
 
-// hear reads until the socket is closed, or of no use any more: when its interface goes
-// down, the kernel says so here.
+// readPackets reads until the socket is closed or fails. The kernel reports here when the
+// interface goes down.
 func (a *Announcer) readPackets(p *port) {
 	frame := make([]byte, frameLength)
 	for {
@@ -150,7 +149,7 @@ func (a *Announcer) readPackets(p *port) {
 	}
 }
 
-// receive does with a frame what is to be done.
+// receive decides about a frame and answers it.
 func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 	in, err := p.key.protocol.parse(frame)
 	if err != nil {
@@ -171,8 +170,8 @@ func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 	a.metrics.count(p, v)
 }
 
-// send waits for nothing: what finds no room in the interface's queue is lost, as it would
-// be in the network.
+// send never blocks: a frame that finds the interface's queue full is lost, as it could be
+// in the network.
 func (a *Announcer) send(p *port, out packet) bool {
 	frame, err := p.key.protocol.marshal(out)
 	if err == nil {
@@ -183,7 +182,7 @@ func (a *Announcer) send(p *port, out packet) bool {
 		err = errors.Join(err, written)
 	}
 	if err != nil {
-		a.metrics.unsent.WithLabelValues(p.key.protocol.name).Inc()
+		a.metrics.sendErrors.WithLabelValues(p.key.protocol.name).Inc()
 	}
 	return err == nil
 }

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Problems look for what is in the way of traffic for addresses, whichever node answers for
-// them: a kernel that answers itself, or that drops or misroutes what comes in. The kernel
-// tells nobody when such a setting changes, so this reads them anew; it takes a few
-// milliseconds. There are none before the first Set.
+// Problems returns settings of this node that break traffic to addresses, whichever node
+// holds them: a kernel that answers ARP itself, or that drops or misroutes packets. The
+// kernel sends no event when such a setting changes, so each call reads them again, which
+// takes a few milliseconds. Before the first Set the result is empty.
 func (a *Announcer) Problems(ctx context.Context, addresses []netip.Addr) []Problem {
 	a.setMu.Lock()
 	k := a.worker
@@ -31,34 +31,34 @@ func (a *Announcer) Problems(ctx context.Context, addresses []netip.Addr) []Prob
 	return found
 }
 
-// facts are what a node does with packets for addresses.
+// facts describe how this node handles packets to addresses.
 type facts struct {
 	addresses []netip.Addr
-	links     []linkFacts // of interfaces that the addresses belong on
-	// local are those of the addresses that the kernel takes for its own, with the
-	// interfaces that they are on.
+	links     []linkFacts // interfaces whose subnets have the addresses
+	// local lists addresses that are local to the kernel, with the interfaces that have
+	// them.
 	local map[netip.Addr][]string
 }
 
-// linkFacts are about one interface.
+// linkFacts describe one interface.
 type linkFacts struct {
 	Interface
-	named       bool // by an address of the State that is in no subnet of it
+	named       bool // an address of the State names it, outside its subnets
 	ipv4        bool // it has an IPv4 address
-	arpIgnore   int  // as the kernel sees it: the higher of that of all and its own
+	arpIgnore   int  // effective value: the maximum of "all" and its own
 	arpAnnounce int
-	// back is the interface by which a client behind a router is reached, where the
-	// kernel drops what such a client sends because of that; else empty.
+	// replyBy is the interface of the route to clients behind a router, if strict rp_filter
+	// drops their packets because of it; else empty.
 	replyBy string
 }
 
-// survey reads what there is to know.
+// inspect reads the facts.
 func (k *worker) inspect(want []Address, addresses []netip.Addr, interfaces []Interface) facts {
 	f := facts{addresses: slices.SortedFunc(slices.Values(addresses), netip.Addr.Compare), local: make(map[netip.Addr][]string)}
 	first := make(map[int]netip.Addr) // the IPv4 address of each interface
 	all, err := k.netlink.AddrList(nil, netlink.FAMILY_ALL)
 	if err != nil {
-		return f // and the next look will find more
+		return f // the next call retries
 	}
 	names := k.names()
 	for _, a := range all {
@@ -102,8 +102,8 @@ func (k *worker) names() map[int]string {
 	return names
 }
 
-// setting is a variable of net.ipv4.conf as the kernel uses it (IN_DEV_MAXCONF). What cannot
-// be read is taken for harmless.
+// setting returns the effective value of a variable of net.ipv4.conf (IN_DEV_MAXCONF). An
+// unreadable one is treated as harmless.
 func setting(iface, name string) int {
 	highest := 0
 	for _, conf := range []string{"all", iface} {
@@ -120,13 +120,13 @@ func setting(iface, name string) int {
 	return highest
 }
 
-// elsewhere is a client that is on no link (RFC 2544's addresses are nobody's).
+// offLinkClient is a client behind a router: an address for benchmarks (RFC 2544).
 var offLinkClient = netip.MustParseAddr("198.18.0.1")
 
-// wayBack asks the kernel what it would do with a packet that a client behind a router sends
-// by an interface to this node. If it dropped it because the way back is by another one
-// (rp_filter), that is the answer, else 0. Policy routing is thus taken into account. The
-// kernel's word for it is EXDEV, since Linux 6.13 EINVAL, as for much else.
+// replyInterface asks the kernel to route a packet from a client behind a router that
+// arrives by interface i. If strict rp_filter drops it, the result is the interface of the
+// route back, else 0. The kernel applies policy routing. It reports the drop as EXDEV, and
+// since Linux 6.13 as EINVAL, like other errors.
 func (k *worker) replyInterface(i Interface, here netip.Addr) int {
 	if setting(i.Name, "rp_filter") != 1 {
 		return 0
@@ -137,38 +137,38 @@ func (k *worker) replyInterface(i Interface, here netip.Addr) int {
 	}
 	routes, err := k.netlink.RouteGet(offLinkClient.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].LinkIndex == i.Index {
-		return 0 // no route to such clients at all: there are none
+		return 0 // no route, so no such clients
 	}
 	return routes[0].LinkIndex
 }
 
-// judge says what of the facts is a problem, sorted by interface.
+// findProblems returns the problems, sorted by interface.
 func findProblems(f facts) []Problem {
 	var found []Problem
 	for _, l := range f.links {
 		found = append(found, f.kernelAnswers(l)...)
 		if l.replyBy != "" {
 			found = append(found, f.about(l, f.on(l), fmt.Sprintf(
-				"rp_filter of %s is strict, and clients behind a router are reached by %s: the kernel drops what they send to addresses on %s; want net.ipv4.conf.{all,%s}.rp_filter to be 2 or 0, or a route for answers back by %s",
+				"net.ipv4.conf.%s.rp_filter is strict, and replies to clients behind a router leave by %s: the kernel drops packets from them to addresses on %s. Set net.ipv4.conf.{all,%s}.rp_filter to 2 or 0, or add a route for replies by %s",
 				l.Name, l.replyBy, l.Name, l.Name, l.Name)))
 		}
 		if l.named && !l.ipv4 {
 			found = append(found, Problem{Interface: l.Name, Message: fmt.Sprintf(
-				"%s has no IPv4 address: it is answered on, but answers of pods go to its link by another interface, or nowhere; want an address of its subnet on it", l.Name)})
+				"%s has no IPv4 address: Fanfare answers ARP on it, but replies of pods to its link leave by another interface or have no route. Add an address of its subnet", l.Name)})
 		}
 	}
 	return found
 }
 
-// on are the addresses that belong on a link, of IPv4.
+// on returns the IPv4 addresses in the subnets of a link.
 func (f facts) on(l linkFacts) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(f.addresses), func(a netip.Addr) bool { return !a.Is4() || !l.Has(a) })
 }
 
-// kernelAnswers is about addresses that are on some interface of this node, as IPVS puts all
-// of them on kube-ipvs0 of every node: unless told otherwise, the kernel then answers ARP for
-// them on all interfaces, in competition with the node that should. For IPv6 it answers only
-// on the interface that has the address.
+// kernelAnswers finds addresses that an interface of this node has. IPVS assigns all of
+// them to kube-ipvs0 on every node. By default the kernel then answers ARP for them on all
+// interfaces, in competition with the node that holds them. For IPv6 it answers only on the
+// interface that has the address.
 func (f facts) kernelAnswers(l linkFacts) []Problem {
 	var here []netip.Addr
 	others := make(map[string][]netip.Addr)
@@ -186,19 +186,19 @@ func (f facts) kernelAnswers(l linkFacts) []Problem {
 	var found []Problem
 	if len(here) > 0 {
 		found = append(found, f.about(l, here, fmt.Sprintf(
-			"%s is an address of %s: the kernel answers for it, whichever node should; take it from the interface, or out of the pool", here[0], l.Name)))
+			"%s is assigned to interface %s: the kernel answers for it, whichever node holds it. Remove it from the interface or from the pool", here[0], l.Name)))
 	}
 	for _, name := range slices.Sorted(maps.Keys(others)) {
-		const want = "want ipvs.strictARP: true in kube-proxy's configuration if that is IPVS's, else"
+		const want = "set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to"
 		addrs := others[name]
 		if l.arpIgnore == 0 {
 			found = append(found, f.about(l, addrs, fmt.Sprintf(
-				"%s is an address of %s, and net.ipv4.conf.{all,%s}.arp_ignore are 0: the kernel answers for it on %s, whichever node should; %s 1 for one of them",
+				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_ignore are 0: the kernel answers for it on %s, whichever node holds it; %s 1",
 				addrs[0], name, l.Name, l.Name, want)))
 		}
 		if l.arpAnnounce < 2 {
 			found = append(found, f.about(l, addrs, fmt.Sprintf(
-				"%s is an address of %s, and net.ipv4.conf.{all,%s}.arp_announce are below 2: the kernel claims it in ARP requests of its own on %s, whichever node has it; %s 2 for one of them",
+				"%s is assigned to interface %s, and net.ipv4.conf.{all,%s}.arp_announce are below 2: the kernel claims it in its own ARP requests on %s, whichever node holds it; %s 2",
 				addrs[0], name, l.Name, l.Name, want)))
 		}
 	}

@@ -8,8 +8,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// What is found in the way is said with what would be right; and that is right: the kernel
-// under test agrees.
+// Problems name the setting and the right value, and with this value the kernel behaves.
 func TestProblems(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -36,17 +35,17 @@ func TestProblems(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))
 			}
 		}
-		const bare = "kube-ipvs0 invalid IP: kube-ipvs0 has no IPv4 address: it is answered on, but answers of pods go to its link by another interface, or nowhere; want an address of its subnet on it"
+		const bare = "kube-ipvs0 invalid IP: kube-ipvs0 has no IPv4 address: Fanfare answers ARP on it, but replies of pods to its link leave by another interface or have no route. Add an address of its subnet"
 		expect(bare)
 
-		// IPVS puts addresses on an interface of every node.
+		// IPVS assigns addresses to an interface of every node.
 		host.Addr("kube-ipvs0", "10.0.0.100/32", "10.0.0.101/32", "fd00::100/128")
 		const (
-			answers = "eth0 10.0.0.100: 10.0.0.100 is an address of kube-ipvs0, and net.ipv4.conf.{all,eth0}.arp_ignore are 0: the kernel answers for it on eth0, whichever node should; want ipvs.strictARP: true in kube-proxy's configuration if that is IPVS's, else 1 for one of them"
-			claims  = "eth0 10.0.0.100: 10.0.0.100 is an address of kube-ipvs0, and net.ipv4.conf.{all,eth0}.arp_announce are below 2: the kernel claims it in ARP requests of its own on eth0, whichever node has it; want ipvs.strictARP: true in kube-proxy's configuration if that is IPVS's, else 2 for one of them"
+			answers = "eth0 10.0.0.100: 10.0.0.100 is assigned to interface kube-ipvs0, and net.ipv4.conf.{all,eth0}.arp_ignore are 0: the kernel answers for it on eth0, whichever node holds it; set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to 1"
+			claims  = "eth0 10.0.0.100: 10.0.0.100 is assigned to interface kube-ipvs0, and net.ipv4.conf.{all,eth0}.arp_announce are below 2: the kernel claims it in its own ARP requests on eth0, whichever node holds it; set ipvs.strictARP: true in kube-proxy's configuration, or without IPVS set one of them to 2"
 		)
 		expect(answers, claims)
-		n.set() // and the kernel does
+		n.set() // now the kernel answers
 		resolve(t, client, "10.0.0.101", macOn(t, host, "eth0"))
 		host.Sysctl("ipv4.conf.all.arp_ignore", "1")
 		expect(claims)
@@ -60,13 +59,13 @@ func TestProblems(t *testing.T) {
 		host.Sysctl("ipv4.conf.all.arp_announce", "2")
 		expect()
 
-		// An address is on the interface itself.
+		// An address is assigned to the interface itself.
 		host.Addr("eth0", "fd00::100/128", "10.0.0.101/32")
-		expect("eth0 10.0.0.101: 10.0.0.101 is an address of eth0: the kernel answers for it, whichever node should; take it from the interface, or out of the pool")
+		expect("eth0 10.0.0.101: 10.0.0.101 is assigned to interface eth0: the kernel answers for it, whichever node holds it. Remove it from the interface or from the pool")
 
-		// Clients behind a router come by another interface than answers go.
+		// Replies to clients behind a router leave by another interface.
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "1")
-		if got, want := problems(), "eth1 10.1.0.100: rp_filter of eth1 is strict, and clients behind a router are reached by eth0: the kernel drops what they send to addresses on eth1; want net.ipv4.conf.{all,eth1}.rp_filter to be 2 or 0, or a route for answers back by eth1"; !strings.HasSuffix(got, want) {
+		if got, want := problems(), "eth1 10.1.0.100: net.ipv4.conf.eth1.rp_filter is strict, and replies to clients behind a router leave by eth0: the kernel drops packets from them to addresses on eth1. Set net.ipv4.conf.{all,eth1}.rp_filter to 2 or 0, or add a route for replies by eth1"; !strings.HasSuffix(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "2")

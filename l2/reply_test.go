@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What is answered, with what, and why the rest is not. The node is at 02:…:01 and :02, and
-// holds .1; it probes .2; .3 is somebody else's, .4 has no interface.
+// The answer to each packet, or the verdict. The node has 02:…:01 and :02. It holds .1
+// and probes .2; .3 belongs to another host, .4 has no interface.
 func TestReplyDecisions(t *testing.T) {
 	for _, family := range []struct{ name, prefix, nobody string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
 		at := func(last string) netip.Addr {
@@ -68,7 +68,7 @@ func TestReplyDecisions(t *testing.T) {
 	}
 }
 
-// No sender is answered without end, and however many there are, memory is bounded.
+// Answers to each sender are limited, and memory is bounded whatever the number of senders.
 func TestLimiter(t *testing.T) {
 	var l limiter
 	now := time.Unix(1e9, 0)
@@ -103,7 +103,7 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// The schedule is told the time, and says what is sent when.
+// The schedule gets the time as an argument and returns what to send.
 func TestSchedule(t *testing.T) {
 	start := time.Unix(1e9, 0)
 	run := func(a schedule, until time.Duration, turns ...*timer) (got []string) {
@@ -166,14 +166,14 @@ func join(lines []string) string {
 	return text
 }
 
-// What was to be said of an address is not, when something else has become of it.
+// A timer does nothing once its address has changed.
 func TestStaleTimersDoNothing(t *testing.T) {
 	here, there := &port{}, &port{}
 	for _, tt := range []struct {
 		name   string
 		change func(x *address)
-		asking bool // whether the address's own turn is stale
-		saying bool // whether that on a port is
+		asking bool // whether the address's own timer is stale
+		saying bool // whether the port's timer is stale
 	}{
 		{"nothing", func(*address) {}, false, false},
 		{"given up", func(x *address) { x.phase = Conflicting }, false, true},
@@ -192,7 +192,7 @@ func TestStaleTimersDoNothing(t *testing.T) {
 	}
 }
 
-// Before any is announced a second time, all have been announced once.
+// All addresses are announced once before any is announced a second time.
 func TestScheduleFirstAnnouncementsFirst(t *testing.T) {
 	a := schedule{delays: defaultDelays(0)}
 	now := time.Unix(1e9, 0)
@@ -206,6 +206,6 @@ func TestScheduleFirstAnnouncementsFirst(t *testing.T) {
 			t.Fatalf("turn %d is %+v, want stage %d", i, tn, want)
 		}
 		a.follow(tn, now)
-		now = now.Add(time.Millisecond) // a slow link: the first ones' second turn is due long before
+		now = now.Add(time.Millisecond) // a slow link: repetitions of the first addresses are due long before
 	}
 }

@@ -9,18 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Detour is that what pods answer to clients behind a router leaves the node by another
-// interface than the clients come by. Many networks do not mind; a firewall that sees one
-// direction only does.
+// An AsymmetricPath is an interface whose clients behind a router get replies by another
+// interface. Many networks accept that; a stateful firewall that sees one direction only
+// drops the connections.
 type AsymmetricPath struct {
-	Interface string `json:"interface"` // that clients come by
-	By        string `json:"by"`        // that answers leave by
+	Interface string `json:"interface"` // that receives the requests
+	By        string `json:"by"`        // that sends the replies
 	IPv6      bool   `json:"ipv6,omitempty"`
 }
 
-// Detours find out by which interfaces answers leave, for those that addresses belong on,
-// sorted by interface. Who has marked packets take another table, as docs/layer2.md has it, so
-// that one of the marks leads back, has seen to it. There are none before the first Set.
+// AsymmetricPaths returns them for the interfaces whose subnets have addresses, sorted by
+// interface. An interface with a route by a packet mark, as docs/layer2.md describes, is
+// left out. Before the first Set the result is empty.
 func (a *Announcer) AsymmetricPaths(ctx context.Context, addresses []netip.Addr) (found []AsymmetricPath) {
 	a.setMu.Lock()
 	k := a.worker
@@ -48,11 +48,11 @@ func (k *worker) asymmetricPaths(addresses []netip.Addr, interfaces []Interface)
 	return found
 }
 
-// strangers are clients that are on no link: nobody has addresses for benchmarks (RFC 2544,
-// RFC 5180).
+// offLinkClients are clients behind a router: addresses for benchmarks (RFC 2544, RFC
+// 5180).
 var offLinkClients = []netip.Addr{offLinkClient, netip.MustParseAddr("2001:2::1")}
 
-// leaves is the interface by which a marked packet leaves, 0 if there is no route.
+// egress is the interface by which a packet with a mark leaves; 0 without a route.
 func (k *worker) egress(to netip.Addr, mark uint32) int {
 	routes, err := k.netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Mark: mark})
 	if err != nil || len(routes) == 0 {
@@ -61,7 +61,7 @@ func (k *worker) egress(to netip.Addr, mark uint32) int {
 	return routes[0].LinkIndex
 }
 
-// marked says whether a rule about marks has packets leave by an interface.
+// hasMarkedRoute reports whether a rule for a packet mark routes by the interface.
 func (k *worker) hasMarkedRoute(to netip.Addr, index int) bool {
 	family := unix.AF_INET6
 	if to.Is4() {

@@ -15,9 +15,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A client behind a router reaches a pod by an address on the node's second network only when
-// answers go back by it, which what docs/layer2.md says to type brings about.
-func TestReturnPath(t *testing.T) {
+// A client behind a router reaches a pod by an address on the node's second network only
+// when replies leave by this network. The commands in docs/layer2.md do that.
+func TestDocumentedReplyPath(t *testing.T) {
 	commands := documented(t, "../docs/layer2.md", "nft -f")
 	nstest.Run(t, func(t *testing.T) {
 		for _, program := range []string{"nft", "ip"} {
@@ -63,13 +63,14 @@ func TestReturnPath(t *testing.T) {
 		}
 
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "1")
-		if p := n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100")}); len(p) != 1 || p[0].Interface != "eth1" || !strings.Contains(p[0].Message, "rp_filter of eth1 is strict") {
+		if p := n.Problems(t.Context(), []netip.Addr{ip("10.1.0.100")}); len(p) != 1 || p[0].Interface != "eth1" || !strings.Contains(p[0].Message, "net.ipv4.conf.eth1.rp_filter is strict") {
 			t.Errorf("problems %+v", p)
 		}
 		lost("strict, and answers go by eth0", "10.1.0.100")
 		host.Sysctl("ipv4.conf.eth1.rp_filter", "2")
 		lost("answers go by eth0", "10.1.0.100")
-		// It is said where that is so, until somebody has seen to it; of IPv6 there is no route.
+		// Problems and AsymmetricPaths report it until the commands have run. IPv6 has no
+		// route.
 		ours := []netip.Addr{ip("10.0.0.100"), ip("10.1.0.100"), ip("fd01::100")}
 		detours := func(want ...AsymmetricPath) {
 			t.Helper()
@@ -95,7 +96,7 @@ func TestReturnPath(t *testing.T) {
 	})
 }
 
-// documented is the block of code in a document that begins so.
+// documented returns the code block of a document that begins so.
 func documented(t *testing.T, name, begin string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
@@ -120,7 +121,7 @@ func run(t *testing.T, ns *nstest.NS, commands string) {
 	})
 }
 
-// serve tells everybody who connects to port 80 where he comes from.
+// serve sends each client on port 80 its own address.
 func serve(t *testing.T, ns *nstest.NS) {
 	t.Helper()
 	var l net.Listener
@@ -136,7 +137,7 @@ func serve(t *testing.T, ns *nstest.NS) {
 				return
 			}
 			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-			_, _ = io.WriteString(c, host) // an error is the client's to notice
+			_, _ = io.WriteString(c, host) // the client notices an error
 			c.Close()
 		}
 	}()

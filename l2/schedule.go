@@ -2,25 +2,25 @@ package l2
 
 import "time"
 
-// A stage is what is to be done next for an address. Of several that are due, those of
-// the lowest stage come first: when a thousand addresses are taken at once, the link hears
-// of each before it hears of any a second time.
+// A stage is the next step of an address. Of several timers that are due, the lowest stage
+// comes first: when a thousand addresses are added at once, each is announced once before
+// any is announced a second time.
 type stage uint8
 
 const (
-	announce stage = iota // tell everybody, at once
-	confirm               // in ARP's other form
-	probe1                // ask whether somebody has it
+	announce stage = iota // the first announcement
+	confirm               // the same in ARP's other form
+	probe1                // probe for another host
 	probe2
 	probe3
-	passed // nobody has answered
-	again1 // tell again: one that got lost matters little
+	passed // no host has answered
+	again1 // repetitions, in case a frame was lost
 	again2
 	again3
 	again4
 	again5
-	refresh // for ever
-	retry1  // ask again after a conflict
+	refresh // repeats forever
+	retry1  // probe again after a conflict
 	retry2
 	retry3
 	retry4
@@ -28,22 +28,20 @@ const (
 	numStages
 )
 
-// A schedule is how long after the one before each stage comes.
+// delays is the delay of each stage after the previous one.
 type delays [numStages]time.Duration
 
-// usual is the schedule of all but tests.
+// defaultDelays are used outside of tests.
 //
-// An announcement is repeated after 0.1, 0.5, 1.5, 3.5 and 7.5 s. The second is for a
-// frame that got lost; the third and fourth for Linux before 4.12, which believes no second
-// word within a second (locktime); the last for switches that have just seen a port come
-// up.
+// An announcement is repeated after 0.1, 0.5, 1.5, 3.5 and 7.5 s. The second covers a lost
+// frame; the third and fourth Linux before 4.12, which ignores a second update within a
+// second (locktime); the last switches whose port has just come up.
 //
-// RFC 5227 §1.1 has probing begin after up to a second, three probes 1 to 2 s apart and 2 s
-// of silence after the last: up to 7 s, in which a Service would have no address. Its §2.2
-// leaves shorter times to faster networks, without numbers; these are ours. Hosts answer
-// within milliseconds, those that save power within a few beacons of 0.1 s, and one that was
-// slower is noticed when it first says something. IPv6 has the same times (RFC 4862 §5.1
-// would have one probe and a second).
+// RFC 5227 §1.1 delays probing by up to a second, sends three probes 1 to 2 s apart, and
+// waits 2 s after the last: up to 7 s without an address for a Service. Its §2.2 allows
+// shorter times on faster networks, without numbers. Hosts answer within milliseconds,
+// power-saving ones within a few beacons of 0.1 s, and a slower host is detected by its
+// next packet. IPv6 uses the same times (RFC 4862 §5.1 has one probe and a second).
 func defaultDelays(period time.Duration) delays {
 	const ms = time.Millisecond
 	return delays{
@@ -54,12 +52,12 @@ func defaultDelays(period time.Duration) delays {
 	}
 }
 
-// next is the stage after s in the life of an address of a protocol, or none.
+// next is the stage after at for an address of protocol p; false if there is none.
 func (s delays) next(at stage, p *protocol) (stage, bool) {
 	switch at {
 	case announce:
 		if p == ndpProtocol {
-			return again1, true // which has one form
+			return again1, true // Neighbor Discovery has one form only
 		}
 		return confirm, true
 	case confirm:
@@ -67,34 +65,34 @@ func (s delays) next(at stage, p *protocol) (stage, bool) {
 	case again5, refresh:
 		return refresh, s[refresh] > 0
 	case passed, retry1, retry2, retry3, retry4, retry5:
-		return 0, false // the address goes on to another phase
+		return 0, false // the address changes its phase
 	default:
 		return at + 1, true
 	}
 }
 
-// A turn is one address's place in the schedule.
+// A timer is an entry of the schedule.
 type timer struct {
 	address *address
-	port    *port // nil: on all of the address's ports
+	port    *port // nil: all ports of the address
 	stage   stage
 	due     time.Time
 }
 
-// An schedule has the turns of all addresses. As every stage comes a constant time after the
-// one before, those of one stage become due in the order in which they were added.
+// A schedule holds the timers of all addresses. The delay of a stage is constant, so each
+// queue is ordered by due time.
 type schedule struct {
 	delays delays
-	queues   [numStages][]*timer
+	queues [numStages][]*timer
 }
 
-// add puts t where its stage says.
+// add appends t to the queue of its stage.
 func (a *schedule) add(t *timer, now time.Time) {
 	t.due = now.Add(a.delays[t.stage])
 	a.queues[t.stage] = append(a.queues[t.stage], t)
 }
 
-// follow puts t into the stage after its own.
+// follow moves t to the next stage.
 func (a *schedule) follow(t *timer, now time.Time) {
 	p := protocolOf(t.address.want.Addr)
 	if next, ok := a.delays.next(t.stage, p); ok {
@@ -103,8 +101,8 @@ func (a *schedule) follow(t *timer, now time.Time) {
 	}
 }
 
-// pop takes the most urgent of the turns that are due. If there is none it says how long
-// to wait, or, with nothing to wait for, that there is nothing.
+// pop removes the most urgent timer that is due. Without one it returns the time until the
+// next is due; ok is false if there are no timers.
 func (a *schedule) pop(now time.Time) (t *timer, wait time.Duration, ok bool) {
 	for s, q := range a.queues {
 		if len(q) == 0 {
@@ -112,7 +110,7 @@ func (a *schedule) pop(now time.Time) (t *timer, wait time.Duration, ok bool) {
 		}
 		left := q[0].due.Sub(now)
 		if left <= 0 {
-			t, q[0] = q[0], nil // the array outlives it
+			t, q[0] = q[0], nil // do not keep it alive by the array
 			a.queues[s] = q[1:]
 			return t, 0, true
 		}

@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// retryTime is how soon what failed is tried again.
+	// retryTime is the delay before a failed operation is retried.
 	retryTime = time.Second
-	// listPause is between two looks at the interfaces: a node that starts a hundred
-	// pods has hundreds of changes.
+	// listInterval is the minimum time between two listings of the interfaces: a node that
+	// starts a hundred pods has hundreds of changes.
 	listInterval = 100 * time.Millisecond
 )
 
-// A keeper does what has to happen in the network namespace, where sockets are opened and
-// interfaces looked at, and one thing after the other.
+// A worker does what must happen in the network namespace, one task after the other: open
+// sockets and list interfaces.
 type worker struct {
-	netns   netns.NsHandle
-	netlink *netlink.Handle
-	tasks   chan func()
-	changes chan struct{} // interfaces may have changed
-	conflicts chan struct{} // there are conflicts to be looked into
-	done    chan struct{} // nothing is done any more
-	ports   map[portKey]*port
-	own     map[MAC]bool // of all interfaces
+	netns     netns.NsHandle
+	netlink   *netlink.Handle
+	tasks     chan func()
+	changes   chan struct{} // interfaces may have changed
+	conflicts chan struct{} // there are conflicts to identify
+	done      chan struct{} // closed when the worker has ended
+	ports     map[portKey]*port
+	own       map[MAC]bool // hardware addresses of all interfaces
 }
 
 func newWorker() (*worker, error) {
@@ -40,7 +40,8 @@ func newWorker() (*worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("network namespace: %w", err)
 	}
-	// To enter a namespace, even one's own, takes CAP_SYS_ADMIN, which a speaker has not got.
+	// Entering a namespace, even the current one, needs CAP_SYS_ADMIN, which a speaker does
+	// not have.
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
 		here.Close()
@@ -52,7 +53,7 @@ func newWorker() (*worker, error) {
 	}, nil
 }
 
-// do has f done, and waits for that.
+// do runs f on the worker and waits until it has returned.
 func (k *worker) do(ctx context.Context, f func()) error {
 	done := make(chan struct{})
 	select {
@@ -62,11 +63,11 @@ func (k *worker) do(ctx context.Context, f func()) error {
 	case <-k.done:
 		return errors.New("layer 2 is closed")
 	}
-	<-done // it takes no longer than the kernel does
+	<-done // bounded by the kernel's answers
 	return nil
 }
 
-// enter makes the calling goroutine's thread, which ends with it, one of the namespace.
+// enter moves the calling goroutine's thread, which ends with it, into the namespace.
 func (k *worker) enter() error {
 	runtime.LockOSThread()
 	here, err := netns.Get()
@@ -80,19 +81,19 @@ func (k *worker) enter() error {
 	return netns.Set(k.netns)
 }
 
-// keep runs until ctx ends.
+// runWorker runs until ctx ends.
 func (a *Announcer) runWorker(ctx context.Context) {
 	k := a.worker
 	defer k.close()
 	if err := k.enter(); err != nil {
-		a.log.ErrorContext(ctx, "BUG: no way back into the network namespace", "err", err)
+		a.log.ErrorContext(ctx, "BUG: cannot enter the network namespace again", "err", err)
 		return
 	}
 	a.running.Go(func() { k.watchLinks(ctx) })
 	timer := time.NewTimer(time.Hour)
 	for {
 		wait := time.Hour
-		if len(a.failures) > 0 { // which only this goroutine writes
+		if len(a.failures) > 0 { // written by this goroutine only
 			wait = retryTime
 		}
 		timer.Reset(wait)
@@ -113,7 +114,7 @@ func (a *Announcer) runWorker(ctx context.Context) {
 	}
 }
 
-// rest lets changes gather, while tasks are done.
+// debounce collects changes for a while, and still runs tasks.
 func (k *worker) debounce(ctx context.Context, pause time.Duration) {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -138,11 +139,11 @@ func (k *worker) close() {
 	k.netns.Close()
 }
 
-// follow says when links or addresses have changed, whichever they are. That the kernel
-// can tell again counts as a change.
+// watchLinks signals changes of links and addresses. A new subscription counts as a change:
+// events may have been lost before.
 func (k *worker) watchLinks(ctx context.Context) {
 	if k.enter() != nil {
-		return // of which keep has told
+		return // runWorker has logged it
 	}
 	for ctx.Err() == nil {
 		conn, err := subscribeLinks()
@@ -159,20 +160,20 @@ func (k *worker) watchLinks(ctx context.Context) {
 	}
 }
 
-// openChanges is told of the changes of links and addresses.
+// subscribeLinks subscribes to changes of links and addresses.
 func subscribeLinks() (*rtnl.Conn, error) {
 	return rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
 }
 
-// heed counts as a change all that comes, and that the kernel had no room to tell, until the socket
-// is of no use any more.
+// readChanges signals each event, and each overflow of the socket's buffer, until the
+// socket fails.
 func (k *worker) readChanges(conn *rtnl.Conn) {
 	for err := error(nil); err == nil || errors.Is(err, unix.ENOBUFS); _, err = conn.Receive() {
 		notify(k.changes)
 	}
 }
 
-// take makes want the State.
+// setState applies the valid part of want.
 func (a *Announcer) setState(want State) {
 	good, faults := check(want)
 	if a.worker.own == nil {
@@ -184,7 +185,7 @@ func (a *Announcer) setState(want State) {
 	a.reconcile()
 }
 
-// look takes up what has become of the interfaces.
+// refreshInterfaces lists the interfaces again and applies the State to them.
 func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	before := a.Interfaces()
 	held := a.held()
@@ -196,13 +197,13 @@ func (a *Announcer) refreshInterfaces(ctx context.Context) {
 	}
 }
 
-// numbered are interfaces with subnets. The others, those of pods among them, come and go
-// without meaning anything to anybody.
+// withSubnets returns the interfaces with subnets. The others, such as those of pods, come
+// and go without effect.
 func withSubnets(all []Interface) []Interface {
 	return slices.DeleteFunc(slices.Clone(all), func(i Interface) bool { return len(i.Prefixes) == 0 })
 }
 
-// listFailed stands among what is broken for the interfaces themselves.
+// listFailed is the key in failures for listing the interfaces.
 var listFailed = portKey{}
 
 func (a *Announcer) listInterfaces() {
@@ -211,7 +212,7 @@ func (a *Announcer) listInterfaces() {
 	defer a.mu.Unlock()
 	delete(a.failures, listFailed)
 	if err != nil {
-		a.failures[listFailed] = err // and what was there before stays
+		a.failures[listFailed] = err // the previous list stays
 		return
 	}
 	a.worker.own = own
@@ -220,17 +221,17 @@ func (a *Announcer) listInterfaces() {
 	}
 }
 
-// report logs interfaces that have come or gone, if addresses belong on them.
+// logInterfaces logs interfaces with subnets that have appeared or gone.
 func (a *Announcer) logInterfaces(ctx context.Context, before []Interface) {
 	now := a.Interfaces()
 	for _, i := range now {
 		if len(i.Prefixes) > 0 && !slices.ContainsFunc(before, i.equal) {
-			a.log.InfoContext(ctx, "interface for layer 2", "iface", i.Name, "mac", i.MAC.String(), "prefixes", i.Prefixes)
+			a.log.InfoContext(ctx, "interface can answer for addresses over L2", "iface", i.Name, "mac", i.MAC.String(), "prefixes", i.Prefixes)
 		}
 	}
 	for _, b := range before {
 		if len(b.Prefixes) > 0 && !slices.ContainsFunc(now, func(i Interface) bool { return i.Index == b.Index }) {
-			a.log.InfoContext(ctx, "interface is down, gone, or a part of another one", "iface", b.Name)
+			a.log.InfoContext(ctx, "interface is down, removed, or has become a port of another one", "iface", b.Name)
 		}
 	}
 }
