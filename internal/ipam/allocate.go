@@ -227,7 +227,7 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 
 func (p *plan) run() {
 	p.keep()
-	p.letGo()
+	p.leaveForeign()
 	for _, h := range p.holders {
 		p.grant(h)
 	}
@@ -244,7 +244,7 @@ func (p *plan) run() {
 		p.place(h)
 	}
 	p.warnShared()
-	p.sayKept()
+	p.reportKept()
 }
 
 // moves says whether h holds an address and asks for one of another pool.
@@ -275,7 +275,7 @@ func (p *plan) keep() {
 
 // letGo leaves alone the Services that have addresses of another implementation:
 // one Service cannot have two that write its status.
-func (p *plan) letGo() {
+func (p *plan) leaveForeign() {
 	for _, h := range p.holders {
 		if h.foreign {
 			for _, a := range slices.Clone(h.addrs) {

@@ -65,7 +65,7 @@ func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily) (netip.Addr, 
 		return netip.Addr{}, false
 	}
 	busy := p.walkHeld()
-	for a := range pool.space(family).positions(h.seat()) {
+	for a := range pool.space(family).positions(h.positionName()) {
 		if h.Sharing == nil && (busy(a) || len(p.taken[a]) != 0) {
 			continue // as nearly all are where it takes long: whose it is does not matter
 		}
@@ -107,10 +107,10 @@ func (p *plan) walkHeld() func(netip.Addr) bool {
 
 // sayKept says of addresses that Services keep although nobody would be given them
 // now. Who has one works on as before: to take it away is for a person to decide.
-func (p *plan) sayKept() {
+func (p *plan) reportKept() {
 	for _, h := range p.holders {
 		for _, a := range h.addrs {
-			if code, why := p.undue(h, a); why != "" {
+			if code, why := p.keptReason(h, a); why != "" {
 				p.say(h, a, code, "%s is kept, although %s", a, why)
 			}
 		}
@@ -118,7 +118,7 @@ func (p *plan) sayKept() {
 }
 
 // undue says why h would not be given address a, which it has.
-func (p *plan) undue(h *holder, a netip.Addr) (cluster.Code, string) {
+func (p *plan) keptReason(h *holder, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
 	if pool == nil {
 		return cluster.PoolGone, "no pool has it any more; " + p.describePools()

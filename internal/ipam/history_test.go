@@ -199,7 +199,7 @@ func TestHistory(t *testing.T) {
 				}
 			}
 			for _, c := range h.claims {
-				if lost(h, assigned, c) {
+				if lostAddress(h, assigned, c) {
 					t.Fatalf("seed %d, step %d: %s has lost %s:\n%s", seed, step, c.Holders[0].Name, c.Addr, render(assigned, reasons))
 				}
 			}
@@ -245,7 +245,7 @@ func hasAssignment(list []cluster.Assignment, addr netip.Addr, service cluster.N
 
 // lost says whether who holds a claim, and is still there, does not have the address
 // any more, and has none of the family that it names in its place.
-func lost(h *history, assigned []cluster.Assignment, c *cluster.Claim) bool {
+func lostAddress(h *history, assigned []cluster.Assignment, c *cluster.Claim) bool {
 	s := h.services[c.Holders[0].Name]
 	if s == nil || hasAssignment(assigned, c.Addr, s.Name, cluster.PoolOf(h.snapshot().Pools, c.Addr)) {
 		return false

@@ -34,7 +34,7 @@ func TestSettledChangesNothing(t *testing.T) {
 		}
 		got, gotReasons := Allocate(s)
 		kept += checkKept(t, seed, s, got)
-		want, wantReasons := NewSurvey(s, nobody).Allocate()
+		want, wantReasons := NewSurvey(s, neverSettled).Allocate()
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}

@@ -28,7 +28,7 @@ func Apart(s, o *cluster.Spec) (why string, is bool) {
 	case !admits(o, s):
 		return fmt.Sprintf("to share it across namespaces, add %s to that Service's annotation %s", s.Name.Namespace, cluster.SharingNamespacesAnnotation), true
 	}
-	return clash(s, o)
+	return portConflict(s, o)
 }
 
 // admits says whether s shares with Services of o's namespace.
@@ -38,7 +38,7 @@ func admits(s, o *cluster.Spec) bool {
 
 // clash says which port two Services both serve. A packet to it could be for
 // either.
-func clash(s, o *cluster.Spec) (why string, is bool) {
+func portConflict(s, o *cluster.Spec) (why string, is bool) {
 	for _, p := range s.Ports {
 		if slices.ContainsFunc(o.Ports, func(q cluster.Port) bool { return p.Protocol == q.Protocol && p.Port == q.Port }) {
 			return fmt.Sprintf("both serve %s/%d", p.Protocol, p.Port), true
@@ -61,7 +61,7 @@ func (p *plan) standing(a netip.Addr, s, o *cluster.Spec) bool {
 	if s.Sharing == nil || o.Sharing == nil || s.Sharing.Key != o.Sharing.Key {
 		return false
 	}
-	_, is := clash(s, o)
+	_, is := portConflict(s, o)
 	return !is
 }
 
@@ -113,7 +113,7 @@ func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 
 // seat is what a Service's position in a pool is the hash of. Those that share
 // have one, so that nodes that decide alone put them on one address.
-func (h *holder) seat() cluster.Name {
+func (h *holder) positionName() cluster.Name {
 	if h.Sharing == nil {
 		return h.Name
 	}

@@ -78,7 +78,7 @@ func sameInput(a, b *cluster.Snapshot) bool {
 // allocate is Allocate for one who remembers what was assigned, and who is not
 // the only one to decide: other nodes do so as well.
 func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(NewSurvey(snap, nobody))
+	p := newPlan(NewSurvey(snap, neverSettled))
 	for _, a := range remembered {
 		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
@@ -87,25 +87,25 @@ func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluste
 	}
 	p.run()
 	for _, h := range p.holders {
-		p.doubt(h)
+		p.warnUnstable(h)
 	}
 	return p.assignments(), p.sortedReasons()
 }
 
 // nobody is a Rule: without claims nothing is settled for good.
-func nobody(*cluster.Snapshot, *cluster.Spec) bool { return false }
+func neverSettled(*cluster.Snapshot, *cluster.Spec) bool { return false }
 
 // doubt says so when a node that starts now, and remembers nothing, could give h
 // another address than it has here: when that is not its own position in the
 // pool, and nothing that all nodes read pins it.
-func (p *plan) doubt(h *holder) {
+func (p *plan) warnUnstable(h *holder) {
 	for _, a := range h.addrs {
 		if slices.Contains(h.Status, a) || asked(p.Snap.Pools, h.Spec, a) || p.poolOf(a) == nil {
 			continue
 		}
 		if home := p.home(h, cluster.FamilyOf(a)); home != a {
 			p.say(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
-				a, p.instead(home))
+				a, p.alternative(home))
 		}
 	}
 }
@@ -118,11 +118,11 @@ func (p *plan) home(h *holder, family corev1.IPFamily) netip.Addr {
 	if len(pools) == 0 || slices.Contains(h.settled, family) {
 		return netip.Addr{}
 	}
-	return pools[0].space(family).home(h.seat())
+	return pools[0].space(family).home(h.positionName())
 }
 
 // instead says what another node may give a Service whose home this is.
-func (p *plan) instead(home netip.Addr) string {
+func (p *plan) alternative(home netip.Addr) string {
 	if !home.IsValid() {
 		return "a node that starts now would give it none"
 	}

@@ -39,7 +39,7 @@ func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 	}
 	slices.SortFunc(s.Held, cluster.Assignment.Compare)
 	s.open()
-	s.loosen(snap.Claims)
+	s.findLoose(snap.Claims)
 	return s
 }
 
@@ -57,7 +57,7 @@ func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 		n.settle(name)
 	}
 	n.open()
-	n.loosen(doubtful)
+	n.findLoose(doubtful)
 	return n
 }
 
@@ -146,7 +146,7 @@ func (s *Survey) open() {
 
 // loosen fills in the Claims that are loose, of those that may be; of some there
 // may be another version, or none.
-func (s *Survey) loosen(doubtful []*cluster.Claim) {
+func (s *Survey) findLoose(doubtful []*cluster.Claim) {
 	for _, c := range doubtful {
 		if is := s.Snap.Claim(c.Addr); is != nil && s.loose(is) {
 			s.Loose = append(s.Loose, is)

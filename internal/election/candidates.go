@@ -9,32 +9,32 @@ import (
 	"strings"
 )
 
-// An Electorate is the nodes of a cluster at one instant. It is for one goroutine.
-type Electorate struct {
+// Candidates are the nodes of a cluster at one instant. Not safe for concurrent use.
+type Candidates struct {
 	nodes  []Node   // sorted by name
 	hashes []uint64 // of their names
-	// rosters are what terms make of the nodes: most addresses have the same.
-	rosters map[string][]entry
-	// equals are the last that were found on the same terms: likely those of the next.
+	// entries caches the nodes by Eligibility: most addresses have the same.
+	entries map[string][]entry
+	// equals caches the last result of Equals by Eligibility: the next is likely the same.
 	equals map[string][]string
 }
 
-// An entry is what terms make of one node.
+// An entry is a node under an Eligibility.
 type entry struct {
-	not    refusal // fit, or why the node is no candidate whatever the address
-	weight int
-	links  []link
+	ineligible ineligible // fit, or why the node is no candidate for any address
+	weight     int
+	links      []link
 }
 
 // A link is an interface that a node may answer on.
 type link struct {
 	prefixes []netip.Prefix
-	named    bool // also for addresses that are in none of them
+	named    bool // also for addresses outside of prefixes
 }
 
-// New returns the electorate of nodes, in any order.
-func New(nodes []Node) *Electorate {
-	e := &Electorate{nodes: slices.Clone(nodes), rosters: map[string][]entry{}, equals: map[string][]string{}}
+// New returns the candidates among nodes, in any order.
+func New(nodes []Node) *Candidates {
+	e := &Candidates{nodes: slices.Clone(nodes), entries: map[string][]entry{}, equals: map[string][]string{}}
 	slices.SortFunc(e.nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range e.nodes {
 		e.hashes = append(e.hashes, hashName(e.nodes[i].Name))
@@ -42,21 +42,21 @@ func New(nodes []Node) *Electorate {
 	return e
 }
 
-func (e *Electorate) find(node string) (i int, ok bool) {
+func (e *Candidates) find(node string) (i int, ok bool) {
 	return slices.BinarySearchFunc(e.nodes, node, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
 }
 
-// alive says whether endpoints on a node can be reached, as far as known.
-func (e *Electorate) alive(node string) bool {
+// alive reports whether endpoints on a node can be reached, as far as known.
+func (e *Candidates) alive(node string) bool {
 	i, ok := e.find(node)
 	return !ok || e.nodes[i].Standing != Dead
 }
 
-// A refusal is why a node is no candidate. The order is that in which they are looked at.
-type refusal uint8
+// ineligible is why a node is no candidate, in the order of the checks.
+type ineligible uint8
 
 const (
-	fit refusal = iota
+	fit ineligible = iota
 	isDead
 	isNotReady
 	isExcluded
@@ -64,10 +64,10 @@ const (
 	isUnselected
 	hasNoInterface
 	hasNoEndpoint
-	refusals // how many there are
+	numIneligible // how many there are
 )
 
-// A rank is what one candidate comes before another by.
+// A rank has the criteria that order candidates.
 type rank struct {
 	steady, stays     bool
 	serves            int
@@ -76,7 +76,7 @@ type rank struct {
 	hash              uint64
 }
 
-// compare is negative when r comes before o.
+// compare is negative if r comes before o.
 func (r rank) compare(o rank) int {
 	return cmp.Or(truth(o.steady)-truth(r.steady), truth(o.stays)-truth(r.stays), o.serves-r.serves, truth(o.pinned)-truth(r.pinned),
 		truth(o.preferred)-truth(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
@@ -89,19 +89,19 @@ func truth(b bool) int {
 	return 0
 }
 
-// Owner is the node that shall answer for an address, empty if there is no candidate.
-func (e *Electorate) Owner(a *Address) string {
+// Owner is the node that should answer for an address, empty if there is no candidate.
+func (e *Candidates) Owner(a *Address) string {
 	owner, _ := e.Elect(a)
 	return owner
 }
 
-// Elect is Owner, and why it is that one: by what it comes before the next, in words that
-// follow its name.
-func (e *Electorate) Elect(a *Address) (owner, why string) {
+// Elect returns the owner, and the criterion by which it comes before the next, as text
+// that follows its name.
+func (e *Candidates) Elect(a *Address) (owner, why string) {
 	var best, second rank
 	first, candidates := -1, 0
 	e.each(a, func(i int, r rank) {
-		// The nodes come by name, so of two with one hash it is the first.
+		// Nodes are in order of names: of two with the same hash the first wins.
 		switch {
 		case candidates == 0 || r.compare(best) < 0:
 			second, best, first = best, r, i
@@ -120,11 +120,11 @@ func (e *Electorate) Elect(a *Address) (owner, why string) {
 	}
 }
 
-// before says by what r, which comes before o, does.
+// before names the criterion by which r comes before o.
 func (r rank) before(o rank, candidates int) string {
 	switch {
 	case r.steady != o.steady:
-		return "the others are back only since a moment ago"
+		return "the others have returned only a moment ago"
 	case r.stays != o.stays:
 		return "the others are about to leave"
 	case r.serves != o.serves:
@@ -140,8 +140,8 @@ func (r rank) before(o rank, candidates int) string {
 	}
 }
 
-// Rank are all candidates, the owner first: each is to answer when none before it can.
-func (e *Electorate) Rank(a *Address) []string {
+// Rank returns all candidates, the owner first: each takes over if all before it fail.
+func (e *Candidates) Rank(a *Address) []string {
 	type candidate struct {
 		name string
 		rank rank
@@ -156,10 +156,10 @@ func (e *Electorate) Rank(a *Address) []string {
 	return names
 }
 
-// Equals are the candidates of which any may be preferred: nothing but what the claim
-// says and the hash tells them apart. They are sorted by name; the slice is shared.
-func (e *Electorate) Equals(a *Address) []string {
-	key := a.Terms.key()
+// Equals returns the candidates that tie with the owner but for claim and hash, sorted by
+// name. The slice is shared.
+func (e *Candidates) Equals(a *Address) []string {
+	key := a.Eligibility.key()
 	last := e.equals[key]
 	names := make([]string, 0, len(e.nodes))
 	best := rank{}
@@ -179,49 +179,49 @@ func (e *Electorate) Equals(a *Address) []string {
 	return names
 }
 
-// None says why an address has no candidate: which condition removed how many nodes. It
-// is empty if there is one.
-func (e *Electorate) None(a *Address) string {
-	var count [refusals]int
-	roster := e.roster(a.Terms)
+// None says why an address has no candidate: how many nodes each condition removed. It is
+// empty if there is a candidate.
+func (e *Candidates) None(a *Address) string {
+	var count [numIneligible]int
+	roster := e.entriesFor(a.Eligibility)
 	for i := range e.nodes {
-		not, _ := e.judge(a, &roster[i], i)
+		not, _ := e.check(a, &roster[i], i)
 		count[not]++
 	}
 	if count[fit] != 0 {
 		return ""
 	}
 	if len(e.nodes) == 0 {
-		return "there is no node"
+		return "the cluster has no node"
 	}
 	var parts []string
 	for not, n := range count {
 		if n != 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, refusal(not).says(a, n)))
+			parts = append(parts, fmt.Sprintf("%d %s", n, ineligible(not).describe(a, n)))
 		}
 	}
 	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
 }
 
 // WhyNot says why a node is no candidate, empty if it is one.
-func (e *Electorate) WhyNot(a *Address, node string) string {
+func (e *Candidates) WhyNot(a *Address, node string) string {
 	i, ok := e.find(node)
 	if !ok {
-		return fmt.Sprintf("there is no node %s", node)
+		return fmt.Sprintf("node %s does not exist", node)
 	}
-	not, _ := e.judge(a, &e.roster(a.Terms)[i], i)
+	not, _ := e.check(a, &e.entriesFor(a.Eligibility)[i], i)
 	if not == fit {
 		return ""
 	}
-	return fmt.Sprintf("node %s %s", node, not.says(a, 1))
+	return fmt.Sprintf("node %s %s", node, not.describe(a, 1))
 }
 
-// says is what is said of n nodes.
-func (not refusal) says(a *Address, n int) string {
+// describe completes a sentence about n nodes.
+func (not ineligible) describe(a *Address, n int) string {
 	is, has := plural(n, "is", "are"), plural(n, "has", "have")
 	switch not {
 	case isDead:
-		return has + " no speaker that is heard of"
+		return has + " no live speaker"
 	case isNotReady:
 		return is + " not Ready"
 	case isExcluded:
@@ -229,9 +229,9 @@ func (not refusal) says(a *Address, n int) string {
 	case hasNoNetwork:
 		return has + " the condition NetworkUnavailable"
 	case isUnselected:
-		return is + " not selected by L2Advertisement " + a.Terms.names()
+		return is + " not selected by L2Advertisement " + a.Eligibility.names()
 	case hasNoInterface:
-		if interfaces := a.Terms.interfaces(); interfaces != "" {
+		if interfaces := a.Eligibility.interfaces(); interfaces != "" {
 			return fmt.Sprintf("%s no interface in the subnet of %s that is one of %s", has, a.Addr, interfaces)
 		}
 		return fmt.Sprintf("%s no interface in the subnet of %s", has, a.Addr)
@@ -242,7 +242,7 @@ func (not refusal) says(a *Address, n int) string {
 	}
 }
 
-func (t Terms) names() string {
+func (t Eligibility) names() string {
 	var names []string
 	for _, a := range t.By {
 		names = append(names, a.Name)
@@ -250,8 +250,8 @@ func (t Terms) names() string {
 	return strings.Join(names, ", ")
 }
 
-// interfaces are the names and patterns of those that are allowed, empty for all.
-func (t Terms) interfaces() string {
+// interfaces returns the names and patterns of allowed interfaces, empty for all.
+func (t Eligibility) interfaces() string {
 	var names []string
 	for _, a := range t.By {
 		if len(a.Interfaces) == 0 {
@@ -271,11 +271,11 @@ func plural(n int, one, many string) string {
 }
 
 // each calls f with every candidate, by name.
-func (e *Electorate) each(a *Address, f func(i int, r rank)) {
-	roster := e.roster(a.Terms)
+func (e *Candidates) each(a *Address, f func(i int, r rank)) {
+	roster := e.entriesFor(a.Eligibility)
 	hash := hashAddr(a.Addr)
 	for i := range e.nodes {
-		not, serves := e.judge(a, &roster[i], i)
+		not, serves := e.check(a, &roster[i], i)
 		if not != fit {
 			continue
 		}
@@ -287,11 +287,11 @@ func (e *Electorate) each(a *Address, f func(i int, r rank)) {
 	}
 }
 
-// judge says whether a node is a candidate, and how many of the Services that only some
-// nodes can serve it can.
-func (e *Electorate) judge(a *Address, in *entry, i int) (not refusal, serves int) {
-	if in.not != fit {
-		return in.not, 0
+// check reports whether a node is a candidate, and how many of the Services in a.Local it
+// can serve.
+func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves int) {
+	if in.ineligible != fit {
+		return in.ineligible, 0
 	}
 	if !e.nodes[i].Unknown && !in.reaches(a.Addr) {
 		return hasNoInterface, 0
@@ -307,7 +307,7 @@ func (e *Electorate) judge(a *Address, in *entry, i int) (not refusal, serves in
 	return fit, serves
 }
 
-// reaches says whether the node may answer for addr on one of its interfaces.
+// reaches reports whether the node may answer for addr on one of its interfaces.
 func (in *entry) reaches(addr netip.Addr) bool {
 	for i := range in.links {
 		if in.links[i].named {
@@ -322,36 +322,36 @@ func (in *entry) reaches(addr netip.Addr) bool {
 	return false
 }
 
-// roster is what terms make of the nodes, in their order.
-func (e *Electorate) roster(t Terms) []entry {
+// entriesFor returns the nodes under t, in their order.
+func (e *Candidates) entriesFor(t Eligibility) []entry {
 	key := t.key()
-	if r, ok := e.rosters[key]; ok {
+	if r, ok := e.entries[key]; ok {
 		return r
 	}
 	r := make([]entry, len(e.nodes))
 	for i := range e.nodes {
-		r[i] = enter(t, &e.nodes[i])
+		r[i] = newEntry(t, &e.nodes[i])
 	}
-	e.rosters[key] = r
+	e.entries[key] = r
 	return r
 }
 
-func enter(t Terms, n *Node) (in entry) {
+func newEntry(t Eligibility, n *Node) (in entry) {
 	switch n.Standing {
 	case Dead:
-		in.not = isDead
+		in.ineligible = isDead
 	case NotReady:
-		in.not = isNotReady
+		in.ineligible = isNotReady
 	case Excluded:
-		in.not = isExcluded
+		in.ineligible = isExcluded
 	case NetworkUnavailable:
-		in.not = hasNoNetwork
+		in.ineligible = hasNoNetwork
 	case Fit, Leaving:
-		in.not = fit
+		in.ineligible = fit
 	}
 	by, ok := t.selecting(n)
-	if in.not == fit && !ok {
-		in.not = isUnselected
+	if in.ineligible == fit && !ok {
+		in.ineligible = isUnselected
 	}
 	for _, a := range by {
 		in.weight += a.Weight(n.Labels)

@@ -8,18 +8,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// Terms are on what terms an address goes over L2.
-type Terms struct {
-	// By are the L2Advertisements that select it, by name. Without any, every node may
-	// answer, on every interface that has its subnet.
+// Eligibility says which nodes and interfaces may answer for an address over L2.
+type Eligibility struct {
+	// By are the L2Advertisements that select the address, by name. If it is empty, every
+	// node may answer, on every interface with the address's subnet.
 	By []*cluster.L2Advertisement
 }
 
-// TermsOf says whether an address that Services hold is announced by ARP and NDP. It is
-// if its pool says L2, or says Advertised and an L2Advertisement selects the pool and one
-// of the Services. Why says, for an address that is not although an L2Advertisement
-// selects its pool, what prevents it.
-func TermsOf(snap *cluster.Snapshot, from cluster.Origin, services []cluster.Service) (t Terms, ok bool, why string) {
+// EligibilityOf reports whether an address of services is announced by ARP and NDP: its
+// pool's announce is L2, or it is Advertised and an L2Advertisement selects the pool and
+// one of the Services. If an L2Advertisement selects the pool only, why says what is
+// missing.
+func EligibilityOf(snap *cluster.Snapshot, from cluster.Origin, services []cluster.Service) (t Eligibility, ok bool, why string) {
 	if from.Announce != cluster.AnnounceAdvertised {
 		return t, from.Announce == cluster.AnnounceL2, ""
 	}
@@ -45,20 +45,20 @@ func TermsOf(snap *cluster.Snapshot, from cluster.Origin, services []cluster.Ser
 	return t, false, ""
 }
 
-// key tells terms apart.
-func (t Terms) key() string {
+// key is different for different values.
+func (t Eligibility) key() string {
 	if len(t.By) == 1 {
 		return t.By[0].Name
 	}
 	var b strings.Builder
 	for _, a := range t.By {
-		b.WriteString(a.Name + " ") // A name has no space in it.
+		b.WriteString(a.Name + " ") // names have no spaces
 	}
 	return b.String()
 }
 
-// allow says whether a node may answer on an interface, and, with named, also for
-// addresses that are not in its subnets. By are advertisements that select the node.
+// allow reports whether a node may answer on an interface and, with named, also for
+// addresses outside of its subnets. by are the advertisements that select the node.
 func allow(by []*cluster.L2Advertisement, iface string) (ok, named bool) {
 	if len(by) == 0 {
 		return true, false
@@ -70,9 +70,9 @@ func allow(by []*cluster.L2Advertisement, iface string) (ok, named bool) {
 	return ok, named
 }
 
-// selecting are the advertisements that select a node. It is none without any terms, and
-// then ok says that every node is selected.
-func (t Terms) selecting(n *Node) (by []*cluster.L2Advertisement, ok bool) {
+// selecting returns the advertisements that select a node. If By is empty, ok is true:
+// every node is selected.
+func (t Eligibility) selecting(n *Node) (by []*cluster.L2Advertisement, ok bool) {
 	for _, a := range t.By {
 		if a.NodeSelector.Matches(n.Labels) {
 			by = append(by, a)
@@ -81,9 +81,9 @@ func (t Terms) selecting(n *Node) (by []*cluster.L2Advertisement, ok bool) {
 	return by, len(by) != 0 || len(t.By) == 0
 }
 
-// Interfaces are the names of those interfaces of a node on which it answers for addr,
-// sorted as they are in the node. There are none on a node that is not selected.
-func (t Terms) Interfaces(addr netip.Addr, n *Node) (names []string) {
+// Interfaces returns the names of a node's interfaces that answer for addr, in the node's
+// order; none on a node that is not selected.
+func (t Eligibility) Interfaces(addr netip.Addr, n *Node) (names []string) {
 	by, ok := t.selecting(n)
 	if !ok {
 		return nil
@@ -97,10 +97,10 @@ func (t Terms) Interfaces(addr netip.Addr, n *Node) (names []string) {
 	return names
 }
 
-// Relevant says whether an interface can matter to any address: it is in a subnet that
-// has addresses of a pool, or one that a Service has kept although no pool has it any more,
-// or an L2Advertisement names it. Of a node with hundreds, most of them pods', only these
-// need be told to others.
+// Relevant reports whether an interface can matter to any address: it is in the subnet of a
+// pool's addresses, or of an address that a Service keeps after its pool is gone, or an
+// L2Advertisement names it. Only these are sent to other nodes; a node has hundreds of
+// others, mostly of pods.
 func Relevant(snap *cluster.Snapshot, iface cluster.Interface) bool {
 	for _, a := range snap.L2Advertisements {
 		if _, named := a.Allows(iface.Name); named {
