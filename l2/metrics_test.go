@@ -42,7 +42,7 @@ func TestMetrics(t *testing.T) {
 			{"", "", `phase="Held"`, 2}, {"", "", `phase="Probing"`, 0}, {"", "", `phase="Waiting"`, 1},
 		} {
 			if m.name != "" {
-				fmt.Fprintf(&want, "# HELP %s Addresses that this node shall answer for, by how far they have come; those Held are answered for. Observed.\n# TYPE %s gauge\n", m.name, m.name)
+				fmt.Fprintf(&want, "# HELP %s Addresses that this node should answer for, by phase; it answers for those Held. Observed.\n# TYPE %s gauge\n", m.name, m.name)
 			}
 			fmt.Fprintf(&want, "fanfare_l2_addresses{%s} %d\n", m.labels, m.value)
 		}

@@ -42,7 +42,7 @@ func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.
 }
 
 // serving returns the nodes with endpoints of a Service that get new connections: ready
-// ones or, for a port without any, those that are terminating and still serving (KEP-1669).
+// ones or, for a port without any, endpoints that are terminating and still serving (KEP-1669).
 // Endpoints on dead nodes are left out unless no others exist.
 func (e *Candidates) serving(s cluster.Service, is4 bool) (nodes []string) {
 	if s.Endpoints == nil {
