@@ -94,7 +94,7 @@ func one[T metav1.Object](t *testing.T, all []metav1.Object, name string) (found
 
 // Nothing is left out of the kustomization, and everything that has a namespace
 // is in that of the manifests.
-func TestManifestsAreWhole(t *testing.T) {
+func TestKustomizationIsComplete(t *testing.T) {
 	all := objects(t)
 	var want int
 	for _, pattern := range []string{"*.yaml", "crds/*.yaml"} {
@@ -217,7 +217,7 @@ func TestControllerManifest(t *testing.T) {
 }
 
 // Selectors find the pods, bindings find roles and accounts.
-func TestManifestsFitTogether(t *testing.T) {
+func TestManifestReferences(t *testing.T) {
 	all := objects(t)
 	ds, d := one[*appsv1.DaemonSet](t, all, "speaker"), one[*appsv1.Deployment](t, all, "controller")
 	pdb := one[*policyv1.PodDisruptionBudget](t, all, "controller")

@@ -12,7 +12,7 @@ import (
 
 // An announcer is a program that announces routes to the routers of a world.
 type announcer interface {
-	// prepare does what shall not be measured.
+	// prepare does what must not be measured.
 	prepare(ctx context.Context, w *world, routes int) error
 	// start starts what is measured.
 	start(w *world) (*exec.Cmd, error)

@@ -21,7 +21,7 @@ type result struct {
 	Converged measure.Sample
 	// From the OPEN of a router that has come back to its last route.
 	Returned measure.Sample
-	// From the command that adds or removes a route to the last router that hears of it.
+	// From the command that adds or removes a route to the last router that receives it.
 	Added, Removed measure.Sample
 	// Of one router, when all routes are there for the first time.
 	Updates, Bytes int

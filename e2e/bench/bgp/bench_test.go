@@ -65,7 +65,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The document says of numbers that are known what they are.
+// The section shows given numbers.
 func TestReport(t *testing.T) {
 	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
 	one := func(n int) result {

@@ -22,7 +22,7 @@ const (
 	routersASN, nodeASN = 64496, 64497
 )
 
-// A router takes one session, from the node, and knows what it was told.
+// A router takes one session, from the node, and records the routes that it receives.
 type router struct {
 	addr     netip.Addr
 	listener net.Listener
@@ -33,7 +33,7 @@ type router struct {
 	opened   time.Time // when the present session's OPEN was there
 	updates  int       // of the present session
 	bytes    int       // of those
-	want     int       // how many routes are waited for; -1: nobody waits
+	want     int       // number of routes to wait for; -1: none
 	complete chan time.Time
 	err      error // why the last session ended
 }

@@ -163,7 +163,7 @@ func (b *bench) create(ctx context.Context, name, pool string) error {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
-			// There are 2,768 ports for all nodes, and nobody asks for one.
+			// There are 2,768 ports for all nodes, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
 			Ports:                         []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
 		},
@@ -191,7 +191,7 @@ func (b *bench) address(ctx context.Context, name string) (time.Time, error) {
 
 func crowdName(i int) string { return fmt.Sprintf("s%05d", i) }
 
-// fill creates the Services. Nobody gives them addresses yet.
+// fill creates the Services. The controller does not run yet.
 func (b *bench) fill(ctx context.Context, r *report) error {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, fillLimit)
@@ -300,7 +300,7 @@ func (b *bench) free(ctx context.Context, r *report) error {
 	return nil
 }
 
-// refused waits until a Service was told that there is no address for it.
+// refused waits until a Service has a reason for having no address.
 func (b *bench) refused(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, eventLimit)
 	defer cancel()
@@ -317,7 +317,7 @@ func (b *bench) refused(ctx context.Context, name string) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return fmt.Errorf("service %s is told nothing: %w", name, ctx.Err())
+			return fmt.Errorf("service %s has no reason for having no address: %w", name, ctx.Err())
 		}
 	}
 }

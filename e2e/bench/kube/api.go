@@ -14,7 +14,7 @@ import (
 const namespace = "shop"
 
 // An api writes Services and EndpointSlices, in protobuf: what this program costs
-// is taken from those that it measures.
+// is taken from the programs that it measures.
 type api struct{ core, discovery *rest.RESTClient }
 
 func newAPI(cfg *rest.Config) (*api, error) {

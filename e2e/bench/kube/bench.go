@@ -34,8 +34,8 @@ type bench struct {
 	seen  *measure.Addresses
 	stop  context.CancelFunc // ends the watch
 
-	crowd   int // how many Services there are that nobody looks at
-	created int // how many were that somebody looked at
+	crowd   int // number of Services in the background
+	created int // number of measured Services
 	churned int // changes of the crowd's endpoints
 	proxy   *lab.Process
 	// pids are of the processes that are measured, by what they are called.
@@ -168,7 +168,7 @@ func (b *bench) usage() ([]measure.Usage, error) {
 }
 
 // recorded is a process that the lab does not tell the number of, by the record
-// that it keeps of it; 0, which nobody is, if there is none.
+// that it keeps of it; 0 if there is none.
 func (b *bench) recorded(name string) func() int {
 	return func() (pid int) {
 		text, err := os.ReadFile(filepath.Join(b.Dir(), "pids", name))

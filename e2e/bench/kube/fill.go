@@ -26,7 +26,7 @@ type fill struct {
 	CPU      []measure.Share // while they were created and written
 }
 
-// fill creates Services until there are n, and waits until everybody has done
+// fill creates Services until there are n, and waits until all programs have done
 // his part.
 func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)

@@ -38,7 +38,7 @@ func newService(name string) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
-			// There are 2,768 ports for all nodes, and nobody asks for one.
+			// There are 2,768 ports for all nodes, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
 			Ports:                         []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: port}},
 		},
@@ -57,7 +57,7 @@ func realPod(name string) pod {
 }
 
 // crowdPods are the endpoints of the n-th Service of the crowd: two pods of its
-// own, on two nodes, that nobody runs. The generation is in their addresses.
+// own, on two nodes, without real pods. The generation is in their addresses.
 func crowdPods(n, generation int) []pod {
 	at := func(second byte) netip.Addr { return netip.AddrFrom4([4]byte{10, second, byte(n >> 8), byte(n)}) }
 	return []pod{{at(byte(100 + generation%100)), "n1"}, {at(200), "n2"}}

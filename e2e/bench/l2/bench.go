@@ -65,8 +65,8 @@ func restart(ctx context.Context, l *lab.Lab, node string) error {
 type result struct {
 	Name   string
 	Silent bool
-	// Noticed is from the end of the node to when another speaker says that it is not
-	// heard of any more; Moved to when the host sends to another node; Answered from
+	// Noticed is from the end of the node to when another speaker logs that it is
+	// no longer alive; Moved to when the host sends to another node; Answered from
 	// then to the first whole answer.
 	Noticed, Moved, Answered measure.Sample
 	// Back is from its return to when the host sends to it again.
@@ -117,7 +117,7 @@ func failures(ctx context.Context, l *lab.Lab, w way, runs int) (r result, err e
 	r = result{Name: w.name, Silent: w.silent}
 	svc := lab.Service{Name: "web", Endpoints: lab.At("p21", "p31")}
 	for n := range runs {
-		// Each node in turn has to go; the pods are on those that stay, so that what is
+		// Each node in turn has to go; the pods are on nodes that stay, so that what is
 		// measured is the address.
 		node := lab.NodeNames[n%len(lab.NodeNames)]
 		svc.Annotations = map[string]string{"fanfare.io/l2-node": node}

@@ -55,7 +55,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// The document says of numbers that are known what they are.
+// The section shows given numbers.
 func TestReport(t *testing.T) {
 	ms := func(list ...int) (s measure.Sample) {
 		for _, n := range list {

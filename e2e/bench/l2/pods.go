@@ -18,8 +18,8 @@ const afterwards = 2 * time.Second
 // A podLoss is what was seen of a node that loses power, that has pods and does not answer for
 // the address.
 type podLoss struct {
-	// Noticed is from the end of the node to when another speaker says that it is not
-	// heard of any more; Hurt to the begin of the last request that was lost, or answered
+	// Noticed is from the end of the node to when another speaker logs that it is
+	// no longer alive; Hurt to the begin of the last request that was lost, or answered
 	// late because a packet was. Back is from its return to the first answer of its pod.
 	Noticed, Hurt, Back measure.Sample
 	// Sent requests there were while it was away; of these Lost got no answer, and Late were

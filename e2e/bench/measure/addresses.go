@@ -15,7 +15,7 @@ import (
 type Addresses struct {
 	mu    sync.Mutex
 	seen  map[string]Assigned
-	moved chan struct{} // closed and made anew when there are more
+	moved chan struct{} // closed and replaced when there are more
 	err   error
 }
 

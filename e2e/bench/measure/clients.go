@@ -11,7 +11,7 @@ import (
 )
 
 // Clients are for Services and EndpointSlices, in protobuf: what a measuring program
-// costs is taken from those that it measures.
+// costs is taken from the programs that it measures.
 func Clients(cfg *rest.Config) (core, discovery *rest.RESTClient, err error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {

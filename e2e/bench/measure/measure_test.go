@@ -68,7 +68,7 @@ func TestUsage(t *testing.T) {
 	if peak := r.Maxrss << 10; u.RSS < 1<<20 || u.Peak < u.RSS || u.Peak > peak+peak/4 {
 		t.Errorf("RSS %d, peak %d, getrusage says %d", u.RSS, u.Peak, peak)
 	}
-	if _, err := UsageOf("nobody", 1<<30); !errors.Is(err, os.ErrNotExist) {
+	if _, err := UsageOf("no process", 1<<30); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no such process: %v", err)
 	}
 }

@@ -14,7 +14,7 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-// A document has its own words and those of all; what it asks for in vain is an error.
+// A document has its own words and those of all; an unknown word is an error.
 func TestRender(t *testing.T) {
 	data := struct {
 		N    int

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Scrape reads the metrics of a process. Those that differ in labels are added up.
+// Scrape reads the metrics of a process. Series that differ in labels are added up.
 func Scrape(ctx context.Context, dial func(context.Context) (net.Conn, error)) (map[string]float64, error) {
 	c := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whoever writes first, each finds his own section again and leaves the other's.
+// In any order, each author replaces its own section and leaves the others.
 func TestWriteSection(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "numbers.md")
 	write := func(author, text string) {

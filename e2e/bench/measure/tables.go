@@ -16,7 +16,7 @@ import (
 
 // A Lookout waits for the first change of a node's tables that adds something in
 // which certain bytes stand. It knows neither Fanfare's tables nor kube-proxy's,
-// and times both in the same way: by when the kernel told of the change, having
+// and times both in the same way: by when the kernel reported the change, having
 // made it.
 type Lookout struct {
 	node   string

@@ -71,7 +71,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 }
 
 func (b *bench) startControl(ctx context.Context) (err error) {
-	// Else most of the time would go into giving out ClusterIPs, which nobody measures here.
+	// Else most of the time would go into giving out ClusterIPs, which this does not measure.
 	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr, kube.WithBitmap)
 	if err != nil {
 		return errors.Join(err, b.control.Stop())
@@ -193,8 +193,8 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 	return nil
 }
 
-// fast adds a lane whose node has a fast path. Its speaker goes on running: when nobody says
-// that it should, a fast path takes no new flows.
+// fast adds a lane whose node has a fast path. Its speaker keeps running: without a speaker
+// that renews it, a fast path accepts no new flows.
 func (b *bench) fast(ctx context.Context, base *lane, services int) error {
 	l, err := b.lane(ctx, base, fastName, services, b.vips(services), func(n *node) error {
 		r, err := b.start(withFastPath(), n, home)
@@ -262,7 +262,7 @@ func stride(all []netip.AddrPort) []netip.AddrPort {
 	return out
 }
 
-// setAlone measures proxy.Set on three nodes that nobody sends to.
+// setAlone measures proxy.Set on three nodes without traffic.
 func (b *bench) setAlone(ctx context.Context) (err error) {
 	var on []*node
 	for range 3 {
@@ -276,7 +276,7 @@ func (b *bench) setAlone(ctx context.Context) (err error) {
 	return err
 }
 
-// close ends what runs and removes everything. Nobody is left in the control groups
+// close ends what runs and removes everything. No process is left in the control groups
 // by then.
 func (b *bench) close() error {
 	var err error

@@ -19,7 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-var update = flag.Bool("update", false, "write testdata anew")
+var update = flag.Bool("update", false, "update testdata")
 
 // The process that measures Set is this program called again, in a test as well.
 func TestMain(m *testing.M) {
@@ -82,7 +82,7 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-// report.golden.md is what the document says of numbers that are known.
+// report.golden.md is the section for given numbers.
 func TestReport(t *testing.T) {
 	plain := func(size int, factor rate) *lane {
 		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, requests: []rate{10000, 10100, 9900}, datagrams: []rate{200000 * factor, 210000, 190000}}
@@ -214,7 +214,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Each destination comes once, far from those that were next to it.
+// Each destination comes once, far from its neighbours.
 func TestStride(t *testing.T) {
 	all := each(1000, 80, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }).udp
 	got := stride(all)

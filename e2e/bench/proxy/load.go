@@ -138,7 +138,7 @@ func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Ad
 }
 
 // watch returns a function that waits until the rules lead to a pod, and says when
-// they did: by the kernel's word or, where it tells nobody, by the program's.
+// they did: by the kernel's event or, if it sends none, by the program's metrics.
 func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(context.Context) (time.Time, error), err error) {
 	if !p.silent {
 		eyes, err := measure.LookOut(p.on.Namespace, pod.AsSlice())

@@ -21,7 +21,7 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// A program is one of those that are measured.
+// A program is a program that is measured.
 type program struct {
 	name string
 	ours bool // Fanfare, which translates for load balancers' addresses alone
@@ -37,7 +37,7 @@ type program struct {
 	// private has it start with mounts of its own, which are gone with it.
 	private bool
 	// writes differs between two readings of the metrics if the program has changed
-	// its rules in between. It is asked if silent: the kernel tells nobody of changes.
+	// its rules in between. It is used if silent: the kernel sends no events for changes.
 	writes func(metrics map[string]float64) float64
 	silent bool
 	// writing names the metric of the time that it has spent on writing rules.

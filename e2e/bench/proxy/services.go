@@ -50,7 +50,7 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
-metadata: {name: nobody}
+metadata: {name: unreachable}
 spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
 `
 
@@ -70,7 +70,7 @@ func pod(n, i, endpoints int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 128 + byte(p>>16), byte(p >> 8), byte(p)})
 }
 
-// newcomer is the address of a pod that nobody has had yet. Its bytes stand nowhere
+// newcomer is a pod address that was not used before. Its bytes stand nowhere
 // else in the kernel's messages.
 func newcomer(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 173 + byte(n>>16), 0xc7 ^ byte(n>>8), 0xa9 ^ byte(n)})
@@ -96,7 +96,7 @@ func newService(n int) *corev1.Service {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: serviceName(n)},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer,
-			// There are 2,768 ports for all nodes, and nobody asks for one.
+			// There are 2,768 ports for all nodes, and the Service needs none.
 			AllocateLoadBalancerNodePorts: new(bool),
 		},
 	}
@@ -219,7 +219,7 @@ func (a *api) move(ctx context.Context, n int, pods []netip.Addr) error {
 // A destination of the first so many Services, for one protocol.
 type destinations struct{ tcp, udp []netip.AddrPort }
 
-// each collects what addr says of every Service, for the protocols that it has.
+// each collects what addr returns for every Service, for the protocols that it has.
 func each(services int, port uint16, addrs func(n int) []netip.Addr) (d destinations) {
 	for n := range services {
 		for _, p := range protocols(n) {

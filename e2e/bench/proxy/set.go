@@ -20,7 +20,7 @@ import (
 // has a namespace, a heap and a garbage collector of its own.
 const SetWord = "set"
 
-// A setJob is what that process shall do.
+// A setJob is what that process must do.
 type setJob struct{ Services, Endpoints, Changes int }
 
 // A setTrial is how long proxy.Set took: from a State to the kernel's word that it

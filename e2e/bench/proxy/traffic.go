@@ -89,7 +89,7 @@ const (
 	answerSize  = 200
 )
 
-// answer answers a request, if one comes. Clients come one by one, so that nobody waits
+// answer answers a request, if one comes. Clients come one by one, so that none waits
 // behind one that says nothing.
 func answer(fd int) {
 	if readAll(fd, requestSize) == nil {
@@ -117,7 +117,7 @@ func (s *server) read() {
 	buf := make([]byte, 64)
 	for {
 		n, err := unix.Read(s.udp, buf)
-		if n == 0 && err == nil { // close: nobody sends empty ones
+		if n == 0 && err == nil { // closed: clients send no empty ones
 			return
 		}
 		if err == nil {

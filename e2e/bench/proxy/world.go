@@ -123,7 +123,7 @@ func (w *world) node(ctx context.Context, name string) (*node, error) {
 }
 
 // route makes pods seem to be neighbours, as those of a node are: a fast path takes no flows to a
-// pod behind a gateway. But nobody has a hundred thousand neighbours: what comes from clients goes by a gateway. That is
+// pod behind a gateway. But a node does not have a hundred thousand neighbours: what comes from clients goes by a gateway. That is
 // one more rule to ask for each packet, on all nodes, so that they differ in nothing but what is measured.
 func (n *node) route(ctx context.Context) error {
 	const table = "100"
