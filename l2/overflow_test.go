@@ -48,7 +48,7 @@ func TestNetlinkOverflow(t *testing.T) {
 		<-k.changes
 		select {
 		case <-done:
-			t.Error("nobody listens any more")
+			t.Error("the socket has no listener")
 		default:
 		}
 		conn.Close()

@@ -42,7 +42,7 @@ func TestReplyDecisions(t *testing.T) {
 			{"probes what we probe", opRequest, 0x10, "", "2", conflicting},
 			{"another speaker probes what we probe", opRequest, 3, "", "2", notHeld},
 			{"probes what we gave up", opRequest, 0x10, "", "3", notHeld},
-			{"tells us something", opReply, 0x10, "9", "1", otherAddress},
+			{"is a reply", opReply, 0x10, "9", "1", otherAddress},
 			{"tells that it has ours", opReply, 0x10, "1", "9", conflicting},
 			{"announces ours", opRequest, 0x10, "1", "1", conflicting},
 			{"asks for another from ours", opRequest, 0x10, "1", "9", conflicting},
@@ -179,7 +179,7 @@ func TestStaleTimersDoNothing(t *testing.T) {
 		{"given up", func(x *address) { x.phase = Conflicting }, false, true},
 		{"no longer on the port", func(x *address) { x.claims = x.claims[1:] }, false, true},
 		{"gone", func(x *address) { x.claims, x.timer = nil, nil }, true, true},
-		{"begun anew", func(x *address) { x.claims[0].timer, x.timer = &timer{}, &timer{} }, true, true},
+		{"started again", func(x *address) { x.claims[0].timer, x.timer = &timer{}, &timer{} }, true, true},
 	} {
 		x := &address{phase: Held, timer: &timer{}}
 		x.claims = []claim{{here, &timer{port: here}}, {there, &timer{port: there}}}

@@ -111,7 +111,7 @@ func TestAdvertisement(t *testing.T) {
 		send(other.advertisement(), 64, right.local, allNodes)
 		send(other.advertisement(), ndp.HopLimit, near, allNodes)
 		if got := <-found; got != near {
-			t.Errorf("believed %s, which was forwarded", got)
+			t.Errorf("accepted %s, which was forwarded", got)
 		}
 		<-answer
 		send(&ndp.RouterSolicitation{}, ndp.HopLimit, right.local, allRouters)

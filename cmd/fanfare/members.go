@@ -33,8 +33,8 @@ func (f *membersFlags) check() error {
 	return nil
 }
 
-// leaser returns nil for a folder, and where speakers do not talk to one another: there
-// is nobody to renew a Lease for.
+// leaser returns nil for a folder, and if speakers do not communicate: no other node
+// reads the Lease then.
 func (f *nodeFlags) leaser(m membersFlags) (*speaker.Leaser, error) {
 	if f.files != "" || m.keyFile == "" || m.lease == 0 {
 		return nil, nil

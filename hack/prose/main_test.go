@@ -30,7 +30,7 @@ func TestFindings(t *testing.T) {
 func TestRuleErrors(t *testing.T) {
 	for _, tt := range []struct{ list, want string }{
 		{"# only a comment\n", ""},
-		{"\nanew again\n", `words.txt:2: "anew again" has no " -> "`},
+		{"\nword again\n", `words.txt:2: "word again" has no " -> "`},
 		{"( -> x\n", "words.txt:1: error parsing regexp"},
 	} {
 		_, err := parseRules(tt.list)

@@ -94,7 +94,7 @@ func TestRank(t *testing.T) {
 		"refused": {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = NotReady, Excluded, NetworkUnavailable },
 			Address{Anywhere: true}, ""},
 		"no such subnet":        {func(n []Node) { n[0].Interfaces = []cluster.Interface{iface("eth0 198.51.100.0/24")} }, Address{Anywhere: true, Preferred: "b"}, "b c"},
-		"nobody knows":          {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
+		"unknown interfaces":    {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
 		"local":                 {nil, Address{Local: [][]string{{"a", "c"}}, Preferred: "c"}, "c a"},
 		"local and shared":      {nil, Address{Local: [][]string{{"a", "c"}}, Anywhere: true, Preferred: "b", Pinned: "c"}, "c a b"},
 		"able to serve all":     {nil, Address{Local: [][]string{{"a", "c"}, {"b", "c"}}, Preferred: "a"}, "c a b"},
@@ -337,7 +337,7 @@ func TestAddress(t *testing.T) {
 		"without a node":   {[]cluster.Service{local("", endpoint("", "10.0.0.1", "", true, true, false))}, "[] false "},
 		"dead":             {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false), endpoint("", "10.0.0.2", "b", false, true, true))}, "[[b]] false "},
 		"only dead":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false))}, "[[dead]] false "},
-		"nobody can":       {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))}, "[] false "},
+		"no node can":      {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))}, "[] false "},
 		"shared":           {[]cluster.Service{local("n6", endpoint("", "10.0.0.1", "a", true, true, false)), everywhere}, "[[a]] true n6"},
 		"no slices at all": {[]cluster.Service{{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local"}}, everywhere}, "[] true n7"},
 	} {

@@ -7,7 +7,7 @@ import (
 )
 
 // keep lets Services keep what they hold. Of conflicting claims the better wins, and of
-// equal ones that of the older Service.
+// equal claims the older Service's.
 func (p *plan) keep() {
 	for _, h := range p.holders {
 		slices.SortFunc(h.claims, func(a, b claim) int { return a.addr.Compare(b.addr) })

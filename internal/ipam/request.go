@@ -93,7 +93,7 @@ func (p *plan) grant(h *holder) {
 }
 
 // grantFamily gives h the addresses of family that it requests. Once it has one of them, it
-// releases those that it does not request.
+// releases the others.
 func (p *plan) grantFamily(h *holder, family corev1.IPFamily) {
 	h.settle(family)
 	if !slices.Contains(h.IPFamilies, family) {

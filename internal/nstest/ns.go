@@ -25,7 +25,7 @@ type NS struct {
 }
 
 // Node returns the namespace that the caller's process is in: under Run, the
-// one that Run made.
+// namespace that Run made.
 func Node(tb testing.TB) *NS {
 	tb.Helper()
 	h, err := netns.Get()

@@ -71,7 +71,7 @@ func rerun(t *testing.T) *exec.Cmd {
 // raceOptions is the race detector's variable for a process that runs one test. By
 // default the detector waits for a second when a process ends, for goroutines that
 // still run to race: for a test of milliseconds, and for hundreds of them, that is most
-// of the time. Whoever sets it to something else gets that.
+// of the time. A value in the environment takes precedence.
 func raceOptions() string {
 	return strings.TrimSpace("GORACE=atexit_sleep_ms=50 " + os.Getenv("GORACE"))
 }

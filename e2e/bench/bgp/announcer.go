@@ -86,7 +86,7 @@ endpoints: [{addresses: [10.9.%[2]d.%[3]d], nodeName: node, conditions: {ready: 
 `
 
 // service is a Service and its only pod, on the node, which is ready or not: if not,
-// nobody has anything to announce.
+// there is nothing to announce.
 func service(i int, ready bool) string {
 	return fmt.Sprintf(fanfareService, i, vip(i)) + fmt.Sprintf(fanfareSlice, i, i/250, 1+i%250, ready)
 }

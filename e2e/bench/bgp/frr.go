@@ -63,7 +63,7 @@ func makeFRRDir(dir string) error {
 
 func (f *frr) config() string { return filepath.Join(f.dir, "bgpd.conf") }
 
-// text asks for what makes FRR announce at once what it is told to, to routers that
+// text asks for what makes FRR announce its routes at once, to routers that
 // send nothing. All else is as FRR has it.
 func (f *frr) text(routes int) string {
 	var b strings.Builder

@@ -217,7 +217,7 @@ conntrack: {maxPerCore: 0}
 nftables: {%s}
 `
 
-// startProxy starts kube-proxy, in the place of the one that runs if there is
+// startProxy starts kube-proxy, in place of a running one if there is
 // one, and returns when it has written its rules.
 func (b *bench) startProxy(ctx context.Context, sync string) error {
 	if b.proxy != nil {

@@ -14,7 +14,7 @@ import (
 // maxServices is bounded by crowdPods.
 const maxServices = 50_000
 
-// pool has room for all of them and for those that are measured.
+// pool has room for all of them and for the measured ones.
 // prefix has all addresses of Services.
 const prefix = "198.18.0.0/16"
 

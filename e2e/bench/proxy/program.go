@@ -229,7 +229,7 @@ func (p *process) awaitLoaded(ctx context.Context, services int) error {
 	return err
 }
 
-// kill ends the process as a crash would, and those that it has started: what they
+// kill ends the process as a crash would, and its child processes: what they
 // wrote stays in the kernel.
 func (p *process) kill() error {
 	err := p.cmd.Process.Kill()

@@ -126,7 +126,7 @@ func (s *server) read() {
 	}
 }
 
-// arrived is how many datagrams have reached the server so far: read, and those
+// arrived is how many datagrams have reached the server so far: read, and the ones
 // that found its buffer full, whose way was the same.
 func (s *server) arrived() (n int64, err error) {
 	err = s.place.Do(func() error {
