@@ -35,7 +35,7 @@ func assemble(o options, trees ...tree) (image, error) {
 }
 
 // config is how a container of the image runs by default: without privileges. The speaker's
-// manifest adds those that it needs.
+// manifest adds the ones it needs.
 func config(o options) v1.Config {
 	return v1.Config{
 		Entrypoint: []string{"/usr/bin/fanfare"},
