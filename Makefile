@@ -73,19 +73,19 @@ bench: ## run the benchmarks
 	go test -run='^$$' -bench=. -benchmem ./...
 
 bench-bgp: setup build ## measure many routes to several routers, beside FRR, and write its section of docs/benchmarks.md
-	go run ./e2e/benchbgp -fanfare bin/fanfare -o docs/benchmarks.md
+	go run ./e2e/bench bgp
 
 bench-ipam: setup build kube-tools ## measure how soon many Services have addresses, and write its section of docs/benchmarks.md
-	go run ./e2e/kube/benchipam -fanfare bin/fanfare -o docs/benchmarks.md
+	go run ./e2e/bench ipam
 
 bench-kube: setup build kube-tools ## measure beside kube-proxy on a real control plane, and write its section of docs/benchmarks.md
-	go run ./e2e/kube/bench -fanfare bin/fanfare -o docs/benchmarks.md
+	go run ./e2e/bench kube
 
 bench-l2: setup build ## measure failover over layer 2, and write its section of docs/benchmarks.md
-	go run ./e2e/benchl2 -fanfare bin/fanfare -o docs/benchmarks.md
+	go run ./e2e/bench l2
 
 bench-proxy: setup build kube-tools ## measure what rules cost, beside kube-proxy's in both modes, and write its section of docs/benchmarks.md
-	go run ./e2e/kube/benchproxy -fanfare bin/fanfare -o docs/benchmarks.md
+	go run ./e2e/bench proxy
 
 # Build Kubernetes' own programs, which e2e/kube runs: some five minutes, once for
 # each version; they are kept in the user's cache directory.

@@ -81,7 +81,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "speaker/lease.go", "speaker/lease_test.go", "cmd", "e2e/kube"},
+		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "speaker/lease.go", "speaker/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{

@@ -50,7 +50,7 @@ func TestLayer2(t *testing.T) {
 		t.Fatalf("assigned %v, advertised by %v, problems %v", snap.Assignments, snap.L2Advertisements, snap.Problems)
 	}
 	addr := snap.Assignments[0].Addr
-	terms, ok, why := election.TermsOf(snap, snap.OriginOf(snap.Assignments[0]), snap.Services)
+	terms, ok, why := election.EligibilityOf(snap, snap.OriginOf(snap.Assignments[0]), snap.Services)
 	if !ok {
 		t.Fatal(why)
 	}

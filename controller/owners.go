@@ -149,7 +149,7 @@ func ballots(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.
 		all = all[n:]
 		claim := snap.Claim(same[0].Addr)
 		services := holding(snap, same)
-		terms, ok, _ := election.TermsOf(snap, snap.OriginOf(same[0]), services)
+		terms, ok, _ := election.EligibilityOf(snap, snap.OriginOf(same[0]), services)
 		if claim == nil || !ok {
 			continue
 		}

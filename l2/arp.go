@@ -38,9 +38,9 @@ func parseARP(frame []byte) (packet, error) {
 	}
 	switch a.Operation {
 	case arp.OperationRequest:
-		p.op = ask
+		p.op = opRequest
 	case arp.OperationReply:
-		p.op = tell
+		p.op = opReply
 	default:
 		return packet{}, fmt.Errorf("operation %d", a.Operation)
 	}
@@ -49,7 +49,7 @@ func parseARP(frame []byte) (packet, error) {
 
 func marshalARP(p packet) ([]byte, error) {
 	operation := arp.OperationRequest
-	if p.op == tell {
+	if p.op == opReply {
 		operation = arp.OperationReply
 	}
 	a, err := arp.NewPacket(operation, p.from[:], p.sender, p.about[:], p.target)

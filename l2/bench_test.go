@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// crowd is a port with n addresses of a family, and requests for them.
-func crowd(b *testing.B, six bool, n int) (*port, [][]byte) {
+// benchPort is a port with n addresses of a family, and requests for them.
+func benchPort(b *testing.B, six bool, n int) (*port, [][]byte) {
 	p := &port{key: portKey{1, arpProtocol}, claims: claims{mac: mac(1), addresses: make(map[netip.Addr]*address)}}
 	frames := make([][]byte, n)
 	for i := range n {
@@ -25,17 +25,17 @@ func crowd(b *testing.B, six bool, n int) (*port, [][]byte) {
 		}
 		p.claims.addresses[addr] = &address{phase: Held}
 		var err error
-		frames[i], err = p.key.protocol.marshal(packet{op: ask, from: mac(0x10), to: mac(1), sender: sender, target: addr})
+		frames[i], err = p.key.protocol.marshal(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: sender, target: addr})
 		must(b, err)
 	}
 	return p, frames
 }
 
-// What a request costs, from the frame that came in to the one that goes out, without the
-// kernel: parsing, deciding, the sender's allowance, and making the answer.
+// The cost of a request without the kernel, from the received frame to the answer: parsing,
+// deciding, the rate limit, and marshalling.
 func BenchmarkReply(b *testing.B) {
 	for _, six := range []bool{false, true} {
-		p, frames := crowd(b, six, 1000)
+		p, frames := benchPort(b, six, 1000)
 		b.Run(p.key.protocol.name, func(b *testing.B) {
 			b.ReportAllocs()
 			now := time.Now()
@@ -54,9 +54,9 @@ func BenchmarkReply(b *testing.B) {
 	}
 }
 
-// What a change of one address among many costs, but for what the kernel does: who answers
-// where, and the filter.
-func BenchmarkPlan(b *testing.B) {
+// The cost of changing one address among many without the kernel: the ports that answer,
+// and the filter.
+func BenchmarkPlanPorts(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			iface := Interface{Name: "eth0", Index: 2, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}
@@ -66,9 +66,9 @@ func BenchmarkPlan(b *testing.B) {
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, berth := range plan(want, []Interface{iface}) {
-					if len(berth.addresses) != n {
-						b.Fatal(len(berth.addresses))
+				for _, plan := range planPorts(want, []Interface{iface}) {
+					if len(plan.addresses) != n {
+						b.Fatal(len(plan.addresses))
 					}
 				}
 			}
@@ -76,7 +76,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// many are n addresses of each family on the network of a host of lan.
+// many returns n addresses of each family in the subnets of lan.
 func many(n int) (all []Address) {
 	for i := range n {
 		all = append(all, Address{Addr: netip.AddrFrom4([4]byte{10, 0, byte(1 + i>>8), byte(i)})})
@@ -87,8 +87,8 @@ func many(n int) (all []Address) {
 	return all
 }
 
-// What a request costs with all that the kernel does: the time of both ends, with a link of
-// veth between them, the one that asks included. A 1,000 addresses of each family are held.
+// The cost of a request with the kernel: the CPU time of both ends of a veth link,
+// including the client. 1,000 addresses of each family are held.
 func BenchmarkAnswer(b *testing.B) {
 	nstest.Isolate(b)
 	host, client := nstest.New(b, "node"), nstest.New(b, "client")
@@ -109,7 +109,7 @@ func BenchmarkAnswer(b *testing.B) {
 			began := used()
 			for i := 0; b.Loop(); i++ {
 				a := family.addresses[i%len(family.addresses)].Addr.String()
-				ear.mac[5] = byte(i % 64) // nobody asks too often
+				ear.mac[5] = byte(i % 64) // below each sender's rate limit
 				ear.ask(a, family.sender)
 				ear.answer(a)
 			}
@@ -118,7 +118,7 @@ func BenchmarkAnswer(b *testing.B) {
 	}
 }
 
-// used is the time that this process has had of any processor.
+// used is the CPU time of this process.
 func used() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -127,8 +127,7 @@ func used() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// What it costs to take one more address beside others, and to give it up, with all that the
-// kernel does.
+// The cost of adding and removing one address beside others, with the kernel.
 func BenchmarkSet(b *testing.B) {
 	for _, count := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {

@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clash is about a packet by which somebody else has an address of ours. It happens with
-// mu held.
-func (a *Announcer) clash(p *port, in packet, now time.Time) {
+// handleConflict handles, with mu held, a packet in which another host claims an address of
+// this node.
+func (a *Announcer) handleConflict(p *port, in packet, now time.Time) {
 	x := p.claims.addresses[in.sender]
 	if x == nil {
-		x = p.claims.addresses[in.target] // another who probes
+		x = p.claims.addresses[in.target] // another host probes for it
 	}
 	count := 1
 	if x.conflict != nil {
@@ -29,27 +29,27 @@ func (a *Announcer) clash(p *port, in packet, now time.Time) {
 	} else {
 		a.giveUp(x, now)
 	}
-	a.log.Warn("somebody else has an address of ours", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", kept)
-	poke(a.keeper.clashes)
-	poke(a.changed)
+	a.log.Warn("address conflict: another host claims this address", "vip", x.want.Addr, "iface", p.iface.Name, "mac", in.from.String(), "defended", kept)
+	notify(a.worker.conflicts)
+	notify(a.changed)
 }
 
-// giveUp leaves an address to the other until its turn comes.
+// giveUp stops answering for an address until its retry timer is due.
 func (a *Announcer) giveUp(x *address, now time.Time) {
-	if x.phase == Held && now.Sub(x.since) > peaceTime {
+	if x.phase == Held && now.Sub(x.since) > conflictMemory {
 		x.strikes = 0
 	}
 	x.enter(Conflicting, now)
-	x.unsure = true
-	x.turn = &turn{address: x, stage: min(retry1+stage(x.strikes), retry5)}
+	x.needsProbe = true
+	x.timer = &timer{address: x, stage: min(retry1+stage(x.strikes), retry5)}
 	x.strikes++
-	a.agenda.add(x.turn, now)
-	poke(a.wake)
+	a.schedule.add(x.timer, now)
+	notify(a.wake)
 }
 
-// explain finds out who those are that have addresses of ours. A node of the cluster may
-// have them, and this one goes on as if it had known.
-func (a *Announcer) explain() {
+// identifyConflicts looks up the hosts that claim addresses of this node. If one is a node
+// of the cluster, its conflicts are cleared.
+func (a *Announcer) identifyConflicts() {
 	type open struct {
 		x *address
 		c Conflict
@@ -71,46 +71,46 @@ func (a *Announcer) explain() {
 	if len(all) == 0 {
 		return
 	}
-	n := a.keeper.neighbours()
+	n := a.worker.neighbours()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, o := range all {
 		if o.x.conflict == nil || o.x.conflict.MAC != o.c.MAC {
 			continue
 		}
-		c := *o.x.conflict // those who got it from Status keep what they have
+		c := *o.x.conflict // Status has returned the old value: do not modify it
 		c.Known, c.Gateway = n.known(o.i, c.MAC, o.x.want.Addr)
 		o.x.conflict = &c
 		if i := slices.IndexFunc(c.Known, func(k netip.Addr) bool { return slices.Contains(a.want.Nodes, k) }); i >= 0 {
-			a.kin[c.MAC] = c.Known[i]
+			a.knownNodes[c.MAC] = c.Known[i]
 		}
 	}
-	a.acquit(time.Now())
-	poke(a.changed)
+	a.clearKnownNodes(time.Now())
+	notify(a.changed)
 }
 
-// acquit ends conflicts with those who turned out to be nodes.
-func (a *Announcer) acquit(now time.Time) {
+// clearKnownNodes clears conflicts with hosts that are nodes.
+func (a *Announcer) clearKnownNodes(now time.Time) {
 	speakers := a.speakers()
-	for _, p := range a.keeper.ports {
+	for _, p := range a.worker.ports {
 		p.claims.speakers = speakers
 	}
 	for _, x := range a.addresses {
-		x.acquit(speakers)
-		a.settle(x, nil, now)
+		x.clearConflict(speakers)
+		a.advance(x, nil, now)
 	}
-	poke(a.wake)
+	notify(a.wake)
 }
 
-// neighbourhood is what the kernel knows of others on the links.
-type neighbourhood struct {
+// A neighbourTable is the kernel's table of neighbours and gateways.
+type neighbourTable struct {
 	entries  []netlink.Neigh
 	gateways map[netip.Addr]bool
 }
 
-// neighbours reads what it can: it is for messages only.
-func (k *keeper) neighbours() neighbourhood {
-	n := neighbourhood{gateways: make(map[netip.Addr]bool)}
+// neighbours ignores errors: the result only enriches messages.
+func (k *worker) neighbours() neighbourTable {
+	n := neighbourTable{gateways: make(map[netip.Addr]bool)}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		entries, err := k.netlink.NeighList(0, family)
 		if err == nil {
@@ -129,10 +129,10 @@ func (k *keeper) neighbours() neighbourhood {
 	return n
 }
 
-// known are addresses of a MAC on a link besides the one in question, sorted, and whether
-// a gateway is among them.
-func (n neighbourhood) known(index int, mac MAC, but netip.Addr) (others []netip.Addr, gateway bool) {
-	others = []netip.Addr{} // not nil: looked at
+// known returns the other addresses of a MAC on a link, sorted, and whether one of them is
+// a gateway.
+func (n neighbourTable) known(index int, mac MAC, but netip.Addr) (others []netip.Addr, gateway bool) {
+	others = []netip.Addr{} // not nil: it has been looked up
 	for _, e := range n.entries {
 		m, is := macOf(e.HardwareAddr)
 		ip, ok := netip.AddrFromSlice(e.IP)

@@ -1,40 +1,40 @@
-// Package l2 answers for addresses on the links of one node, as a [State] says: ARP
-// (RFC 826) for IPv4, Neighbor Discovery (RFC 4861) for IPv6. It is how a network
-// without a router that speaks BGP learns which node has an address.
+// Package l2 announces addresses on the links of one node, as a [State] says: it answers
+// ARP (RFC 826) for IPv4 and Neighbor Discovery (RFC 4861) for IPv6. A network without BGP
+// routers learns from it which node holds an address.
 //
-// It knows addresses, interfaces and hardware addresses, and nothing of Services, nor of
-// which node should have an address: whoever calls [Announcer.Set] has decided that.
-// The addresses are on no interface of the node, and stay on none: the kernel neither
-// answers for them nor takes what is sent to them for its own.
+// The package knows addresses, interfaces and hardware addresses. It knows no Services, and
+// the caller of [Announcer.Set] decides which node holds an address. The addresses are
+// never assigned to an interface: the kernel neither answers for them nor accepts packets
+// to them as its own.
 //
-// # Who does what
+// # Goroutines
 //
-// Two goroutines do what nobody waits for. One, the keeper (keeper.go), is on a thread of
-// the node's network namespace: it lists the interfaces whenever netlink says that some have
-// changed (link.go), goes from what is to what shall be (reconcile.go), and gives each that is
-// needed a port (port.go) for each protocol: a packet socket with a filter (filter.go), and the
-// groups in which IPv6 is asked (group.go).
-// The other, the herald (herald.go), sends what nobody asked for, as the agenda (agenda.go)
-// says: announcements, their repetitions, and probes. Each port has a goroutine besides, that
-// reads, decides (reply.go) and answers.
+// The worker (worker.go) runs on a thread in the node's network namespace. It lists the
+// interfaces when netlink reports a change (link.go), applies the State (reconcile.go), and
+// opens a port (port.go) for each interface and protocol that need one: a packet socket
+// with a filter (filter.go), and the multicast groups of IPv6 solicitations (group.go).
 //
-// All three change what becomes of an address under one lock, and send while they hold it,
-// without ever waiting for an interface. So when Set has returned, nothing more is said
-// about an address that it gave up.
+// A second goroutine (gratuitous.go) sends unsolicited frames by the schedule
+// (schedule.go): announcements, their repetitions, and probes. Each port has a goroutine
+// that reads packets, decides (reply.go) and answers.
 //
-// # An address
+// All of them change an address under one lock, and send while they hold it, without
+// waiting for an interface. After Set has returned, no frame is sent for an address that
+// was removed.
 //
-// It is held, and answered for, at once, or after a probe if the State says that nobody held it
-// until now (RFC 5227 §2.1, RFC 4862 §5.4). Who has it nevertheless is noticed by what he
-// says (conflict.go, RFC 5227 §2.4): he is told once that it is taken, and if he goes on, it
-// is left to him, and probed again later.
+// # Phases of an address
+//
+// An address is held at once, or after a probe if the State says that no node held it
+// before (RFC 5227 §2.1, RFC 4862 §5.4). Conflicts are detected from received ARP and NDP
+// packets (conflict.go, RFC 5227 §2.4). The address is defended once. If the other host
+// persists, the address is given up and probed again later.
 //
 // # Neighbor Discovery without the kernel
 //
-// Solicitations are read from a packet socket, since no socket of IPv6 gets those that a
-// neighbour sends to the address itself, to see whether it is still there (RFC 4861 §7.3.1):
-// the kernel, which knows of no such address here, would forward them. For multicast ones
-// the interface has to be in the group; the kernel tells switches of that by MLD.
+// Solicitations are read from a packet socket. An IPv6 socket does not receive the unicast
+// solicitations by which a neighbour checks reachability (RFC 4861 §7.3.1): the address is
+// not local, so the kernel would forward them. Multicast solicitations need the interface
+// in the solicited-node group; the kernel reports the membership to switches by MLD.
 //
-// Messages with IPv6 extension headers are not read: nobody sends any.
+// Messages with IPv6 extension headers are ignored; hosts do not send them.
 package l2

@@ -9,26 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A span is a range of numbers, both ends in it. For IPv4 they are addresses, for IPv6
-// their last 32 bits, by which those of one subnet are told apart well enough.
+// A span is a closed range of numbers: IPv4 addresses, or the last 32 bits of IPv6
+// addresses, which differ within a subnet nearly always.
 type span struct{ first, last uint32 }
 
-// maxSpans bounds the filters, which the kernel goes through for every packet of a
-// protocol. An address that lets others through costs a little time; one that is held
-// back would be lost.
+// maxSpans bounds the filter, which the kernel runs for every packet of a protocol. A
+// filter that passes too many addresses costs a little time; one that passes too few loses
+// packets.
 const maxSpans = 32
 
-// frameLength is how much of a packet is read. Neither protocol needs more.
+// frameLength is how much of a packet is read. Both protocols need less.
 const frameLength = 1514
 
-// number is an address as filters know it.
+// number is an address as filters compare it.
 func number(a netip.Addr) uint32 {
 	b := a.As16()
 	return binary.BigEndian.Uint32(b[12:])
 }
 
-// covering returns at most maxSpans spans, sorted, with all addresses in them and as few
-// others as that allows: the gaps that stay closed are the widest.
+// covering returns at most maxSpans spans, sorted, that contain all addresses and as few
+// others as possible: only the widest gaps separate spans.
 func covering(addresses []netip.Addr) []span {
 	var spans []span
 	numbers := make([]uint32, len(addresses))
@@ -36,7 +36,7 @@ func covering(addresses []netip.Addr) []span {
 		numbers[i] = number(a)
 	}
 	slices.Sort(numbers)
-	widest, ties := cuts(numbers)
+	widest, ties := gapLimit(numbers)
 	for i, n := range numbers {
 		open := i == 0
 		if !open {
@@ -55,9 +55,9 @@ func covering(addresses []netip.Addr) []span {
 	return spans
 }
 
-// cuts is how wide a gap must be in order to be wider than those that are covered, and how
-// many of just that width are not.
-func cuts(numbers []uint32) (widest uint32, ties int) {
+// gapLimit returns the width of the narrowest gap that separates spans, and how many gaps
+// of exactly this width do.
+func gapLimit(numbers []uint32) (widest uint32, ties int) {
 	var gaps []uint32
 	for i := range numbers {
 		if i > 0 && numbers[i]-numbers[i-1] > 1 {
@@ -77,7 +77,7 @@ func cuts(numbers []uint32) (widest uint32, ties int) {
 	return kept[0], ties
 }
 
-// A program is a filter of the kernel's.
+// A program is a socket filter.
 type program []bpf.Instruction
 
 const (
@@ -85,11 +85,10 @@ const (
 	drop = 0
 )
 
-// received drops what this node sends itself, and what is for others: in promiscuous
-// mode, and of VLANs that have no interface here, whose packets the kernel hands to the
-// parent's sockets so marked. It also hands these what is for a VLAN's or a macvlan's
-// interface, which is another than index then (__netif_receive_skb_core: the sockets of
-// the device that a packet came in by are asked last, when it belongs to the other).
+// received drops packets that this node sends, and packets for other hosts: those of
+// promiscuous mode, and those of VLANs without an interface here. The kernel also hands
+// packets for a VLAN or macvlan interface to the parent's sockets, with the other
+// interface's index (__netif_receive_skb_core); they are dropped too.
 func received(index int) program {
 	return program{
 		bpf.LoadExtension{Num: bpf.ExtType},
@@ -100,7 +99,7 @@ func received(index int) program {
 	}
 }
 
-// within takes a packet that has a number of a span at the offset.
+// within accepts a packet whose number at the offset is in a span.
 func within(offset uint32, spans []span) program {
 	p := program{bpf.LoadAbsolute{Off: offset, Size: 4}}
 	for _, s := range spans {
@@ -113,7 +112,7 @@ func within(offset uint32, spans []span) program {
 	return p
 }
 
-// Offsets in a frame of what filters read.
+// Offsets in a frame that filters read.
 const (
 	arpSender   = 14 + 14
 	arpTarget   = 14 + 24

@@ -36,14 +36,14 @@ func TestCovering(t *testing.T) {
 	if got := covering(addrs(0, 1000, 7)); len(got) > maxSpans {
 		t.Errorf("%d spans for 1000 equal gaps", len(got))
 	}
-	// Two far apart keep their gap, however many there are nearer.
+	// A wide gap stays, however many narrow ones there are.
 	far := slices.Concat(addrs(0, 500, 3), addrs(1<<20, 500, 3))
 	if got := covering(far); len(got) > maxSpans || slices.ContainsFunc(got, func(s span) bool { return s.last-s.first > 1<<19 }) {
 		t.Errorf("spans %x", got)
 	}
 }
 
-// Whatever the addresses, all are covered, by sorted spans.
+// The spans cover all addresses and are sorted, for any addresses.
 func TestCoveringRandom(t *testing.T) {
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -69,10 +69,9 @@ func TestCoveringRandom(t *testing.T) {
 	}
 }
 
-// The filters of many addresses are programs that the kernel takes, and they take what
-// they should. (What the kernel tells of a packet besides is not simulated: received is
-// tested on it.)
-func TestFilters(t *testing.T) {
+// Filters of many addresses are programs that the kernel accepts, and they pass the right
+// packets. The VM has no ancillary data, so the instructions of received are left out.
+func TestFilterPrograms(t *testing.T) {
 	var four, six []netip.Addr
 	for i := range 1000 {
 		four = append(four, netip.AddrFrom4([4]byte{10, 0, byte(i / 83), byte(3 * i)}))
@@ -106,9 +105,9 @@ func TestFilters(t *testing.T) {
 		client := other.Next()
 		for _, a := range ours {
 			for _, p := range []packet{
-				{op: ask, from: mac(0x10), to: broadcast, sender: client, target: a},
+				{op: opRequest, from: mac(0x10), to: broadcast, sender: client, target: a},
 				probe(a, mac(0x10)), announcement(a, mac(0x10)),
-				{op: tell, from: mac(0x10), to: mac(1), sender: a, target: client},
+				{op: opReply, from: mac(0x10), to: mac(1), sender: a, target: client},
 			} {
 				if !passes(p) {
 					t.Fatalf("%s: %+v is dropped", proto.name, p)
@@ -116,16 +115,16 @@ func TestFilters(t *testing.T) {
 			}
 		}
 		for _, p := range []packet{
-			{op: ask, from: mac(0x10), to: broadcast, sender: client, target: other},
+			{op: opRequest, from: mac(0x10), to: broadcast, sender: client, target: other},
 			probe(other, mac(0x10)), announcement(other, mac(0x10)),
-			{op: tell, from: mac(0x10), to: mac(1), sender: other, target: client},
+			{op: opReply, from: mac(0x10), to: mac(1), sender: other, target: client},
 		} {
 			if passes(p) {
 				t.Errorf("%s: %+v passes", proto.name, p)
 			}
 		}
 	}
-	// IPv6 traffic of all kinds goes by an NDP socket.
+	// IPv6 traffic of all kinds reaches an NDP socket.
 	vm, err := bpf.NewVM(filterNDP(1, []span{{0, 1<<32 - 1}})[len(received(1)):])
 	if err != nil {
 		t.Fatal(err)

@@ -8,27 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupsPerSocket bounds what one socket joins: the kernel accounts each, with some 60
-// bytes, to the socket's option memory, which is 20 KiB on many kernels.
+// groupsPerSocket bounds the groups of one socket: the kernel charges each, some 60 bytes,
+// to the socket's option memory, which is 20 KiB on many kernels.
 const groupsPerSocket = 256
 
-// groups are the IPv6 groups that an interface is in for us. Being in one makes the
-// interface take its frames, and the kernel report it (MLD, RFC 3810), without which
-// switches that listen to that send none. The kernel itself finds nothing to do in the
-// solicitations it gets so: their targets are not its own.
+// groups are the IPv6 multicast groups that this node joins on an interface. The interface
+// then accepts their frames, and the kernel reports the membership (MLD, RFC 3810), without
+// which snooping switches forward none. The kernel itself ignores the solicitations: their
+// targets are not local.
 type groups struct {
 	index   int
 	sockets []groupSocket
-	joined  map[netip.Addr]int // the socket that did
+	joined  map[netip.Addr]int // index of the socket that joined
 }
 
-// A groupSocket is only there to be in groups.
+// A groupSocket only holds memberships.
 type groupSocket struct {
 	fd    int
 	count int
 }
 
-// set joins and leaves. It is to be called in the interface's namespace.
+// set joins and leaves groups. Call it in the interface's namespace.
 func (g *groups) set(want map[netip.Addr]bool) error {
 	var errs []error
 	for group, s := range g.joined {
@@ -46,7 +46,7 @@ func (g *groups) set(want map[netip.Addr]bool) error {
 			continue
 		}
 		if err := g.join(group); err != nil {
-			// The others fail in the same way, thousandfold perhaps.
+			// The others would fail in the same way.
 			return errors.Join(append(errs, fmt.Errorf("join %s: %w", group, err))...)
 		}
 	}
@@ -54,7 +54,7 @@ func (g *groups) set(want map[netip.Addr]bool) error {
 }
 
 func (g *groups) join(group netip.Addr) error {
-	s, err := g.room()
+	s, err := g.socketWithRoom()
 	if err != nil {
 		return err
 	}
@@ -69,8 +69,8 @@ func (g *groups) join(group netip.Addr) error {
 	return nil
 }
 
-// room is a socket with room for one more.
-func (g *groups) room() (int, error) {
+// socketWithRoom returns a socket that can join one more group.
+func (g *groups) socketWithRoom() (int, error) {
 	for i, s := range g.sockets {
 		if s.count < groupsPerSocket {
 			return i, nil

@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// groupsOn are the solicited-node groups that an interface is in, of addresses that end in
-// two bytes, by these.
+// groupsOn returns the interface's solicited-node groups of addresses that end in two
+// bytes, by these bytes.
 func groupsOn(t *testing.T, ns *nstest.NS, iface string) map[string]bool {
 	t.Helper()
 	in := make(map[string]bool)
@@ -29,8 +29,8 @@ func groupsOn(t *testing.T, ns *nstest.NS, iface string) map[string]bool {
 	return in
 }
 
-// An interface is in the groups of the addresses that are answered for on it, more than one
-// socket can join, and in one that two addresses share as long as one of them is there.
+// An interface joins the groups of the addresses held on it, more than one socket can join,
+// and stays in a group that two addresses share while one of them remains.
 func TestGroups(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node")
@@ -59,9 +59,9 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// A switch with MLD snooping sends solicitations only where somebody has said that he wants
-// them. It finds the node.
-func TestSnooping(t *testing.T) {
+// A switch with MLD snooping forwards solicitations only to members of the group. They
+// reach the node.
+func TestMLDSnooping(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		if _, err := exec.LookPath("ip"); err != nil {
 			nstest.Missing(t, err.Error())
@@ -70,10 +70,11 @@ func TestSnooping(t *testing.T) {
 		hosts := lanOf(t, sw, "node", "client")
 		run(t, sw, "ip link set br0 type bridge mcast_query_response_interval 10\nip link set br0 type bridge mcast_querier 1")
 		n, far, near := start(t, hosts[0]), listen(t, hosts[1], "eth0"), listen(t, hosts[0], "eth0")
-		// What goes to all and what goes to one group comes in the order in which it was sent.
+		// Frames to all nodes and frames to one group arrive in the order in which they
+		// were sent.
 		until(t, func() string {
 			far.ask("fd00::dead", "fd00::2")
-			far.send(packet{op: ask, from: far.mac, to: near.mac, sender: ip("fd00::2"), target: ip("fd00::beef")})
+			far.send(packet{op: opRequest, from: far.mac, to: near.mac, sender: ip("fd00::2"), target: ip("fd00::beef")})
 			if p := near.next(func(p packet) bool { return p.target == ip("fd00::dead") || p.target == ip("fd00::beef") }); p.target == ip("fd00::dead") {
 				near.next(func(p packet) bool { return p.target == ip("fd00::beef") })
 				return "the switch sends everything everywhere"
@@ -85,7 +86,7 @@ func TestSnooping(t *testing.T) {
 			far.ask("fd00::100", "fd00::2")
 			select {
 			case p := <-far.got:
-				if p.op == tell && p.sender == ip("fd00::100") && p.to == far.mac {
+				if p.op == opReply && p.sender == ip("fd00::100") && p.to == far.mac {
 					return ""
 				}
 			default:

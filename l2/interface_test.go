@@ -17,7 +17,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Which of what the kernel lists can be answered on.
+// The interfaces of the kernel's list that can answer.
 func TestInterfaces(t *testing.T) {
 	const up = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_BROADCAST | unix.IFF_MULTICAST
 	device := func(index int, name string, flags uint32, change ...func(*netlink.LinkAttrs)) netlink.Link {
@@ -80,8 +80,8 @@ func TestInterfaces(t *testing.T) {
 	}
 }
 
-// Where an address is answered for.
-func TestPlan(t *testing.T) {
+// The interfaces on which an address is answered for.
+func TestPlanPorts(t *testing.T) {
 	prefixes := func(texts ...string) (all []netip.Prefix) {
 		for _, s := range texts {
 			all = append(all, netip.MustParsePrefix(s))
@@ -99,7 +99,7 @@ func TestPlan(t *testing.T) {
 		{Addr: ip("2001:db8::1")}, {Addr: ip("2001:db8::2"), Interfaces: []string{"eth1", "eth2"}},
 	}
 	var got []string
-	for key, b := range plan(want, ifaces) {
+	for key, b := range planPorts(want, ifaces) {
 		for a := range b.addresses {
 			got = append(got, fmt.Sprintf("%s on %s by %s", a, b.iface.Name, key.protocol.name))
 		}
@@ -128,9 +128,9 @@ func link(t *testing.T, ns *nstest.NS, name string, f func(netlink.Link) error) 
 	})
 }
 
-// Whatever becomes of its interfaces, a node answers where the addresses belong, with the
-// hardware address that the interface has, and says so to everybody.
-func TestFollow(t *testing.T) {
+// After any change of its interfaces, a node answers where the addresses belong, with the
+// interface's current hardware address, and announces it.
+func TestFollowsInterfaceChanges(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		host, client := hosts[0], hosts[1]
@@ -164,11 +164,12 @@ func TestFollow(t *testing.T) {
 		host.Addr("eth0", "fd00::1/64")
 		heard("eth0")
 
-		// Its address changes while it is up, and everything has been said of the old one.
+		// The MAC changes while the interface is up, after all announcements of the old
+		// one.
 		until(t, func() string {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			for s, q := range n.agenda.queues {
+			for s, q := range n.schedule.queues {
 				if len(q) > 0 {
 					return fmt.Sprintf("%d turns at stage %d", len(q), s)
 				}
@@ -189,7 +190,7 @@ func TestFollow(t *testing.T) {
 
 		// It becomes a port of a bridge, which has its addresses then.
 		host.Bridge("br0", "lan0")
-		n.awaitHeld() // on the port, they are of no use
+		n.awaitHeld() // a port cannot answer
 		link(t, host, "lan0", func(l netlink.Link) error { return flush(l) })
 		host.Addr("br0", "10.0.0.1/24", "fd00::1/64")
 		heard("br0")
@@ -209,7 +210,7 @@ func TestFollow(t *testing.T) {
 		host.Addr("mv0", "10.0.0.1/24", "fd00::1/64")
 		heard("mv0")
 
-		// It is gone, and another one comes by its name.
+		// It is removed, and another one gets its name.
 		link(t, host, "mv0", netlink.LinkDel)
 		n.awaitHeld()
 		link(t, host, "br0", netlink.LinkDel)
@@ -223,9 +224,9 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// An interface and a macvlan of it are both on the link, and each answers with its own hardware
-// address what it is asked: the kernel hands the socket of the one also what is for the
-// other. With a VLAN of it, that would be what is asked on another link.
+// An interface and its macvlan are on one link, and each answers with its own hardware
+// address: the kernel hands packets for the one also to the socket of the other. With a
+// VLAN in place of the macvlan they would be from another link.
 func TestMacvlanBesideItsParent(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -247,11 +248,11 @@ func TestMacvlanBesideItsParent(t *testing.T) {
 				}
 				return ""
 			})
-			ear.send(packet{op: ask, from: ear.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
-			ear.send(packet{op: ask, from: ear.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
-			// Each answers in the order in which it is asked.
+			ear.send(packet{op: opRequest, from: ear.mac, to: child, sender: ip(a.sender), target: ip(a.asked)})
+			ear.send(packet{op: opRequest, from: ear.mac, to: parent, sender: ip(a.sender), target: ip(a.last)})
+			// Each answers in the order of requests.
 			for answered := map[MAC]string{}; len(answered) < 2; {
-				p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac })
+				p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac })
 				if before := answered[p.from]; before != "" {
 					t.Fatalf("%s answers for %s and for %s", p.from, before, p.sender)
 				}
@@ -274,8 +275,8 @@ func flush(l netlink.Link) error {
 	return err
 }
 
-// An interface goes and comes with the same name; another link gets the addresses.
-func TestReplace(t *testing.T) {
+// An interface disappears and returns with the same name; another link gets the addresses.
+func TestInterfaceReplaced(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		n := start(t, host)
@@ -294,8 +295,8 @@ func TestReplace(t *testing.T) {
 	})
 }
 
-// From any state to any other, the link sees what the State says, and nothing else.
-func TestStates(t *testing.T) {
+// From any state to any other, the node answers for exactly the addresses of the State.
+func TestAnyStateToAnyState(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		ears := make(map[string]*station)
@@ -316,8 +317,8 @@ func TestStates(t *testing.T) {
 		seed := rand.Uint64()
 		r := rand.New(rand.NewPCG(seed, 0))
 		for step := range 40 {
-			// Those that end in 105 are always there, so that the others' silence
-			// has an end.
+			// Addresses that end in 105 are always held: their answers end the wait for the
+			// others' silence.
 			var s State
 			for _, a := range universe {
 				last := strings.HasSuffix(a.String(), "105")
@@ -355,8 +356,8 @@ func TestStates(t *testing.T) {
 	})
 }
 
-// answeredTo asks on all links for all addresses and returns who is answered for where.
-// Those that end in 105 are there: what comes after their answers comes no more.
+// answeredTo asks on all links for all addresses and returns the answers. Addresses that
+// end in 105 are always held; no answer follows theirs.
 func answeredTo(ears map[string]*station, universe []netip.Addr) (got []string) {
 	for name, s := range ears {
 		for _, last := range []bool{false, true} {
@@ -371,7 +372,7 @@ func answeredTo(ears map[string]*station, universe []netip.Addr) (got []string) 
 			}
 		}
 		for ends := 0; ends < 4; {
-			p := s.next(func(p packet) bool { return p.op == tell && p.to == s.mac })
+			p := s.next(func(p packet) bool { return p.op == opReply && p.to == s.mac })
 			got = append(got, p.sender.String()+" on "+name)
 			if strings.HasSuffix(p.sender.String(), "105") {
 				ends++
@@ -381,9 +382,9 @@ func answeredTo(ears map[string]*station, universe []netip.Addr) (got []string) 
 	return got
 }
 
-// A thousand addresses are all answered for and all announced, in every form, and when that
-// is over, the link is silent.
-func TestThousand(t *testing.T) {
+// A thousand addresses are all answered for and all announced in every form. After they are
+// removed, the node sends nothing.
+func TestThousandAddresses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		host, client := nstest.New(t, "node"), nstest.New(t, "client")
 		nstest.Link(t, host, "eth0", client, "eth0")
@@ -408,11 +409,11 @@ func TestThousand(t *testing.T) {
 				t.Errorf("%+v was sent %d times", p, times)
 			}
 		}
-		for _, a := range all { // as a router does that has just come up
+		for _, a := range all { // like a router that has just come up
 			ear.ask(a.Addr.String(), map[bool]string{true: "10.0.9.9", false: "fd00::9"}[a.Addr.Is4()])
 		}
 		for answers := make(map[netip.Addr]bool); len(answers) < len(all); {
-			answers[ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac }).sender] = true
+			answers[ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }).sender] = true
 		}
 		inside(t, host, func() error {
 			_, err := n.Set(context.Background(), State{Addresses: all})

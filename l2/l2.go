@@ -15,105 +15,101 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// How many frames that nobody asked for are sent in a second, and without a pause. A
-// thousand IPv4 addresses taken at once are told in a quarter of a second, and in the other
-// form of ARP in another one. Switches that look into ARP on their CPU take a thousand a
-// second and more; what they drop comes again.
+// The rate of unsolicited frames, and the burst. A thousand IPv4 addresses are announced in
+// a quarter of a second, and in ARP's other form in another quarter. Switches that inspect
+// ARP on their CPU accept a thousand frames a second and more; dropped ones are repeated.
 const (
 	framesPerSecond = 4000
-	framesAtOnce    = 64
-	// refreshCost makes refreshing, which is in no hurry, slower than the rest.
+	frameBurst      = 64
+	// refreshCost makes refreshing slower than the rest: it is not urgent.
 	refreshCost = 20
 )
 
-// How a conflict about an address that is held goes on. It is RFC 5227 §2.4 (b): the first
-// is answered by one announcement, which is enough if it was a stray packet or a node that
-// has just lost the address; on a second within defendInterval the address is given up and
-// probed again later, since two that both keep it would serve nobody. Neighbor Discovery
-// has no rule; it gets the same.
+// How a conflict about a held address goes on, by RFC 5227 §2.4 (b). The first conflict is
+// answered by one announcement, which is enough for a stray packet or a node that has just
+// lost the address. On a second one within defendInterval the address is given up and
+// probed again later: two hosts that both keep an address break it for all clients.
+// Neighbor Discovery has no rule and gets the same.
 const (
 	defendInterval = 10 * time.Second
-	// peaceTime is how long an address must be held for old conflicts not to count when
-	// the next pause is chosen.
-	peaceTime = 10 * time.Minute
+	// conflictMemory is how long an address must be held for earlier conflicts to be
+	// forgotten when the next retry delay is chosen.
+	conflictMemory = 10 * time.Minute
 )
 
-// Options are what an Announcer is made with.
+// Options configure an Announcer.
 type Options struct {
 	Logger     *slog.Logger          // nil: slog.Default()
 	Registerer prometheus.Registerer // nil: no metrics
-	// Refresh announces each address again and again, this long after it did last, for
-	// switches that forget a port sooner than hosts behind them forget a neighbour; 0:
-	// never.
+	// Refresh repeats the announcement of each address at this interval, for switches whose
+	// MAC table expires before the neighbour tables of hosts behind them; 0: never.
 	Refresh time.Duration
 }
 
-// An Announcer does what a State says. All its methods can be called at any time and from
-// any goroutine.
+// An Announcer applies a State. Its methods are safe for concurrent use.
 type Announcer struct {
-	log     *slog.Logger
-	metrics *metrics
-	changed chan struct{}
-	pace    *rate.Limiter
+	log      *slog.Logger
+	metrics  *metrics
+	changed  chan struct{}
+	sendRate *rate.Limiter
 
-	// setting is held during Set and Close. What they alone use follows.
-	setting sync.Mutex
+	// setMu is held during Set and Close, and protects the fields below up to mu.
+	setMu   sync.Mutex
 	closed  bool
-	asked   *State // the last State as it came
+	applied *State // the last State that was applied, as passed to Set
 	quit    context.CancelFunc
 	running sync.WaitGroup
 
-	keeper *keeper // nil until the first Set
+	worker *worker // nil until the first Set
 
-	// mu protects the rest, and what is in addresses and ports unless they say
-	// otherwise. A packet is decided about and answered while it is held: when Set has
-	// returned, nothing more is said about an address that it gave up. Nobody waits for
-	// anything while it is held.
+	// mu protects the fields below, and those of addresses and ports unless they say
+	// otherwise. A packet is decided about and answered under mu, so that no frame is sent
+	// for an address after the Set that removed it. Never block while holding it.
 	mu         sync.Mutex
-	wake       chan struct{} // the agenda has something new
-	want       State         // that part of the last State in which there is no fault
+	wake       chan struct{} // signals a new timer in the schedule
+	want       State         // the valid part of the last State
 	addresses  map[netip.Addr]*address
-	kin        map[MAC]netip.Addr // nodes of the State that were found to be behind conflicts
-	agenda     agenda
+	knownNodes map[MAC]netip.Addr // nodes of the State that caused conflicts
+	schedule   schedule
 	interfaces []Interface
 	faults     []error           // of the last State
-	broken     map[portKey]error // what could not be done, and is tried again
+	failures   map[portKey]error // what could not be done, and is retried
 	have       []netip.Addr
 }
 
-// An address is one of the State.
+// An address is an address of the State.
 type address struct {
 	want   Address
 	phase  Phase
 	since  time.Time
-	claims []claim // where it is answered for, or asked about; one for each port
-	// unsure says that it may be somebody else's: it must be probed first.
-	unsure bool
-	turn   *turn // probing, or waiting to; nil: none
+	claims []claim // the ports where it is answered for or probed
+	// needsProbe is set if another host may hold the address: it must be probed first.
+	needsProbe bool
+	timer      *timer // probing, or the retry after a conflict; nil: none
 
 	conflict *Conflict
-	defended time.Time // when it was announced because of a conflict
+	defended time.Time // the last announcement that answered a conflict
 	strikes  int       // how often it was given up
 }
 
 // A claim is an address on a port.
 type claim struct {
-	port *port
-	turn *turn // announcing; nil: none
+	port  *port
+	timer *timer // announcing; nil: none
 }
 
-// New returns an Announcer that does nothing and has nothing open until the first Set.
+// New returns an Announcer. It opens nothing until the first Set.
 func New(o Options) *Announcer {
 	a := &Announcer{
-		log:       o.Logger,
-		metrics:   newMetrics(),
-		changed:   make(chan struct{}, 1),
-		wake:      make(chan struct{}, 1),
-		pace:      rate.NewLimiter(framesPerSecond, framesAtOnce),
-		addresses: make(map[netip.Addr]*address),
-		kin:       make(map[MAC]netip.Addr),
-		agenda:    agenda{schedule: usual(o.Refresh)},
-		broken:    make(map[portKey]error),
+		log:        o.Logger,
+		metrics:    newMetrics(),
+		changed:    make(chan struct{}, 1),
+		wake:       make(chan struct{}, 1),
+		sendRate:   rate.NewLimiter(framesPerSecond, frameBurst),
+		addresses:  make(map[netip.Addr]*address),
+		knownNodes: make(map[MAC]netip.Addr),
+		schedule:   schedule{delays: defaultDelays(o.Refresh)},
+		failures:   make(map[portKey]error),
 	}
 	if a.log == nil {
 		a.log = slog.Default()
@@ -124,56 +120,54 @@ func New(o Options) *Announcer {
 	return a
 }
 
-// Changed gets a value after Set would return, or Status say, something else than before, and
-// after an interface that has a subnet has changed. It has room for one, so that nobody waits
-// for the reader.
+// Changed receives a value when the result of Set or Status changes, and when an interface
+// with a subnet changes. The channel holds one value, so that sending never blocks.
 func (a *Announcer) Changed() <-chan struct{} { return a.changed }
 
-func poke(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// Set makes want the state of this node, in the network namespace of the first call's
-// thread. It does as much as possible and returns, also with an error, the addresses that
-// are answered for now, sorted. Those being probed are not yet among them; Set does not wait
-// for that, nor for announcements: Changed tells when there are more or fewer. An error is
-// about what is wrong in want, or what could not be done, which is tried again every
-// second.
+// Set applies want, in the network namespace of the first call's thread. It does as much as
+// possible and returns, even with an error, the addresses that are held now, sorted.
+// Addresses that are still probed are not among them: Set does not wait for probes or
+// announcements, and Changed signals when there are more or fewer. The error says what is
+// invalid in want, and what could not be done and is retried every second.
 //
-// When Set returns, nothing more is sent about an address that was left out.
+// When Set returns, no more frames are sent for an address that want leaves out.
 //
-// Set with what it was called with before costs a comparison. The caller must not write to
-// the returned slice nor, from then on, to want.
+// Calling Set again with an equal State costs a comparison. The caller must not modify the
+// returned slice, nor want after the call.
 func (a *Announcer) Set(ctx context.Context, want State) (have []netip.Addr, err error) {
-	a.setting.Lock()
-	defer a.setting.Unlock()
+	a.setMu.Lock()
+	defer a.setMu.Unlock()
 	if a.closed {
 		return nil, errors.New("layer 2 is closed")
 	}
-	if a.keeper == nil {
+	if a.worker == nil {
 		if err := a.start(); err != nil {
 			return nil, err
 		}
 	}
-	if a.asked == nil || !a.asked.equal(want) {
-		a.asked = nil
-		if err := a.keeper.do(ctx, func() { a.take(want) }); err != nil {
-			return a.holding(), err
+	if a.applied == nil || !a.applied.equal(want) {
+		a.applied = nil
+		if err := a.worker.do(ctx, func() { a.setState(want) }); err != nil {
+			return a.held(), err
 		}
-		a.asked = &want
+		a.applied = &want
 	}
-	return a.holding(), a.trouble()
+	return a.held(), a.errors()
 }
 
 func sameSlice[T any](x, y []T) bool {
 	return len(x) == len(y) && (len(x) == 0 || &x[0] == &y[0])
 }
 
-// holding is what Set returns: the same slice as long as it is the same.
-func (a *Announcer) holding() []netip.Addr {
+// held is the result of Set. It returns the same slice until the result changes.
+func (a *Announcer) held() []netip.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var have []netip.Addr
@@ -188,36 +182,36 @@ func (a *Announcer) holding() []netip.Addr {
 	return a.have
 }
 
-// trouble is what is wrong with the State, and what could not be done.
-func (a *Announcer) trouble() error {
+// errors returns what is invalid in the State, and what could not be done.
+func (a *Announcer) errors() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	errs := slices.Clone(a.faults)
-	for _, k := range slices.SortedFunc(maps.Keys(a.broken), portKey.compare) {
-		errs = append(errs, a.broken[k])
+	for _, k := range slices.SortedFunc(maps.Keys(a.failures), portKey.compare) {
+		errs = append(errs, a.failures[k])
 	}
 	return errors.Join(errs...)
 }
 
-// Interfaces are those of this node that addresses can be answered for on, sorted by name.
-// There are none before the first Set, for which an empty State will do.
+// Interfaces returns the interfaces of this node that can answer for addresses, sorted by
+// name. It returns nil before the first Set; Set with an empty State is enough.
 func (a *Announcer) Interfaces() []Interface {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.interfaces
 }
 
-// Close stops answering and announcing. It waits until nothing runs any more, or ctx ends.
-// Neither protocol has a word for that an address is no longer here: neighbours send to this
-// node until another one announces it. A closed Announcer cannot be used again.
+// Close stops answering and announcing. It waits until all goroutines have ended, or ctx
+// ends. Neither protocol can withdraw an address: neighbours send to this node until
+// another one announces it. A closed Announcer cannot be used again.
 func (a *Announcer) Close(ctx context.Context) error {
-	a.setting.Lock()
-	defer a.setting.Unlock()
+	a.setMu.Lock()
+	defer a.setMu.Unlock()
 	a.closed = true
-	if a.keeper == nil {
+	if a.worker == nil {
 		return nil
 	}
-	_ = a.keeper.do(ctx, func() { a.take(State{}) }) // an error is that of ctx, below
+	_ = a.worker.do(ctx, func() { a.setState(State{}) }) // ctx.Err, which is returned below
 	a.quit()
 	done := make(chan struct{})
 	go func() { a.running.Wait(); close(done) }()
@@ -229,7 +223,7 @@ func (a *Announcer) Close(ctx context.Context) error {
 	}
 }
 
-// check separates what can be done from what is wrong.
+// check separates the valid addresses from what is invalid.
 func check(s State) (good State, faults []error) {
 	good.Speakers, good.Nodes = s.Speakers, s.Nodes
 	good.Addresses = make([]Address, 0, len(s.Addresses))
@@ -251,13 +245,13 @@ func check(s State) (good State, faults []error) {
 }
 
 func (a *Announcer) start() error {
-	k, err := newKeeper()
+	k, err := newWorker()
 	if err != nil {
 		return err
 	}
 	ctx, quit := context.WithCancel(context.Background())
-	a.keeper, a.quit = k, quit
-	a.running.Go(func() { a.keep(ctx) })
-	a.running.Go(func() { a.herald(ctx) })
+	a.worker, a.quit = k, quit
+	a.running.Go(func() { a.runWorker(ctx) })
+	a.running.Go(func() { a.sendScheduled(ctx) })
 	return nil
 }

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,17 +17,16 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// Hosts find the addresses that a node answers for, and keep them: a neighbour that is
-// checked whether it is still there (unicast solicitations, RFC 4861 §7.3) is. What it no
-// longer answers for is found no more.
+// Hosts resolve held addresses and keep them reachable by unicast solicitations (RFC 4861
+// §7.3). A removed address no longer resolves.
 func TestResolve(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, client := start(t, hosts[0]), hosts[1]
 		here := macOn(t, hosts[0], "eth0")
-		client.Sysctl("ipv4.neigh.eth0.retrans_time_ms", "200") // so that it gives up soon
+		client.Sysctl("ipv4.neigh.eth0.retrans_time_ms", "200") // resolution fails sooner
 		client.Sysctl("ipv6.neigh.eth0.retrans_time_ms", "200")
-		hosts[0].Forward() // as nodes do: the kernel gets what is for these addresses, too
+		hosts[0].Forward() // like a node: the kernel would forward packets to these addresses
 		both := []string{"10.0.0.100", "fd00::100"}
 		if got := fmt.Sprint(n.set(addresses(both...)...)); got != fmt.Sprint(both) {
 			t.Fatalf("held at once: %s", got)
@@ -54,8 +51,8 @@ func TestResolve(t *testing.T) {
 	})
 }
 
-// recheck puts a neighbour into state probe, in which the kernel asks it alone, and awaits
-// that it is reachable.
+// recheck puts a neighbour into state probe, in which the kernel sends unicast requests,
+// and waits until it is reachable.
 func recheck(t *testing.T, ns *nstest.NS, a string) {
 	t.Helper()
 	m, _ := neighbour(t, ns, a)
@@ -74,24 +71,25 @@ func recheck(t *testing.T, ns *nstest.NS, a string) {
 	})
 }
 
-// What is sent to another host, and comes here because the switch does not know where that one
-// is or because somebody listens to everything, is not answered.
-func TestForAnother(t *testing.T) {
+// Frames to another host, which arrive because the switch floods them or the interface is
+// promiscuous, are not answered.
+func TestIgnoresFramesForOtherHosts(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear := start(t, hosts[0]), listen(t, hosts[1], "eth0")
 		n.set(addresses("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")...)
 		for _, a := range []struct{ sender, first, second string }{{"10.0.0.2", "10.0.0.100", "10.0.0.101"}, {"fd00::2", "fd00::100", "fd00::101"}} {
-			ear.send(packet{op: ask, from: ear.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
+			ear.send(packet{op: opRequest, from: ear.mac, to: mac(0x77), sender: ip(a.sender), target: ip(a.first)})
 			ear.ask(a.second, a.sender)
-			if p := ear.next(func(p packet) bool { return p.op == tell && p.to == ear.mac }); p.sender != ip(a.second) {
+			if p := ear.next(func(p packet) bool { return p.op == opReply && p.to == ear.mac }); p.sender != ip(a.second) {
 				t.Errorf("%s is answered for", p.sender)
 			}
 		}
 	})
 }
 
-// When another node takes an address, hosts hear of it at once, in every form, and again.
+// When another node takes over an address, hosts receive announcements at once, in every
+// form, and repetitions.
 func TestTakeOver(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "first", "second", "client")
@@ -112,11 +110,11 @@ func TestTakeOver(t *testing.T) {
 				return ""
 			})
 		}
-		// Of each form at once and five times more.
+		// Each form at once and five times more.
 		count := make(map[packet]int)
 		for len(count) < 3 || min(count[announcement(ip("10.0.0.100"), there)], count[confirmation(ip("10.0.0.100"), there)], count[announcement(ip("fd00::100"), there)]) < 6 {
 			p := ear.next(func(p packet) bool { return p.from == there && (p.sender == both[0].Addr || p.sender == both[1].Addr) })
-			if p.about == (MAC{}) || p.op == tell {
+			if p.about == (MAC{}) || p.op == opReply {
 				count[p]++
 			}
 		}
@@ -128,14 +126,14 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
-// In another round an address is announced as when it was taken, and held all the while: it is
-// not probed again, its sockets stay, and it is not forgotten that somebody else has claimed it.
-func TestRound(t *testing.T) {
+// A new round announces a held address like a new one. It remains held: no new probe, the
+// same sockets, and the recorded conflict stays.
+func TestNewRoundAnnouncesAgain(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
 		n.mu.Lock()
-		n.agenda.schedule[again1] = time.Hour // Each round is said in each form once.
+		n.schedule.delays[again1] = time.Hour // Each round is announced once in each form.
 		n.mu.Unlock()
 		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
 		forms := []packet{announcement(both[0].Addr, here), confirmation(both[0].Addr, here), announcement(both[1].Addr, here)}
@@ -186,8 +184,8 @@ func TestRound(t *testing.T) {
 	})
 }
 
-// Who wants it so is told again and again.
-func TestRefresh(t *testing.T) {
+// With Refresh, announcements are repeated for ever.
+func TestRefreshRepeatsAnnouncements(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, ear, here := startWith(t, hosts[0], Options{Refresh: 20 * time.Millisecond}), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
@@ -198,8 +196,8 @@ func TestRefresh(t *testing.T) {
 	})
 }
 
-// Who wants to take an address that a node answers for is told so.
-func TestDefence(t *testing.T) {
+// A host that probes for a held address receives an answer.
+func TestDefendsAgainstProbes(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n, client, ear := start(t, hosts[0]), hosts[1], listen(t, hosts[1], "eth0")
@@ -237,7 +235,7 @@ func TestDefence(t *testing.T) {
 			})
 			return why
 		})
-		// What duplicate address detection sends is no conflict: it only asks.
+		// A probe by duplicate address detection is no conflict.
 		n.awaitHeld("10.0.0.100", "fd00::100")
 		if s := n.Status(); s[0].Conflict != nil || s[1].Conflict != nil {
 			t.Errorf("status %+v", s)
@@ -245,8 +243,8 @@ func TestDefence(t *testing.T) {
 	})
 }
 
-// Who asks all the time is answered only so often, and others as if it did not.
-func TestLimit(t *testing.T) {
+// A sender above the rate limit is answered at the limit; other senders are not affected.
+func TestRateLimitPerSender(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "greedy", "modest")
 		n, greedy, modest := start(t, hosts[0]), listen(t, hosts[1], "eth0"), listen(t, hosts[2], "eth0")
@@ -254,8 +252,8 @@ func TestLimit(t *testing.T) {
 		const allowed, asked = 20, 100
 		n.mu.Lock()
 		for _, x := range n.addresses {
-			// One that does not grow, so that it matters little how busy this machine is.
-			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, rest: allowance()}
+			// A limit that does not grow, so that the machine's load does not matter.
+			x.claims[0].port.limiter = limiter{senders: map[MAC]*rate.Limiter{greedy.mac: rate.NewLimiter(0, allowed)}, shared: allowance()}
 		}
 		n.mu.Unlock()
 		for _, x := range []struct{ vip, from, other, protocol string }{{"10.0.0.100", "10.0.0.2", "10.0.0.3", "arp"}, {"fd00::100", "fd00::2", "fd00::3", "ndp"}} {
@@ -266,7 +264,7 @@ func TestLimit(t *testing.T) {
 				return int(testutil.ToFloat64(n.metrics.packets.WithLabelValues(x.protocol, v.String())))
 			}
 			until(t, func() string {
-				if answers, refused := count(answered), count(limited); answers != allowed || refused != asked-allowed {
+				if answers, refused := count(answered), count(rateLimited); answers != allowed || refused != asked-allowed {
 					return fmt.Sprintf("%s: %d answered, %d refused", x.vip, answers, refused)
 				}
 				return ""
@@ -280,255 +278,7 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// An address that somebody has is not announced: who it is is said. When it is free, it is
-// taken after all.
-func TestProbe(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		hosts := lan(t, "node", "printer", "client")
-		n, printer := start(t, hosts[0]), hosts[1]
-		printer.Addr("eth0", "10.0.0.100/24", "fd00::100/64")
-		hosts[0].Route("0.0.0.0/0", "10.0.0.2", "")
-		talk(t, hosts[0], "10.0.0.2")
-		there := macOn(t, printer, "eth0")
-		ear := listen(t, hosts[2], "eth0")
-		all := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("10.0.0.101"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}, {Addr: ip("fd00::101"), Probe: true}}
-		if got := n.set(all...); len(got) != 0 {
-			t.Errorf("held before anybody was asked: %v", got)
-		}
-		if got := n.status("10.0.0.101"); got.Phase != Probing || got.Reason != "asking on eth0 whether somebody else has it" {
-			t.Errorf("status %+v", got)
-		}
-		n.awaitHeld("10.0.0.101", "fd00::101")
-		for _, a := range []string{"10.0.0.100", "fd00::100"} {
-			until(t, func() string {
-				if s := n.status(a); s.Conflict == nil || s.Conflict.MAC != there || s.Conflict.Interface != "eth0" || s.Conflict.Others != 1 || s.Conflict.Count < 2 {
-					return fmt.Sprintf("status %+v with %v, want a second conflict with %s", s, s.Conflict, there)
-				}
-				return ""
-			})
-		}
-		until(t, func() string {
-			if s := n.status("10.0.0.100"); s.Phase == Conflicting && !strings.HasPrefix(s.Reason, there.String()+" answers for it on eth0, which is 10.0.0.2, a gateway of this node, and for 1 more of our addresses: if it is a router") {
-				return "reason " + s.Reason
-			}
-			return ""
-		})
-		inside(t, printer, func() error {
-			l, err := netlink.LinkByName("eth0")
-			for _, text := range []string{"10.0.0.100/24", "fd00::100/64"} {
-				if err == nil {
-					var a *netlink.Addr
-					a, err = netlink.ParseAddr(text)
-					if err == nil {
-						err = netlink.AddrDel(l, a)
-					}
-				}
-			}
-			return err
-		})
-		n.awaitHeld("10.0.0.100", "10.0.0.101", "fd00::100", "fd00::101")
-
-		// Nothing was announced before it had been asked for three times.
-		asked := make(map[netip.Addr]int)
-		for told := 0; told < 2; {
-			p := ear.next(func(p packet) bool { return p.from == macOn(t, hosts[0], "eth0") })
-			switch a := p.target; {
-			case p.op == ask && p.sender.IsUnspecified():
-				asked[a]++
-			case p.sender == ip("10.0.0.101"), p.sender == ip("fd00::101"):
-				if told++; asked[p.sender] < 3 {
-					t.Errorf("%s was announced after %d probes", p.sender, asked[p.sender])
-				}
-			}
-		}
-	})
-}
-
-// An address that is asked for is asked for from the beginning when the interface gets
-// another hardware address meanwhile, and when another interface takes its place.
-func TestProbeAnew(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		host, client := nstest.New(t, "node"), nstest.New(t, "client")
-		both := []Address{{Addr: ip("10.0.0.100"), Probe: true}, {Addr: ip("fd00::100"), Probe: true}}
-		connect := func() *station {
-			nstest.Link(t, host, "eth0", client, "eth0")
-			ear := listen(t, client, "eth0")
-			host.Addr("eth0", "10.0.0.1/24", "fd00::1/64")
-			return ear
-		}
-		n, pause := start(t, host), usual(0)[probe2]
-		hasten := func(d time.Duration) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			n.agenda.schedule[probe2] = d
-			n.agenda.queues[probe2] = nil // Nothing there counts any more, and it would be waited for.
-		}
-		hasten(time.Hour)
-		ear := connect()
-		awaitCarriers(t, host)
-		asked := func() {
-			t.Helper()
-			here := macOn(t, host, "eth0")
-			for _, a := range both {
-				ear.next(func(p packet) bool { return p == forget(probe(a.Addr, here), p) })
-				until(t, func() string {
-					if s := n.status(a.Addr.String()); s.Phase != Probing {
-						return fmt.Sprintf("status %+v", s)
-					}
-					return ""
-				})
-			}
-		}
-		n.set(both...)
-		asked()
-		link(t, host, "eth0", func(l netlink.Link) error {
-			return netlink.LinkSetHardwareAddr(l, net.HardwareAddr{2, 0, 0, 0, 0xaa, 1})
-		})
-		asked()
-		link(t, host, "eth0", netlink.LinkDel)
-		for _, a := range both {
-			until(t, func() string {
-				if s := n.status(a.Addr.String()); s.Phase != Waiting {
-					return fmt.Sprintf("status %+v", s)
-				}
-				return ""
-			})
-		}
-		hasten(pause)
-		ear = connect()
-		n.awaitHeld("10.0.0.100", "fd00::100")
-		here, count, told := macOn(t, host, "eth0"), map[netip.Addr]int{}, map[netip.Addr]bool{}
-		for len(told) < len(both) {
-			p := ear.next(func(p packet) bool { return p.from == here })
-			switch {
-			case p.op == ask && p.sender.IsUnspecified():
-				count[p.target]++
-			case p.sender == both[0].Addr, p.sender == both[1].Addr:
-				told[p.sender] = true
-				if count[p.sender] != 3 {
-					t.Errorf("%s was announced after %d probes", p.sender, count[p.sender])
-				}
-			}
-		}
-	})
-}
-
-// Somebody who has an address of ours nevertheless is told once that it is taken; if he goes
-// on, he may have it until a probe finds it free. A speaker may do all that.
-func TestConflict(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		hosts := lan(t, "node", "intruder")
-		n, intruder, here := start(t, hosts[0]), listen(t, hosts[1], "eth0"), macOn(t, hosts[0], "eth0")
-		n.agenda.schedule[retry1] = time.Hour // and then soon
-		both := addresses("10.0.0.100", "fd00::100")
-		n.set(both...)
-		for told := 0; told < 12; told++ { // the burst at the beginning
-			intruder.next(func(p packet) bool {
-				return p == announcement(both[0].Addr, here) || p.from == here && p.sender == both[1].Addr
-			})
-		}
-		for _, a := range both {
-			ours := func(p packet) bool {
-				return p.from == here && p.sender == a.Addr && p.op == announcement(a.Addr, here).op
-			}
-			intruder.send(announcement(a.Addr, intruder.mac))
-			intruder.next(ours)
-			if s := n.status(a.Addr.String()); s.Phase != Held || s.Reason != "" || s.Conflict == nil || s.Conflict.MAC != intruder.mac || s.Conflict.Count != 1 {
-				t.Errorf("after one: %+v", s)
-			}
-			until(t, func() string {
-				s := n.status(a.Addr.String())
-				if s.Phase == Conflicting && s.Conflict.Count >= 2 {
-					return ""
-				}
-				// One is enough unless ten seconds have passed since the first.
-				intruder.send(announcement(a.Addr, intruder.mac))
-				return fmt.Sprintf("after two: %+v", s)
-			})
-		}
-		if got := n.holding(); len(got) != 0 {
-			t.Errorf("still held: %v", got)
-		}
-		// It turns out that it is a speaker.
-		if got := n.become(State{Addresses: both, Speakers: []MAC{intruder.mac}}); len(got) != 2 {
-			t.Errorf("held %v: %+v", got, n.Status())
-		}
-		for range 3 {
-			intruder.send(announcement(both[0].Addr, intruder.mac))
-			intruder.send(announcement(both[1].Addr, intruder.mac))
-		}
-		// What was sent before has been heard when this is answered.
-		intruder.ask("10.0.0.100", "10.0.0.2")
-		intruder.answer("10.0.0.100")
-		intruder.ask("fd00::100", "fd00::2")
-		intruder.answer("fd00::100")
-		n.awaitHeld("10.0.0.100", "fd00::100")
-
-		// Given up a second time, one is soon asked for again, and is free.
-		n.become(State{Addresses: both})
-		until(t, func() string {
-			intruder.send(announcement(both[0].Addr, intruder.mac))
-			if s := n.status("10.0.0.100"); s.Conflict == nil || s.Conflict.Count < 2 {
-				return fmt.Sprintf("after two more: %+v", s)
-			}
-			return ""
-		})
-		intruder.next(func(p packet) bool { return p.op == ask && p.sender.IsUnspecified() && p.target == both[0].Addr })
-		n.awaitHeld("10.0.0.100", "fd00::100")
-	})
-}
-
-// A node of the cluster is no conflict, though nobody has named its hardware address: the kernel
-// knows it by the node's own address. One that is a node no longer is.
-func TestConflictWithNode(t *testing.T) {
-	nstest.Run(t, func(t *testing.T) {
-		hosts := lan(t, "node", "other")
-		n, other := start(t, hosts[0]), listen(t, hosts[1], "eth0")
-		for s := retry1; s <= retry5; s++ {
-			n.agenda.schedule[s] = time.Hour
-		}
-		resolve(t, hosts[0], "10.0.0.2", other.mac)
-		resolve(t, hosts[0], "fd00::2", other.mac)
-		want := State{Addresses: addresses("10.0.0.100", "fd00::100"), Nodes: []netip.Addr{ip("10.0.0.2"), ip("fd00::2")}}
-		n.become(want)
-		conflicts := func(protocol string) float64 {
-			return testutil.ToFloat64(n.metrics.conflicts.WithLabelValues(protocol))
-		}
-		for _, x := range []struct{ vip, host, protocol string }{{"10.0.0.100", "10.0.0.2", "arp"}, {"fd00::100", "fd00::2", "ndp"}} {
-			for range 3 {
-				other.send(announcement(ip(x.vip), other.mac))
-			}
-			until(t, func() string {
-				// The number first: a status from before the first conflict says nothing.
-				many := conflicts("arp")
-				if s := n.status(x.vip); many == 0 || s.Phase != Held || s.Conflict != nil {
-					return fmt.Sprintf("status %+v after %.0f conflicts", s, many)
-				}
-				return ""
-			})
-			before := conflicts(x.protocol)
-			for range 3 {
-				other.send(announcement(ip(x.vip), other.mac))
-			}
-			// What was sent before has been heard when this is answered.
-			other.ask(x.vip, x.host)
-			other.answer(x.vip)
-			if after := conflicts(x.protocol); after != before {
-				t.Errorf("%s: %.0f conflicts with a node that is known", x.vip, after-before)
-			}
-		}
-		n.become(State{Addresses: want.Addresses})
-		until(t, func() string {
-			other.send(announcement(ip("10.0.0.100"), other.mac))
-			if s := n.status("10.0.0.100"); s.Phase != Conflicting {
-				return fmt.Sprintf("status %+v", s)
-			}
-			return ""
-		})
-	})
-}
-
-// Changed tells of all that happens by itself.
+// Changed signals every change that Set did not cause.
 func TestChanged(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node")
@@ -552,8 +302,8 @@ func TestChanged(t *testing.T) {
 	})
 }
 
-// What is wrong with a State is said, and the rest of it done.
-func TestFaults(t *testing.T) {
+// The error lists what is invalid in a State; the rest is applied.
+func TestInvalidAddresses(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node")
 		n := start(t, hosts[0])
@@ -583,8 +333,9 @@ address fe80::1%eth0: an address with a zone: want one that means the same on ev
 	})
 }
 
-// It takes no right that manifests/speaker.yaml does not give: entering a namespace would.
-func TestRights(t *testing.T) {
+// The package needs no capability beyond manifests/speaker.yaml: entering a namespace
+// would.
+func TestNeedsOnlyNetAdminAndNetRaw(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n := start(t, hosts[0])
@@ -609,8 +360,8 @@ func TestRights(t *testing.T) {
 	})
 }
 
-// Before the first Set and after Close, there is nothing.
-func TestClosed(t *testing.T) {
+// Nothing is open before the first Set and after Close.
+func TestBeforeSetAndAfterClose(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
 		n := start(t, hosts[0])
@@ -620,7 +371,7 @@ func TestClosed(t *testing.T) {
 		if got := n.Problems(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
 			t.Errorf("problems before the first Set: %v", got)
 		}
-		if got := n.Detours(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
+		if got := n.AsymmetricPaths(t.Context(), []netip.Addr{ip("10.0.0.100")}); got != nil {
 			t.Errorf("detours before the first Set: %v", got)
 		}
 		n.set(addresses("10.0.0.100")...)

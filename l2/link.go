@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listAttempts bounds how often the interfaces are listed again because they changed
-// meanwhile.
+// listAttempts bounds how often the interfaces are listed again because they changed during
+// a listing.
 const listAttempts = 5
 
-// ListInterfaces returns the interfaces of the calling thread's network namespace that
-// addresses can be answered for on, sorted by name; an empty list rather than nil. It changes nothing.
+// ListInterfaces returns the interfaces of the calling thread's network namespace that can
+// answer for addresses, sorted by name; never nil. It changes nothing.
 func ListInterfaces() ([]Interface, error) {
 	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -27,8 +27,8 @@ func ListInterfaces() ([]Interface, error) {
 	return slices.Grow(list, 1), err
 }
 
-// listInterfaces returns those that can be answered on, sorted by name, and the hardware
-// addresses of all.
+// listInterfaces returns the usable interfaces, sorted by name, and the hardware addresses
+// of all.
 func listInterfaces(h *netlink.Handle) (usable []Interface, own map[MAC]bool, err error) {
 	for range listAttempts {
 		var links []netlink.Link
@@ -47,7 +47,7 @@ func listInterfaces(h *netlink.Handle) (usable []Interface, own map[MAC]bool, er
 	return nil, nil, fmt.Errorf("interfaces: %w", err)
 }
 
-// interfaces makes of what the kernel lists what is of use.
+// interfaces selects the usable interfaces from the kernel's lists.
 func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface, own map[MAC]bool) {
 	own = make(map[MAC]bool)
 	kinds := make(map[int]string)
@@ -88,7 +88,7 @@ func interfaces(links []netlink.Link, addrs []netlink.Addr) (usable []Interface,
 	return usable, own
 }
 
-// onePerPrefix is the lowest address in each of the prefixes.
+// onePerPrefix returns the lowest address in each prefix.
 func onePerPrefix(all []netip.Addr, prefixes []netip.Prefix) (some []netip.Addr) {
 	slices.SortFunc(all, netip.Addr.Compare)
 	for _, p := range prefixes {
@@ -100,19 +100,18 @@ func onePerPrefix(all []netip.Addr, prefixes []netip.Prefix) (some []netip.Addr)
 	return slices.Compact(some)
 }
 
-// answers says whether a link can be answered on. A port of a bridge, of a bond or the
-// like is a part of its master, which has the addresses; but a VRF is a master by its routes
-// only.
+// answers reports whether a link can answer. A port of a bridge or a bond is part of its
+// master, which has the addresses. A VRF is different: only routes belong to it.
 func answers(attrs *netlink.LinkAttrs, master string) bool {
 	const (
 		needs   = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_BROADCAST
-		forbids = unix.IFF_LOOPBACK | unix.IFF_POINTOPOINT | unix.IFF_NOARP // NOARP: as dummies are
+		forbids = unix.IFF_LOOPBACK | unix.IFF_POINTOPOINT | unix.IFF_NOARP // dummies have NOARP
 	)
 	return attrs.EncapType == "ether" && attrs.RawFlags&needs == needs && attrs.RawFlags&forbids == 0 &&
 		(attrs.MasterIndex == 0 || master == "vrf")
 }
 
-// prefixOf is the subnet of an interface's address, masked.
+// prefixOf is the subnet of an interface address, masked.
 func prefixOf(a netlink.Addr) (netip.Prefix, bool) {
 	if a.IPNet == nil {
 		return netip.Prefix{}, false

@@ -16,7 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// patience is how long tests wait for what takes milliseconds on a machine that is idle.
+// patience is the longest wait for what takes milliseconds on an idle machine.
 const patience = time.Minute
 
 // lan makes hosts on one bridge, each in a namespace of its own with an interface eth0 and
@@ -39,7 +39,7 @@ func lanOf(t testing.TB, sw *nstest.NS, names ...string) []*nstest.NS {
 	return hosts
 }
 
-// within runs f in a namespace. An error ends the test.
+// inside runs f in a namespace. An error ends the test.
 func inside(t testing.TB, ns *nstest.NS, f func() error) {
 	t.Helper()
 	var err error
@@ -54,7 +54,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// until waits for a condition, which says why it does not hold yet.
+// until waits for a condition. holds returns why it is not met yet.
 func until(t testing.TB, holds func() string) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -88,8 +88,8 @@ type node struct {
 	ns *nstest.NS
 }
 
-// start makes an Announcer that repeats what it says ten times as fast, and asks again soon
-// for addresses that it gave up.
+// start makes an Announcer that repeats announcements ten times as fast, and soon retries
+// after conflicts.
 func start(t testing.TB, ns *nstest.NS) *node {
 	t.Helper()
 	return startWith(t, ns, Options{})
@@ -100,10 +100,10 @@ func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	awaitCarriers(t, ns)
 	n := &node{New(o), t, ns}
 	for s := retry1; s <= retry5; s++ {
-		n.agenda.schedule[s] = 300 * time.Millisecond
+		n.schedule.delays[s] = 300 * time.Millisecond
 	}
 	for s := again1; s <= again5; s++ {
-		n.agenda.schedule[s] /= 10
+		n.schedule.delays[s] /= 10
 	}
 	t.Cleanup(func() {
 		if err := n.Close(context.Background()); err != nil {
@@ -113,8 +113,8 @@ func startWith(t testing.TB, ns *nstest.NS, o Options) *node {
 	return n
 }
 
-// awaitCarriers waits until the kernel, which does that in the background, has noticed that
-// the interfaces that are up have a link.
+// awaitCarriers waits until the kernel reports a carrier on all interfaces that are up; it
+// does so in the background.
 func awaitCarriers(t testing.TB, ns *nstest.NS) {
 	t.Helper()
 	until(t, func() (why string) {
@@ -131,7 +131,7 @@ func awaitCarriers(t testing.TB, ns *nstest.NS) {
 	})
 }
 
-// set returns what is held at once.
+// set returns the addresses that are held at once.
 func (n *node) set(addresses ...Address) (have []netip.Addr) {
 	n.t.Helper()
 	return n.become(State{Addresses: addresses})
@@ -146,18 +146,18 @@ func (n *node) become(s State) (have []netip.Addr) {
 	return have
 }
 
-// awaitHeld waits until just these are held.
+// awaitHeld waits until exactly these addresses are held.
 func (n *node) awaitHeld(want ...string) {
 	n.t.Helper()
 	until(n.t, func() string {
-		if got := fmt.Sprint(n.holding()); got != fmt.Sprint(want) {
+		if got := fmt.Sprint(n.held()); got != fmt.Sprint(want) {
 			return fmt.Sprintf("%s holds %s, want %s: %+v", n.ns.Name, got, want, n.Status())
 		}
 		return ""
 	})
 }
 
-// status is that of one address.
+// status is the status of one address.
 func (n *node) status(a string) Status {
 	n.t.Helper()
 	all := n.Status()
@@ -176,7 +176,7 @@ func addresses(texts ...string) []Address {
 	return all
 }
 
-// neighbour is what a host's kernel knows of an address.
+// neighbour is a host's neighbour entry for an address.
 func neighbour(t testing.TB, ns *nstest.NS, a string) (m MAC, state int) {
 	t.Helper()
 	inside(t, ns, func() error {
@@ -196,7 +196,7 @@ func neighbour(t testing.TB, ns *nstest.NS, a string) (m MAC, state int) {
 	return m, state
 }
 
-// talk sends a datagram to an address, which makes the kernel look for its owner.
+// talk sends a datagram to an address, which makes the kernel resolve it.
 func talk(t testing.TB, ns *nstest.NS, a string) {
 	t.Helper()
 	inside(t, ns, func() error {
@@ -205,12 +205,12 @@ func talk(t testing.TB, ns *nstest.NS, a string) {
 			return err
 		}
 		defer c.Close()
-		_, _ = c.Write([]byte("x")) // fails when an earlier one did not get there
+		_, _ = c.Write([]byte("x")) // fails if an earlier datagram was not delivered
 		return nil
 	})
 }
 
-// resolve makes a host's kernel find out who has an address.
+// resolve makes a host's kernel resolve an address.
 func resolve(t testing.TB, ns *nstest.NS, a string, want MAC) {
 	t.Helper()
 	talk(t, ns, a)
@@ -232,14 +232,14 @@ func forgetAll(t testing.TB, ns *nstest.NS) {
 		entries, err := netlink.NeighList(0, 0)
 		for _, e := range entries {
 			if e.State&(unix.NUD_PERMANENT|unix.NUD_NOARP) == 0 {
-				_ = netlink.NeighDel(&e) // which may be gone
+				_ = netlink.NeighDel(&e) // it may have expired
 			}
 		}
 		return err
 	})
 }
 
-// A station sends and receives whatever it wants on an interface.
+// A station sends and receives raw packets on an interface.
 type station struct {
 	t    testing.TB
 	mac  MAC
@@ -247,7 +247,7 @@ type station struct {
 	got  chan packet
 }
 
-// listen opens one. It is told all packets of both protocols that come in.
+// listen opens a station. It receives all packets of both protocols.
 func listen(t testing.TB, ns *nstest.NS, name string) *station {
 	t.Helper()
 	s := &station{t: t, mac: macOn(t, ns, name), got: make(chan packet, 1<<16)}
@@ -263,8 +263,8 @@ func listen(t testing.TB, ns *nstest.NS, name string) *station {
 		if err != nil {
 			return err
 		}
-		// For all that a test can send while a busy machine lets nobody read.
-		return makeRoom(raw, 64<<20)
+		// Enough for all packets of a test while a busy machine delays the reader.
+		return setReceiveBuffer(raw, 64<<20)
 	})
 	t.Cleanup(func() { s.conn.Close() })
 	go s.read()
@@ -297,17 +297,17 @@ func (s *station) send(p packet) {
 	must(s.t, err)
 }
 
-// ask asks for an address, as a host does that is at sender.
+// ask sends a request for address a, as a host with address sender does.
 func (s *station) ask(a, sender string) {
 	s.t.Helper()
-	p := packet{op: ask, from: s.mac, to: broadcast, sender: ip(sender), target: ip(a)}
+	p := packet{op: opRequest, from: s.mac, to: broadcast, sender: ip(sender), target: ip(a)}
 	if p.target.Is6() {
 		p.to = groupMAC(solicitedNode(p.target))
 	}
 	s.send(p)
 }
 
-// next waits for a packet that it is about.
+// next waits for a packet that matches.
 func (s *station) next(about func(packet) bool) packet {
 	s.t.Helper()
 	timeout := time.After(patience)
@@ -323,8 +323,8 @@ func (s *station) next(about func(packet) bool) packet {
 	}
 }
 
-// answer waits for an answer to this station about a.
+// answer waits for a reply to this station about a.
 func (s *station) answer(a string) MAC {
 	s.t.Helper()
-	return s.next(func(p packet) bool { return p.op == tell && p.sender == ip(a) && p.to == s.mac }).from
+	return s.next(func(p packet) bool { return p.op == opReply && p.sender == ip(a) && p.to == s.mac }).from
 }

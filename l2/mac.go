@@ -5,11 +5,11 @@ import (
 	"net"
 )
 
-// A MAC is a hardware address of Ethernet, of 48 bits. Unlike net.HardwareAddr it can
-// be compared.
+// A MAC is an Ethernet hardware address of 48 bits. Unlike net.HardwareAddr it is
+// comparable.
 type MAC [6]byte
 
-// ParseMAC reads what net.ParseMAC reads, of 48 bits only.
+// ParseMAC parses the notations of net.ParseMAC, with 48 bits.
 func ParseMAC(s string) (MAC, error) {
 	hw, err := net.ParseMAC(s)
 	if err != nil {
@@ -22,7 +22,7 @@ func ParseMAC(s string) (MAC, error) {
 	return m, nil
 }
 
-// macOf takes what libraries have; others than Ethernet's are none.
+// macOf converts a net.HardwareAddr; false if it is not Ethernet's.
 func macOf(hw net.HardwareAddr) (MAC, bool) {
 	if len(hw) != len(MAC{}) {
 		return MAC{}, false
@@ -30,7 +30,7 @@ func macOf(hw net.HardwareAddr) (MAC, bool) {
 	return MAC(hw), true
 }
 
-// String is the address as ip and arping write it.
+// String is the notation of ip and arping.
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -42,6 +42,6 @@ func (m *MAC) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// unicast says whether the address can be one interface's: the others are groups,
-// broadcast among them, and zero, which stands for nobody.
+// unicast reports whether the address can belong to an interface: it is neither a group,
+// such as broadcast, nor zero.
 func (m MAC) unicast() bool { return m != MAC{} && m[0]&1 == 0 }

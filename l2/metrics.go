@@ -2,14 +2,14 @@ package l2
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// metrics are what an Announcer counts. All of them are observed.
+// metrics are the counters of an Announcer. All are observed.
 type metrics struct {
 	packets    *prometheus.CounterVec
-	counters   map[*protocol]*[numVerdicts]prometheus.Counter // those in packets
+	counters   map[*protocol]*[numVerdicts]prometheus.Counter // the children of packets
 	gratuitous *prometheus.CounterVec
 	probes     *prometheus.CounterVec
 	conflicts  *prometheus.CounterVec
-	unsent     *prometheus.CounterVec
+	sendErrors *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -18,11 +18,11 @@ func newMetrics() *metrics {
 	}
 	m := &metrics{
 		packets: counter("packets_total",
-			"Packets of ARP and Neighbor Discovery that came in and were about addresses of ours, or nearly, by what became of them. Observed.", "verdict"),
+			"ARP and Neighbor Discovery packets received about addresses of this node, by verdict. Observed.", "verdict"),
 		gratuitous: counter("gratuitous_sent_total", "Gratuitous ARP packets and unsolicited neighbour advertisements sent. Observed."),
-		probes:     counter("probes_sent_total", "Packets sent that ask whether somebody else has an address. Observed."),
-		conflicts:  counter("conflicts_total", "Packets by which somebody else, no speaker, claimed an address of ours. Observed."),
-		unsent:     counter("unsent_total", "Packets that the interface did not take. Observed."),
+		probes:     counter("probes_sent_total", "Probes sent for addresses that another host may have. Observed."),
+		conflicts:  counter("conflicts_total", "Packets received in which a host other than a speaker claimed an address of this node. Observed."),
+		sendErrors: counter("send_errors_total", "Packets that could not be sent on the interface. Observed."),
 		counters:   make(map[*protocol]*[numVerdicts]prometheus.Counter),
 	}
 	for _, p := range []*protocol{arpProtocol, ndpProtocol} {
@@ -30,8 +30,8 @@ func newMetrics() *metrics {
 		for v := range numVerdicts {
 			m.counters[p][v] = m.packets.WithLabelValues(p.name, v.String())
 		}
-		for _, vec := range []*prometheus.CounterVec{m.gratuitous, m.probes, m.conflicts, m.unsent} {
-			vec.WithLabelValues(p.name) // so that it is there, and 0
+		for _, vec := range []*prometheus.CounterVec{m.gratuitous, m.probes, m.conflicts, m.sendErrors} {
+			vec.WithLabelValues(p.name) // exported as 0 from the beginning
 		}
 	}
 	return m
@@ -39,15 +39,15 @@ func newMetrics() *metrics {
 
 func (m *metrics) count(p *port, v verdict) { m.counters[p.key.protocol][v].Inc() }
 
-// A collector reports what an Announcer has counted, and its Status when asked.
+// A collector exports the counters of an Announcer, and its addresses by phase.
 type collector struct{ announcer *Announcer }
 
 var addressesDesc = prometheus.NewDesc("fanfare_l2_addresses",
-	"Addresses that this node shall answer for, by how far they have come; those Held are answered for. Observed.", []string{"phase"}, nil)
+	"Addresses that this node should answer for, by phase; it answers for those Held. Observed.", []string{"phase"}, nil)
 
 func (c *collector) vecs() []*prometheus.CounterVec {
 	m := c.announcer.metrics
-	return []*prometheus.CounterVec{m.packets, m.gratuitous, m.probes, m.conflicts, m.unsent}
+	return []*prometheus.CounterVec{m.packets, m.gratuitous, m.probes, m.conflicts, m.sendErrors}
 }
 
 // Describe implements prometheus.Collector.

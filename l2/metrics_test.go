@@ -12,7 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// The metrics count what was on the link.
+// The metrics count the packets on the link.
 func TestMetrics(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		hosts := lan(t, "node", "client")
@@ -30,9 +30,9 @@ func TestMetrics(t *testing.T) {
 		}
 		ear.ask("fd00::100", "fd00::2")
 		ear.answer("fd00::100")
-		ear.send(packet{op: ask, from: ear.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
+		ear.send(packet{op: opRequest, from: ear.mac, to: broadcast, sender: ip("224.0.0.1"), target: ip("10.0.0.100")})
 		ear.send(announcement(ip("10.0.0.100"), ear.mac))
-		ear.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // its defence
+		ear.next(func(p packet) bool { return p == announcement(ip("10.0.0.100"), here) }) // the defence
 		var want strings.Builder
 		for _, m := range []struct {
 			name, help, labels string
@@ -42,7 +42,7 @@ func TestMetrics(t *testing.T) {
 			{"", "", `phase="Held"`, 2}, {"", "", `phase="Probing"`, 0}, {"", "", `phase="Waiting"`, 1},
 		} {
 			if m.name != "" {
-				fmt.Fprintf(&want, "# HELP %s Addresses that this node shall answer for, by how far they have come; those Held are answered for. Observed.\n# TYPE %s gauge\n", m.name, m.name)
+				fmt.Fprintf(&want, "# HELP %s Addresses that this node should answer for, by phase; it answers for those Held. Observed.\n# TYPE %s gauge\n", m.name, m.name)
 			}
 			fmt.Fprintf(&want, "fanfare_l2_addresses{%s} %d\n", m.labels, m.value)
 		}
@@ -58,10 +58,10 @@ func TestMetrics(t *testing.T) {
 			{n.metrics.packets, []string{"arp", "malformed"}, 1}, {n.metrics.packets, []string{"arp", "conflict"}, 1},
 			{n.metrics.conflicts, []string{"arp"}, 1}, {n.metrics.conflicts, []string{"ndp"}, 0},
 			{n.metrics.probes, []string{"ndp"}, 3}, {n.metrics.probes, []string{"arp"}, 0},
-			{n.metrics.unsent, []string{"arp"}, 0},
+			{n.metrics.sendErrors, []string{"arp"}, 0},
 			{n.metrics.gratuitous, []string{"arp"}, 13}, {n.metrics.gratuitous, []string{"ndp"}, 6},
 		} {
-			until(t, func() string { // which is counted after it was sent
+			until(t, func() string { // counted after it was sent
 				if got := testutil.ToFloat64(m.c.WithLabelValues(m.with...)); got != m.want {
 					return fmt.Sprintf("%v: %v, want %v", m.with, got, m.want)
 				}

@@ -20,24 +20,24 @@ var ndpProtocol = &protocol{
 	filter:    filterNDP,
 }
 
-// sizeofIPv6 is the length of an IPv6 header. Extension headers do not occur before a
-// message of Neighbor Discovery: fragments are forbidden (RFC 6980), nobody sends others,
-// and the filter lets none through.
+// sizeofIPv6 is the length of an IPv6 header. Extension headers do not precede Neighbor
+// Discovery messages: RFC 6980 forbids fragments, hosts send no others, and the filter
+// drops them.
 const sizeofIPv6 = 40
 
-// solicitedNode is the group in which the owner of addr is asked (RFC 4291 §2.7.1).
+// solicitedNode is the multicast group of solicitations for addr (RFC 4291 §2.7.1).
 func solicitedNode(addr netip.Addr) netip.Addr {
 	b := addr.As16()
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: b[13], 14: b[14], 15: b[15]})
 }
 
-// An ipv6Header is what there is around a message of Neighbor Discovery.
+// An ipv6Header has the addresses of an IPv6 header.
 type ipv6Header struct {
 	source, destination netip.Addr
 }
 
-// parseNDP makes the checks of RFC 4861 §7.1.1 and §7.1.2. The kernel has made none when
-// it hands out a frame.
+// parseNDP makes the checks of RFC 4861 §7.1.1 and §7.1.2: a packet socket delivers
+// frames that the kernel has not validated.
 func parseNDP(frame []byte) (packet, error) {
 	var f ethernet.Frame
 	if err := f.UnmarshalBinary(frame); err != nil {
@@ -69,21 +69,21 @@ func parseNDP(frame []byte) (packet, error) {
 	return p, p.check()
 }
 
-// parseIPv6 returns the ICMPv6 message of a packet, without what Ethernet pads it with.
+// parseIPv6 returns the ICMPv6 message of a packet, without Ethernet's padding.
 func parseIPv6(b []byte) (ipv6Header, []byte, error) {
 	if len(b) < sizeofIPv6 || b[0]>>4 != 6 {
-		return ipv6Header{}, nil, errors.New("no IPv6 header")
+		return ipv6Header{}, nil, errors.New("IPv6 header missing")
 	}
 	length := int(binary.BigEndian.Uint16(b[4:]))
 	switch {
 	case b[6] != unix.IPPROTO_ICMPV6:
 		return ipv6Header{}, nil, fmt.Errorf("protocol %d", b[6])
 	case b[7] != ndp.HopLimit:
-		return ipv6Header{}, nil, fmt.Errorf("hop limit %d: not from this link", b[7])
+		return ipv6Header{}, nil, fmt.Errorf("hop limit %d, want 255: sent from another link", b[7])
 	case length > len(b)-sizeofIPv6:
 		return ipv6Header{}, nil, errors.New("cut off")
 	case length < 4:
-		return ipv6Header{}, nil, errors.New("no ICMPv6 header")
+		return ipv6Header{}, nil, errors.New("ICMPv6 header missing")
 	}
 	ip := ipv6Header{netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))}
 	message := b[sizeofIPv6 : sizeofIPv6+length]
@@ -96,7 +96,7 @@ func parseIPv6(b []byte) (ipv6Header, []byte, error) {
 	return ip, message, nil
 }
 
-// checksum is 0 if that in the message is right (RFC 4443 §2.3).
+// checksum is 0 if the message's checksum is right (RFC 4443 §2.3).
 func checksum(ip ipv6Header, message []byte) uint16 {
 	pseudo := icmp.IPv6PseudoHeader(ip.source.AsSlice(), ip.destination.AsSlice())
 	binary.BigEndian.PutUint32(pseudo[32:], uint32(len(message)))
@@ -124,21 +124,21 @@ func (p *packet) solicitation(m *ndp.NeighborSolicitation, ip ipv6Header, from M
 		}
 	}
 	if !told {
-		mac = from // as it is in unicast solicitations, to save bytes
+		mac = from // unicast solicitations may leave the option out
 	}
-	p.op, p.from, p.sender, p.target = ask, mac, ip.source, m.TargetAddress
+	p.op, p.from, p.sender, p.target = opRequest, mac, ip.source, m.TargetAddress
 	return nil
 }
 
 func (p *packet) advertisement(m *ndp.NeighborAdvertisement, ip ipv6Header, from MAC) error {
 	if ip.destination.IsMulticast() && m.Solicited {
-		return errors.New("solicited, and to everybody")
+		return errors.New("multicast advertisement with the solicited flag")
 	}
 	mac, told := linkLayer(m.Options, ndp.Target)
 	if !told {
 		mac = from
 	}
-	p.op, p.from, p.sender, p.target = tell, mac, m.TargetAddress, ip.destination
+	p.op, p.from, p.sender, p.target = opReply, mac, m.TargetAddress, ip.destination
 	return nil
 }
 
@@ -151,16 +151,14 @@ func linkLayer(options []ndp.Option, d ndp.Direction) (MAC, bool) {
 	return MAC{}, false
 }
 
-// marshalNDP sends advertisements from the address itself, as the kernel does for its
-// own.
+// marshalNDP sends advertisements from the address itself, as the kernel does for its own.
 func marshalNDP(p packet) ([]byte, error) {
 	ip := ipv6Header{p.sender, p.target}
 	var m ndp.Message
 	switch {
-	case p.op == tell:
+	case p.op == opReply:
 		m = &ndp.NeighborAdvertisement{
-			// A host, not a router, to those who ask for this address; and what
-			// others may have told before is over (RFC 4861 §7.2.5).
+			// Not a router, and it overrides cached entries (RFC 4861 §7.2.5).
 			Solicited: !p.target.IsMulticast(), Override: true,
 			TargetAddress: p.sender,
 			Options:       []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Target, Addr: p.from[:]}},

@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Hardware addresses of these tests, by their last byte: 1 is the node's, 2 another
-// interface's of it, 3 another speaker's; clients have 0x10 and above.
+// mac returns a test's hardware address by its last byte: 1 is the node's, 2 another
+// interface's of the node, 3 another speaker's; clients have 0x10 and above.
 func mac(last byte) MAC { return MAC{2, 0, 0, 0, 0, last} }
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
@@ -25,11 +25,11 @@ func unhex(t testing.TB, text string) []byte {
 	return b
 }
 
-// What we send, byte by byte, as the RFCs have it; and parsed again it is the same.
+// The frames sent, byte by byte, as the RFCs define them. Parsing them returns the packet.
 func TestFrames(t *testing.T) {
 	v4, v6 := ip("192.0.2.1"), ip("2001:db8::1")
-	request := packet{op: ask, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: v4}
-	solicit := packet{op: ask, from: mac(0x10), to: groupMAC(solicitedNode(v6)), sender: ip("2001:db8::9"), target: v6}
+	request := packet{op: opRequest, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: v4}
+	solicit := packet{op: opRequest, from: mac(0x10), to: groupMAC(solicitedNode(v6)), sender: ip("2001:db8::9"), target: v6}
 	const pad = "000000000000000000000000000000000000"
 	for _, tt := range []struct {
 		name string
@@ -38,11 +38,11 @@ func TestFrames(t *testing.T) {
 	}{
 		{"ARP request", request,
 			"ffffffffffff 020000000010 0806 0001 0800 06 04 0001 020000000010 c0000209 000000000000 c0000201" + pad},
-		{"its answer", answer(request, mac(1)),
+		{"its answer", replyTo(request, mac(1)),
 			"020000000010 020000000001 0806 0001 0800 06 04 0002 020000000001 c0000201 020000000010 c0000209" + pad},
 		{"ARP probe", probe(v4, mac(1)),
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 00000000 000000000000 c0000201" + pad},
-		{"answer to a probe", answer(probe(v4, mac(0x10)), mac(1)),
+		{"answer to a probe", replyTo(probe(v4, mac(0x10)), mac(1)),
 			"020000000010 020000000001 0806 0001 0800 06 04 0002 020000000001 c0000201 020000000010 00000000" + pad},
 		{"ARP announcement", announcement(v4, mac(1)),
 			"ffffffffffff 020000000001 0806 0001 0800 06 04 0001 020000000001 c0000201 000000000000 c0000201" + pad},
@@ -52,13 +52,13 @@ func TestFrames(t *testing.T) {
 		{"solicitation", solicit,
 			"3333ff000001 020000000010 86dd 60000000 0020 3a ff 20010db8000000000000000000000009 ff0200000000000000000001ff000001" +
 				"87 00 1c12 00000000 20010db8000000000000000000000001 0101 020000000010"},
-		{"its answer", answer(solicit, mac(1)), // solicited, override
+		{"its answer", replyTo(solicit, mac(1)), // solicited, override
 			"020000000010 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 20010db8000000000000000000000009" +
 				"88 00 8a6c 60000000 20010db8000000000000000000000001 0201 020000000001"},
 		{"DAD", probe(v6, mac(1)),
 			"3333ff000001 020000000001 86dd 60000000 0018 3a ff 00000000000000000000000000000000 ff0200000000000000000001ff000001" +
 				"87 00 4ced 00000000 20010db8000000000000000000000001"},
-		{"answer to DAD", answer(probe(v6, mac(0x10)), mac(1)), // to all, override
+		{"answer to DAD", replyTo(probe(v6, mac(0x10)), mac(1)), // to all, override
 			"333300000001 020000000001 86dd 60000000 0020 3a ff 20010db8000000000000000000000001 ff020000000000000000000000000001" +
 				"88 00 f92a 20000000 20010db8000000000000000000000001 0201 020000000001"},
 		{"unsolicited advertisement", announcement(v6, mac(1)),
@@ -83,7 +83,7 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// forget leaves out what Neighbor Discovery does not have.
+// forget removes the field that Neighbor Discovery does not have.
 func forget(p, like packet) packet {
 	if like.target.Is6() {
 		p.about = like.about
@@ -91,9 +91,9 @@ func forget(p, like packet) packet {
 	return p
 }
 
-// Whichever bit of a message or its addresses is flipped, it is not believed.
+// A message with any one bit flipped, in it or in its addresses, is rejected.
 func TestChecksum(t *testing.T) {
-	frame, err := marshalNDP(packet{op: ask, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")})
+	frame, err := marshalNDP(packet{op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,12 +106,12 @@ func TestChecksum(t *testing.T) {
 	}
 }
 
-// Frames that are not as they should be are told from those that are.
+// Malformed frames are rejected, and well-formed ones are not.
 func TestMalformed(t *testing.T) {
 	good := map[*protocol][]byte{}
 	for _, p := range []packet{
-		{op: ask, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: ip("192.0.2.1")},
-		{op: ask, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")},
+		{op: opRequest, from: mac(0x10), to: broadcast, sender: ip("192.0.2.9"), target: ip("192.0.2.1")},
+		{op: opRequest, from: mac(0x10), to: mac(1), sender: ip("2001:db8::9"), target: ip("2001:db8::1")},
 	} {
 		proto := protocolOf(p.target)
 		b, err := proto.marshal(p)
@@ -143,18 +143,18 @@ func TestMalformed(t *testing.T) {
 		{"long hardware addresses", arpProtocol, set(18, 8), "not IPv4 over Ethernet"},
 		{"no addresses", arpProtocol, set(18, 0, 0), "Invalid Sender IP address"},
 		{"reverse ARP", arpProtocol, set(20, 0, 3), "operation 3"},
-		{"sender's MAC zero", arpProtocol, set(22, 0, 0, 0, 0, 0, 0), "no interface's"},
-		{"sender's MAC broadcast", arpProtocol, set(22, 255, 255, 255, 255, 255, 255), "no interface's"},
+		{"sender's MAC zero", arpProtocol, set(22, 0, 0, 0, 0, 0, 0), "hardware address is not unicast"},
+		{"sender's MAC broadcast", arpProtocol, set(22, 255, 255, 255, 255, 255, 255), "hardware address is not unicast"},
 		{"sender multicast", arpProtocol, set(28, 224), "not unicast"},
 		{"sender broadcast", arpProtocol, set(28, 255, 255, 255, 255), "not unicast"},
 		{"sender loopback", arpProtocol, set(28, 127), "not unicast"},
-		{"target unspecified", arpProtocol, set(38, 0, 0, 0, 0), "target is not unicast"},
+		{"target unspecified", arpProtocol, set(38, 0, 0, 0, 0), "target address is not unicast"},
 
-		{"IPv4", ndpProtocol, set(14, 0x45), "no IPv6 header"},
+		{"IPv4", ndpProtocol, set(14, 0x45), "IPv6 header missing"},
 		{"extension header", ndpProtocol, set(14+6, 0), "protocol 0"},
-		{"forwarded", ndpProtocol, set(14+7, 254), "hop limit 254: not from this link"},
+		{"forwarded", ndpProtocol, set(14+7, 254), "hop limit 254, want 255"},
 		{"length too great", ndpProtocol, set(14+4, 1), "cut off"},
-		{"length too small", ndpProtocol, set(14+4, 0, 3), "no ICMPv6 header"},
+		{"length too small", ndpProtocol, set(14+4, 0, 3), "ICMPv6 header missing"},
 		{"another code", ndpProtocol, set(icmp+1, 1), "ICMPv6 code 1"},
 		{"wrong checksum", ndpProtocol, set(icmp+2, 1, 2), "wrong checksum"},
 	} {
@@ -167,7 +167,7 @@ func TestMalformed(t *testing.T) {
 	}
 }
 
-// What RFC 4861 §7.1 forbids in messages whose checksum is right.
+// What RFC 4861 §7.1 forbids in messages with a right checksum.
 func TestMalformedNDP(t *testing.T) {
 	v6, client := ip("2001:db8::1"), ip("2001:db8::9")
 	body := func(kind byte, flags byte, target netip.Addr, options string) []byte {
@@ -188,14 +188,14 @@ func TestMalformedNDP(t *testing.T) {
 		{"probe", netip.IPv6Unspecified(), solicitedNode(v6), body(135, 0, v6, ""), ""},
 		{"probe to one", netip.IPv6Unspecified(), v6, body(135, 0, v6, ""), "a probe to 2001:db8::1"},
 		{"probe with a link-layer address", netip.IPv6Unspecified(), solicitedNode(v6), body(135, 0, v6, sourceLL), "a probe with a source link-layer address"},
-		{"multicast target", client, v6, body(135, 0, ip("ff02::1"), ""), "target is not unicast"},
+		{"multicast target", client, v6, body(135, 0, ip("ff02::1"), ""), "target address is not unicast"},
 		{"multicast source", ip("ff02::9"), v6, body(135, 0, v6, ""), "not unicast"},
 		{"option of no length", client, v6, body(135, 0, v6, "0100020000000010"), "unmarshal"},
 		{"option that is cut off", client, v6, body(135, 0, v6, "0102020000000010"), "unmarshal"},
-		{"link-layer address that is a group", client, v6, body(135, 0, v6, "0101030000000010"), "no interface's"},
+		{"link-layer address that is a group", client, v6, body(135, 0, v6, "0101030000000010"), "hardware address is not unicast"},
 		{"no target", client, v6, []byte{135, 0, 0, 0, 0, 0, 0, 0}, "unmarshal"},
 		{"advertisement", v6, ip("ff02::1"), body(136, 0x20, v6, targetLL), ""},
-		{"advertisement solicited by all", v6, ip("ff02::1"), body(136, 0x60, v6, targetLL), "solicited, and to everybody"},
+		{"advertisement solicited by all", v6, ip("ff02::1"), body(136, 0x60, v6, targetLL), "with the solicited flag"},
 		{"advertisement of a group", v6, ip("ff02::1"), body(136, 0x20, ip("ff02::2"), targetLL), "not unicast"},
 		{"router solicitation", client, v6, body(133, 0, v6, ""), ""},
 	} {
@@ -221,8 +221,8 @@ func TestMalformedNDP(t *testing.T) {
 	}
 }
 
-// Whatever comes in, the parsers return; and what they take for well-formed is answered
-// with a frame that is well-formed too.
+// The parsers return for any input, and answers to packets that they accept are
+// well-formed.
 func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 	for _, p := range seeds {
 		b, err := proto.marshal(p)
@@ -234,7 +234,7 @@ func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 	}
 	f.Fuzz(func(t *testing.T, frame []byte) {
 		if proto == ndpProtocol {
-			sum(frame) // which nobody finds by guessing
+			sum(frame) // guessing a checksum takes too long
 		}
 		p, err := proto.parse(frame)
 		if err != nil {
@@ -255,7 +255,7 @@ func fuzz(f *testing.F, proto *protocol, seeds ...packet) {
 	})
 }
 
-// sum writes the right checksum into a frame, if it has a place for one.
+// sum writes the right checksum into a frame that has a place for it.
 func sum(frame []byte) {
 	const icmp = 14 + sizeofIPv6
 	if len(frame) < icmp+4 {
@@ -273,12 +273,12 @@ func sum(frame []byte) {
 
 func FuzzARP(f *testing.F) {
 	a, b := ip("192.0.2.1"), ip("192.0.2.9")
-	fuzz(f, arpProtocol, packet{op: ask, from: mac(0x10), to: broadcast, sender: b, target: a}, probe(a, mac(0x10)),
-		announcement(a, mac(0x10)), confirmation(a, mac(0x10)), packet{op: tell, from: mac(0x10), to: mac(1), sender: b, target: a, about: mac(1)})
+	fuzz(f, arpProtocol, packet{op: opRequest, from: mac(0x10), to: broadcast, sender: b, target: a}, probe(a, mac(0x10)),
+		announcement(a, mac(0x10)), confirmation(a, mac(0x10)), packet{op: opReply, from: mac(0x10), to: mac(1), sender: b, target: a, about: mac(1)})
 }
 
 func FuzzNDP(f *testing.F) {
 	a, b := ip("2001:db8::1"), ip("2001:db8::9")
-	fuzz(f, ndpProtocol, packet{op: ask, from: mac(0x10), to: mac(1), sender: b, target: a}, probe(a, mac(0x10)),
-		announcement(a, mac(0x10)), packet{op: tell, from: mac(0x10), to: mac(1), sender: b, target: a})
+	fuzz(f, ndpProtocol, packet{op: opRequest, from: mac(0x10), to: mac(1), sender: b, target: a}, probe(a, mac(0x10)),
+		announcement(a, mac(0x10)), packet{op: opReply, from: mac(0x10), to: mac(1), sender: b, target: a})
 }

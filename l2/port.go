@@ -18,8 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A portKey names a port: an interface by its index, which outlives its name, and a
-// protocol.
+// A portKey identifies a port by protocol and interface index. The index outlives the name.
 type portKey struct {
 	index    int
 	protocol *protocol
@@ -35,17 +34,17 @@ func (k portKey) compare(l portKey) int {
 	return cmp.Or(cmp.Compare(k.index, l.index), strings.Compare(name(k), name(l)))
 }
 
-// A port speaks one protocol on one interface. It has one socket and one goroutine.
+// A port handles one protocol on one interface. It has one socket and one goroutine.
 type port struct {
 	key    portKey
 	conn   *afpacket.Conn
 	raw    syscall.RawConn
-	failed atomic.Bool // the socket is of no use any more
+	failed atomic.Bool // the socket must be reopened
 
-	// The keeper's alone.
-	fitted map[netip.Addr]bool // for which spans and groups are right
-	spans  []span
-	groups groups
+	// Used by the worker only.
+	applied map[netip.Addr]bool // that spans and groups were made for
+	spans   []span
+	groups  groups
 
 	// Protected by the Announcer's mu.
 	iface   Interface
@@ -53,7 +52,7 @@ type port struct {
 	limiter limiter
 }
 
-// openPort opens a port that answers for nothing yet, and reads what comes in.
+// openPort opens a port without addresses and starts reading.
 func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 	filter, err := bpf.Assemble(key.protocol.filter(i.Index, nil))
 	if err != nil {
@@ -65,7 +64,7 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 	}
 	raw, err := conn.SyscallConn()
 	if err == nil {
-		err = makeRoom(raw, receiveRoom)
+		err = setReceiveBuffer(raw, receiveBuffer)
 	}
 	if err != nil {
 		conn.Close()
@@ -75,41 +74,41 @@ func openPort(a *Announcer, key portKey, i Interface) (*port, error) {
 		key: key, conn: conn, raw: raw, iface: i, groups: groups{index: i.Index},
 		claims: claims{mac: i.MAC, addresses: make(map[netip.Addr]*address)},
 	}
-	a.running.Go(func() { a.hear(p) })
+	a.running.Go(func() { a.readPackets(p) })
 	return p, nil
 }
 
-// receiveRoom is how much may wait to be read, in the kernel's accounts of some hundred bytes
-// a packet: a router that has just come up asks for everything at once.
-const receiveRoom = 4 << 20
+// receiveBuffer is the size of the socket's queue. The kernel accounts some hundred bytes a
+// packet, and a router that has just come up resolves all addresses at once.
+const receiveBuffer = 4 << 20
 
-// makeRoom gives a socket a larger queue than anybody may have.
-func makeRoom(raw syscall.RawConn, bytes int) (err error) {
+// setReceiveBuffer exceeds the limit of net.core.rmem_max.
+func setReceiveBuffer(raw syscall.RawConn, bytes int) (err error) {
 	failed := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) })
 	return errors.Join(err, failed)
 }
 
-// close ends the port's goroutine too.
+// close also ends the port's goroutine.
 func (p *port) close() {
 	p.failed.Store(true)
 	p.groups.close()
 	p.conn.Close()
 }
 
-// fit makes the port get what is sent for the addresses, and as little else as possible.
-func (p *port) fit(addresses map[netip.Addr]bool) error {
-	if p.fitted != nil && maps.Equal(p.fitted, addresses) {
+// setAddresses makes the port receive packets for the addresses, and few others.
+func (p *port) setAddresses(addresses map[netip.Addr]bool) error {
+	if p.applied != nil && maps.Equal(p.applied, addresses) {
 		return nil
 	}
-	p.fitted = nil
-	if err := p.refit(addresses); err != nil {
+	p.applied = nil
+	if err := p.program(addresses); err != nil {
 		return err
 	}
-	p.fitted = addresses
+	p.applied = addresses
 	return nil
 }
 
-func (p *port) refit(addresses map[netip.Addr]bool) error {
+func (p *port) program(addresses map[netip.Addr]bool) error {
 	all := slices.Collect(maps.Keys(addresses))
 	if spans := covering(all); !slices.Equal(spans, p.spans) {
 		filter, err := bpf.Assemble(p.key.protocol.filter(p.key.index, spans))
@@ -131,9 +130,9 @@ func (p *port) refit(addresses map[netip.Addr]bool) error {
 	return p.groups.set(want)
 }
 
-// hear reads until the socket is closed, or of no use any more: when its interface goes
-// down, the kernel says so here.
-func (a *Announcer) hear(p *port) {
+// readPackets reads until the socket is closed or fails. The kernel reports here when the
+// interface goes down.
+func (a *Announcer) readPackets(p *port) {
 	frame := make([]byte, frameLength)
 	for {
 		n, _, err := p.conn.ReadFrom(frame)
@@ -143,14 +142,14 @@ func (a *Announcer) hear(p *port) {
 		case errors.Is(err, unix.ENOBUFS), errors.Is(err, unix.EINTR):
 		default:
 			if !p.failed.Swap(true) {
-				poke(a.keeper.changes)
+				notify(a.worker.changes)
 			}
 			return
 		}
 	}
 }
 
-// receive does with a frame what is to be done.
+// receive decides about a frame and answers it.
 func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 	in, err := p.key.protocol.parse(frame)
 	if err != nil {
@@ -162,17 +161,17 @@ func (a *Announcer) receive(p *port, frame []byte, now time.Time) {
 	out, v := reply(in, p.claims)
 	switch {
 	case v == answered && !p.limiter.allow(in.from, now):
-		v = limited
+		v = rateLimited
 	case v == answered:
 		a.send(p, out)
-	case v == clashing:
-		a.clash(p, in, now)
+	case v == conflicting:
+		a.handleConflict(p, in, now)
 	}
 	a.metrics.count(p, v)
 }
 
-// send waits for nothing: what finds no room in the interface's queue is lost, as it would
-// be in the network.
+// send never blocks: a frame that finds the interface's queue full is lost, as it could be
+// in the network.
 func (a *Announcer) send(p *port, out packet) bool {
 	frame, err := p.key.protocol.marshal(out)
 	if err == nil {
@@ -183,7 +182,7 @@ func (a *Announcer) send(p *port, out packet) bool {
 		err = errors.Join(err, written)
 	}
 	if err != nil {
-		a.metrics.unsent.WithLabelValues(p.key.protocol.name).Inc()
+		a.metrics.sendErrors.WithLabelValues(p.key.protocol.name).Inc()
 	}
 	return err == nil
 }

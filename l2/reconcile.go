@@ -8,86 +8,85 @@ import (
 	"time"
 )
 
-// A berth is what shall be answered for on a port.
-type berth struct {
+// A portPlan lists the addresses that a port should answer for.
+type portPlan struct {
 	iface     Interface
 	addresses map[netip.Addr]bool
 }
 
-// plan says what is to be answered for where.
-func plan(want []Address, interfaces []Interface) map[portKey]*berth {
+// planPorts assigns each address to the ports that should answer for it.
+func planPorts(want []Address, interfaces []Interface) map[portKey]*portPlan {
 	named := make(map[string]bool)
 	for _, x := range want {
 		for _, name := range x.Interfaces {
 			named[name] = true
 		}
 	}
-	berths := make(map[portKey]*berth)
+	plans := make(map[portKey]*portPlan)
 	for _, i := range interfaces {
 		if len(i.Prefixes) == 0 && !named[i.Name] {
-			continue // as those of pods, of which there may be hundreds
+			continue // most interfaces of pods, of which there may be hundreds
 		}
 		for _, x := range want {
 			if !i.Carries(x) {
 				continue
 			}
 			key := portKey{i.Index, protocolOf(x.Addr)}
-			if berths[key] == nil {
-				berths[key] = &berth{i, make(map[netip.Addr]bool)}
+			if plans[key] == nil {
+				plans[key] = &portPlan{i, make(map[netip.Addr]bool)}
 			}
-			berths[key].addresses[x.Addr] = true
+			plans[key].addresses[x.Addr] = true
 		}
 	}
-	return berths
+	return plans
 }
 
-// reconcile goes from what is to what shall be: first it gives up, then it takes.
+// reconcile applies the State: it releases addresses first, then assigns.
 func (a *Announcer) reconcile() {
-	berths := plan(a.want.Addresses, a.interfaces) // which only this goroutine writes
+	plans := planPorts(a.want.Addresses, a.interfaces) // written by this goroutine only
 	a.mu.Lock()
-	a.yield(berths)
+	a.release(plans)
 	a.mu.Unlock()
-	failed := a.keeper.equip(a, berths)
+	failed := a.worker.openPorts(a, plans)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	maps.DeleteFunc(a.broken, func(k portKey, _ error) bool { return k != listFailed })
-	maps.Copy(a.broken, failed)
-	a.occupy(berths, time.Now())
-	poke(a.wake)
+	maps.DeleteFunc(a.failures, func(k portKey, _ error) bool { return k != listFailed })
+	maps.Copy(a.failures, failed)
+	a.assign(plans, time.Now())
+	notify(a.wake)
 }
 
-// equip opens and closes sockets as berths say, and takes those out of them for which that
-// fails.
-func (k *keeper) equip(a *Announcer, berths map[portKey]*berth) map[portKey]error {
+// openPorts opens and closes sockets as planned, and deletes the plans of ports that fail.
+func (k *worker) openPorts(a *Announcer, plans map[portKey]*portPlan) map[portKey]error {
 	failed := make(map[portKey]error)
 	for key, p := range k.ports {
-		if berths[key] == nil || p.failed.Load() {
+		if plans[key] == nil || p.failed.Load() {
 			p.close()
 			delete(k.ports, key)
 		}
 	}
-	for key, b := range berths {
+	for key, b := range plans {
 		p, err := k.ports[key], error(nil)
 		if p == nil {
 			p, err = openPort(a, key, b.iface)
 		}
 		if err == nil {
 			k.ports[key] = p
-			err = p.fit(b.addresses)
+			err = p.setAddresses(b.addresses)
 		}
 		if err != nil {
 			failed[key] = fmt.Errorf("%s on %s: %w", key.protocol.name, b.iface.Name, err)
-			delete(berths, key) // what an open port has already, it keeps
+			delete(plans, key) // an open port keeps its addresses
 		}
 	}
 	return failed
 }
 
-// yield stops, with mu held, answering for all that is not in berths.
-func (a *Announcer) yield(berths map[portKey]*berth) {
+// release stops answering, with mu held, for addresses that are not planned.
+func (a *Announcer) release(plans map[portKey]*portPlan) {
 	for _, x := range a.addresses {
 		x.claims = slices.DeleteFunc(x.claims, func(c claim) bool {
-			b := berths[c.port.key]
+			b := plans[c.port.key]
 			gone := b == nil || !b.addresses[x.want.Addr] || c.port.failed.Load()
 			if gone {
 				delete(c.port.claims.addresses, x.want.Addr)
@@ -101,82 +100,82 @@ func (a *Announcer) yield(berths map[portKey]*berth) {
 	}
 	for addr, x := range a.addresses {
 		if !wanted[addr] {
-			x.turn = nil
+			x.timer = nil
 			delete(a.addresses, addr)
 		}
 	}
 }
 
-// occupy takes, with mu held, what is in berths.
-func (a *Announcer) occupy(berths map[portKey]*berth, now time.Time) {
-	maps.DeleteFunc(a.kin, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
+// assign gives ports, with mu held, to the addresses that are planned.
+func (a *Announcer) assign(plans map[portKey]*portPlan, now time.Time) {
+	maps.DeleteFunc(a.knownNodes, func(_ MAC, node netip.Addr) bool { return !slices.Contains(a.want.Nodes, node) })
 	speakers := a.speakers()
 	fresh := make(map[*port]bool)
-	for key, b := range berths {
-		p := a.keeper.ports[key]
+	for key, b := range plans {
+		p := a.worker.ports[key]
 		if p.claims.mac != b.iface.MAC {
 			fresh[p] = true
 		}
 		p.iface = b.iface
-		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.keeper.own, speakers
+		p.claims.mac, p.claims.own, p.claims.speakers = b.iface.MAC, a.worker.own, speakers
 	}
 	for _, w := range a.want.Addresses {
 		x := a.addresses[w.Addr]
 		if x == nil {
-			x = &address{phase: Waiting, since: now, unsure: w.Probe}
+			x = &address{phase: Waiting, since: now, needsProbe: w.Probe}
 			a.addresses[w.Addr] = x
 		}
-		again := x.revise(w, speakers)
-		a.moor(x, berths, fresh, now)
+		again := x.update(w, speakers)
+		a.assignPorts(x, plans, fresh, now)
 		if again {
-			a.proclaim(x, x.ports(), now)
+			a.startAnnouncing(x, x.ports(), now)
 		}
 	}
 }
 
-// revise takes up what the State says of an address now, and says whether one that is held
-// is to be announced once more.
-func (x *address) revise(w Address, speakers map[MAC]bool) (again bool) {
+// update takes over the wanted Address, and reports whether a held one must be announced
+// again.
+func (x *address) update(w Address, speakers map[MAC]bool) (again bool) {
 	again = x.phase == Held && x.want.Round != w.Round
 	x.want = w
-	x.acquit(speakers)
+	x.clearConflict(speakers)
 	if x.phase != Conflicting && x.strikes == 0 && !w.Probe {
-		x.unsure = false
+		x.needsProbe = false
 	}
 	return again
 }
 
-// acquit ends a conflict with somebody who is a speaker, of whom this node did not know yet.
-func (x *address) acquit(speakers map[MAC]bool) {
+// clearConflict ends a conflict with a host that turns out to be a speaker.
+func (x *address) clearConflict(speakers map[MAC]bool) {
 	if x.conflict == nil || !speakers[x.conflict.MAC] {
 		return
 	}
 	if x.phase == Conflicting {
-		x.phase, x.turn, x.unsure = Waiting, nil, x.want.Probe
+		x.phase, x.timer, x.needsProbe = Waiting, nil, x.want.Probe
 	}
 	x.conflict = nil
 }
 
-// speakers are the hardware addresses with which there is no conflict.
+// speakers are the hardware addresses that cause no conflict.
 func (a *Announcer) speakers() map[MAC]bool {
-	all := make(map[MAC]bool, len(a.want.Speakers)+len(a.kin))
+	all := make(map[MAC]bool, len(a.want.Speakers)+len(a.knownNodes))
 	for _, m := range a.want.Speakers {
 		all[m] = true
 	}
-	for m := range a.kin {
+	for m := range a.knownNodes {
 		all[m] = true
 	}
 	return all
 }
 
-// moor gives x the ports in berths, and begins what there is to do on those that are new.
-func (a *Announcer) moor(x *address, berths map[portKey]*berth, fresh map[*port]bool, now time.Time) {
+// assignPorts gives x its planned ports, and starts probing or announcing on the new ones.
+func (a *Announcer) assignPorts(x *address, plans map[portKey]*portPlan, fresh map[*port]bool, now time.Time) {
 	var begin []*port
-	for key, b := range berths {
+	for key, b := range plans {
 		if key.protocol != protocolOf(x.want.Addr) || !b.addresses[x.want.Addr] {
 			continue
 		}
-		p := a.keeper.ports[key]
+		p := a.worker.ports[key]
 		if p.claims.addresses[x.want.Addr] == x {
 			if fresh[p] {
 				begin = append(begin, p)
@@ -187,31 +186,31 @@ func (a *Announcer) moor(x *address, berths map[portKey]*berth, fresh map[*port]
 		x.claims = append(x.claims, claim{port: p})
 		begin = append(begin, p)
 	}
-	a.settle(x, begin, now)
+	a.advance(x, begin, now)
 }
 
-// settle goes on to the phase that x is to be in, and begins what there is to do on ports
-// that are new.
-func (a *Announcer) settle(x *address, begin []*port, now time.Time) {
+// advance moves x to the phase that it should be in, and starts probing or announcing on
+// new ports.
+func (a *Announcer) advance(x *address, begin []*port, now time.Time) {
 	switch {
 	case x.phase == Conflicting:
-		return // until its turn comes
+		return // until its retry timer is due
 	case len(x.claims) == 0:
-		x.turn = nil
+		x.timer = nil
 		x.enter(Waiting, now)
-	case x.unsure:
+	case x.needsProbe:
 		if x.phase != Probing || len(begin) > 0 {
 			x.enter(Probing, now)
-			x.turn = &turn{address: x, stage: probe1}
-			a.agenda.add(x.turn, now)
+			x.timer = &timer{address: x, stage: probe1}
+			a.schedule.add(x.timer, now)
 		}
 	default:
-		x.turn = nil
+		x.timer = nil
 		if x.phase != Held {
 			x.enter(Held, now)
 			begin = x.ports()
 		}
-		a.proclaim(x, begin, now)
+		a.startAnnouncing(x, begin, now)
 	}
 }
 
@@ -229,13 +228,13 @@ func (x *address) ports() []*port {
 	return ports
 }
 
-// proclaim begins announcing x on ports.
-func (a *Announcer) proclaim(x *address, ports []*port, now time.Time) {
+// startAnnouncing schedules the announcements of x on ports.
+func (a *Announcer) startAnnouncing(x *address, ports []*port, now time.Time) {
 	for i, c := range x.claims {
 		if slices.Contains(ports, c.port) {
-			t := &turn{address: x, port: c.port, stage: announce}
-			x.claims[i].turn = t
-			a.agenda.add(t, now)
+			t := &timer{address: x, port: c.port, stage: announce}
+			x.claims[i].timer = t
+			a.schedule.add(t, now)
 		}
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// What is answered, with what, and why the rest is not. The node is at 02:…:01 and :02, and
-// holds .1; it probes .2; .3 is somebody else's, .4 has no interface.
-func TestReply(t *testing.T) {
+// The answer to each packet, or the verdict. The node has 02:…:01 and :02. It holds .1
+// and probes .2; .3 belongs to another host, .4 has no interface.
+func TestReplyDecisions(t *testing.T) {
 	for _, family := range []struct{ name, prefix, nobody string }{{"IPv4", "192.0.2.", "0.0.0.0"}, {"IPv6", "2001:db8::", "::"}} {
 		at := func(last string) netip.Addr {
 			if last == "" {
@@ -31,28 +31,28 @@ func TestReply(t *testing.T) {
 			target string
 			want   verdict
 		}{
-			{"asks for ours", ask, 0x10, "9", "1", answered},
-			{"probes ours", ask, 0x10, "", "1", answered},
-			{"another speaker's kernel asks", ask, 3, "9", "1", answered},
-			{"another speaker probes what we hold", ask, 3, "", "1", answered},
-			{"asks for another", ask, 0x10, "9", "7", foreign},
-			{"asks for what we probe", ask, 0x10, "9", "2", unheld},
-			{"asks for what we gave up", ask, 0x10, "9", "3", unheld},
-			{"asks for what is nowhere", ask, 0x10, "9", "4", unheld},
-			{"probes what we probe", ask, 0x10, "", "2", clashing},
-			{"another speaker probes what we probe", ask, 3, "", "2", unheld},
-			{"probes what we gave up", ask, 0x10, "", "3", unheld},
-			{"tells us something", tell, 0x10, "9", "1", foreign},
-			{"tells that it has ours", tell, 0x10, "1", "9", clashing},
-			{"announces ours", ask, 0x10, "1", "1", clashing},
-			{"asks for another from ours", ask, 0x10, "1", "9", clashing},
-			{"answers our probe", tell, 0x10, "2", "9", clashing},
-			{"has what we gave up", tell, 0x10, "3", "9", unheld},
-			{"another speaker has ours", tell, 3, "1", "9", sibling},
-			{"another speaker has what we probe", tell, 3, "2", "9", sibling},
-			{"our own announcement", tell, 1, "1", "9", echoed},
-			{"our own probe", ask, 1, "", "2", echoed},
-			{"that of another interface", ask, 2, "1", "1", echoed},
+			{"asks for ours", opRequest, 0x10, "9", "1", answered},
+			{"probes ours", opRequest, 0x10, "", "1", answered},
+			{"another speaker's kernel asks", opRequest, 3, "9", "1", answered},
+			{"another speaker probes what we hold", opRequest, 3, "", "1", answered},
+			{"asks for another", opRequest, 0x10, "9", "7", otherAddress},
+			{"asks for what we probe", opRequest, 0x10, "9", "2", notHeld},
+			{"asks for what we gave up", opRequest, 0x10, "9", "3", notHeld},
+			{"asks for what is nowhere", opRequest, 0x10, "9", "4", notHeld},
+			{"probes what we probe", opRequest, 0x10, "", "2", conflicting},
+			{"another speaker probes what we probe", opRequest, 3, "", "2", notHeld},
+			{"probes what we gave up", opRequest, 0x10, "", "3", notHeld},
+			{"is a reply", opReply, 0x10, "9", "1", otherAddress},
+			{"tells that it has ours", opReply, 0x10, "1", "9", conflicting},
+			{"announces ours", opRequest, 0x10, "1", "1", conflicting},
+			{"asks for another from ours", opRequest, 0x10, "1", "9", conflicting},
+			{"answers our probe", opReply, 0x10, "2", "9", conflicting},
+			{"has what we gave up", opReply, 0x10, "3", "9", notHeld},
+			{"another speaker has ours", opReply, 3, "1", "9", fromSpeaker},
+			{"another speaker has what we probe", opReply, 3, "2", "9", fromSpeaker},
+			{"our own announcement", opReply, 1, "1", "9", fromSelf},
+			{"our own probe", opRequest, 1, "", "2", fromSelf},
+			{"that of another interface", opRequest, 2, "1", "1", fromSelf},
 		} {
 			t.Run(family.name+" "+tt.name, func(t *testing.T) {
 				in := packet{op: tt.op, from: mac(tt.from), to: mac(1), sender: at(tt.sender), target: at(tt.target)}
@@ -60,7 +60,7 @@ func TestReply(t *testing.T) {
 				if got != tt.want {
 					t.Errorf("%s, want %s", got, tt.want)
 				}
-				if want := answer(in, mac(1)); got == answered && out != want || got != answered && out != (packet{}) {
+				if want := replyTo(in, mac(1)); got == answered && out != want || got != answered && out != (packet{}) {
 					t.Errorf("answer %+v", out)
 				}
 			})
@@ -68,7 +68,7 @@ func TestReply(t *testing.T) {
 	}
 }
 
-// No sender is answered without end, and however many there are, memory is bounded.
+// Answers to each sender are limited, and memory is bounded whatever the number of senders.
 func TestLimiter(t *testing.T) {
 	var l limiter
 	now := time.Unix(1e9, 0)
@@ -80,21 +80,21 @@ func TestLimiter(t *testing.T) {
 		}
 		return n
 	}
-	if got := allowed(mac(1), 2*answersAtOnce); got != answersAtOnce {
-		t.Errorf("%d answers at once, want %d", got, answersAtOnce)
+	if got := allowed(mac(1), 2*answerBurst); got != answerBurst {
+		t.Errorf("%d answers at once, want %d", got, answerBurst)
 	}
 	if got := allowed(mac(2), 1); got != 1 {
 		t.Error("another sender has to wait for the first")
 	}
 	now = now.Add(time.Second / 2)
-	if got := allowed(mac(1), answersAtOnce); got != answersPerSecond/2 {
+	if got := allowed(mac(1), answerBurst); got != answersPerSecond/2 {
 		t.Errorf("%d answers in half a second, want %d", got, answersPerSecond/2)
 	}
 	total := 0
 	for i := range 100_000 {
 		total += allowed(MAC{6, byte(i >> 24), byte(i >> 16), byte(i >> 8), byte(i)}, 1)
 	}
-	if len(l.senders) > maxSenders || total > maxSenders+answersAtOnce {
+	if len(l.senders) > maxSenders || total > maxSenders+answerBurst {
 		t.Errorf("%d senders are remembered, and got %d answers", len(l.senders), total)
 	}
 	now = now.Add(time.Minute)
@@ -103,10 +103,10 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// The agenda is told the time, and says what is sent when.
-func TestAgenda(t *testing.T) {
+// The schedule gets the time as an argument and returns what to send.
+func TestSchedule(t *testing.T) {
 	start := time.Unix(1e9, 0)
-	run := func(a agenda, until time.Duration, turns ...*turn) (got []string) {
+	run := func(a schedule, until time.Duration, turns ...*timer) (got []string) {
 		now := start
 		for _, tn := range turns {
 			a.add(tn, now)
@@ -125,29 +125,29 @@ func TestAgenda(t *testing.T) {
 		}
 		return got
 	}
-	at := func(s string, stage stage) *turn {
-		return &turn{address: &address{want: Address{Addr: ip(s)}}, stage: stage}
+	at := func(s string, stage stage) *timer {
+		return &timer{address: &address{want: Address{Addr: ip(s)}}, stage: stage}
 	}
 	for _, tt := range []struct {
 		name    string
 		refresh time.Duration
 		until   time.Duration
-		turns   []*turn
+		turns   []*timer
 		want    string
 	}{
-		{"announcements", 0, time.Hour, []*turn{at("192.0.2.1", announce), at("2001:db8::1", announce)},
+		{"announcements", 0, time.Hour, []*timer{at("192.0.2.1", announce), at("2001:db8::1", announce)},
 			"0s 192.0.2.1 0; 0s 2001:db8::1 0; 0s 192.0.2.1 1;" +
 				" 100ms 2001:db8::1 6; 100ms 192.0.2.1 6; 500ms 2001:db8::1 7; 500ms 192.0.2.1 7; 1.5s 2001:db8::1 8; 1.5s 192.0.2.1 8;" +
 				" 3.5s 2001:db8::1 9; 3.5s 192.0.2.1 9; 7.5s 2001:db8::1 10; 7.5s 192.0.2.1 10; nothing more"},
-		{"refreshing", time.Minute, 3 * time.Minute, []*turn{at("2001:db8::1", again5)},
+		{"refreshing", time.Minute, 3 * time.Minute, []*timer{at("2001:db8::1", again5)},
 			"4s 2001:db8::1 10; 1m4s 2001:db8::1 11; 2m4s 2001:db8::1 11"},
-		{"probing, with an announcement that comes first", 0, time.Second, []*turn{at("192.0.2.2", probe1), at("192.0.2.1", announce)},
+		{"probing, with an announcement that comes first", 0, time.Second, []*timer{at("192.0.2.2", probe1), at("192.0.2.1", announce)},
 			"0s 192.0.2.1 0; 0s 192.0.2.1 1; 0s 192.0.2.2 2; 100ms 192.0.2.1 6; 200ms 192.0.2.2 3; 400ms 192.0.2.2 4; 500ms 192.0.2.1 7; 700ms 192.0.2.2 5"},
-		{"after a conflict", 0, time.Hour, []*turn{at("192.0.2.2", retry5), at("192.0.2.1", retry1)},
+		{"after a conflict", 0, time.Hour, []*timer{at("192.0.2.2", retry5), at("192.0.2.1", retry1)},
 			"30s 192.0.2.1 12; 5m0s 192.0.2.2 16; nothing more"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := run(agenda{schedule: usual(tt.refresh)}, tt.until, tt.turns...)
+			got := run(schedule{delays: defaultDelays(tt.refresh)}, tt.until, tt.turns...)
 			if text := join(got); text != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", text, tt.want)
 			}
@@ -166,24 +166,24 @@ func join(lines []string) string {
 	return text
 }
 
-// What was to be said of an address is not, when something else has become of it.
-func TestStale(t *testing.T) {
+// A timer does nothing once its address has changed.
+func TestStaleTimersDoNothing(t *testing.T) {
 	here, there := &port{}, &port{}
 	for _, tt := range []struct {
 		name   string
 		change func(x *address)
-		asking bool // whether the address's own turn is stale
-		saying bool // whether that on a port is
+		asking bool // whether the address's own timer is stale
+		saying bool // whether the port's timer is stale
 	}{
 		{"nothing", func(*address) {}, false, false},
 		{"given up", func(x *address) { x.phase = Conflicting }, false, true},
 		{"no longer on the port", func(x *address) { x.claims = x.claims[1:] }, false, true},
-		{"gone", func(x *address) { x.claims, x.turn = nil, nil }, true, true},
-		{"begun anew", func(x *address) { x.claims[0].turn, x.turn = &turn{}, &turn{} }, true, true},
+		{"gone", func(x *address) { x.claims, x.timer = nil, nil }, true, true},
+		{"started again", func(x *address) { x.claims[0].timer, x.timer = &timer{}, &timer{} }, true, true},
 	} {
-		x := &address{phase: Held, turn: &turn{}}
-		x.claims = []claim{{here, &turn{port: here}}, {there, &turn{port: there}}}
-		asks, says := x.turn, x.claims[0].turn
+		x := &address{phase: Held, timer: &timer{}}
+		x.claims = []claim{{here, &timer{port: here}}, {there, &timer{port: there}}}
+		asks, says := x.timer, x.claims[0].timer
 		asks.address, says.address = x, x
 		tt.change(x)
 		if asks.stale() != tt.asking || says.stale() != tt.saying {
@@ -192,13 +192,13 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// Before any is announced a second time, all have been announced once.
-func TestAgendaIsFair(t *testing.T) {
-	a := agenda{schedule: usual(0)}
+// All addresses are announced once before any is announced a second time.
+func TestScheduleFirstAnnouncementsFirst(t *testing.T) {
+	a := schedule{delays: defaultDelays(0)}
 	now := time.Unix(1e9, 0)
 	const n = 1000
 	for i := range n {
-		a.add(&turn{address: &address{want: Address{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}}}, now)
+		a.add(&timer{address: &address{want: Address{Addr: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})}}}, now)
 	}
 	for i := range 3 * n {
 		tn, _, _ := a.pop(now)
@@ -206,6 +206,6 @@ func TestAgendaIsFair(t *testing.T) {
 			t.Fatalf("turn %d is %+v, want stage %d", i, tn, want)
 		}
 		a.follow(tn, now)
-		now = now.Add(time.Millisecond) // a slow link: the first ones' second turn is due long before
+		now = now.Add(time.Millisecond) // a slow link: repetitions of the first addresses are due long before
 	}
 }

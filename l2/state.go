@@ -7,40 +7,39 @@ import (
 	"strings"
 )
 
-// A State is everything that this node shall answer for. It is a plain value: build a
-// new one rather than change one that has been passed on.
+// A State lists everything that this node should answer for. It is a plain value: build a
+// new one rather than modify one that was passed on.
 type State struct {
 	Addresses []Address // sorted by Addr, unique
-	// Speakers are the hardware addresses of other nodes whose speakers live, and of
-	// those that have died but may thaw: that they answer for an address for a moment
-	// longer or earlier than this node is no conflict. This node's own need not be among
-	// them.
+	// Speakers are the hardware addresses of other nodes with a live speaker, and of nodes
+	// whose speaker is dead but may resume. Such a node may answer for an address shortly
+	// before or after this node; that is no conflict. This node's own addresses may be left
+	// out.
 	Speakers []MAC
-	// Nodes are addresses of the other nodes of the cluster. Who the kernel knows by one
-	// of them, on the link in question, counts as one of Speakers as soon as there is a
-	// conflict with him: where speakers do not talk to one another nobody names their hardware addresses.
+	// Nodes are addresses of the other nodes of the cluster. If the kernel's neighbour
+	// table has the sender of a conflicting packet under one of them, its MAC counts as one
+	// of Speakers. This covers clusters where speakers do not exchange hardware addresses.
 	Nodes []netip.Addr
 }
 
-// An Address is one to answer for.
+// An Address is an address to answer for.
 type Address struct {
 	Addr netip.Addr // IPv4 or IPv6, unicast, without a zone
-	// Interfaces are the names of those to answer on, sorted; empty: every one that
-	// has the address's subnet. A name that is on no interface is none.
+	// Interfaces are the names of the interfaces to answer on, sorted; empty: every
+	// interface with the address's subnet. A name without an interface is ignored.
 	Interfaces []string
-	// Probe says that nobody held the address until now: the link is asked first
-	// whether somebody uses it (RFC 5227 §2.1.1, RFC 4862 §5.4), which takes less than
-	// a second. It must be false on failover, which cannot wait for that. Of an address
-	// that is answered for already it means nothing.
+	// Probe says that no node held the address before. The link is probed first for another
+	// host that uses it (RFC 5227 §2.1.1, RFC 4862 §5.4), which takes less than a second.
+	// Probe must be false on failover, which cannot wait. It has no effect on an address
+	// that is held already.
 	Probe bool
-	// Round is any number. When it is another one than in the State before, an address that
-	// is answered for is announced as when it was taken, and answered for all the while: hosts
-	// may have heard another node say that it has it.
+	// Round is any number. When it differs from the previous State, a held address is
+	// announced again like a new one, and remains held: hosts may have received another
+	// node's announcement.
 	Round uint64
 }
 
-// String says what the state does, a line each, in an operator's words. Golden files
-// and logs use it.
+// String lists the state, one line for each entry. Golden files and logs use it.
 func (s State) String() string {
 	var b strings.Builder
 	for _, a := range s.Addresses {
@@ -71,7 +70,7 @@ func (a Address) equal(b Address) bool {
 	return a.Addr == b.Addr && a.Probe == b.Probe && a.Round == b.Round && slices.Equal(a.Interfaces, b.Interfaces)
 }
 
-// fault says what is wrong with an address, and what would be right; or nothing.
+// fault says what is wrong with an address and what would be right; empty if it is valid.
 func (a Address) fault() string {
 	switch ip := a.Addr; {
 	case !ip.IsValid():

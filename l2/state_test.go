@@ -38,7 +38,7 @@ func TestConflictString(t *testing.T) {
 		{nil, false, 0, "02:00:00:00:00:05 answers for it on eth0: take the address from it, or out of the pool"},
 		{known[:1], false, 0, "02:00:00:00:00:05 answers for it on eth0, which is 192.0.2.250: take the address from it, or out of the pool"},
 		{known, true, 0, "02:00:00:00:00:05 answers for it on eth0, which is 192.0.2.250 and 1 more, a gateway of this node: switch off its proxy ARP on this link, or take the address from it"},
-		{nil, false, 3, "02:00:00:00:00:05 answers for it on eth0, and for 3 more of our addresses: if it is a router, switch off its proxy ARP on this link"},
+		{nil, false, 3, "02:00:00:00:00:05 answers for it on eth0, and for 3 more addresses of the pools: if it is a router, switch off its proxy ARP on this link"},
 	} {
 		c.Known, c.Gateway, c.Others = tt.known, tt.gateway, tt.others
 		if got := c.String(); got != tt.want {

@@ -8,51 +8,51 @@ import (
 	"time"
 )
 
-// A Phase is how far an address has come.
+// A Phase is the state of an address.
 type Phase string
 
 const (
-	// Held: the address is answered for. Only these are what Set returns.
+	// Held: this node answers for the address. Set returns only these.
 	Held Phase = "Held"
-	// Probing: the link is asked whether somebody else uses it.
+	// Probing: the link is probed for another host that uses the address.
 	Probing Phase = "Probing"
-	// Waiting: there is no interface to answer on.
+	// Waiting: no interface can answer for the address.
 	Waiting Phase = "Waiting"
-	// Conflicting: somebody else uses it. It is probed again after a while.
+	// Conflicting: another host uses the address. It is probed again later.
 	Conflicting Phase = "Conflicting"
 )
 
-// A Status is what is so about one address of the State.
+// A Status describes one address of the State.
 type Status struct {
 	Addr  netip.Addr `json:"addr"`
 	Phase Phase      `json:"phase"`
-	Since time.Time  `json:"since"` // of the phase
-	// Interfaces are those that it is answered for on, or asked about, sorted.
+	Since time.Time  `json:"since"` // when the phase began
+	// Interfaces are those where the address is answered for or probed, sorted.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// Reason says why the address is not held, for an operator; empty when it is.
+	// Reason says why the address is not held; empty when it is.
 	Reason string `json:"reason,omitempty"`
-	// Conflict is the newest one, nil while there was none. One that was defended
-	// against leaves the address Held.
+	// Conflict is the latest conflict, nil if there was none. After a successful defence
+	// the address remains Held.
 	Conflict *Conflict `json:"conflict,omitempty"`
 }
 
-// A Conflict is that somebody else, no speaker, uses an address of the State.
+// A Conflict is a host other than a speaker that uses an address of the State.
 type Conflict struct {
 	MAC       MAC       `json:"mac"`
-	Interface string    `json:"interface"` // on which that was heard
+	Interface string    `json:"interface"` // that received the packet
 	When      time.Time `json:"when"`
-	// Count is how often since the address came into the State.
+	// Count is the number of conflicts since the address was added to the State.
 	Count int `json:"count"`
-	// Known are other addresses of this MAC, by the kernel's neighbour table, and
-	// Gateway says whether one of them is a gateway of this node.
+	// Known are other addresses of this MAC in the kernel's neighbour table, and Gateway
+	// says whether one of them is a gateway of this node.
 	Known   []netip.Addr `json:"known,omitempty"`
 	Gateway bool         `json:"gateway,omitempty"`
-	// Others is how many more addresses of the State the same MAC answers for:
-	// with any, it is likely a router with proxy ARP, and no duplicate.
+	// Others is how many more addresses of the State the same MAC answers for. If there are
+	// any, the host is likely a router with proxy ARP.
 	Others int `json:"others,omitempty"`
 }
 
-// String names the other in an operator's words.
+// String describes the other host, and what to do about it, for an operator.
 func (c Conflict) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s answers for it on %s", c.MAC, c.Interface)
@@ -67,7 +67,7 @@ func (c Conflict) String() string {
 	}
 	switch {
 	case c.Others > 0:
-		fmt.Fprintf(&b, ", and for %d more of our addresses: if it is a router, switch off its proxy ARP on this link", c.Others)
+		fmt.Fprintf(&b, ", and for %d more addresses of the pools: if it is a router, switch off its proxy ARP on this link", c.Others)
 	case c.Gateway:
 		b.WriteString(": switch off its proxy ARP on this link, or take the address from it")
 	default:
@@ -76,17 +76,17 @@ func (c Conflict) String() string {
 	return b.String()
 }
 
-// A Problem is something on this node that is in the way of answering, or that
-// answers in the place of the node that should.
+// A Problem is a setting of this node that prevents answering, or makes the kernel answer
+// instead of the node that should.
 type Problem struct {
 	Interface string     `json:"interface"`
-	Addr      netip.Addr `json:"addr,omitzero"` // the first that it concerns; invalid: all
-	Count     int        `json:"count"`         // how many addresses it concerns
+	Addr      netip.Addr `json:"addr,omitzero"` // the first address concerned; invalid: all
+	Count     int        `json:"count"`         // how many addresses are concerned
 	// Message says what is wrong and what would be right, for an operator.
 	Message string `json:"message"`
 }
 
-// Status says what is so now about each address of the State, sorted.
+// Status describes each address of the State, sorted.
 func (a *Announcer) Status() []Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,7 +100,7 @@ func (a *Announcer) Status() []Status {
 	for _, w := range a.want.Addresses {
 		x := a.addresses[w.Addr]
 		if x == nil {
-			continue // a State that is being taken up
+			continue // the State is still being applied
 		}
 		st := Status{Addr: w.Addr, Phase: x.phase, Since: x.since, Interfaces: x.names()}
 		if x.conflict != nil {
@@ -127,7 +127,7 @@ func (x *address) names() []string {
 func (a *Announcer) why(x *address, c *Conflict) string {
 	switch x.phase {
 	case Probing:
-		return "asking on " + strings.Join(x.names(), ", ") + " whether somebody else has it"
+		return "probing on " + strings.Join(x.names(), ", ") + ", to detect another host that has it"
 	case Conflicting:
 		return c.String()
 	case Waiting:
@@ -139,7 +139,7 @@ func (a *Announcer) why(x *address, c *Conflict) string {
 
 func (a *Announcer) whyWaiting(x *address) string {
 	for _, i := range a.interfaces {
-		if err := a.broken[portKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.Carries(x.want) {
+		if err := a.failures[portKey{i.Index, protocolOf(x.want.Addr)}]; err != nil && i.Carries(x.want) {
 			return err.Error()
 		}
 	}

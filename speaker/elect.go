@@ -124,7 +124,7 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 			able = append(able, service)
 		}
 	}
-	terms, linked, why := election.TermsOf(v.terms, a.origin, services)
+	terms, linked, why := election.EligibilityOf(v.terms, a.origin, services)
 	switch s.linked = linked; {
 	case !linked:
 		s.code, s.why = cluster.NotAdvertised, why
@@ -180,7 +180,7 @@ func (v *view) onlyL2(from cluster.Origin) bool {
 
 // onInterfaces lists the interfaces to answer on for a sentence. A plan for another node
 // does not know them.
-func (v *view) onInterfaces(terms election.Terms, addr netip.Addr) string {
+func (v *view) onInterfaces(terms election.Eligibility, addr netip.Addr) string {
 	if names := terms.Interfaces(addr, &v.elector); len(names) > 0 {
 		return strings.Join(names, ", ")
 	}

@@ -53,7 +53,7 @@ func TestElect(t *testing.T) {
 		"a silent kubelet, and a speaker":          {Config{Interfaces: eth0, Members: members("n1", "n2")}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
 		"the API server has not told of the nodes": {Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false }, cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
 		"nobody can": {Config{Interfaces: []l2.Interface{}, Members: members()}, nil, cluster.NoCandidate,
-			"not announced: of 3 nodes none can answer: 2 have no speaker that is heard of, 1 has no interface in the subnet of 192.0.2.200"},
+			"not announced: of 3 nodes none can answer: 2 have no live speaker, 1 has no interface in the subnet of 192.0.2.200"},
 		"no endpoint": {Config{Interfaces: eth0}, func(f *fleet) { f.snap.Services[0].Endpoints = nil }, cluster.NoEndpoints, "not announced: no endpoint is ready anywhere"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -44,7 +44,7 @@ type links struct {
 	gained    time.Time                   // when there was one more of them
 	looked    time.Time                   // when problems were looked for
 	problems  []l2.Problem
-	detours   []l2.Detour
+	detours   []l2.AsymmetricPath
 }
 
 // newLinks opens nothing yet.
@@ -227,7 +227,7 @@ func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
 			addrs = append(addrs, a.Addr)
 		}
 	}
-	k.problems, k.detours = k.announcer.Problems(ctx, addrs), k.announcer.Detours(ctx, addrs)
+	k.problems, k.detours = k.announcer.Problems(ctx, addrs), k.announcer.AsymmetricPaths(ctx, addrs)
 }
 
 // thaw announces everything anew after this process stood still for a while.
@@ -244,7 +244,7 @@ type LinkStatus struct {
 	Problems []l2.Problem `json:"problems,omitempty"`
 	// Detours are where answers to clients behind a router leave by another interface than
 	// the clients come by.
-	Detours []l2.Detour `json:"detours,omitempty"`
+	Detours []l2.AsymmetricPath `json:"detours,omitempty"`
 }
 
 // on says what became of an address over L2.

@@ -95,7 +95,7 @@ type published struct {
 	waits      map[netip.Addr]string    // for the nodes that have to stop first; as answers
 	handsOn    map[netip.Addr]string    // the node that answered for it before
 	problems   []l2.Problem
-	detours    []l2.Detour
+	detours    []l2.AsymmetricPath
 	programmed bool // desired is in the kernel
 	ready      bool
 	behind     time.Time // when the first pass began that has not succeeded since, but perhaps over L2

@@ -120,7 +120,7 @@ type view struct {
 	fromNodes  []*cluster.Node
 	interfaces []l2.Interface
 	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
-	electorate *election.Electorate // nil until ready
+	electorate *election.Candidates // nil until ready
 	elector    election.Node        // this node
 	returning  bool                 // it is, by the config
 	cutOff     bool                 // half of all kubelets are silent, or more: it may be the control plane that is

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
-// How often we advertise: a few times in a row at first, so that one that is lost
-// matters little (RFC 4861 §6.2.4), and then as often as FRR does on such links. What
-// is heard is answered, so that a router that has just come up need not wait, but
-// not more often than a router may (MIN_DELAY_BETWEEN_RAS).
+// The interval of advertisements: a few in a row at first, in case one is lost (RFC 4861
+// §6.2.4), then FRR's interval on such links. Received messages are answered, so that a
+// router that has just come up need not wait, but at most at the rate that RFC 4861 allows
+// (MIN_DELAY_BETWEEN_RAS).
 const (
 	firstTimes   = 3
 	firstPause   = time.Second
@@ -28,15 +28,15 @@ var (
 	allRouters = netip.MustParseAddr("ff02::2")
 )
 
-// A conn sends and hears router advertisements on one interface.
+// A conn sends and receives router advertisements on one interface.
 type conn struct {
 	*ndp.Conn
-	end end
+	end linkEnd
 }
 
-func listen(name string, here end) (*conn, error) {
-	// By its number: package net remembers for a minute which interface had a name.
-	iface := &net.Interface{Index: here.index, Name: strconv.Itoa(here.index), MTU: 4096} // the room for what is read, of which advertisements need little
+func listen(name string, here linkEnd) (*conn, error) {
+	// By index: package net caches interface names for a minute.
+	iface := &net.Interface{Index: here.index, Name: strconv.Itoa(here.index), MTU: 4096} // size of the read buffer, more than advertisements need
 	c, _, err := ndp.Listen(iface, ndp.Addr(here.local.WithZone("").String()))
 	if err != nil {
 		return nil, fmt.Errorf("router advertisements on %s: %w", name, err)
@@ -49,7 +49,7 @@ func listen(name string, here end) (*conn, error) {
 		err = c.SetControlMessage(ipv6.FlagHopLimit, true)
 	}
 	if err == nil {
-		err = c.JoinGroup(allRouters) // where solicitations go
+		err = c.JoinGroup(allRouters) // the destination of solicitations
 	}
 	if err != nil {
 		c.Close()
@@ -58,15 +58,15 @@ func listen(name string, here end) (*conn, error) {
 	return &conn{c, here}, nil
 }
 
-// hear calls found with each router that advertises itself, and asks for an answer to
-// it and to those that solicit one, until the connection is closed.
-func (c *conn) hear(answer chan<- struct{}, found func(netip.Addr)) error {
+// receive calls found with each router that sends advertisements, and requests an answer to
+// it and to solicitations, until the connection is closed.
+func (c *conn) receive(answer chan<- struct{}, found func(netip.Addr)) error {
 	for {
 		m, control, from, err := c.ReadFrom()
 		if err != nil {
 			return err
 		}
-		// RFC 4861 §6.1: what a router forwarded has another hop limit.
+		// RFC 4861 §6.1: a forwarded packet has another hop limit.
 		if control == nil || control.HopLimit != ndp.HopLimit {
 			continue
 		}
@@ -76,11 +76,11 @@ func (c *conn) hear(answer chan<- struct{}, found func(netip.Addr)) error {
 			}
 			found(from.WithZone(c.end.local.Zone()))
 		}
-		poke(answer)
+		notify(answer)
 	}
 }
 
-// advertise goes on until ctx ends or nothing can be sent any more.
+// advertise runs until ctx ends or sending fails.
 func (c *conn) advertise(ctx context.Context, answer <-chan struct{}) error {
 	next := time.NewTimer(0)
 	defer next.Stop()
@@ -108,7 +108,7 @@ func (c *conn) advertise(ctx context.Context, answer <-chan struct{}) error {
 }
 
 func (c *conn) advertisement() *ndp.RouterAdvertisement {
-	ra := &ndp.RouterAdvertisement{} // zero: no default router, nothing specified
+	ra := &ndp.RouterAdvertisement{} // zero: no default router, no parameters
 	if mac := c.end.hardware(); len(mac) == 6 {
 		ra.Options = []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: mac}}
 	}

@@ -1,12 +1,11 @@
-// Package radv finds the router at the other end of a link by its router
-// advertisements, and sends advertisements of its own by which the router finds this
-// node (RFC 4861). It is what BGP sessions without configured addresses begin with.
+// Package radv discovers the router at the other end of a link by its router
+// advertisements, and sends advertisements by which the router discovers this node (RFC
+// 4861). BGP unnumbered sessions begin with it.
 //
-// The advertisements offer nothing: their router lifetime is 0, so that nobody takes
-// this node for a default router (§6.2.3), and no prefix is in them. Of what others
-// advertise only the sender's address is used; the kernel does with the rest what it
-// does without this package.
+// The advertisements offer nothing: their router lifetime is 0, so that hosts do not use
+// this node as default router (§6.2.3), and they contain no prefix. Of received
+// advertisements only the sender's address is used; the kernel processes them as without
+// this package.
 //
-// A link is meant to have two ends. On one with several routers, the one heard last
-// counts.
+// A link should have two ends. If it has several routers, the latest advertisement counts.
 package radv

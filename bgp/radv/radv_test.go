@@ -21,7 +21,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// next waits until w has another answer.
+// next waits for a change of w.
 func next(t *testing.T, w *Watch) {
 	t.Helper()
 	select {
@@ -31,11 +31,11 @@ func next(t *testing.T, w *Watch) {
 	}
 }
 
-// local awaits the link-local address of an interface.
-func local(t *testing.T, name string) end {
+// local waits for the link-local address of an interface.
+func local(t *testing.T, name string) linkEnd {
 	t.Helper()
 	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
-		here, err := look(name)
+		here, err := inspect(name)
 		if err == nil {
 			return here
 		}
@@ -45,8 +45,8 @@ func local(t *testing.T, name string) end {
 	}
 }
 
-// Two ends of a link find each other, and each notices that the other is gone.
-func TestTwoEnds(t *testing.T) {
+// Both ends of a link discover each other, and notice when the other is gone.
+func TestBothEndsDiscoverEachOther(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Node(t)
 		nstest.Link(t, node, "left", node, "right")
@@ -71,8 +71,7 @@ func TestTwoEnds(t *testing.T) {
 	})
 }
 
-// What we advertise makes nobody take us for a default router, and what a router has
-// forwarded is not believed.
+// The advertisement offers no default router, and a forwarded advertisement is ignored.
 func TestAdvertisement(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Node(t)
@@ -98,13 +97,13 @@ func TestAdvertisement(t *testing.T) {
 			t.Errorf("options %v", ra.Options)
 		}
 
-		// The first of two is not believed. Who asks is answered as who advertises is.
+		// The first of two is ignored. A solicitation is answered like an advertisement.
 		node.Addr("right", "fe80::53/64")
 		near := netip.MustParseAddr("fe80::53%left")
 		ours, err := listen("left", left)
 		must(t, err)
 		found, answer, done := make(chan netip.Addr, 10), make(chan struct{}, 1), make(chan error, 1)
-		go func() { done <- ours.hear(answer, func(a netip.Addr) { found <- a }) }()
+		go func() { done <- ours.receive(answer, func(a netip.Addr) { found <- a }) }()
 		send := func(m ndp.Message, hopLimit int, from netip.Addr, to netip.Addr) {
 			t.Helper()
 			must(t, other.WriteTo(m, &ipv6.ControlMessage{HopLimit: hopLimit, Src: from.AsSlice(), IfIndex: right.index}, to))
@@ -112,7 +111,7 @@ func TestAdvertisement(t *testing.T) {
 		send(other.advertisement(), 64, right.local, allNodes)
 		send(other.advertisement(), ndp.HopLimit, near, allNodes)
 		if got := <-found; got != near {
-			t.Errorf("believed %s, which was forwarded", got)
+			t.Errorf("accepted %s, which was forwarded", got)
 		}
 		<-answer
 		send(&ndp.RouterSolicitation{}, ndp.HopLimit, right.local, allRouters)
@@ -125,8 +124,8 @@ func TestAdvertisement(t *testing.T) {
 	})
 }
 
-// A link that is made anew, under the same name, is another one.
-func TestLinkMadeAnew(t *testing.T) {
+// A link that is deleted and created again under the same name is a new link.
+func TestLinkRecreated(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node := nstest.Node(t)
 		w := Start(t.Context(), "left")

@@ -11,42 +11,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// retryTime is how soon what failed on an interface that looks right is tried again.
-// Changes of an interface are heard of at once.
+// retryTime is the delay before a failure on a usable interface is retried. Changes of an
+// interface are detected at once.
 const retryTime = time.Second
 
-// A Watch looks out for the router on one interface.
+// A Watch looks for the router on one interface.
 type Watch struct {
 	name    string
 	changed chan struct{}
 
 	mu     sync.Mutex
-	router netip.Addr // invalid: none was heard since the link is what it is
-	why    error      // why there is no router
+	router netip.Addr // invalid: none was received since the link last changed
+	why    error      // why router is invalid
 	link   context.Context
 	end    context.CancelCauseFunc // of link
 }
 
-// Start watches an interface, which need not be there yet, until ctx ends.
+// Start watches an interface, which need not exist yet, until ctx ends.
 func Start(ctx context.Context, name string) *Watch {
-	w := &Watch{name: name, changed: make(chan struct{}, 1), why: unheard(name)}
-	if _, err := look(name); err != nil {
+	w := &Watch{name: name, changed: make(chan struct{}, 1), why: notReceived(name)}
+	if _, err := inspect(name); err != nil {
 		w.why = err
 	}
 	go w.run(ctx)
 	return w
 }
 
-func unheard(name string) error { return errors.New("no router advertisement on " + name + " yet") }
+func notReceived(name string) error { return errors.New("no router advertisement on " + name + " yet") }
 
-// Changed gets a value when Router has another answer. It has room for one, so that
-// nobody waits for the reader.
+// Changed receives a value when the result of Router changes. The channel holds one value,
+// so that sending never blocks.
 func (w *Watch) Changed() <-chan struct{} { return w.changed }
 
-// Router is the one that was heard last, by its link-local address with the
-// interface. What it holds for ends with link: when this node's end of the link goes
-// down or gets another address, which link's cause says in an operator's words. So
-// does err if there is no router.
+// Router is the router of the latest advertisement: its link-local address with the
+// interface as zone. The result is valid until link ends: when this node's end of the link
+// goes down or gets another address, as link's cause says for an operator. If there is no
+// router, err says why.
 func (w *Watch) Router() (router netip.Addr, link context.Context, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,17 +56,17 @@ func (w *Watch) Router() (router netip.Addr, link context.Context, err error) {
 	return w.router, w.link, nil
 }
 
-// run goes from one state of the interface to the next.
+// run handles one state of the interface after the other.
 func (w *Watch) run(ctx context.Context) {
 	changes := make(chan struct{}, 1)
-	go follow(ctx, changes)
+	go watchLinks(ctx, changes)
 	for ctx.Err() == nil {
-		here, err := look(w.name)
+		here, err := inspect(w.name)
 		if err == nil {
-			err = w.stay(ctx, here, changes)
+			err = w.session(ctx, here, changes)
 		}
 		if ctx.Err() != nil {
-			return // without a word of a link that is what it was
+			return // no change to report: the link is the same
 		}
 		w.forget(err)
 		select {
@@ -77,9 +77,8 @@ func (w *Watch) run(ctx context.Context) {
 	}
 }
 
-// stay advertises and listens until the interface is another one, and says what it
-// is then.
-func (w *Watch) stay(ctx context.Context, here end, changes <-chan struct{}) error {
+// session advertises and receives until the interface changes, and returns the reason.
+func (w *Watch) session(ctx context.Context, here linkEnd, changes <-chan struct{}) error {
 	conn, err := listen(w.name, here)
 	if err != nil {
 		return err
@@ -94,7 +93,7 @@ func (w *Watch) stay(ctx context.Context, here end, changes <-chan struct{}) err
 			ended <- struct{}{}
 		}()
 	}
-	start(func() error { return conn.hear(answer, w.heard) })
+	start(func() error { return conn.receive(answer, w.heard) })
 	start(func() error { return conn.advertise(ctx, answer) })
 	err = w.await(ctx, here, changes, failed)
 	cancel()
@@ -104,18 +103,18 @@ func (w *Watch) stay(ctx context.Context, here end, changes <-chan struct{}) err
 	return err
 }
 
-func (w *Watch) await(ctx context.Context, here end, changes <-chan struct{}, failed <-chan error) error {
+func (w *Watch) await(ctx context.Context, here linkEnd, changes <-chan struct{}, failed <-chan error) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-failed:
-			if _, now := look(w.name); now != nil {
-				return now // which says more
+			if _, now := inspect(w.name); now != nil {
+				return now // more precise
 			}
 			return err
 		case <-changes:
-			now, err := look(w.name)
+			now, err := inspect(w.name)
 			switch {
 			case err != nil:
 				return err
@@ -130,16 +129,16 @@ func (w *Watch) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.link, w.end = context.WithCancelCause(context.Background())
-	w.why = unheard(w.name)
-	poke(w.changed)
+	w.why = notReceived(w.name)
+	notify(w.changed)
 }
 
-// forget is about the router; err says why.
+// forget removes the router; err says why.
 func (w *Watch) forget(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.router.IsValid() || w.why.Error() != err.Error() {
-		poke(w.changed)
+		notify(w.changed)
 	}
 	w.router, w.why = netip.Addr{}, err
 	if w.end != nil {
@@ -152,19 +151,19 @@ func (w *Watch) heard(router netip.Addr) {
 	defer w.mu.Unlock()
 	if w.router != router {
 		w.router = router
-		poke(w.changed)
+		notify(w.changed)
 	}
 }
 
-// follow says when links or IPv6 addresses have changed, whichever they are. What
-// the kernel could not tell for lack of room counts as a change.
-func follow(ctx context.Context, changes chan<- struct{}) {
+// watchLinks signals changes of any link or IPv6 address. A receive buffer overflow counts
+// as a change.
+func watchLinks(ctx context.Context, changes chan<- struct{}) {
 	for ctx.Err() == nil {
 		conn, err := rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV6_IFADDR})
 		if err == nil {
 			stop := context.AfterFunc(ctx, func() { conn.Close() })
 			for err == nil {
-				poke(changes)
+				notify(changes)
 				_, err = conn.Receive()
 			}
 			stop()
@@ -177,7 +176,7 @@ func follow(ctx context.Context, changes chan<- struct{}) {
 	}
 }
 
-func poke(c chan<- struct{}) {
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -87,30 +87,30 @@ wait.`,
 	set.BoolVar(&elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
 	set.StringVar(&namespace, "namespace", "", "namespace of the Lease and of the speakers' key; default the pod's own, else "+defaultNamespace)
 	set.StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
-	set.DurationVar(&settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes anew; failover does not wait for it")
-	set.StringVar(&key, "members-secret", "", "Secret with the key under which speakers talk to one another, made where it is missing; empty: nobody makes one")
+	set.DurationVar(&settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes again; failover does not wait for it")
+	set.StringVar(&key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
 	set.BoolVar(&classOnly, "class-only", false, classOnlyUsage)
 	set.StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
 
-// classOnlyUsage is of controllers and speakers alike, which have to agree.
-const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave those without a class to others"
+// classOnlyUsage is for controllers and speakers, which must agree.
+const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave those without a class to other implementations"
 
-// openAPI watches what the controller reads: no endpoints, unless addresses are to
-// be spread over nodes.
+// openAPI watches what the controller reads: no endpoints, unless addresses are spread over
+// nodes.
 func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return cluster.OpenAPI(ctx, config, cluster.Options{SkipEndpointSlices: true, SkipSecrets: true,
 		L2: cluster.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
 }
 
-// apiConfig says how to reach the API server: by a kubeconfig file, or from
-// within a pod.
+// apiConfig returns the configuration for the API server: from a kubeconfig file, or within
+// a pod.
 func apiConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		c, err := rest.InClusterConfig()
 		if errors.Is(err, rest.ErrNotInCluster) {
-			return nil, errors.New("--kubeconfig: missing, and this is no pod; give a kubeconfig file")
+			return nil, errors.New("--kubeconfig: missing, and this process is not in a pod; give a kubeconfig file")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the pod's service account: %w", err)
@@ -124,20 +124,20 @@ func apiConfig(kubeconfig string) (*rest.Config, error) {
 	return agent(c), nil
 }
 
-// agent makes requests say who sends them, for audit logs.
+// agent sets the user agent of requests, for audit logs.
 func agent(c *rest.Config) *rest.Config {
 	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
 }
 
-// ownNamespace is the pod's, or that of the manifests.
+// ownNamespace is the pod's namespace, or that of the manifests.
 func ownNamespace() string {
-	b, _ := os.ReadFile(podNamespace) // Outside of a pod there is none.
+	b, _ := os.ReadFile(podNamespace) // the file exists only in a pod
 	return cmp.Or(strings.TrimSpace(string(b)), defaultNamespace)
 }
 
-// instance names this process: its host, and something that a second process of
-// the host, or of the same pod after a restart, does not have.
+// instance identifies this process: its host, and a part that another process on the host,
+// or a restarted one, does not have.
 func instance() string {
-	host, _ := os.Hostname() // What follows is enough.
+	host, _ := os.Hostname() // the random part is enough
 	return host + "_" + rand.Text()[:8]
 }

@@ -15,7 +15,7 @@ func TestControllerFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
-		"controller":                       "--kubeconfig: missing, and this is no pod",
+		"controller":                       "--kubeconfig: missing, and this process is not in a pod",
 		"controller --kubeconfig /none":    "--kubeconfig /none: ",
 		"controller --kubeconfig " + empty: "--kubeconfig " + empty + ": ",
 		"controller --log-level loud":      `--log-level "loud": want debug`,

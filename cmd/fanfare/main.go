@@ -24,7 +24,7 @@ func main() {
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "fanfare",
-		Short:         "Addresses for LoadBalancer Services: announced once they work, forwarded until nobody asks",
+		Short:         "Addresses for LoadBalancer Services: announced once they work, forwarded until clients have moved",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),

@@ -33,8 +33,8 @@ func run(args ...string) (string, error) {
 	return out.String(), err
 }
 
-// What a user gets wrong is named with what would be right.
-func TestMistakesAreNamed(t *testing.T) {
+// Mistakes of users are reported with what would be right.
+func TestUsageErrors(t *testing.T) {
 	t.Setenv("NODE_NAME", "")
 	dir := t.TempDir()
 	for _, row := range []struct {
@@ -94,12 +94,11 @@ func TestPlan(t *testing.T) {
 		t.Errorf("the samples have problems:\n%s", out)
 	}
 	if strings.Contains(out, "assumed") {
-		t.Errorf("only BGP is spoken, and something is assumed of layer 2:\n%s", out)
+		t.Errorf("the plan has only BGP, and assumptions about layer 2:\n%s", out)
 	}
 }
 
-// On the node itself a plan knows by which interfaces it can answer; anywhere else it does
-// not.
+// On the node itself a plan knows the interfaces; on another machine it does not.
 func TestPlanOnNode(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -157,7 +156,7 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 			"192.0.2.64 shop/web l2 Announced: answered for on eth0 (the only candidate)\n",
 			"198.51.100.1 shop/far l2 NoCandidate: not announced: of 1 node none can answer: 1 has no interface in the subnet of 198.51.100.1\n",
 		} {
-			// The kernel notices in the background that the interface has a link.
+			// The kernel reports the carrier in the background.
 			for end := time.Now().Add(time.Minute); !strings.Contains(plan(node), want); {
 				if time.Now().After(end) {
 					t.Fatalf("no %q in\n%s", want, plan(node))
@@ -167,10 +166,10 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 		if out := plan(other); !strings.Contains(out, "198.51.100.1 shop/far l2 Announced: answered for on the interfaces with the subnet of 198.51.100.1 (the only candidate)\n") {
 			t.Errorf("on another machine:\n%s", out)
 		}
-		// What nobody has looked at is said.
+		// Assumptions are listed.
 		const (
-			here   = "\n  node node1 has an interface for each address: this machine is another one and does not know\n"
-			others = "\n  the speakers of all other nodes run, and each has an interface for each address: only speakers know, and `fanfare status` says it\n"
+			here   = "\n  node node1 has an interface for each address: unknown, because this machine is another one\n"
+			others = "\n  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n"
 		)
 		says := func(on *nstest.NS, want string) {
 			t.Helper()
@@ -190,7 +189,7 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 	})
 }
 
-// Who may not read is told what, and not left waiting.
+// A plan without rights to read fails with the reason, and does not wait.
 func TestPlanWithoutRights(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -281,7 +280,7 @@ Needs attention:
 	}
 }
 
-// Where pods' answers leave by another interface than clients come by stands beside that one.
+// The table shows interfaces whose replies leave by another one.
 func TestPrintInterfaces(t *testing.T) {
 	iface := func(name string, last byte, subnet string) l2.Interface {
 		return l2.Interface{Name: name, MAC: l2.MAC{2, 0, 0, 0, 0, last}, Prefixes: []netip.Prefix{netip.MustParsePrefix(subnet)}}
@@ -301,9 +300,9 @@ eth1       02:00:00:00:00:02  198.51.100.0/24  0
 `, printed()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	st.L2.Detours = []l2.Detour{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
+	st.L2.Detours = []l2.AsymmetricPath{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
 	if diff := cmp.Diff(`
-INTERFACE  MAC                SUBNETS          ANSWERS FOR  PODS' ANSWERS LEAVE BY
+INTERFACE  MAC                SUBNETS          ANSWERS FOR  REPLIES LEAVE BY
 eth0       02:00:00:00:00:01  192.0.2.0/24     0            -
 eth1       02:00:00:00:00:02  198.51.100.0/24  0            eth0,eth2 (IPv6)
 `, printed()); diff != "" {

@@ -57,7 +57,7 @@ func object(t *testing.T, file, doc string) metav1.Object {
 	return obj
 }
 
-// objects are those that kubectl apply -k would apply.
+// objects are what kubectl apply -k would apply.
 func objects(t *testing.T) []metav1.Object {
 	t.Helper()
 	var k kustomization
@@ -94,7 +94,7 @@ func one[T metav1.Object](t *testing.T, all []metav1.Object, name string) (found
 
 // Nothing is left out of the kustomization, and everything that has a namespace
 // is in that of the manifests.
-func TestManifestsAreWhole(t *testing.T) {
+func TestKustomizationIsComplete(t *testing.T) {
 	all := objects(t)
 	var want int
 	for _, pattern := range []string{"*.yaml", "crds/*.yaml"} {
@@ -182,7 +182,7 @@ func TestSpeakerManifest(t *testing.T) {
 	if len(v) != 3 || v[0].HostPath.Path != defaultRunDir || m[0].Name != v[0].Name || m[0].MountPath != cmd.Flags().Lookup("run-dir").Value.String() {
 		t.Fatalf("volumes %v: want the run directory on the node, so that it outlives the pod", v)
 	}
-	// Where iptables looks for it, if nobody says otherwise.
+	// iptables' default path.
 	if lock := "/run/xtables.lock"; v[1].HostPath.Path != lock || m[1].Name != v[1].Name || m[1].MountPath != lock {
 		t.Errorf("volumes %v: want the node's lock for iptables-legacy", v)
 	}
@@ -217,7 +217,7 @@ func TestControllerManifest(t *testing.T) {
 }
 
 // Selectors find the pods, bindings find roles and accounts.
-func TestManifestsFitTogether(t *testing.T) {
+func TestManifestReferences(t *testing.T) {
 	all := objects(t)
 	ds, d := one[*appsv1.DaemonSet](t, all, "speaker"), one[*appsv1.Deployment](t, all, "controller")
 	pdb := one[*policyv1.PodDisruptionBudget](t, all, "controller")
@@ -244,8 +244,8 @@ func TestManifestsFitTogether(t *testing.T) {
 	}
 }
 
-// A speaker reads the cluster and writes only SpeakerStatuses and Events: whoever
-// takes a node over can change no Service and no claim, and see no Secret.
+// A speaker reads the cluster and writes only SpeakerStatuses and Events: an
+// attacker on a node can change no Service and no claim, and see no Secret.
 func TestSpeakerRole(t *testing.T) {
 	role := one[*rbacv1.ClusterRole](t, objects(t), "fanfare-speaker")
 	for _, r := range role.Rules {

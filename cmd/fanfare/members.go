@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// A membersFlags value says how speakers know of one another.
+// A membersFlags value holds the flags of the membership between speakers.
 type membersFlags struct {
 	keyFile string
 	port    uint16
@@ -17,9 +17,9 @@ type membersFlags struct {
 }
 
 func (f *membersFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.keyFile, "members-key-file", "", "file with the key under which speakers talk to one another, one a line, the newest first; empty: they do not, and nodes that fall silent are not noticed")
-	set.Uint16Var(&f.port, "members-port", 7946, "port, UDP and TCP, on which they do, at each node's InternalIP")
-	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the node's Lease is renewed, by which nodes see that it lives although they do not hear it; 0: never")
+	set.StringVar(&f.keyFile, "members-key-file", "", "file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not communicate, and failed nodes are detected by their Ready condition only")
+	set.Uint16Var(&f.port, "members-port", 7946, "UDP and TCP port of the membership protocol, at each node's InternalIP")
+	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the node's Lease is renewed, which shows that a node is alive even if the membership protocol does not reach it; 0: never")
 }
 
 // check says what is wrong with the flags.
@@ -33,8 +33,8 @@ func (f *membersFlags) check() error {
 	return nil
 }
 
-// leaser returns nil for a folder, and where speakers do not talk to one another: there
-// is nobody to renew a Lease for.
+// leaser returns nil for a folder, and if speakers do not communicate: no other node
+// reads the Lease then.
 func (f *nodeFlags) leaser(m membersFlags) (*speaker.Leaser, error) {
 	if f.files != "" || m.keyFile == "" || m.lease == 0 {
 		return nil, nil

@@ -59,17 +59,17 @@ it that they have the right one, and says so.`,
 	return cmd
 }
 
-// assumed says what of a plan nobody has looked at: if it is otherwise, another node
-// answers. Links says that addresses may go over layer 2.
+// assumed lists the assumptions of a plan: if one is wrong, another node answers. links
+// says that addresses may go over layer 2.
 func assumed(c speaker.Config, snap *cluster.Snapshot, links bool) (text string) {
 	if !links {
 		return ""
 	}
 	if c.Interfaces == nil {
-		text += fmt.Sprintf("  node %s has an interface for each address: this machine is another one and does not know\n", c.Node)
+		text += fmt.Sprintf("  node %s has an interface for each address: unknown, because this machine is another one\n", c.Node)
 	}
 	if len(snap.Nodes) > 1 {
-		text += "  the speakers of all other nodes run, and each has an interface for each address: only speakers know, and `fanfare status` says it\n"
+		text += "  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n"
 	}
 	if text != "" {
 		text = "assumed\n" + text
@@ -77,7 +77,8 @@ func assumed(c speaker.Config, snap *cluster.Snapshot, links bool) (text string)
 	return text
 }
 
-// interfacesOf are those of a node if this machine is it, else nil: they are unknown.
+// interfacesOf returns the interfaces of a node if this machine is it, else nil: they are
+// unknown.
 func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
 	here, err := net.InterfaceAddrs()
 	if err != nil {
@@ -94,8 +95,8 @@ func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
 	return nil, nil
 }
 
-// now opens what the flags say, as it is: what a speaker remembers for a start
-// without the API server would be a plan for yesterday.
+// now opens the source that the flags name, without a speaker's saved configuration: a plan
+// must not show yesterday's.
 func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if f.files != "" {

@@ -24,7 +24,7 @@ func routesCommand() *cobra.Command {
 		Use:   "routes [ROUTER...]",
 		Short: "Say which routes, with which attributes, the speaker of this node tells each router",
 		Long: `Say which routes, with which attributes, the speaker of this node tells each
-router, or those that are named: what should stand in the router's table as
+router, or the named ones: what should stand in the router's table as
 received from this node.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -28,8 +28,8 @@ import (
 
 const defaultRunDir = "/run/fanfare"
 
-// A nodeFlags value holds the flags that decide what a node does: the same for
-// the speaker and for a plan of what it would do.
+// A nodeFlags value holds the flags that decide what a node does: the same for the speaker
+// and for a plan.
 type nodeFlags struct {
 	files       string
 	kubeconfig  string
@@ -39,20 +39,20 @@ type nodeFlags struct {
 	snat        snatFlags
 	health      string
 	classOnly   bool
-	// allNodes: the speakers of other nodes are to be talked to.
+	// allNodes: the source needs all Nodes, because speakers communicate.
 	allNodes bool
 }
 
 func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML to read instead of an API server; a file counts once it is renamed into it")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "how to reach the API server; the pod's service account when empty")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file to reach the API server with; the pod's service account when empty")
 	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default $NODE_NAME")
-	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder for the socket and for what is remembered until the next start")
+	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder for the socket and for state that outlives a restart")
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
 		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
 	f.snat.add(set)
 	set.StringVar(&f.health, "health-check-node-ports", "labelled",
-		"of which Services to answer the healthCheckNodePort: labelled (those that kube-proxy leaves alone by service.kubernetes.io/service-proxy-name), all (without kube-proxy) or none")
+		"Services whose healthCheckNodePort is served: labelled (with service.kubernetes.io/service-proxy-name, which kube-proxy leaves alone), all (without kube-proxy) or none")
 	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
 }
 
@@ -66,7 +66,7 @@ func (f *nodeFlags) config() (speaker.Config, error) {
 		return c, errors.New("--files and --kubeconfig: give one of them; a speaker reads a folder or an API server")
 	}
 	if f.files != "" && f.classOnly {
-		return c, errors.New("--files and --class-only: give one of them; nobody else serves the Services of a folder")
+		return c, errors.New("--files and --class-only: give one of them; Fanfare serves all Services of a folder")
 	}
 	for _, d := range f.detectLocal {
 		if err := detect(&c, d); err != nil {
@@ -113,13 +113,13 @@ func detect(c *speaker.Config, criterion string) error {
 	return nil
 }
 
-// patience is how long a speaker waits for the API server before it goes on with
-// what the last one knew. It must be well below the time for which routers keep
-// the routes of a speaker that restarts.
+// patience is how long a speaker waits for the API server before it uses the saved
+// configuration. It must be well below the restart time during which routers keep the
+// routes of a speaker.
 const patience = 5 * time.Second
 
-// source opens what the flags say: a folder, or an API server. Fresh says whether
-// what the API server says is from now, and is nil for a folder.
+// source opens what the flags name: a folder, or an API server. fresh says whether the API
+// server's objects are current; it is nil for a folder.
 func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, fresh func() bool, err error) {
 	if f.files != "" {
 		source, err = f.folder(ctx, log)
@@ -131,7 +131,7 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	}
 	known := f.known(log)
 	open := func(ctx context.Context) (cluster.Source, error) {
-		// Of the Nodes a speaker that only speaks BGP, and with no other speaker, needs its own.
+		// A speaker that uses only BGP and has no members needs its own Node only.
 		one := f.node
 		if f.allNodes {
 			one = ""
@@ -145,17 +145,17 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	return ipam.NewReader(standby), standby.Fresh, nil
 }
 
-// known are the last versions without a mistake of the objects that the last speaker
-// knew. Without them an object that has a mistake announces nothing.
+// known are the last valid versions of the objects, saved by the previous speaker. Without
+// them, an invalid object announces nothing.
 func (f *nodeFlags) known(log *slog.Logger) *cluster.Configuration {
 	known, err := speaker.Configuration(f.runDir)
 	if err != nil {
-		log.Error("the last configuration without a mistake is not known", "err", err)
+		log.Error("cannot read the saved configuration", "err", err)
 	}
 	return known
 }
 
-// api says how to reach the API server.
+// api returns the configuration for the API server.
 func (f *nodeFlags) api() (*rest.Config, error) {
 	config, err := apiConfig(f.kubeconfig)
 	if err != nil {
@@ -164,7 +164,7 @@ func (f *nodeFlags) api() (*rest.Config, error) {
 	return config, nil
 }
 
-// reporter returns nil for a folder: there is nobody to report to.
+// reporter returns nil for a folder: there is no API server to report to.
 func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 	if f.files != "" {
 		return nil, nil
@@ -176,12 +176,12 @@ func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 	return speaker.NewReporter(config, f.node, log)
 }
 
-// folder reads the folder and gives out addresses as a controller would,
-// remembering those of the last run.
+// folder reads the folder and allocates addresses as a controller would, remembering those
+// of the last run.
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
 	held, err := speaker.Held(f.runDir)
 	if err != nil {
-		log.Error("Services may get other addresses than before", "err", err)
+		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}
 	files, err := cluster.OpenFilesWith(ctx, f.files, f.known(log), log)
 	if err != nil {
@@ -268,17 +268,17 @@ away, SIGTERM withdraws everything and forwards for the linger time first.`,
 	members.add(cmd.Flags())
 	fast.add(cmd.Flags())
 	cmd.Flags().DurationVar(&linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
-	cmd.Flags().DurationVar(&lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped to answer for it by ARP and NDP")
-	cmd.Flags().DurationVar(&refresh, "l2-refresh", 0, "after how long an address is announced to neighbours again (gratuitous ARP), for switches that forget; 0: never")
+	cmd.Flags().DurationVar(&lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped answering for it by ARP and NDP")
+	cmd.Flags().DurationVar(&refresh, "l2-refresh", 0, "interval at which an address is announced to neighbours again (gratuitous ARP), for switches that forget; 0: never")
 	cmd.Flags().StringVar(&listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty for none")
 	cmd.Flags().StringVar(&mode, "proxy-mode", string(proxy.ModeAuto), "what forwards: nftables, iptables, or auto: nftables where it works, else iptables")
 	cmd.Flags().StringVar(&logLevel, "log-level", "info", "debug, info, warn or error")
 	return cmd
 }
 
-// saveMemory has garbage collected when the heap has grown by half, not when it
-// has doubled: every node pays for a speaker's memory all the time, and for its
-// processor time only while Services change. GOGC in the environment counts.
+// saveMemory makes the garbage collector run when the heap has grown by half, not when it
+// has doubled: every node pays for a speaker's memory all the time, and for its CPU time
+// only while Services change. GOGC in the environment takes precedence.
 func saveMemory() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(50)
@@ -299,8 +299,8 @@ func registry() *prometheus.Registry {
 	return r
 }
 
-// signals returns a context that ends with the first SIGTERM or SIGINT and one
-// that ends with the second, for whoever cannot wait.
+// signals returns a context that ends with the first SIGTERM or SIGINT, and one that ends
+// with the second, for users who cannot wait.
 func signals(parent context.Context) (first, second context.Context, stop func()) {
 	if parent == nil {
 		parent = context.Background()

@@ -50,8 +50,7 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-// printStatus is silent about what is well: a column or a section is there when
-// it has something to say.
+// printStatus omits what is normal: a column or section appears only if it has content.
 func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node %s, fanfare %s, up %s\n", st.Node, st.Version, duration.HumanDuration(now.Sub(st.Started)))
@@ -72,8 +71,8 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	return nil
 }
 
-// printFastPath says what goes past the rules, and why the rest does not, by the first
-// frontend that each reason holds for.
+// printFastPath says what takes the fast path, and why the rest does not, by the first
+// frontend of each reason.
 func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	if f == nil {
 		return
@@ -99,12 +98,12 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	}
 }
 
-// printMembers counts who is heard of, and names who is not.
+// printMembers counts the speakers that are alive, and lists the others.
 func printMembers(w io.Writer, m *speaker.MembersStatus, now time.Time) {
 	if m.Summary() == "" {
 		return
 	}
-	fmt.Fprintf(w, "speakers heard of: %s\n", m.Summary())
+	fmt.Fprintf(w, "speakers alive: %s\n", m.Summary())
 	if !slices.ContainsFunc(m.Nodes, func(n speaker.MemberStatus) bool { return n.State != "alive" }) {
 		return
 	}
@@ -125,7 +124,7 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	if len(b.Sessions) == 0 {
 		return
 	}
-	// Who has no BFD need not hear of it.
+	// Omit the column if no session has BFD.
 	bfd := slices.ContainsFunc(b.Sessions, func(s bgp.SessionStatus) bool { return s.BFD != nil })
 	header := "\nROUTER\tADDRESS\tAS\tSESSION\tSINCE\tROUTES"
 	if bfd {
@@ -141,7 +140,7 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	}
 }
 
-// printInterfaces lists those on which this node answers for addresses, or could.
+// printInterfaces lists the interfaces that answer for addresses, or could.
 func printInterfaces(w io.Writer, st *speaker.Status) {
 	if len(st.L2.Interfaces) == 0 {
 		return
@@ -156,7 +155,7 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 	}
 	header := "\nINTERFACE\tMAC\tSUBNETS\tANSWERS FOR"
 	if len(st.L2.Detours) > 0 {
-		header += "\tPODS' ANSWERS LEAVE BY"
+		header += "\tREPLIES LEAVE BY"
 	}
 	fmt.Fprintln(w, header)
 	for _, i := range st.L2.Interfaces {
@@ -172,9 +171,9 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 	}
 }
 
-// leave are the interfaces by which answers to clients behind a router leave that come by
-// another one.
-func leave(iface string, detours []l2.Detour) (by []string) {
+// leave are the interfaces by which replies to clients behind a router leave, if the
+// clients arrive by another one.
+func leave(iface string, detours []l2.AsymmetricPath) (by []string) {
 	for _, d := range detours {
 		switch {
 		case d.Interface != iface:
@@ -204,7 +203,7 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	}
 }
 
-// announced is "yes", or "no" and why; for each protocol, where it is about two.
+// announced is "yes", or "no" with the reason; for each protocol, if there are two.
 func announced(a speaker.AddressStatus) string {
 	about := func(protocol string) bool {
 		return slices.ContainsFunc(a.Reasons, func(r speaker.ReasonStatus) bool { return r.Protocol == protocol })
@@ -219,7 +218,7 @@ func announced(a speaker.AddressStatus) string {
 	}
 }
 
-// whyNot is why a protocol does not announce an address, empty if it does.
+// whyNot says why a protocol does not announce an address, empty if it does.
 func whyNot(a speaker.AddressStatus, protocol string) string {
 	var why []string
 	for _, r := range a.Reasons {
@@ -241,13 +240,13 @@ func answered(a speaker.AddressStatus) string {
 		text += " (" + a.OwnerBy + ")"
 	}
 	if a.HandsOn != "" {
-		text += ", and hands earlier connections on to " + a.HandsOn
+		text += ", and redirects earlier connections to " + a.HandsOn
 	}
 	return text
 }
 
-// routed says whether routers are told an address. What no router hears is not announced,
-// whatever we say.
+// routed says whether an address is announced to routers. A route without a router that
+// receives it is not announced.
 func routed(a speaker.AddressStatus) string {
 	if why := whyNot(a, "bgp"); why != "" {
 		return "no: " + why
@@ -282,7 +281,7 @@ func yes(b bool) string {
 	return "no"
 }
 
-// dash joins words, or says that there are none.
+// dash joins words, or returns a dash for none.
 func dash(words []string) string {
 	switch len(words) {
 	case 0:

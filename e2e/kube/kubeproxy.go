@@ -25,7 +25,7 @@ const (
 )
 
 // proxyConfig leaves minSyncPeriod at its default of a second, which kube-proxy also
-// takes 0s for: the story compares nothing, and e2e/kube/bench says what it uses.
+// takes 0s for: the story compares nothing, and e2e/bench/kube says what it uses.
 const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 mode: %s

@@ -69,7 +69,7 @@ func TestPools(t *testing.T) {
 		}
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}}"))
 		f.awaitSaid(kindOf("AddressPool"), "public", "False Drained: gives out no more addresses, and no Service has one: it can be removed")
-		f.awaitSaid(serviceKind, "tool", "False RequestRefused: asks for pool public, which is Drained and gives out no more")
+		f.awaitSaid(serviceKind, "tool", "False RequestRefused: asks for pool public, which is Drained and allocates no addresses")
 	})
 }
 

@@ -240,7 +240,7 @@ func TestL2(t *testing.T) {
 		})
 		text, err := l.Speaker("n1").StatusText(t.Context())
 		await(t, err)
-		if !strings.Contains(text, ", and hands earlier connections on to n2") {
+		if !strings.Contains(text, ", and redirects earlier connections to n2") {
 			t.Errorf("n1 says:\n%s", text)
 		}
 	})

@@ -16,8 +16,8 @@ import (
 const (
 	// headerTimeout is how long a client may take to send its request.
 	headerTimeout = time.Minute
-	// silence is how long it may take from its connection on when the server stops. One
-	// that a router has cut off sends none.
+	// silence is how long a connection may be without a request when the server stops. A
+	// connection cut off by a router never sends one.
 	silence = 5 * time.Second
 )
 
@@ -30,10 +30,10 @@ type Server struct {
 	err      error          // why, once served is closed
 
 	mu     sync.Mutex
-	silent map[net.Conn]time.Time // those without a request, since when
+	silent map[net.Conn]time.Time // connections without a request, by the time when they were accepted
 }
 
-// Serve answers on a listener, which it closes at the end.
+// Serve answers on a listener, and closes it at the end.
 func Serve(l *net.TCPListener, h http.Handler) *Server {
 	s := &Server{listener: l, served: make(chan struct{}), silent: map[net.Conn]time.Time{}}
 	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.count}
@@ -58,11 +58,11 @@ func (s *Server) count(c net.Conn, state http.ConnState) {
 	}
 }
 
-// Ended is closed when the server accepts no more connections, for whatever reason.
+// Ended is closed when the server accepts no more connections.
 func (s *Server) Ended() <-chan struct{} { return s.served }
 
-// Stop refuses connections that come from now on, and returns when those that came
-// before have their answer. Those that ask for none are closed, and when ctx ends all.
+// Stop refuses new connections, and returns when all earlier ones have their answer.
+// Connections without a request are closed, and all of them when ctx ends.
 func (s *Server) Stop(ctx context.Context) error {
 	s.http.SetKeepAlivesEnabled(false)
 	_ = s.listener.SetDeadline(time.Unix(1, 0)) // fails if it is closed: Serve ends by that
@@ -85,7 +85,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return errors.Join(err, s.Kill())
 }
 
-// closeSilent closes connections without a request when they have had the time for one.
+// closeSilent closes connections that have sent no request for too long.
 func (s *Server) closeSilent() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,8 @@ func (s *Server) Kill() error { return s.http.Close() }
 
 var errEmptied = errors.New("listener stops, and all that came are accepted")
 
-// An emptied is a listener that leaves no connection behind: once its deadline has
-// passed it accepts those that the kernel has made already, and then no more.
+// An emptied listener drains the accept queue: past its deadline it accepts the connections
+// that the kernel has established, and then fails.
 type emptied struct{ *net.TCPListener }
 
 func (l emptied) Accept() (net.Conn, error) {
@@ -120,7 +120,7 @@ func (l emptied) Accept() (net.Conn, error) {
 	return nil, err
 }
 
-// waiting accepts without waiting, past the deadline, to which package net holds.
+// waiting accepts without blocking, past the deadline that package net enforces.
 func (l emptied) waiting() (net.Conn, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {

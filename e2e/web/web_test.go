@@ -18,17 +18,17 @@ const (
 	patience = 30 * time.Second
 )
 
-// Connections that nobody has accepted when a server stops are answered, and so are
-// those whose requests it reads only then. Later ones are refused.
+// Connections in the accept queue when a server stops are answered, and so are those whose
+// request arrives later. New connections are refused.
 func TestStop(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		// early are sent their requests before the server stops.
+		// early connections send their request before the server stops.
 		early bool
 	}{{"requests wait", true}, {"requests come later", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			l := listen(t)
-			conns := dial(t, l, crowd) // in the kernel's queue: nobody serves yet
+			conns := dial(t, l, crowd) // in the accept queue
 			if c.early {
 				ask(t, conns)
 			}
@@ -54,7 +54,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// A connection without a request holds up the end, but not for long.
+// A connection without a request delays Stop, but not for long.
 func TestStopSilentConnections(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
@@ -65,7 +65,7 @@ func TestStopSilentConnections(t *testing.T) {
 	}
 }
 
-// Nor does it hold it up for longer than ctx lasts.
+// Nor for longer than ctx.
 func TestStopWithinContext(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
@@ -80,7 +80,7 @@ func TestStopWithinContext(t *testing.T) {
 	}
 }
 
-// A client that keeps its connection is told to close it, and does not hold up the end.
+// The response to a kept-alive connection closes it, so it does not delay Stop.
 func TestStopKeptConnections(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
@@ -93,7 +93,7 @@ func TestStopKeptConnections(t *testing.T) {
 	must(t, s.Stop(t.Context()))
 }
 
-// A server that is killed answers nobody, and frees its port.
+// A killed server answers no request, and frees its port.
 func TestKill(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))

@@ -34,8 +34,8 @@ func assemble(o options, trees ...tree) (image, error) {
 	return img, nil
 }
 
-// config is how a container of the image runs if nobody says otherwise: without
-// rights. The speaker's manifest gives it those it needs.
+// config is how a container of the image runs by default: without privileges. The speaker's
+// manifest adds the ones it needs.
 func config(o options) v1.Config {
 	return v1.Config{
 		Entrypoint: []string{"/usr/bin/fanfare"},

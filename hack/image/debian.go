@@ -32,7 +32,7 @@ func programs() []string {
 // tcp, into numbers.
 var names = []string{"/etc/protocols", "/etc/services"}
 
-// There is no name service, so these two are for whoever looks at the image. The
+// There is no name service, so these two are for tools that inspect the image. The
 // second user is that of containers which need no rights.
 const (
 	passwd = "root:x:0:0:root:/:/usr/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/usr/sbin/nologin\n"
@@ -97,8 +97,8 @@ func (t tree) mergedUsr() error {
 
 // closure is all the files that the programs need to run.
 func closure(ctx context.Context) ([]string, error) {
-	// Whoever reads a node's rules must know all matches and targets, not only
-	// those that are written.
+	// Reading a node's rules needs all matches and targets, not only the
+	// ones written here.
 	plugins, err := filepath.Glob("/usr/lib/*/xtables/*.so")
 	if err != nil {
 		return nil, err
@@ -178,8 +178,7 @@ func (t tree) document(ctx context.Context, name string) (version string, err er
 
 // verify refuses files that are not as their package brought them.
 func verify(ctx context.Context, name string, files []string) error {
-	// Sums of a package's files, and of those that are for the administrator to
-	// change. The former have no slash in front.
+	// Sums of a package's files, and of its configuration files. The former have no slash in front.
 	sums, err := output(ctx, "dpkg-query", "--control-show", name, "md5sums")
 	if err != nil {
 		return err

@@ -78,8 +78,7 @@ func fanfare(ctx context.Context, o options) (tree, error) {
 	return t, licenses(ctx, t, o.binary)
 }
 
-// save writes by way of another file: whoever loads the image never meets half
-// of it.
+// save writes to a temporary file and renames it: a reader never sees half an image.
 func save(output string, img image, tags ...string) error {
 	f, err := os.CreateTemp(filepath.Dir(output), ".image-")
 	if err != nil {

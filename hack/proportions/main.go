@@ -1,10 +1,10 @@
-// Command proportions prints, for the code of each package without tests and
-// generated files, what part of the lines is comment and how long functions are.
+// Command proportions prints, for the code of each package without tests and generated
+// files, the share of comment lines and the lengths of functions.
 //
 //	go run ./hack/proportions
 //
-// The aim is 15 to 20 % comment, a median of 10 to 15 lines, 95 % below 60. It
-// informs and judges nothing: a table or a long switch may be longer and clearer.
+// The aim is 15 to 20 % comment, a median of 10 to 15 lines, and 95 % below 60. It reports
+// and enforces nothing: a table or a long switch may be longer and clearer.
 package main
 
 import (

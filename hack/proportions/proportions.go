@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// A proportions value is what was measured of a package.
+// A proportions value is the measurements of a package.
 type proportions struct {
 	lines, comments int
 	functions       []int // lengths in lines, braces and signature included
 	longest         string
 }
 
-// add counts a file of so many lines. A generated one does not count.
+// add counts a file with so many lines, unless it is generated.
 func (p *proportions) add(fset *token.FileSet, f *ast.File, lines int) {
 	if ast.IsGenerated(f) {
 		return
@@ -45,7 +45,7 @@ func (p *proportions) merge(o *proportions) {
 	p.functions = append(p.functions, o.functions...)
 }
 
-// quantile is the length that a part q of the functions does not exceed.
+// quantile is the length that a share q of the functions does not exceed.
 func (p *proportions) quantile(q float64) int {
 	if len(p.functions) == 0 {
 		return 0

@@ -1,11 +1,10 @@
-// Command testsum reads what `go test -json` writes and prints it for people: a
-// line a package, the tests that were skipped and why, the output of those that
-// failed, and the counts.
+// Command testsum reads the output of `go test -json` and prints a summary: a line for each
+// package, skipped tests with the reason, the output of failed tests, and the counts.
 //
 //	go test -json ./... | go run ./hack/testsum
 //
-// It exits with 1 when a test or a package failed, when nothing was run, and,
-// with CI=true, when a test was skipped: a test that CI never runs would rot.
+// It exits with 1 when a test or a package failed, when nothing was run, and, with CI=true,
+// when a test was skipped: a test that never runs in CI would rot.
 package main
 
 import (

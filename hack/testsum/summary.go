@@ -150,8 +150,8 @@ func (s *summary) failed(t *test) bool {
 	return t.verdict != "pass" && t.verdict != "skip" && !slices.ContainsFunc(s.tests, explained)
 }
 
-// report writes which tests were skipped and why, the full output of those that
-// failed, and, last, the counts.
+// report writes which tests were skipped and why, the full output of failed
+// tests, and last the counts.
 func (s *summary) report(w io.Writer) {
 	for _, t := range s.tests {
 		if t.Name != "" && t.verdict == "skip" {

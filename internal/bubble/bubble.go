@@ -7,13 +7,13 @@ import (
 	"testing/synctest"
 )
 
-// Test is [synctest.Test], while the whole process has one processor.
+// Test is [synctest.Test] on one processor for the whole process.
 //
 // All timers of a bubble share one context of the race detector, and two threads may run
-// timers of it at once: the one that lets time pass, and one that finds the channel of
-// another timer due (Go 1.26, runtime, timer.maybeRunChan). That corrupts the context,
-// and the process ends by SIGSEGV or by a failed CHECK of ThreadSanitizer, in a test that
-// has done nothing wrong. On one processor none of them is interrupted by the other.
+// timers of it at once: the thread that advances time, and a thread that finds another
+// timer's channel due (Go 1.26, runtime, timer.maybeRunChan). That corrupts the context,
+// and the process ends by SIGSEGV or by a failed CHECK of ThreadSanitizer, without a fault
+// in the test. On one processor they do not interrupt each other.
 func Test(t *testing.T, f func(*testing.T)) {
 	t.Helper()
 	processors.one()
@@ -24,17 +24,17 @@ func Test(t *testing.T, f func(*testing.T)) {
 // Wait is [synctest.Wait].
 func Wait() { synctest.Wait() }
 
-// processors counts the bubbles of tests that run in parallel: the last one to end gives
-// back what the first one took.
-var processors crowd
+// processors counts the bubbles of parallel tests: the last to end restores the setting
+// that the first has changed.
+var processors processorLimit
 
-type crowd struct {
+type processorLimit struct {
 	mu      sync.Mutex
 	bubbles int
 	before  int
 }
 
-func (c *crowd) one() {
+func (c *processorLimit) one() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.bubbles++; c.bubbles == 1 {
@@ -42,7 +42,7 @@ func (c *crowd) one() {
 	}
 }
 
-func (c *crowd) all() {
+func (c *processorLimit) all() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.bubbles--; c.bubbles == 0 {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What the race detector does not survive on two processors: channels of timers are looked
-// into at the moment at which others call functions.
+// The race detector crashes on this with two processors: channels of timers are read while
+// timer functions run.
 func TestTimersAtOnce(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestTimersAtOnce(t *testing.T) {
 	}
 }
 
-// Bubbles of tests that run in parallel end in any order.
+// Bubbles of parallel tests end in any order.
 func TestInParallel(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	t.Run("all", func(t *testing.T) {

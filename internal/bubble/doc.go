@@ -1,3 +1,3 @@
-// Package bubble runs tests in bubbles of testing/synctest, where time passes at once,
-// in a way that the race detector survives.
+// Package bubble runs tests in bubbles of testing/synctest, with fake time, in a way that
+// the race detector survives.
 package bubble

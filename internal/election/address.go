@@ -7,24 +7,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// An Address is one that somebody has to answer for.
+// An Address is an address that needs an owner.
 type Address struct {
-	Addr  netip.Addr
-	Terms Terms
+	Addr        netip.Addr
+	Eligibility Eligibility
 	// Local has, for each Service with externalTrafficPolicy Local, the names of the nodes
-	// that can serve it, sorted. One that no node can serve is not in it.
+	// that can serve it, sorted. Services that no node can serve are left out.
 	Local [][]string
-	// Anywhere says that a Service with the address can be served by every node.
+	// Anywhere says that every node can serve one of the address's Services.
 	Anywhere bool
-	// Pinned is the node that a Service names by annotation, Preferred the one that the
-	// claim does; empty for none.
+	// Pinned is the node that a Service names by annotation, Preferred the node that the
+	// claim names; empty for none.
 	Pinned, Preferred string
 }
 
-// Address says what there is to know of an address that Services hold, which are in the
-// order of precedence: where they name two nodes, the first counts. Claim may be nil.
-func (e *Electorate) Address(addr netip.Addr, t Terms, services []cluster.Service, claim *cluster.Claim) Address {
-	a := Address{Addr: addr, Terms: t}
+// Address collects the facts about an address of services, which are in order of
+// precedence: of two annotations the first counts. The claim may be nil.
+func (e *Candidates) Address(addr netip.Addr, t Eligibility, services []cluster.Service, claim *cluster.Claim) Address {
+	a := Address{Addr: addr, Eligibility: t}
 	if claim != nil {
 		a.Preferred = claim.Node
 	}
@@ -41,10 +41,10 @@ func (e *Electorate) Address(addr netip.Addr, t Terms, services []cluster.Servic
 	return a
 }
 
-// serving are the nodes with endpoints of a Service that get new connections: those that
-// are ready, or of a port that has none those that terminate and still serve (KEP-1669).
-// What is on dead nodes is left out unless nothing is left without it.
-func (e *Electorate) serving(s cluster.Service, is4 bool) (nodes []string) {
+// serving returns the nodes with endpoints of a Service that get new connections: ready
+// ones or, for a port without any, endpoints that are terminating and still serving (KEP-1669).
+// Endpoints on dead nodes are left out unless no others exist.
+func (e *Candidates) serving(s cluster.Service, is4 bool) (nodes []string) {
 	if s.Endpoints == nil {
 		return nil
 	}

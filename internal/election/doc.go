@@ -1,23 +1,23 @@
-// Package election says which node answers for an address by ARP and NDP.
+// Package election decides which node answers for an address by ARP and NDP.
 //
-// Exactly one node shall, and no node asks another: each computes the same from what all
-// of them see, an [Electorate] and an [Address]. It is pure, and neither the order in
-// which objects came nor who computes makes a difference. Candidates are nodes that
+// Exactly one node should answer, and nodes do not negotiate: each computes the same owner
+// from what all of them see, [Candidates] and an [Address]. The functions are pure: the
+// result depends neither on the order of objects nor on the node that computes. A candidate
+// is a node that
 //
-//   - are alive, Ready, not excluded, and have a network,
-//   - are selected by an L2Advertisement that selects the address ([TermsOf]),
-//   - have an interface in the address's subnet that it allows, or one that it names,
-//   - have an endpoint, where externalTrafficPolicy is Local.
+//   - is alive, Ready, not excluded, and has a network,
+//   - is selected by an L2Advertisement that selects the address ([EligibilityOf]),
+//   - has an interface in the address's subnet that it allows, or one that it names,
+//   - has an endpoint, where externalTrafficPolicy is Local.
 //
-// Of these the one comes first that is not about to leave; that can serve the most of the
-// Services that share the address; that a Service names by annotation; that the
-// address's AddressClaim names; that L2Advertisements prefer; and last the one with the
-// highest hash of address and node (rendezvous hashing: when a node goes, only its own
-// addresses move, and to nodes all over the cluster).
+// Among the candidates, the owner is the first by these criteria in order: it is not about
+// to leave; it serves the most of the Services that share the address; a Service names it
+// by annotation; the address's AddressClaim names it; L2Advertisements prefer it; it has
+// the highest hash of address and node. With rendezvous hashing, a removed node's addresses
+// move to nodes all over the cluster, and no others move.
 //
-// A hash spreads evenly only by chance: 30 addresses over three nodes may come to
-// 14, 9 and 7. [Prefer] says what nodes claims should name, so that those that are
-// candidates alike have the same number of addresses, give or take one, and as few move
-// as can be. The controller writes that into claims; without one, or without an API
-// server, the hash decides.
+// A hash spreads evenly only on average: 30 addresses over three nodes may come to 14, 9
+// and 7. [Prefer] computes which nodes claims should name, so that equal candidates have
+// the same number of addresses, give or take one, and few addresses move. The controller
+// writes the result into claims; without one, or without an API server, the hash decides.
 package election

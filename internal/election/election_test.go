@@ -27,7 +27,7 @@ func advertisement(name string, interfaces ...string) *cluster.L2Advertisement {
 	return &cluster.L2Advertisement{Name: name, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything(), Interfaces: interfaces}
 }
 
-// iface is one of the nodes': "eth0 192.0.2.0/24 2001:db8::/64".
+// iface parses an interface: "eth0 192.0.2.0/24 2001:db8::/64".
 func iface(text string) cluster.Interface {
 	fields := strings.Fields(text)
 	i := cluster.Interface{Name: fields[0]}
@@ -47,8 +47,8 @@ func node(name string, interfaces ...string) Node {
 
 var vip = netip.MustParseAddr("192.0.2.5")
 
-// The hash is part of what versions must agree about.
-func TestHashStaysAsItIs(t *testing.T) {
+// Versions must agree about the hash.
+func TestHashIsStable(t *testing.T) {
 	for _, tt := range []struct {
 		addr, node string
 		want       uint64
@@ -63,8 +63,8 @@ func TestHashStaysAsItIs(t *testing.T) {
 	}
 }
 
-// One order of candidates for each thing that makes one come before another. By the hash
-// alone 192.0.2.5 is on the nodes in the order of the first row.
+// The order of candidates for each criterion. By the hash alone 192.0.2.5 has the order of
+// the first row.
 func TestRank(t *testing.T) {
 	const eth0 = "eth0 192.0.2.0/24"
 	plain := func() []Node { return []Node{node("a", eth0), node("b", eth0), node("c", eth0)} }
@@ -82,10 +82,10 @@ func TestRank(t *testing.T) {
 		"preferred":                {nil, Address{Anywhere: true, Preferred: "a"}, "a HASH"},
 		"preferred, not candidate": {nil, Address{Anywhere: true, Preferred: "z"}, "HASH"},
 		"pinned":                   {nil, Address{Anywhere: true, Preferred: "a", Pinned: "b"}, "b a HASH"},
-		"weights":                  {nil, Address{Anywhere: true, Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "b a c"},
-		"claim before weights":     {nil, Address{Anywhere: true, Preferred: "c", Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "c b a"},
-		"selected":                 {nil, Address{Anywhere: true, Preferred: "b", Terms: Terms{By: []*cluster.L2Advertisement{only}}}, "b a"},
-		"one is enough":            {nil, Address{Anywhere: true, Preferred: "b", Terms: Terms{By: []*cluster.L2Advertisement{only, prefers}}}, "b a c"},
+		"weights":                  {nil, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "b a c"},
+		"claim before weights":     {nil, Address{Anywhere: true, Preferred: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "c b a"},
+		"selected":                 {nil, Address{Anywhere: true, Preferred: "b", Eligibility: Eligibility{By: []*cluster.L2Advertisement{only}}}, "b a"},
+		"one is enough":            {nil, Address{Anywhere: true, Preferred: "b", Eligibility: Eligibility{By: []*cluster.L2Advertisement{only, prefers}}}, "b a c"},
 		"leaving comes last":       {func(n []Node) { n[1].Standing = Leaving }, Address{Anywhere: true, Pinned: "b", Preferred: "a"}, "a c b"},
 		"only leaving":             {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = Dead, Leaving, Dead }, Address{Anywhere: true}, "b"},
 		"returning comes last":     {func(n []Node) { n[0].Returning, n[1].Standing = true, Leaving }, Address{Anywhere: true, Pinned: "a"}, "c b a"},
@@ -94,7 +94,7 @@ func TestRank(t *testing.T) {
 		"refused": {func(n []Node) { n[0].Standing, n[1].Standing, n[2].Standing = NotReady, Excluded, NetworkUnavailable },
 			Address{Anywhere: true}, ""},
 		"no such subnet":        {func(n []Node) { n[0].Interfaces = []cluster.Interface{iface("eth0 198.51.100.0/24")} }, Address{Anywhere: true, Preferred: "b"}, "b c"},
-		"nobody knows":          {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
+		"unknown interfaces":    {func(n []Node) { n[0].Interfaces, n[0].Unknown = nil, true }, Address{Anywhere: true, Pinned: "a", Preferred: "b"}, "a b c"},
 		"local":                 {nil, Address{Local: [][]string{{"a", "c"}}, Preferred: "c"}, "c a"},
 		"local and shared":      {nil, Address{Local: [][]string{{"a", "c"}}, Anywhere: true, Preferred: "b", Pinned: "c"}, "c a b"},
 		"able to serve all":     {nil, Address{Local: [][]string{{"a", "c"}, {"b", "c"}}, Preferred: "a"}, "c a b"},
@@ -137,8 +137,8 @@ func TestRank(t *testing.T) {
 	}
 }
 
-// Why it is this one is what it comes before the next by.
-func TestElect(t *testing.T) {
+// The reason is the first criterion by which the owner differs from the next candidate.
+func TestElectReason(t *testing.T) {
 	prefers := advertisement("lan")
 	prefers.Preferred = []cluster.Preference{{Weight: 10, Selector: selector(t, "name=b")}}
 	byHash := New(threeNodes([3]Standing{})).Rank(&Address{Addr: vip, Anywhere: true})[0]
@@ -151,7 +151,7 @@ func TestElect(t *testing.T) {
 		"b with endpoints of more Services that share it": {[3]Standing{}, Address{Local: [][]string{{"a", "b"}, {"b", "c"}}, Pinned: "a"}},
 		"b named by annotation fanfare.io/l2-node":        {[3]Standing{}, Address{Anywhere: true, Pinned: "b", Preferred: "a"}},
 		"b named by its AddressClaim":                     {[3]Standing{}, Address{Anywhere: true, Preferred: "b"}},
-		"b preferred by L2Advertisements":                 {[3]Standing{}, Address{Anywhere: true, Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}},
+		"b preferred by L2Advertisements":                 {[3]Standing{}, Address{Anywhere: true, Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}},
 		byHash + " by hash, of 3 candidates":              {[3]Standing{}, Address{Anywhere: true}},
 		" ":                                               {[3]Standing{}, Address{}},
 	} {
@@ -173,7 +173,7 @@ func threeNodes(standings [3]Standing) (nodes []Node) {
 	return nodes
 }
 
-// Only what tells candidates apart for good makes them unequal.
+// Only lasting differences make candidates unequal.
 func TestEquals(t *testing.T) {
 	const eth0 = "eth0 192.0.2.0/24"
 	prefers := advertisement("lan")
@@ -187,8 +187,8 @@ func TestEquals(t *testing.T) {
 	}{
 		{Address{Anywhere: true, Preferred: "c"}, "[a b c]"},
 		{Address{Anywhere: true, Preferred: "d"}, "[a b c]"},
-		{Address{Anywhere: true, Preferred: "c", Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "[a b]"},
-		{Address{Anywhere: true, Pinned: "c", Terms: Terms{By: []*cluster.L2Advertisement{prefers}}}, "[c]"},
+		{Address{Anywhere: true, Preferred: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "[a b]"},
+		{Address{Anywhere: true, Pinned: "c", Eligibility: Eligibility{By: []*cluster.L2Advertisement{prefers}}}, "[c]"},
 		{Address{Local: [][]string{{"a", "c"}, {"c", "d"}}}, "[c]"},
 		{Address{}, "[]"},
 	} {
@@ -199,8 +199,8 @@ func TestEquals(t *testing.T) {
 	}
 }
 
-// Which condition removed how many nodes.
-func TestNone(t *testing.T) {
+// The number of nodes that each condition removed.
+func TestNoCandidateReasons(t *testing.T) {
 	standing := func(name string, s Standing) Node {
 		n := node(name, "eth0 192.0.2.0/24")
 		n.Standing = s
@@ -210,9 +210,9 @@ func TestNone(t *testing.T) {
 	gold.NodeSelector = selector(t, "name notin (n5, n6)")
 	e := New([]Node{standing("n0", Dead), standing("n1", Dead), standing("n2", NotReady), standing("n3", Excluded), standing("n4", NetworkUnavailable),
 		node("n5"), node("n6"), node("n7", "eth0 192.0.2.0/24", "bond0 198.51.100.0/24"), node("n8", "bond1 192.0.2.0/25")})
-	terms := Terms{By: []*cluster.L2Advertisement{gold}}
-	a := Address{Addr: vip, Terms: terms, Local: [][]string{{"n7"}}}
-	want := "of 9 nodes none can answer: 2 have no speaker that is heard of, 1 is not Ready, " +
+	terms := Eligibility{By: []*cluster.L2Advertisement{gold}}
+	a := Address{Addr: vip, Eligibility: terms, Local: [][]string{{"n7"}}}
+	want := "of 9 nodes none can answer: 2 have no live speaker, 1 is not Ready, " +
 		"1 has the label node.kubernetes.io/exclude-from-external-load-balancers, 1 has the condition NetworkUnavailable, " +
 		"2 are not selected by L2Advertisement gold, 1 has no interface in the subnet of 192.0.2.5 that is one of bond*, eth1, " +
 		"1 has no ready endpoint, and externalTrafficPolicy is Local"
@@ -226,15 +226,15 @@ func TestNone(t *testing.T) {
 	if got, want := New([]Node{node("n1", "eth0 192.0.2.0/24")}).None(&plain), "of 1 node none can answer: 1 has no interface in the subnet of 2001:db8::5"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := New(nil).None(&plain), "there is no node"; got != want {
+	if got, want := New(nil).None(&plain), "the cluster has no node"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := e.WhyNot(&plain, "n9"), "there is no node n9"; got != want {
+	if got, want := e.WhyNot(&plain, "n9"), "node n9 does not exist"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 
-// Names, and patterns, and what is in the subnet.
+// Names, patterns and subnets.
 func TestInterfaces(t *testing.T) {
 	n := node("a", "bond0 192.0.2.0/24", "bond1 198.51.100.0/24", "eth0 192.0.2.0/25 2001:db8::/64", "eth0.7")
 	two := advertisement("two", "eth0")
@@ -258,13 +258,13 @@ func TestInterfaces(t *testing.T) {
 		{[]*cluster.L2Advertisement{other}, "192.0.2.5", "[]"},
 		{[]*cluster.L2Advertisement{advertisement("all"), two}, "203.0.113.1", "[eth0]"},
 	} {
-		terms, addr := Terms{By: tt.by}, netip.MustParseAddr(tt.addr)
+		terms, addr := Eligibility{By: tt.by}, netip.MustParseAddr(tt.addr)
 		got := terms.Interfaces(addr, &n)
 		if fmt.Sprint(got) != tt.want {
 			t.Errorf("%s by %s: on %v, want %s", addr, terms.names(), got, tt.want)
 		}
-		// Who answers nowhere is no candidate.
-		candidate := New([]Node{n}).Owner(&Address{Addr: addr, Terms: terms, Anywhere: true}) == "a"
+		// A node without a matching interface is no candidate.
+		candidate := New([]Node{n}).Owner(&Address{Addr: addr, Eligibility: terms, Anywhere: true}) == "a"
 		if candidate != (len(got) != 0) {
 			t.Errorf("%s by %s: on %v, and a candidate: %t", addr, terms.names(), got, candidate)
 		}
@@ -305,14 +305,14 @@ func TestTermsOf(t *testing.T) {
 		"lead": {cluster.Snapshot{L2Advertisements: []*cluster.L2Advertisement{gold, silver}}, advertised, []cluster.Service{service("lead")}, "", false,
 			"the serviceSelector of L2Advertisement gold, silver does not match the Service"},
 	} {
-		terms, ok, why := TermsOf(&tt.snap, tt.from, tt.services)
+		terms, ok, why := EligibilityOf(&tt.snap, tt.from, tt.services)
 		if terms.names() != tt.by || ok != tt.ok || why != tt.why {
 			t.Errorf("%s: by %q %t %q, want %q %t %q", name, terms.names(), ok, why, tt.by, tt.ok, tt.why)
 		}
 	}
 }
 
-// Who can serve a Service whose policy is Local.
+// The nodes that can serve a Service with externalTrafficPolicy Local.
 func TestAddress(t *testing.T) {
 	endpoint := func(port, addr, node string, ready, serving, terminating bool) cluster.Endpoint {
 		return cluster.Endpoint{PortName: port, Protocol: "TCP", Addr: netip.AddrPortFrom(netip.MustParseAddr(addr), 80), Node: node,
@@ -337,25 +337,25 @@ func TestAddress(t *testing.T) {
 		"without a node":   {[]cluster.Service{local("", endpoint("", "10.0.0.1", "", true, true, false))}, "[] false "},
 		"dead":             {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false), endpoint("", "10.0.0.2", "b", false, true, true))}, "[[b]] false "},
 		"only dead":        {[]cluster.Service{local("", endpoint("", "10.0.0.1", "dead", true, true, false))}, "[[dead]] false "},
-		"nobody can":       {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))}, "[] false "},
+		"no node can":      {[]cluster.Service{local("", endpoint("", "10.0.0.1", "a", false, true, false))}, "[] false "},
 		"shared":           {[]cluster.Service{local("n6", endpoint("", "10.0.0.1", "a", true, true, false)), everywhere}, "[[a]] true n6"},
 		"no slices at all": {[]cluster.Service{{Spec: &cluster.Spec{ExternalTrafficPolicy: "Local"}}, everywhere}, "[] true n7"},
 	} {
-		a := e.Address(vip, Terms{}, tt.services, &cluster.Claim{Node: "n1"})
+		a := e.Address(vip, Eligibility{}, tt.services, &cluster.Claim{Node: "n1"})
 		if got := fmt.Sprintf("%v %t %s", a.Local, a.Anywhere, a.Pinned); got != tt.want || a.Preferred != "n1" {
 			t.Errorf("%s: %s, preferred %s; want %s", name, got, a.Preferred, tt.want)
 		}
 	}
 	ready := local("", endpoint("", "10.0.0.1", "a", false, false, false))
 	ready.PublishNotReady = true
-	if a := e.Address(vip, Terms{}, []cluster.Service{ready}, nil); fmt.Sprint(a.Local) != "[[a]]" || a.Preferred != "" {
+	if a := e.Address(vip, Eligibility{}, []cluster.Service{ready}, nil); fmt.Sprint(a.Local) != "[[a]]" || a.Preferred != "" {
 		t.Errorf("not ready, but published: %v %q", a.Local, a.Preferred)
 	}
 }
 
-// Whoever computes, and in whatever order the nodes came, the result is one. A node that
-// goes takes nothing along but its own addresses.
-func TestAgreement(t *testing.T) {
+// Every node computes the same owner, whatever the order of nodes. A removed node affects
+// only its own addresses.
+func TestAllNodesElectTheSame(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	var nodes []Node
 	for i := range 20 {
@@ -391,7 +391,7 @@ func TestAgreement(t *testing.T) {
 func TestRelevant(t *testing.T) {
 	pool := &cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.63"), netipx.MustParseIPRange("2001:db8:0:1::-2001:db8:0:1::ffff")}}
 	snap := &cluster.Snapshot{Pools: []*cluster.Pool{pool}, L2Advertisements: []*cluster.L2Advertisement{advertisement("x", "eth9", "cali*")}, Assignments: []cluster.Assignment{
-		{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, {Addr: netip.MustParseAddr("203.0.113.7"), From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The latter's pool is no more.
+		{Addr: netip.MustParseAddr("192.0.2.5"), Pool: "lan"}, {Addr: netip.MustParseAddr("203.0.113.7"), From: cluster.Origin{Announce: cluster.AnnounceL2}}, // The pool of the latter was removed.
 	}}
 	for text, want := range map[string]bool{
 		"eth0 192.0.2.0/24":             true,

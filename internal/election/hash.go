@@ -2,9 +2,9 @@ package election
 
 import "net/netip"
 
-// The hash must be the same in every version of Fanfare and on every machine: nodes of
-// two versions that run at a time must agree. Addresses and names are hashed by FNV-1a,
-// which is quick for a few bytes but moves the upper bits little; mix, the finalizer of
+// The hash must be the same in every version of Fanfare and on every machine: nodes of two
+// versions must agree during an upgrade. Addresses and names are hashed by FNV-1a, which is
+// fast for a few bytes but changes the upper bits little; mix, the finalizer of
 // MurmurHash3, makes every bit depend on every other.
 
 const (
@@ -28,7 +28,7 @@ func hashAddr(a netip.Addr) uint64 {
 	return mix(h)
 }
 
-// score is how much a node is for an address: the highest is the owner.
+// score is the rank of a node for an address: the highest is the owner.
 func score(addr, node uint64) uint64 { return mix(addr ^ node) }
 
 func mix(h uint64) uint64 {

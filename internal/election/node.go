@@ -6,40 +6,40 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A Node is what an election needs to know of one.
+// A Node is a node as elections see it.
 type Node struct {
 	Name     string
 	Labels   labels.Set
 	Standing Standing
-	// Returning says that its speaker is back so lately that others come before it.
+	// Returning says that its speaker has returned only recently: others come before it.
 	Returning bool
-	// Interfaces are those that are relevant, sorted by name.
+	// Interfaces are the relevant interfaces, sorted by name.
 	Interfaces []cluster.Interface
-	// Unknown says that nobody knows the interfaces, as where speakers do not talk to one
-	// another. The node counts as having the right one then: better that nobody answers
-	// than that every node does which knows only its own.
+	// Unknown says that the interfaces are unknown, as without communication between
+	// speakers. The node then counts as having the right one. The alternative is worse:
+	// every node would know only its own interfaces, and all would answer.
 	Unknown bool
 }
 
-// A Standing is whether a node may answer for addresses at all.
+// A Standing says whether a node may answer for addresses at all.
 type Standing uint8
 
 const (
-	// Fit nodes may.
+	// Fit: it may.
 	Fit Standing = iota
-	// Leaving nodes do only where no other can.
+	// Leaving: only if no other node can.
 	Leaving
-	// Dead nodes are not heard of, or run no speaker.
+	// Dead: its speaker does not respond, or it has none.
 	Dead
-	// NotReady nodes are, by what their kubelet says.
+	// NotReady: the kubelet reports it.
 	NotReady
-	// Excluded nodes have the label node.kubernetes.io/exclude-from-external-load-balancers.
+	// Excluded: it has the label node.kubernetes.io/exclude-from-external-load-balancers.
 	Excluded
-	// NetworkUnavailable nodes have the condition of that name.
+	// NetworkUnavailable: it has this condition.
 	NetworkUnavailable
 )
 
-// StandingOf is the standing of a node. Alive says that its speaker is.
+// StandingOf is the standing of a node; alive is that of its speaker.
 func StandingOf(n *cluster.Node, alive bool) Standing {
 	switch {
 	case !alive:

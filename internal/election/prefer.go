@@ -7,30 +7,29 @@ import (
 	"strings"
 )
 
-// A Ballot is an address for which a node is to be preferred.
+// A Ballot is an address that needs a preferred node.
 type Ballot struct {
 	Addr netip.Addr
-	// Equal are the nodes of which any may be, sorted: [Electorate.Equals]. Ballots may
-	// share the slice.
+	// Equal are the candidates that are equal but for the hash, sorted:
+	// [Candidates.Equals]. Ballots may share the slice.
 	Equal []string
-	// Preferred is the node that was preferred until now, empty for none.
+	// Preferred is the node preferred before, empty for none.
 	Preferred string
 }
 
-// Prefer says for each ballot which node to prefer, empty where there is none.
+// Prefer returns the node to prefer for each ballot, empty where there is none.
 //
-// No address is on a node that has two more than another on which it could as well be;
-// so nodes that can have the same addresses differ by one at most. As few addresses move
-// as that takes: where all can be on the same nodes, those whose node is none of them any
-// more, and of the others as many as some nodes have too many. An address that has to
-// move goes where the hash has it already if it can, since that is who answers for it
-// meanwhile.
+// No address is on a node that has two more than another of its equal candidates; so nodes
+// that can have the same addresses differ by one at most. As few addresses move as
+// possible: if all addresses have the same candidates, only those whose node is no longer a
+// candidate, and the surplus of nodes that have too many. An address that must move goes to
+// its owner by hash if possible, because that node already answers for it.
 //
 // The result depends on the ballots alone, not on their order.
 func Prefer(ballots []Ballot) []string {
 	s := newSpread(ballots)
-	// Those that move anyway make room first; the others make up for what is left.
-	for s.relieve(&s.loose) || s.relieve(&s.kept) {
+	// Addresses that move anyway make room first; others move only if that is not enough.
+	for s.rebalance(&s.loose) || s.rebalance(&s.kept) {
 	}
 	chosen := make([]string, len(ballots))
 	for _, lot := range []*lots{&s.kept, &s.loose} {
@@ -43,13 +42,13 @@ func Prefer(ballots []Ballot) []string {
 	return chosen
 }
 
-// A spread is addresses on nodes.
+// A spread assigns addresses to nodes.
 type spread struct {
 	names []string // of the nodes, sorted
 	load  []int    // how many addresses each has
-	// classes are the sets of nodes that addresses can be on.
+	// classes are the sets of nodes that are candidates for addresses.
 	classes [][]int
-	// kept are on the node where they were, loose on one that was chosen here.
+	// kept are addresses on their previous node, loose those on a node chosen here.
 	kept, loose lots
 }
 
@@ -93,8 +92,8 @@ func newSpread(ballots []Ballot) *spread {
 	return s
 }
 
-// classify finds the sets of nodes that ballots have, in order, and which one each has. Ballots that
-// share a slice are not compared name by name: 10,000 times 100 names are a million.
+// classify returns the distinct sets of nodes in order, and the set of each ballot. Ballots
+// that share a slice are not compared name by name: 10,000 times 100 names are a million.
 func classify(ballots []Ballot, order []int) (sets [][]string, of []int) {
 	type array struct {
 		first *string
@@ -131,7 +130,7 @@ func (s *spread) indexes(names []string) []int {
 	return out
 }
 
-// byAddr are the indexes of ballots in the order of their addresses.
+// byAddr returns the indexes of ballots in the order of their addresses.
 func byAddr(ballots []Ballot) []int {
 	order := make([]int, len(ballots))
 	for i := range order {
@@ -161,7 +160,7 @@ func (s *spread) put(l *lots, p pile, ballot int) {
 	}
 }
 
-// take takes the last ballot of a pile.
+// take removes the last ballot of a pile.
 func (s *spread) take(l *lots, p pile) (ballot int) {
 	s.load[p.node]--
 	list := l.of[p]
@@ -175,17 +174,17 @@ func (s *spread) take(l *lots, p pile) (ballot int) {
 	return ballot
 }
 
-// relieve moves addresses of l from nodes that have at least two more than another
-// candidate, the fullest first, to the emptiest, until there is none. It says whether any
-// moved. What moves is loose from then on: to move twice is no worse than once.
-func (s *spread) relieve(l *lots) (moved bool) {
+// rebalance moves addresses of l to the emptiest candidate from nodes that have at least
+// two more, the fullest first, until there is none. It reports whether any moved. A moved
+// address is loose from then on: moving it again costs nothing more.
+func (s *spread) rebalance(l *lots) (moved bool) {
 	order := make([]int, len(s.names))
 	for i := range order {
 		order[i] = i
 	}
 	for {
 		slices.SortFunc(order, func(a, b int) int { return cmp.Or(s.load[b]-s.load[a], a-b) })
-		from, to, ok := s.exchange(l, order)
+		from, to, ok := s.findMove(l, order)
 		if !ok {
 			return moved
 		}
@@ -194,9 +193,8 @@ func (s *spread) relieve(l *lots) (moved bool) {
 	}
 }
 
-// exchange finds what to move where, from the first of the nodes in order that can be
-// relieved.
-func (s *spread) exchange(l *lots, order []int) (from pile, to int, ok bool) {
+// findMove finds the next move: from the first node in order that has too many.
+func (s *spread) findMove(l *lots, order []int) (from pile, to int, ok bool) {
 	for _, n := range order {
 		for _, class := range l.byNode[n] {
 			least := s.emptiest(s.classes[class])

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// A world is ballots, with the load of each node that is named anywhere.
+// A world is a random list of ballots.
 type world []Ballot
 
-// randomWorld has up to 40 addresses, up to 7 nodes, and candidates that differ among
-// addresses, if mixed.
+// randomWorld has up to 40 addresses and up to 7 nodes; if mixed, addresses differ in their
+// candidates.
 func randomWorld(rnd *rand.Rand, mixed bool) world {
 	var nodes []string
 	for i := range 1 + rnd.IntN(7) {
@@ -24,7 +24,7 @@ func randomWorld(rnd *rand.Rand, mixed bool) world {
 			sets = append(sets, slices.DeleteFunc(slices.Clone(nodes), func(string) bool { return rnd.IntN(2) == 0 }))
 		}
 	}
-	skew := 1 + rnd.IntN(len(nodes)+2) // n7 and above are none of the candidates
+	skew := 1 + rnd.IntN(len(nodes)+2) // n7 and above are never candidates
 	var w world
 	for i := range rnd.IntN(40) {
 		b := Ballot{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Equal: sets[rnd.IntN(len(sets))]}
@@ -44,9 +44,9 @@ func loads(chosen []string) map[string]int {
 	return load
 }
 
-// In every world each address is on a candidate, and on none that has two more than
-// another one of its own. Nodes that can have the same addresses differ by one at most.
-// What was chosen stays chosen, whatever the order of the ballots.
+// Each address is on a candidate, and on none that has two more than another one of its
+// own. Nodes that can have the same addresses differ by one at most. The result is stable,
+// whatever the order of the ballots.
 func TestPreferIsEven(t *testing.T) {
 	for seed := range uint64(3000) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
@@ -85,7 +85,7 @@ func TestPreferIgnoresTheOrder(t *testing.T) {
 		}
 		rnd.Shuffle(len(w), func(i, j int) { w[i], w[j] = w[j], w[i] })
 		for i := range w {
-			w[i].Equal = slices.Clone(w[i].Equal) // and whether they share slices
+			w[i].Equal = slices.Clone(w[i].Equal) // the result must not depend on shared slices
 		}
 		for i, n := range Prefer(w) {
 			if n != want[w[i].Addr] {
@@ -95,9 +95,8 @@ func TestPreferIgnoresTheOrder(t *testing.T) {
 	}
 }
 
-// Where all addresses can be on the same nodes, no fewer could have moved: of those that
-// may stay, only what a node has beyond its even share, and the shares that are one more
-// go to the nodes that have the most.
+// If all addresses have the same candidates, the fewest possible move: only what a node has
+// beyond its even share, and the larger shares go to the nodes that have the most.
 func TestPreferMovesTheFewest(t *testing.T) {
 	for seed := range uint64(3000) {
 		w := randomWorld(rand.New(rand.NewPCG(seed, 3)), false)
@@ -130,8 +129,8 @@ func TestPreferMovesTheFewest(t *testing.T) {
 	}
 }
 
-// What happens to a cluster: 30 addresses, a node that goes, comes back, and one more.
-func TestPreferThroughLife(t *testing.T) {
+// A cluster's life: 30 addresses, a node leaves, returns, and one is added.
+func TestPreferOverNodeChanges(t *testing.T) {
 	var w world
 	for i := range 30 {
 		w = append(w, Ballot{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})})
@@ -165,7 +164,7 @@ func TestPreferThroughLife(t *testing.T) {
 	}
 }
 
-// An address that nobody had goes where the hash has it, unless that has too many.
+// A new address goes to its owner by hash, unless that node has too many.
 func TestPreferAgreesWithTheHash(t *testing.T) {
 	e := New([]Node{{Name: "a", Unknown: true}, {Name: "b", Unknown: true}, {Name: "c", Unknown: true}})
 	var w world
@@ -196,8 +195,8 @@ func largeWorld() world {
 	return w
 }
 
-// 10,000 addresses on 100 nodes: given out for the first time, with a node that has gone,
-// with one that is new, all of one node, and at rest.
+// 10,000 addresses on 100 nodes: the first assignment, after a node was removed, after one
+// was added, all on one node, and without a change.
 func BenchmarkPrefer(b *testing.B) {
 	settled := largeWorld()
 	for i, n := range Prefer(settled) {

@@ -1,11 +1,10 @@
-// Package healthcheck answers on the healthCheckNodePort of Services, as kube-proxy
-// does: a load balancer in front of the nodes asks there which of them have
-// endpoints of a Service with externalTrafficPolicy Local.
+// Package healthcheck serves the healthCheckNodePort of Services, as kube-proxy does: a
+// load balancer in front of the nodes learns there which nodes have endpoints of a Service
+// with externalTrafficPolicy Local.
 //
-// It is for Services that kube-proxy leaves alone, or clusters without it: a port
-// can have one listener. Answers have kube-proxy's bytes, since load balancers match
-// them.
+// It serves Services that kube-proxy leaves alone, or clusters without kube-proxy: a port
+// can have one listener. Responses equal kube-proxy's byte for byte, since load balancers
+// match them.
 //
-// It knows nothing of Kubernetes, and decides nothing: who is to be answered for,
-// and with what, is in [Server.Set].
+// It knows nothing of Kubernetes and decides nothing: [Server.Set] lists what to serve.
 package healthcheck

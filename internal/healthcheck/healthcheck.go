@@ -15,13 +15,13 @@ import (
 	"time"
 )
 
-// A Check is what to answer for one Service to those who ask over one address
-// family: with a single-stack Service nobody listens on the other one.
+// A Check is the response for one Service to clients of one address family. A single-stack
+// Service has no listener for the other family.
 type Check struct {
 	Namespace, Name string
 	Port            uint16
 	Family          Family
-	// Endpoints is how many pods of this node are ready, of the family.
+	// Endpoints is the number of ready pods of this node, of the family.
 	Endpoints int
 }
 
@@ -33,7 +33,7 @@ const (
 	IPv6 Family = 6
 )
 
-// A Failure is a Check that nobody is answered for.
+// A Failure is a Check without a listener.
 type Failure struct {
 	Check
 	Err error
@@ -45,45 +45,45 @@ func (f Failure) Error() string {
 
 func (f Failure) Unwrap() error { return f.Err }
 
-// A door is where one Check is asked for.
-type door struct {
+// An endpoint is where one Check is served.
+type endpoint struct {
 	port   uint16
 	family Family
 }
 
-func (c Check) door() door { return door{c.Port, c.Family} }
+func (c Check) door() endpoint { return endpoint{c.Port, c.Family} }
 
-// A Server listens on all of the node's addresses. Set and Close are for one
-// goroutine.
+// A Server listens on all of the node's addresses. Set and Close are not safe for
+// concurrent use.
 type Server struct {
 	healthy func() bool
 	log     *slog.Logger
-	open    map[door]*listener
-	last    []Check // as it was called last
+	open    map[endpoint]*listener
+	last    []Check // as passed to Set
 	failed  []Failure
 }
 
-// A listener answers for the Check that it holds at the time.
+// A listener serves its current Check.
 type listener struct {
 	check  atomic.Pointer[Check]
 	server *http.Server
 }
 
-// New returns a Server that listens nowhere yet. It asks healthy, from any
-// goroutine, whether the node's rules are up to date.
+// New returns a Server without listeners. It calls healthy, from any goroutine, to learn
+// whether the node's rules are up to date.
 func New(healthy func() bool, log *slog.Logger) *Server {
-	return &Server{healthy: healthy, log: log, open: map[door]*listener{}}
+	return &Server{healthy: healthy, log: log, open: map[endpoint]*listener{}}
 }
 
-// Set answers for the given Checks, and for no others. It does as much as it can:
-// the Failures say what is not answered for, and are tried again by the next Set.
-// Checks must not be written any more.
+// Set serves the given Checks and no others. It does as much as possible: Failures name the
+// Checks without a listener, which the next Set retries. The caller must not modify checks
+// after the call.
 func (s *Server) Set(ctx context.Context, checks []Check) []Failure {
 	if len(s.failed) == 0 && slices.Equal(s.last, checks) {
 		return nil
 	}
 	s.last = checks
-	want := make(map[door]Check, len(checks))
+	want := make(map[endpoint]Check, len(checks))
 	var failed []Failure
 	for _, c := range checks {
 		if first, taken := want[c.door()]; taken {
@@ -98,8 +98,8 @@ func (s *Server) Set(ctx context.Context, checks []Check) []Failure {
 			delete(s.open, d)
 		}
 	}
-	for _, d := range slices.SortedFunc(maps.Keys(want), door.compare) {
-		if err := s.answer(ctx, want[d]); err != nil {
+	for _, d := range slices.SortedFunc(maps.Keys(want), endpoint.compare) {
+		if err := s.serve(ctx, want[d]); err != nil {
 			failed = append(failed, Failure{want[d], err})
 		}
 	}
@@ -107,22 +107,22 @@ func (s *Server) Set(ctx context.Context, checks []Check) []Failure {
 	return failed
 }
 
-func (d door) compare(o door) int {
+func (d endpoint) compare(o endpoint) int {
 	return cmp.Or(cmp.Compare(d.port, o.port), cmp.Compare(d.family, o.family))
 }
 
-// answer opens a door if need be, and puts c behind it.
-func (s *Server) answer(ctx context.Context, c Check) error {
+// serve opens a listener if necessary, and sets its Check.
+func (s *Server) serve(ctx context.Context, c Check) error {
 	l := s.open[c.door()]
 	if l == nil {
-		// A socket for one family leaves the other one's port to others, as kube-proxy's do.
+		// A socket of one family leaves the other family's port free, as kube-proxy's do.
 		network := "tcp" + strconv.Itoa(int(c.Family))
 		socket, err := new(net.ListenConfig).Listen(ctx, network, ":"+strconv.Itoa(int(c.Port)))
 		if err != nil {
 			return err
 		}
 		l = &listener{}
-		// Whoever reaches the node may ask, so nobody may hold a connection for long.
+		// Any client that reaches the node may ask: limit how long it holds a connection.
 		l.server = &http.Server{
 			Handler:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, l.check.Load(), s.healthy()) }),
 			ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10,
@@ -141,12 +141,12 @@ func (s *Server) answer(ctx context.Context, c Check) error {
 	return nil
 }
 
-// Close answers nobody any more.
+// Close closes all listeners.
 func (s *Server) Close() {
 	s.Set(context.Background(), nil)
 }
 
-// write has kube-proxy's words; its own answers are in testdata.
+// write uses kube-proxy's words; its own responses are in testdata.
 func write(w http.ResponseWriter, c *Check, healthy bool) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

@@ -34,7 +34,7 @@ func web(f Family, endpoints int) Check {
 
 var date = regexp.MustCompile(`Date: .*`)
 
-// ask returns an answer, or why there is none.
+// ask returns the response, or why there is none.
 func ask(n *nstest.NS, addr, request string) (answer []byte, err error) {
 	n.Do(func() {
 		var c net.Conn
@@ -57,10 +57,10 @@ func neighbour(t *testing.T) *nstest.NS {
 	return lb
 }
 
-// Each answer is the one that kube-proxy's code gave, to the byte but for the date.
-func TestAnswersAreThoseOfKubeProxy(t *testing.T) { nstest.Run(t, answersAreThoseOfKubeProxy) }
+// Each response equals that of kube-proxy's code, byte for byte except the date.
+func TestResponsesEqualKubeProxy(t *testing.T) { nstest.Run(t, responsesEqualKubeProxy) }
 
-func answersAreThoseOfKubeProxy(t *testing.T) {
+func responsesEqualKubeProxy(t *testing.T) {
 	lb := neighbour(t)
 	golden, err := txtar.ParseFile("testdata/kube-proxy.txt")
 	if err != nil || len(golden.Files) == 0 {
@@ -91,7 +91,7 @@ func answersAreThoseOfKubeProxy(t *testing.T) {
 	}
 }
 
-// Each family has its own count, and its own door.
+// Each family has its own count and its own listener.
 func TestFamilies(t *testing.T) { nstest.Run(t, families) }
 
 func families(t *testing.T) {
@@ -131,11 +131,11 @@ func families(t *testing.T) {
 	}
 }
 
-// A port that somebody else has is named, with the Service, does not keep others
-// from being answered for, and is taken as soon as it is free.
-func TestPortTaken(t *testing.T) { nstest.Run(t, portTaken) }
+// A port in use by another process is reported with its Service, does not affect other
+// Checks, and is served once it is free.
+func TestPortInUse(t *testing.T) { nstest.Run(t, portInUse) }
 
-func portTaken(t *testing.T) {
+func portInUse(t *testing.T) {
 	lb := neighbour(t)
 	taken, err := net.Listen("tcp4", fmt.Sprintf(":%d", port))
 	if err != nil {

@@ -12,33 +12,31 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// Allocate says which Service holds which address, sorted by address, and why
-// one holds none, or fewer than it asked for, or a doubtful one, sorted by
-// Service. It reads the Services, Namespaces, Pools, Claims and Assignments of snap:
+// Allocate decides which Service holds which address. It returns the assignments, sorted by
+// address, and the reasons, sorted by Service, why a Service holds no address, fewer than
+// it requests, or one that may not last. It reads the Services, Namespaces, Pools, Claims
+// and Assignments of snap:
 //
-//  1. What snap.Claims and snap.Assignments say is kept, as long as the Service
-//     exists and wants an address of that family. Where two claim one address, a
-//     holder of its Claim goes before all others; then one whose status says so
-//     before one that this process remembers, then the older, then the first by
-//     name.
-//  2. Services that name addresses get them, the oldest first, if a pool has them
-//     and nobody holds them, or shares them. If not, they get none by chance, and
-//     keep what they held.
-//  3. The others get an address of each family that they have none of, the oldest
-//     first: from a pool that they name, or from the Automatic pool of the
-//     highest priority that has one left. They get none of a pool whose fence they
-//     do not pass, of which their namespace has its quota, or that the cluster
-//     itself has. Those that share get one that others have of whom that can be
-//     said, if there is any.
+// 1. Addresses in snap.Claims and snap.Assignments are kept while the Service exists and
+// wants an address of that family. If two Services claim one address, a holder of its Claim
+// comes first; then the Service whose status has it, before one that only this process
+// remembers; then the older, then the first by name. 2. Services that request addresses get
+// them, the oldest first, if a pool has them and they are free or shared. If not, such a
+// Service gets no other address, and keeps what it holds. 3. The other Services get an
+// address for each family without one, the oldest first: from a pool that they name, or
+// from the Automatic pool of the highest priority with a free one. Pools that exclude the
+// Service, pools whose quota its namespace has used up, and addresses of the cluster itself
+// are left out. A Service that shares addresses joins one that it may share, if there is
+// any.
 //
-// An address whose Claim another Service holds is given to nobody, even if that
-// Service has it no more, or is gone: the address is free when the Claim is. One
-// that is reserved is given only to a Service that names it.
+// An address whose Claim another Service holds is not allocated, even if that Service has
+// lost it or is gone: the address is free when the Claim is. A reserved address goes only
+// to a Service that requests it.
 func Allocate(snap *cluster.Snapshot) ([]cluster.Assignment, []cluster.Reason) {
 	return NewSurvey(snap, Settled).Allocate()
 }
 
-// Allocate is that of the snapshot, for who has surveyed it.
+// Allocate is the function Allocate for a snapshot that has been surveyed.
 func (s *Survey) Allocate() ([]cluster.Assignment, []cluster.Reason) {
 	p := newPlan(s)
 	for _, a := range s.Snap.Assignments {
@@ -49,10 +47,9 @@ func (s *Survey) Allocate() ([]cluster.Assignment, []cluster.Reason) {
 	return p.assignments(), p.sortedReasons()
 }
 
-// Settled says whether a Service of snap has one address of each of its families,
-// each out of a pool that would give it to it and by a Claim of its own, and does
-// not ask for others.
-// Whatever else is in snap, Allocate leaves it these and gives no reason.
+// Settled reports whether a Service of snap has one address of each of its families, each
+// from a pool that admits it and by its own Claim, and requests no others. Whatever else is
+// in snap, Allocate leaves these addresses and gives no reason.
 func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	if len(s.Status) == 0 || len(s.Status) != len(s.IPFamilies) || s.BadRequest != "" || s.Contradiction != "" || s.StatusHost != "" {
 		return false
@@ -76,25 +73,25 @@ func Settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 	return true
 }
 
-// A claim is an address that a Service is said to hold.
+// A claim says that a Service holds an address.
 type claim struct {
 	addr netip.Addr
-	pool *pool // nil when none has it
-	// origin is the pool that it was of before, empty when nobody knows.
+	pool *pool // nil if no pool contains it
+	// origin is the pool that it was allocated from, empty if unknown.
 	origin string
 	// from is how that pool announced it; see [cluster.Assignment].
 	from cluster.Origin
 	// written: the Service's status says so.
 	written bool
-	// ours: a pool has it, or had it when it was given out. If not, another
+	// ours: a pool contains it, or did when it was allocated. If not, another
 	// implementation wrote the status.
 	ours bool
-	// fits: it is what the Service asks for, if it asks for anything. A status
-	// that is not must not come before what was given in its place.
+	// fits: the Service requests it, or requests none. A status that does not fit must not
+	// come before the address allocated in its place.
 	fits bool
 }
 
-// A plan is an allocation in the making.
+// A plan is an allocation in progress.
 type plan struct {
 	*Survey
 	holders []*holder // that are not settled, oldest first
@@ -111,10 +108,10 @@ type holder struct {
 	*cluster.Spec
 	claims []claim
 	addrs  []netip.Addr
-	// settled are families that get no address by chance: the Service asked for
-	// one that it cannot have, or its status names one that it cannot have.
+	// settled are families that get no other address: the Service requested one that it
+	// cannot have, or its status names one that it cannot have.
 	settled []corev1.IPFamily
-	// foreign: another implementation gave it an address, and it is left alone.
+	// foreign: another implementation allocated its address; leave it alone.
 	foreign bool
 }
 
@@ -122,7 +119,7 @@ type holder struct {
 type pool struct {
 	*cluster.Pool
 	v4, v6 space
-	// full are families of which no address is left, as long as none is freed.
+	// full are families without a free address, until one is released.
 	full map[corev1.IPFamily]bool
 }
 
@@ -133,7 +130,7 @@ func (p *pool) space(f corev1.IPFamily) space {
 	return p.v6
 }
 
-// newPlan leaves alone what is settled.
+// newPlan leaves settled Services alone.
 func newPlan(s *Survey) *plan {
 	p := &plan{Survey: s, byName: map[cluster.Name]*holder{}, taken: map[netip.Addr][]*holder{}}
 	for _, spec := range s.Open {
@@ -151,16 +148,16 @@ func newPlan(s *Survey) *plan {
 	return p
 }
 
-// A fence is a Claim: the address is taken, whatever status says.
+// A fence is the Claim of an address: the address is taken, whatever a status says.
 type fence struct {
-	holders []cluster.Name // those that exist
-	// gone is a holder that exists no more. The Claim has yet to be released.
+	holders []cluster.Name // that exist
+	// gone is a holder that no longer exists. The Claim is not released yet.
 	gone     *cluster.Name
 	reserved bool
 	kept     []cluster.Name // see Claim.ReservedFor
 }
 
-// fence is that of an address, with nobody behind it if there is none.
+// fence is the fence of an address, empty without a Claim.
 func (p *plan) fence(a netip.Addr) (f fence) {
 	c := p.Snap.Claim(a)
 	if c == nil {
@@ -177,7 +174,7 @@ func (p *plan) fence(a netip.Addr) (f fence) {
 	return f
 }
 
-// readClaims makes holders of those that Claims name.
+// readClaims makes holders of the Services that Claims name.
 func (p *plan) readClaims() {
 	for _, c := range p.Loose {
 		for _, by := range c.Holders {
@@ -194,12 +191,12 @@ func (p *plan) readClaims() {
 	}
 }
 
-// claimed says whether name is a holder of the Claim of a.
+// claimed reports whether name is a holder of the Claim of a.
 func (p *plan) claimed(a netip.Addr, name cluster.Name) bool {
 	return slices.Contains(p.fence(a).holders, name)
 }
 
-// free says whether h may get address a by chance.
+// free reports whether h may get address a without requesting it.
 func (p *plan) free(a netip.Addr, h *holder) bool {
 	f := p.fence(a)
 	return p.owner(a, h) == nil && f.gone == nil && (!f.reserved || len(f.holders) != 0)
@@ -214,7 +211,7 @@ func (p *plan) status(name cluster.Name) []netip.Addr {
 	return nil
 }
 
-// claim adds what is said of an address. Services that are gone claim nothing.
+// claim adds a claim. Services that are gone claim nothing.
 func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 	h := p.byName[a.Service]
 	if h == nil {
@@ -227,11 +224,11 @@ func (p *plan) claim(a cluster.Assignment, written, ours bool) {
 
 func (p *plan) run() {
 	p.keep()
-	p.letGo()
+	p.leaveForeign()
 	for _, h := range p.holders {
 		p.grant(h)
 	}
-	// What those leave who go to another pool is for the others, so they go first.
+	// Services that move to another pool release their addresses, so they go first.
 	var others []*holder
 	for _, h := range p.holders {
 		if p.moves(h) {
@@ -244,191 +241,12 @@ func (p *plan) run() {
 		p.place(h)
 	}
 	p.warnShared()
-	p.sayKept()
+	p.reportKept()
 }
 
-// moves says whether h holds an address and asks for one of another pool.
+// moves reports whether h holds an address and requests one of another pool.
 func (p *plan) moves(h *holder) bool {
 	return len(h.RequestedPools) != 0 && slices.ContainsFunc(h.IPFamilies, func(f corev1.IPFamily) bool { return h.has(f) && p.elsewhere(h, f) })
-}
-
-// keep leaves Services what they hold. Where claims contradict, better ones win,
-// and among equals those of the older Service.
-func (p *plan) keep() {
-	for _, h := range p.holders {
-		slices.SortFunc(h.claims, func(a, b claim) int { return a.addr.Compare(b.addr) })
-		if h.StatusHost != "" {
-			h.foreign = true
-			p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so it is left to whoever gave it: to have an address from here, remove the status", h.StatusHost)
-		}
-	}
-	for _, better := range []struct{ fits, written bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
-		for _, h := range p.holders {
-			for _, c := range h.claims {
-				if c.fits == better.fits && c.written == better.written {
-					p.keepOne(h, c)
-				}
-			}
-		}
-	}
-}
-
-// letGo leaves alone the Services that have addresses of another implementation:
-// one Service cannot have two that write its status.
-func (p *plan) letGo() {
-	for _, h := range p.holders {
-		if h.foreign {
-			for _, a := range slices.Clone(h.addrs) {
-				p.release(h, a)
-			}
-		}
-	}
-	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool { return h.foreign })
-}
-
-func (p *plan) keepOne(h *holder, c claim) {
-	family := cluster.FamilyOf(c.addr)
-	other := p.owner(c.addr, h)
-	switch {
-	case !slices.Contains(h.IPFamilies, family):
-		// It does not want one any more.
-	case slices.Contains(h.addrs, c.addr):
-		// Claimed twice, by status and by memory.
-	case c.pool == nil && !c.ours:
-		h.foreign = true
-		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so it is left to whoever gave it: to have an address from here, remove the status, or add %s to a pool; %s",
-			c.addr, c.addr, p.describePools())
-	case other != nil && c.written && p.claimed(c.addr, other.Name):
-		// Who is wrong is clear, so h gets another one.
-		p.refuse(h, cluster.AddressConflict, "the status said %s, which %s has claimed", c.addr, other.Name)
-	case other != nil && c.written:
-		h.settle(family)
-		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, other.Name)
-	case other != nil || h.has(family) && !(c.written && c.fits):
-		// Its status says otherwise, or another one's does.
-	default:
-		p.take(h, c.addr)
-	}
-}
-
-// refusal says why h cannot have address a, empty when it can.
-func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
-	pool := p.poolOf(a)
-	switch other := p.owner(a, h); {
-	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
-		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
-	case pool != nil && p.bars(h, pool) != "":
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.bars(h, pool))
-	case other != nil:
-		return cluster.AddressConflict, "which " + other.String()
-	case !p.fence(a).admits(h.Name):
-		return cluster.AddressConflict, fmt.Sprintf("which is reserved for %s", p.fence(a).beneficiaries())
-	case p.fence(a).gone != nil:
-		return cluster.AddressConflict, fmt.Sprintf("which %s, a Service that is gone, still holds", p.fence(a).gone)
-	case pool == nil:
-		return cluster.RequestRefused, "which is in no pool; " + p.describePools()
-	case !p.suits(h, pool):
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, and for pool %s; remove one of the two", pool.Name, join(h.RequestedPools))
-	case pool.Allocation == cluster.Drained:
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which is Drained and gives out no more", pool.Name)
-	case pool.AvoidBuggyIPs && a.Is4() && buggy(a):
-		return cluster.RequestRefused, fmt.Sprintf("which pool %s does not give out, because of avoidBuggyIPs", pool.Name)
-	case pool.OccupiedBy(a) != "":
-		return cluster.AddressConflict, fmt.Sprintf("which belongs to %s", pool.OccupiedBy(a))
-	}
-	if limit := p.exceeds(h, pool, a); limit != "" {
-		return cluster.QuotaExceeded, fmt.Sprintf("which is in pool %s, %s", pool.Name, limit)
-	}
-	return "", ""
-}
-
-// place gives h an address of each family that it has none of.
-func (p *plan) place(h *holder) {
-	var found []netip.Addr
-	missing := false
-	for _, family := range h.IPFamilies {
-		if slices.Contains(h.settled, family) || h.has(family) && !p.elsewhere(h, family) {
-			missing = missing || !h.has(family)
-			continue
-		}
-		a, code, why := p.find(h, family)
-		if why != "" {
-			p.refuse(h, code, "%s", why)
-			missing = missing || !h.has(family)
-			continue
-		}
-		found = append(found, a)
-	}
-	if missing && len(found) != 0 && h.IPFamilyPolicy == corev1.IPFamilyPolicyRequireDualStack {
-		p.refuse(h, cluster.RequestRefused, "needs addresses of both families (RequireDualStack), and gets no other until both can be had")
-		return
-	}
-	for _, a := range found {
-		p.replace(h, a)
-	}
-}
-
-// elsewhere says whether h names another pool than the one that its address of
-// family is of.
-func (p *plan) elsewhere(h *holder, family corev1.IPFamily) bool {
-	return len(h.RequestedPools) != 0 && !slices.ContainsFunc(h.addrs, func(a netip.Addr) bool {
-		return cluster.FamilyOf(a) == family && p.cameFrom(h, a)
-	})
-}
-
-// find looks for an address of family that h could have.
-func (p *plan) find(h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
-	pools, why := p.candidates(h, family)
-	if why != "" {
-		return netip.Addr{}, cluster.RequestRefused, why
-	}
-	if len(pools) == 0 {
-		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool has %s addresses; %s", family, p.describePools())
-	}
-	open, barred := p.admit(h, pools)
-	if len(open) == 0 {
-		return netip.Addr{}, cluster.NoPool, fmt.Sprintf("no Automatic pool with %s addresses is for this Service: %s", family, barred)
-	}
-	if a := p.joined(h, family, open); a.IsValid() && p.exceeds(h, p.poolOf(a), a) == "" {
-		return a, "", ""
-	}
-	return p.findIn(open, h, family)
-}
-
-// candidates are the pools of which h could get an address, in the order in which
-// they are tried; of fences only those of pools that h names are asked. If these are
-// only pools that it cannot have, why says so.
-func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why string) {
-	if len(h.RequestedPools) == 0 {
-		for _, pool := range p.pools {
-			if pool.Allocation == cluster.Automatic && len(pool.space(family).ranges) != 0 {
-				pools = append(pools, pool)
-			}
-		}
-		return pools, ""
-	}
-	var whys []string
-	unknown := ""
-	for _, name := range h.RequestedPools {
-		i := slices.IndexFunc(p.pools, func(q *pool) bool { return q.Name == name })
-		switch {
-		case i < 0:
-			whys = append(whys, fmt.Sprintf("pool %s, which does not exist", name))
-			unknown = "; " + p.describePools()
-		case p.pools[i].Allocation == cluster.Drained:
-			whys = append(whys, fmt.Sprintf("pool %s, which is Drained and gives out no more", name))
-		case p.bars(h, p.pools[i]) != "":
-			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.bars(h, p.pools[i])))
-		case len(p.pools[i].space(family).ranges) == 0:
-			whys = append(whys, fmt.Sprintf("pool %s, which has no %s addresses", name, family))
-		default:
-			pools = append(pools, p.pools[i])
-		}
-	}
-	if len(pools) != 0 {
-		return pools, ""
-	}
-	return nil, "asks for " + strings.Join(whys, ", and for ") + unknown
 }
 
 func (p *plan) poolOf(a netip.Addr) *pool {
@@ -457,7 +275,7 @@ func (p *plan) release(h *holder, a netip.Addr) {
 	}
 }
 
-// replace gives h address a in the place of any other of its family.
+// replace gives h address a in place of its other address of the family.
 func (p *plan) replace(h *holder, a netip.Addr) {
 	for _, old := range slices.Clone(h.addrs) {
 		if cluster.FamilyOf(old) == cluster.FamilyOf(a) {
@@ -473,7 +291,7 @@ func (h *holder) has(f corev1.IPFamily) bool {
 
 func (h *holder) settle(families ...corev1.IPFamily) { h.settled = append(h.settled, families...) }
 
-// refuse says why h does not get what it asks for.
+// refuse records why h does not get what it requests.
 func (p *plan) refuse(h *holder, code cluster.Code, format string, args ...any) {
 	p.say(h, netip.Addr{}, code, format, args...)
 }
@@ -503,7 +321,7 @@ func (p *plan) assignments() []cluster.Assignment {
 	return merge(p.Held, placed)
 }
 
-// merge returns what is in two sorted lists, sorted.
+// merge merges two sorted lists.
 func merge(long, short []cluster.Assignment) []cluster.Assignment {
 	out := make([]cluster.Assignment, 0, len(long)+len(short))
 	for _, a := range short {
@@ -521,7 +339,7 @@ func (p *plan) sortedReasons() []cluster.Reason {
 	return p.reasons
 }
 
-// describePools says in a few words which pools there are.
+// describePools lists the pools for messages.
 func (p *plan) describePools() string {
 	if len(p.pools) == 0 {
 		return "there is no pool: add an AddressPool"

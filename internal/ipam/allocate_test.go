@@ -3,7 +3,6 @@ package ipam
 import (
 	"fmt"
 	"maps"
-	"math/big"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -64,7 +63,7 @@ func (w *world) time() time.Time {
 	return time.Unix(int64(w.IntN(5)), 0)
 }
 
-// addr is one that pools may have, and sometimes one that none has.
+// addr returns an address, mostly of a pool.
 func (w *world) addr() netip.Addr {
 	if w.IntN(3) == 0 {
 		return netip.MustParseAddr(fmt.Sprintf("2001:db8::%d%d", w.IntN(4), w.IntN(5)))
@@ -142,8 +141,8 @@ func (w *world) snapshot() *cluster.Snapshot {
 
 const worlds = 2000
 
-// Whatever the cluster: nobody has what is another's, or what it may not have,
-// and who has less than it asks for is told why.
+// In any cluster: no address has two holders that may not share it, no Service has one that
+// it may not have, and each Service with fewer than it requests has a reason.
 func TestAllocateIsSound(t *testing.T) {
 	sharing := 0
 	for seed := range uint64(worlds) {
@@ -163,12 +162,12 @@ func TestAllocateIsSound(t *testing.T) {
 			told := slices.ContainsFunc(reasons, func(r cluster.Reason) bool { return r.Service == svc.Name })
 			for _, f := range svc.IPFamilies {
 				if !holds(assigned, svc.Name, f) && !told {
-					t.Fatalf("seed %d: %s has no %s address, and nobody says why", seed, svc.Name, f)
+					t.Fatalf("seed %d: %s has no %s address, and no reason says why", seed, svc.Name, f)
 				}
 			}
 			for _, want := range svc.Requested {
 				if !told && !slices.ContainsFunc(assigned, func(a cluster.Assignment) bool { return a.Service == svc.Name && answers(s.Pools, want, a.Addr) }) {
-					t.Fatalf("seed %d: %s does not get %s, and nobody says why", seed, svc.Name, want)
+					t.Fatalf("seed %d: %s does not get %s, and no reason says why", seed, svc.Name, want)
 				}
 			}
 		}
@@ -181,9 +180,9 @@ func TestAllocateIsSound(t *testing.T) {
 	}
 }
 
-// together says whether two Services may have one address: both ask for it in the
-// same words, their namespaces name each other, and no port is both's. Or they
-// came with it.
+// together reports whether two Services may share an address: both request it with the same
+// key, their namespaces name each other, and they have no port in common. Or the snapshot
+// has them together.
 func together(s *cluster.Snapshot, a netip.Addr, x, y *cluster.Spec) bool {
 	if x.Sharing == nil || y.Sharing == nil || x.Sharing.Key != y.Sharing.Key || x.Ports[0] == y.Ports[0] {
 		return false
@@ -213,7 +212,7 @@ func checkOne(t *testing.T, seed uint64, s *cluster.Snapshot, a cluster.Assignme
 	case pool.Allocation == cluster.OnRequest && !slices.Contains(svc.Requested, a.Addr) && (!suits || len(svc.RequestedPools) == 0):
 		t.Fatalf("seed %d: %v was not asked for", seed, a)
 	case pool.AvoidBuggyIPs && a.Addr.Is4() && buggy(a.Addr):
-		t.Fatalf("seed %d: %v is to be avoided", seed, a)
+		t.Fatalf("seed %d: %v should be avoided", seed, a)
 	case !suits:
 		t.Fatalf("seed %d: %v is not of pool %s", seed, a, svc.RequestedPools)
 	case !asked && slices.ContainsFunc(svc.Requested, func(r netip.Addr) bool { return r.Is4() == a.Addr.Is4() }):
@@ -229,7 +228,7 @@ func holds(assigned []cluster.Assignment, name cluster.Name, f corev1.IPFamily) 
 
 // The order in which a snapshot lists things does not matter, and what is put
 // back as the status is the same again: the API server is the only memory.
-func TestAllocateIsAFunction(t *testing.T) {
+func TestAllocateIgnoresOrder(t *testing.T) {
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)
 		s := w.snapshot()
@@ -246,7 +245,7 @@ func TestAllocateIsAFunction(t *testing.T) {
 		writeStatus(w, want)
 		again, _ := Allocate(w.snapshot())
 		for _, a := range want {
-			// There may be more: who had another one's address had a status in its way.
+			// There may be more: a Service with another's address had a status in its way.
 			if !slices.Contains(again, a) {
 				t.Fatalf("seed %d: not stable:\n%s", seed, gocmp.Diff(render(want, nil), render(again, nil)))
 			}
@@ -271,10 +270,9 @@ type fixed struct{ s *cluster.Snapshot }
 func (f *fixed) Snapshot() *cluster.Snapshot { return f.s }
 func (f *fixed) Changed() <-chan struct{}    { return nil }
 
-// Whatever is added, no address of another Service moves. The exception is a
-// Service with a status: who writes one means it, and it is how to settle what
-// two nodes do not agree on.
-func TestAddingNeverMoves(t *testing.T) {
+// Additions never move another Service's address. The exception is a Service with a status:
+// writing one resolves a disagreement of nodes.
+func TestAdditionsMoveNoService(t *testing.T) {
 	for seed := range uint64(worlds) {
 		w := newWorld(seed)
 		inner := &fixed{w.snapshot()}
@@ -302,8 +300,8 @@ func TestAddingNeverMoves(t *testing.T) {
 	}
 }
 
-// moved fails unless the Service itself wanted to: it named a pool or an address
-// that is to be had only now, because a pool came.
+// moved fails unless the Service caused the move: it requests a pool or an address that has
+// become available only now.
 func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cluster.Assignment) {
 	t.Helper()
 	s := w.services[a.Service]
@@ -315,9 +313,9 @@ func moved(t *testing.T, seed uint64, w *world, a cluster.Assignment, after []cl
 	t.Fatalf("seed %d: %v moved:\n%s", seed, a, render(after, nil))
 }
 
-// Services that go to another pool leave their addresses to those that wait for
-// one: the oldest first, at once, and also to one another.
-func TestMovingLeavesRoom(t *testing.T) {
+// Services that move to another pool release their addresses to waiting Services: the
+// oldest first, at once, and also to one another.
+func TestMovingReleasesAddresses(t *testing.T) {
 	pool := func(name string, n int) *cluster.Pool {
 		return &cluster.Pool{Name: name, Allocation: cluster.Automatic, Ranges: []netipx.IPRange{netipx.IPRangeFrom(v4(n), v4(n))}}
 	}
@@ -351,7 +349,7 @@ func TestMovingLeavesRoom(t *testing.T) {
 }
 
 // An address that is held survives the end of its pool.
-func TestPoolGone(t *testing.T) {
+func TestPoolDeletedKeepsAddress(t *testing.T) {
 	w := newWorld(1)
 	clear(w.services)
 	clear(w.pools)
@@ -377,7 +375,7 @@ func TestPoolGone(t *testing.T) {
 
 // Nodes that started in different order disagree; writing the addresses that are
 // meant into the files makes them agree again, without a restart.
-func TestStatusSettlesACollision(t *testing.T) {
+func TestStatusResolvesCollision(t *testing.T) {
 	specs := func(pinned ...netip.Addr) (a, c *cluster.Spec) {
 		a = &cluster.Spec{Name: cluster.Name{Namespace: "default", Name: "a"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
 		c = &cluster.Spec{Name: cluster.Name{Namespace: "default", Name: "c"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}}
@@ -408,7 +406,7 @@ func TestStatusSettlesACollision(t *testing.T) {
 	}
 	for i, s := range []cluster.Source{first, second} {
 		if r := s.Snapshot().Refusals; len(r) != 1 || r[0].Code != cluster.PositionConflict {
-			t.Errorf("node %d: nobody says that nodes may disagree: %v", i, r)
+			t.Errorf("node %d: no reason says that nodes may disagree: %v", i, r)
 		}
 	}
 	a, c = specs(first.Snapshot().Assignments[1].Addr, first.Snapshot().Assignments[0].Addr)
@@ -420,7 +418,7 @@ func TestStatusSettlesACollision(t *testing.T) {
 
 // A change of endpoints alone costs no allocation, and a change that makes no
 // difference leaves the slices what they are.
-func TestSourceShares(t *testing.T) {
+func TestSourceReusesSlices(t *testing.T) {
 	w := newWorld(1772)
 	inner := &fixed{w.snapshot()}
 	src := NewSource(inner, nil)
@@ -450,68 +448,4 @@ func TestSourceShares(t *testing.T) {
 	if inner.s = w.snapshot(); len(inner.s.Refusals) != 0 {
 		t.Error("the inner snapshot was written to")
 	}
-}
-
-// positions yields every address once, in a ring that starts at home.
-func TestPositions(t *testing.T) {
-	pool := &cluster.Pool{AvoidBuggyIPs: true, Ranges: []netipx.IPRange{
-		netipx.MustParseIPRange("192.0.3.250-192.0.4.3"), netipx.MustParseIPRange("192.0.2.7-192.0.2.9"), netipx.MustParseIPRange("2001:db8::-2001:db8::5"),
-	}}
-	for n, ipv4 := range map[int]bool{11: true, 6: false} {
-		s := newSpace(pool, ipv4)
-		starts := map[netip.Addr]bool{}
-		for i := range 200 {
-			name := cluster.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
-			got := slices.Collect(s.positions(name))
-			starts[s.home(name)] = true
-			if got[0] != s.home(name) || len(got) != n {
-				t.Fatalf("%s: %d positions, want %d", name, len(got), n)
-			}
-			slices.SortFunc(got, netip.Addr.Compare)
-			if len(slices.Compact(got)) != n {
-				t.Fatalf("%s: one position twice", name)
-			}
-			if slices.ContainsFunc(got, func(a netip.Addr) bool { return !pool.Contains(a) || a.Is4() && buggy(a) }) {
-				t.Fatalf("%s: %v", name, got)
-			}
-		}
-		if len(starts) != n {
-			t.Errorf("200 names have %d homes, want all %d", len(starts), n)
-		}
-	}
-}
-
-// The position is a promise between versions of Fanfare.
-func TestPositionsStayWhatTheyAre(t *testing.T) {
-	for pool, want := range map[string]string{
-		"192.0.2.0-192.0.2.255":                          "192.0.2.151",
-		"10.0.0.0-10.255.255.255":                        "10.151.55.86",
-		"2001:db8::-2001:db8:ffff:ffff:ffff::":           "2001:db8:9737:5646:b1de:1c9b:7f7d:54ee",
-		"2000::-3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff": "32e6:eac8:d63b:d67a:5ab8:80d9:a2ae:a006",
-	} {
-		s := newSpace(&cluster.Pool{Ranges: []netipx.IPRange{netipx.MustParseIPRange(pool)}}, pool[0] == '1')
-		if got := s.home(cluster.Name{Namespace: "shop", Name: "web"}).String(); got != want {
-			t.Errorf("%s: shop/web is at %s, want %s", pool, got, want)
-		}
-	}
-}
-
-func FuzzFraction(f *testing.F) {
-	f.Add(uint64(0), uint64(0), uint64(0), uint64(1))
-	f.Add(^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0))
-	f.Add(uint64(1)<<63, uint64(0), uint64(0), uint64(256))
-	f.Fuzz(func(t *testing.T, uh, ul, sh, sl uint64) {
-		u, size := uint128{uh, ul}, uint128{sh, sl}
-		got := u.fraction(size)
-		want := bigUint(u)
-		want.Rsh(want.Mul(want, bigUint(size)), 128)
-		if bigUint(got).Cmp(want) != 0 {
-			t.Errorf("%v.fraction(%v) = %v, want %v", u, size, got, want)
-		}
-	})
-}
-
-func bigUint(u uint128) *big.Int {
-	n := new(big.Int).SetUint64(u.hi)
-	return n.Add(n.Lsh(n, 64), new(big.Int).SetUint64(u.lo))
 }

@@ -53,7 +53,7 @@ func testCases(t *testing.T, path string) {
 		got := decide(t, string(f.Data)+"---\n"+files["all.yaml"])
 		out.Files = append(out.Files, txtar.File{Name: name + ".txt", Data: []byte(got)})
 		if want := files[name+".txt"]; !*update && want != got {
-			t.Errorf("%s: -want +got (-update writes it anew):\n%s", name, gocmp.Diff(want, got))
+			t.Errorf("%s: -want +got (-update updates it):\n%s", name, gocmp.Diff(want, got))
 		}
 	}
 	if *update {
@@ -71,7 +71,7 @@ var apiVersions = map[string]string{
 
 var kindLine = regexp.MustCompile(`(?m)^kind: (\w+)$`)
 
-// decide is what a controller makes of a cluster.
+// decide returns the decisions of a controller about a cluster.
 func decide(t *testing.T, objects string) string {
 	t.Helper()
 	objects = kindLine.ReplaceAllStringFunc(objects, func(line string) string {

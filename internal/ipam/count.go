@@ -29,7 +29,7 @@ func Count(p *cluster.Pool, f corev1.IPFamily) int64 {
 	return int64(n.lo)
 }
 
-// Gives says whether address a of the pool is one that it gives out.
+// Gives reports whether the pool allocates address a.
 func Gives(p *cluster.Pool, a netip.Addr) bool {
 	return p.Contains(a) && p.OccupiedBy(a) == "" && !(p.AvoidBuggyIPs && a.Is4() && buggy(a))
 }

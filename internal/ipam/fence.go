@@ -12,19 +12,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// byPriority is the order in which pools are tried: the higher priority first, and
-// of equals the first by name. It is the same whenever a pool was created, so that
-// a cluster that is built anew from its manifests gives the same addresses.
+// byPriority is the order in which pools are tried: the higher priority first, then the
+// first by name. It does not depend on creation times, so that a cluster that is rebuilt
+// from its manifests gets the same addresses.
 func byPriority(a, b *pool) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
 }
 
-// bars says why h may have no address of the pool, as the end of a sentence about
-// the pool; empty when it may.
+// bars says why h may not have an address of the pool, as the end of a sentence; empty if
+// it may.
 func (p *plan) bars(h *holder, pool *pool) string { return pool.Bars(h.Spec, p.Snap.Namespaces) }
 
-// admit divides pools into those that give addresses to h, and says of the others
-// why not.
+// admit selects the pools that admit h, and says why the others do not.
 func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
 	var not []string
 	for _, pool := range pools {
@@ -37,7 +36,7 @@ func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
 	return open, strings.Join(not, "; ")
 }
 
-// findIn is find among pools that h may have addresses of.
+// findIn is find among pools that admit h.
 func (p *plan) findIn(pools []*pool, h *holder, family corev1.IPFamily) (a netip.Addr, code cluster.Code, why string) {
 	var full []*pool
 	var over []string
@@ -53,7 +52,7 @@ func (p *plan) findIn(pools []*pool, h *holder, family corev1.IPFamily) (a netip
 		}
 		over = append(over, fmt.Sprintf("gets no address of pool %s, %s", pool.Name, limit))
 	}
-	if len(over) != 0 { // what is left there is for others
+	if len(over) != 0 { // the rest is left to other namespaces
 		return netip.Addr{}, cluster.QuotaExceeded, strings.Join(over, "; ")
 	}
 	return netip.Addr{}, cluster.PoolExhausted, fmt.Sprintf("every %s address of %s is taken; add addresses", family, names(full))
@@ -65,9 +64,9 @@ func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily) (netip.Addr, 
 		return netip.Addr{}, false
 	}
 	busy := p.walkHeld()
-	for a := range pool.space(family).positions(h.seat()) {
+	for a := range pool.space(family).positions(h.positionName()) {
 		if h.Sharing == nil && (busy(a) || len(p.taken[a]) != 0) {
-			continue // as nearly all are where it takes long: whose it is does not matter
+			continue // the usual case in a full pool: skip it before the slower checks
 		}
 		if p.free(a, h) {
 			return a, true
@@ -77,19 +76,20 @@ func (p *plan) next(pool *pool, h *holder, family corev1.IPFamily) (netip.Addr, 
 	return netip.Addr{}, false
 }
 
-// is says whether h is the Service that by names, and not a later one of its name.
+// is reports whether h is the Service that by names, and not a later Service of the same
+// name.
 func (h *holder) is(by cluster.Holder) bool { return by.UID == "" || h.UID == "" || by.UID == h.UID }
 
-// inherits says whether h may have address a because an earlier Service of its name
-// had it. It is a new one, with labels of its own: the fence is asked, and whether a
-// node has the address by now.
+// inherits reports whether h may have address a because an earlier Service of its name had
+// it. The new Service may have other labels, so admission is checked, and whether a node
+// has the address by now.
 func (p *plan) inherits(h *holder, a netip.Addr) bool {
 	pool := p.poolOf(a)
 	return pool == nil || p.bars(h, pool) == "" && pool.OccupiedBy(a) == ""
 }
 
-// walkHeld returns a function that says whether a settled Service has an address. It
-// is cheap when it is asked in ascending order.
+// walkHeld returns a function that reports whether a settled Service has an address. It is
+// fast for addresses in ascending order.
 func (p *plan) walkHeld() func(netip.Addr) bool {
 	var rest []cluster.Assignment
 	var last netip.Addr
@@ -105,23 +105,23 @@ func (p *plan) walkHeld() func(netip.Addr) bool {
 	}
 }
 
-// sayKept says of addresses that Services keep although nobody would be given them
-// now. Who has one works on as before: to take it away is for a person to decide.
-func (p *plan) sayKept() {
+// reportKept reports addresses that Services keep although they would not get them now.
+// They continue to work: only a user decides to take one away.
+func (p *plan) reportKept() {
 	for _, h := range p.holders {
 		for _, a := range h.addrs {
-			if code, why := p.undue(h, a); why != "" {
+			if code, why := p.keptReason(h, a); why != "" {
 				p.say(h, a, code, "%s is kept, although %s", a, why)
 			}
 		}
 	}
 }
 
-// undue says why h would not be given address a, which it has.
-func (p *plan) undue(h *holder, a netip.Addr) (cluster.Code, string) {
+// keptReason says why h would not get its address a now.
+func (p *plan) keptReason(h *holder, a netip.Addr) (cluster.Code, string) {
 	pool := p.poolOf(a)
 	if pool == nil {
-		return cluster.PoolGone, "no pool has it any more; " + p.describePools()
+		return cluster.PoolGone, "no pool contains it now; " + p.describePools()
 	}
 	if bar := p.bars(h, pool); bar != "" {
 		return cluster.PoolFenced, fmt.Sprintf("pool %s %s", pool.Name, bar)
@@ -130,19 +130,19 @@ func (p *plan) undue(h *holder, a netip.Addr) (cluster.Code, string) {
 		return cluster.AddressConflict, fmt.Sprintf("it belongs to %s; change one of the two", by)
 	}
 	if !p.suits(h, pool) && p.cameFrom(h, a) {
-		return cluster.PoolGone, fmt.Sprintf("pool %s, which it was given out of and which the Service names, has it no more; it is of pool %s now", p.origin(h, a), pool.Name)
+		return cluster.PoolGone, fmt.Sprintf("pool %s, which allocated it and which the Service names, does not contain it now, but pool %s does", p.origin(h, a), pool.Name)
 	}
 	return "", ""
 }
 
-// cameFrom says whether h has address a as one of the pool that it names: because
-// it is, or was when it was given out. A pool that shrinks moves nobody.
+// cameFrom reports whether h has address a from the pool that it names: the pool contains
+// it, or did when it was allocated. A shrinking pool moves no Service.
 func (p *plan) cameFrom(h *holder, a netip.Addr) bool {
 	pool, origin := p.poolOf(a), p.origin(h, a)
 	return p.suits(h, pool) || slices.Contains(h.RequestedPools, origin) || origin == "" && pool == nil
 }
 
-// origin is the pool that h's address a was given out of, empty when nobody knows.
+// origin is the pool that h's address a was allocated from, empty if unknown.
 func (p *plan) origin(h *holder, a netip.Addr) string {
 	if c := p.Snap.Claim(a); c != nil && p.claimed(a, h.Name) {
 		return c.Pool
@@ -154,8 +154,8 @@ func (p *plan) origin(h *holder, a netip.Addr) string {
 	return h.claims[i].origin
 }
 
-// from says how h's address a was announced by the pool that has lost it, as far as
-// the address's Claim or an earlier assignment says.
+// from is how the pool that has lost h's address a announced it, by the address's Claim or
+// an earlier assignment.
 func (p *plan) from(h *holder, a netip.Addr) cluster.Origin {
 	if c := p.Snap.Claim(a); c != nil {
 		return cluster.Origin{Pool: c.Pool, Announce: c.Announce}
@@ -168,7 +168,7 @@ func (p *plan) from(h *holder, a netip.Addr) cluster.Origin {
 	return cluster.Origin{}
 }
 
-// due says whether the Service would be given address a of snap's pools.
+// due reports whether the Service would get address a from snap's pools.
 func due(snap *cluster.Snapshot, s *cluster.Spec, a netip.Addr) bool {
 	i := slices.IndexFunc(snap.Pools, func(p *cluster.Pool) bool { return p.Contains(a) })
 	if i < 0 {

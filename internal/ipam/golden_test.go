@@ -18,7 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
@@ -70,7 +70,7 @@ func testGolden(t *testing.T, path string) {
 	got := map[string]string{"controller.txt": render(Allocate(files.Snapshot())), "speaker.txt": render(s.Assignments, s.Refusals)}
 	if !*update {
 		if d := gocmp.Diff(want, got); d != "" {
-			t.Errorf("-want +got (-update writes it anew):\n%s", d)
+			t.Errorf("-want +got (-update updates it):\n%s", d)
 		}
 		return
 	}

@@ -169,10 +169,10 @@ func (h *history) write(assigned []cluster.Assignment) {
 	}
 }
 
-// Whatever happens, and in whatever order: nobody has what another one has, nobody
-// gets what is not for it, and nobody loses what it has unless it goes. A controller
-// that is restarted decides as the one before would have.
-func TestHistory(t *testing.T) {
+// After any events in any order: no address is held twice, no Service gets an address from
+// a pool that excludes it, and no Service loses its address unless it goes. A restarted
+// controller decides the same.
+func TestAnySequenceOfEvents(t *testing.T) {
 	kept, given := 0, 0
 	for seed := range uint64(150) {
 		h := newHistory(seed)
@@ -199,7 +199,7 @@ func TestHistory(t *testing.T) {
 				}
 			}
 			for _, c := range h.claims {
-				if lost(h, assigned, c) {
+				if lostAddress(h, assigned, c) {
 					t.Fatalf("seed %d, step %d: %s has lost %s:\n%s", seed, step, c.Holders[0].Name, c.Addr, render(assigned, reasons))
 				}
 			}
@@ -232,7 +232,7 @@ func (h *history) mistaken(snap *cluster.Snapshot, assigned []cluster.Assignment
 	case p.Allocation == cluster.Drained, p.Allocation == cluster.OnRequest && !asked:
 		return "the pool is " + string(p.Allocation)
 	case p.AvoidBuggyIPs && a.Addr.Is4() && buggy(a.Addr):
-		return "it is to be avoided"
+		return "its pool avoids it"
 	case p.Quota != 0 && len(others) > p.Quota:
 		return fmt.Sprintf("the namespace has %d, and the quota is %d", len(others), p.Quota)
 	}
@@ -243,9 +243,9 @@ func hasAssignment(list []cluster.Assignment, addr netip.Addr, service cluster.N
 	return slices.ContainsFunc(list, func(a cluster.Assignment) bool { return a.Addr == addr && a.Service == service && a.Pool == pool })
 }
 
-// lost says whether who holds a claim, and is still there, does not have the address
-// any more, and has none of the family that it names in its place.
-func lost(h *history, assigned []cluster.Assignment, c *cluster.Claim) bool {
+// lostAddress reports whether a holder of a claim that still exists has lost the address,
+// without one of the family that it requests in its place.
+func lostAddress(h *history, assigned []cluster.Assignment, c *cluster.Claim) bool {
 	s := h.services[c.Holders[0].Name]
 	if s == nil || hasAssignment(assigned, c.Addr, s.Name, cluster.PoolOf(h.snapshot().Pools, c.Addr)) {
 		return false
@@ -256,7 +256,7 @@ func lost(h *history, assigned []cluster.Assignment, c *cluster.Claim) bool {
 			return false
 		}
 	}
-	// A Service that was deleted and created again may not be let in any more.
+	// A Service that was deleted and created again may be excluded now.
 	return slices.Contains(s.Status, c.Addr)
 }
 

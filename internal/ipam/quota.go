@@ -10,24 +10,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A share is what the Services of a namespace have of a pool, of one family.
+// A share is the addresses that a namespace's Services have of a pool, of one family.
 type share struct {
 	pool, namespace string
 	family          corev1.IPFamily
 }
 
-// A usage counts the addresses of each share, of pools with a quota. One that Services
-// of a namespace have together counts once.
+// A usage counts the addresses of each share, for pools with a quota. An address that
+// Services of one namespace share counts once.
 type usage struct {
 	limited map[string]bool // the pools with a quota
 	held    map[share]int   // what settled Services have
-	// open are the addresses of other Services, and how many have each; without those
-	// that a settled Service of the namespace has, too.
+	// open counts the holders of addresses of other Services, without addresses that a
+	// settled Service of the namespace has, too.
 	open map[share]map[netip.Addr]int
 }
 
-// newUsage counts what is settled, and what is kept for Services that are away: who
-// creates and deletes Services must not get more than who keeps them.
+// newUsage counts settled and reserved addresses: deleting and creating Services must not
+// evade the quota.
 func (p *plan) newUsage() {
 	p.usage.limited = map[string]bool{}
 	for _, pool := range p.Snap.Pools {
@@ -51,7 +51,7 @@ func (p *plan) newUsage() {
 	}
 }
 
-// count notes that a Service has address a, with n 1, or not any more, with n -1.
+// count records that a Service has gained (n 1) or lost (n -1) address a.
 func (p *plan) count(service cluster.Name, a netip.Addr, n int) {
 	if len(p.usage.limited) == 0 {
 		return
@@ -69,15 +69,15 @@ func (p *plan) count(service cluster.Name, a netip.Addr, n int) {
 	}
 }
 
-// heldIn says whether a settled Service of a namespace has address a.
+// heldIn reports whether a settled Service of a namespace has address a.
 func (p *plan) heldIn(namespace string, a netip.Addr) bool {
 	i, _ := slices.BinarySearchFunc(p.Held, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 	return i < len(p.Held) && p.Held[i].Addr == a && p.Held[i].Service.Namespace == namespace
 }
 
-// exceeds says why h's namespace may not have address a of the pool besides those
-// that it has, as the end of a sentence; empty when it may. What h has and does not
-// ask for by name is not counted: it would be given up for the other.
+// exceeds says why h's namespace may not have address a of the pool in addition, as the end
+// of a sentence; empty if it may. Addresses that h has and does not request are not
+// counted: it would release them.
 func (p *plan) exceeds(h *holder, pool *pool, a netip.Addr) string {
 	if pool.Quota == 0 {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A scripted Source says what it is told to.
+// A scripted Source returns the given snapshot.
 type scripted struct{ snapshot *cluster.Snapshot }
 
 func (s *scripted) Snapshot() *cluster.Snapshot { return s.snapshot }

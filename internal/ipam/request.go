@@ -12,9 +12,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// hostIn is the address of r that ends in a host part: that of the smallest network
-// around r, or if it is not in r, that of the /24 or /64 in which r begins, as
-// those mean it who list ranges of a network.
+// hostIn returns the address of r with the given host part: in the smallest network around
+// r or, if r does not contain it, in the /24 or /64 in which r begins, for pools that list
+// ranges of a network.
 func hostIn(r netipx.IPRange, host netip.Addr) (a netip.Addr, ok bool) {
 	if r.From().Is4() != host.Is4() {
 		return netip.Addr{}, false
@@ -37,7 +37,7 @@ func hostIn(r netipx.IPRange, host netip.Addr) (a netip.Addr, ok bool) {
 	return netip.Addr{}, false
 }
 
-// common is how many bits two addresses of one family begin with in common.
+// common is the length of the common prefix of two addresses of one family.
 func common(a, b netip.Addr) int {
 	x, y := toUint128(a), toUint128(b)
 	n := bits.LeadingZeros64(x.hi ^ y.hi)
@@ -47,7 +47,7 @@ func common(a, b netip.Addr) int {
 	return n - (128 - a.BitLen())
 }
 
-// answers says whether address a is what want asks for.
+// answers reports whether want requests address a.
 func answers(pools []*cluster.Pool, want, a netip.Addr) bool {
 	if want == a || !cluster.IsHostPart(want) {
 		return want == a
@@ -63,17 +63,17 @@ func answers(pools []*cluster.Pool, want, a netip.Addr) bool {
 	return false
 }
 
-// asked says whether a Service asks for a by name.
+// asked reports whether a Service requests address a.
 func asked(pools []*cluster.Pool, s *cluster.Spec, a netip.Addr) bool {
 	return slices.ContainsFunc(s.Requested, func(want netip.Addr) bool { return answers(pools, want, a) })
 }
 
-// asks says whether h asks for an address of family by name.
+// asks reports whether h requests an address of family.
 func (h *holder) asks(family corev1.IPFamily) bool {
 	return slices.ContainsFunc(h.Requested, func(a netip.Addr) bool { return cluster.FamilyOf(a) == family })
 }
 
-// grant gives h the addresses that it names.
+// grant gives h the addresses that it requests.
 func (p *plan) grant(h *holder) {
 	if h.Contradiction != "" {
 		p.refuse(h, cluster.Contradiction, "%s", h.Contradiction)
@@ -92,12 +92,12 @@ func (p *plan) grant(h *holder) {
 	}
 }
 
-// grantFamily gives h the addresses of family that it names. Once it has one of
-// them, it keeps none that it does not name.
+// grantFamily gives h the addresses of family that it requests. Once it has one of them, it
+// releases the others.
 func (p *plan) grantFamily(h *holder, family corev1.IPFamily) {
 	h.settle(family)
 	if !slices.Contains(h.IPFamilies, family) {
-		h.settle(h.IPFamilies...) // Whichever it meant.
+		h.settle(h.IPFamilies...) // the family of the request is unknown
 	}
 	var got []netip.Addr
 	for _, want := range h.Requested {
@@ -118,8 +118,8 @@ func (p *plan) grantFamily(h *holder, family corev1.IPFamily) {
 	}
 }
 
-// grantOne gives h what want asks for, which it may have already. The address is
-// invalid when it cannot be had.
+// grantOne gives h an address for want, which it may have already; invalid if there is
+// none.
 func (p *plan) grantOne(h *holder, want netip.Addr) netip.Addr {
 	for _, a := range h.addrs {
 		if want == a || answers(p.Snap.Pools, want, a) && p.suits(h, p.poolOf(a)) {
@@ -152,8 +152,8 @@ func (p *plan) grantOne(h *holder, want netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// unknown are the pools of several that a Service names and that do not exist. If
-// there is none but those, it is told for each family.
+// unknown are the pools that a Service names and that do not exist. If it names no others,
+// each family gets its own reason instead.
 func unknown(pools []*cluster.Pool, s *cluster.Spec) (names []string) {
 	for _, name := range s.RequestedPools {
 		if !slices.ContainsFunc(pools, func(p *cluster.Pool) bool { return p.Name == name }) {
@@ -166,9 +166,8 @@ func unknown(pools []*cluster.Pool, s *cluster.Spec) (names []string) {
 	return names
 }
 
-// options are the addresses that want may mean, in the order in which they are
-// tried. A host part means one in the pools that h names, or in those that give
-// to any.
+// options are the addresses that want may mean, in the order in which they are tried. A
+// host part means one in the pools that h names, or in those open to all.
 func (p *plan) options(h *holder, want netip.Addr) (options []netip.Addr) {
 	if !cluster.IsHostPart(want) {
 		return []netip.Addr{want}
@@ -186,8 +185,8 @@ func (p *plan) options(h *holder, want netip.Addr) (options []netip.Addr) {
 	return options
 }
 
-// suits says whether h takes addresses of a pool, which is nil for none: that is
-// of any, unless it names some.
+// suits reports whether h accepts addresses of a pool, nil for none: of any pool, unless it
+// names some.
 func (p *plan) suits(h *holder, pool *pool) bool {
 	return len(h.RequestedPools) == 0 || pool != nil && slices.Contains(h.RequestedPools, pool.Name)
 }

@@ -44,8 +44,8 @@ func settledAtScale(n int) *cluster.Snapshot {
 	return s
 }
 
-// BenchmarkStart is a full start: from nothing, every Service is to be placed; from
-// claims, every one is looked at and keeps what it has.
+// BenchmarkStart is a full start: without Claims, every Service must be placed; with
+// Claims, every Service is checked and keeps its addresses.
 func BenchmarkStart(b *testing.B) {
 	for _, n := range []int{10_000, 50_000} {
 		nothing, claims := atScale(n), settledAtScale(n)

@@ -14,7 +14,7 @@ import (
 
 // To leave out what is settled is to say the same sooner: in any cluster, with
 // any claims, whatever has changed since addresses were given out.
-func TestSettledChangesNothing(t *testing.T) {
+func TestSettledServicesNeedNoAllocation(t *testing.T) {
 	settled, kept := 0, 0
 	for seed := range uint64(4 * worlds) {
 		w := newWorld(seed)
@@ -34,7 +34,7 @@ func TestSettledChangesNothing(t *testing.T) {
 		}
 		got, gotReasons := Allocate(s)
 		kept += checkKept(t, seed, s, got)
-		want, wantReasons := NewSurvey(s, nobody).Allocate()
+		want, wantReasons := NewSurvey(s, neverSettled).Allocate()
 		if diff := gocmp.Diff(want, got, cmpopts.EquateComparable(cluster.Assignment{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatalf("seed %d: assignments (-everything +unsettled)\n%s", seed, diff)
 		}
@@ -50,9 +50,7 @@ func TestSettledChangesNothing(t *testing.T) {
 	}
 }
 
-// checkKept counts the reserved addresses that are given to a Service that nobody
-// says has them: only one for which they are kept gets them, or one that may and
-// asks for them.
+// checkKept counts the reserved addresses that go to a Service that does not request them.
 func checkKept(t *testing.T, seed uint64, s *cluster.Snapshot, assigned []cluster.Assignment) (kept int) {
 	t.Helper()
 	for _, a := range assigned {
@@ -151,7 +149,7 @@ func (w *world) disturb() {
 	}
 }
 
-// A Survey made from the one before is that of someone who looks at everything.
+// A Survey made by Next equals one made by NewSurvey.
 func TestSurveyNext(t *testing.T) {
 	type visible struct {
 		Held  []cluster.Assignment

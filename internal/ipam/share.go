@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// Apart says whether s cannot share an address that o has, and why: that is empty
-// when there is no more to say than that it is o's. Both ways the answer is the same but for the words.
+// Apart reports whether s cannot share an address that o has, and why; why is empty if o's
+// holding it is the only reason. The result is symmetric, except for the words.
 func Apart(s, o *cluster.Spec) (why string, is bool) {
 	switch a, b := s.Sharing, o.Sharing; {
 	case a == nil && b == nil:
@@ -28,17 +28,16 @@ func Apart(s, o *cluster.Spec) (why string, is bool) {
 	case !admits(o, s):
 		return fmt.Sprintf("to share it across namespaces, add %s to that Service's annotation %s", s.Name.Namespace, cluster.SharingNamespacesAnnotation), true
 	}
-	return clash(s, o)
+	return portConflict(s, o)
 }
 
-// admits says whether s shares with Services of o's namespace.
+// admits reports whether s shares with Services of o's namespace.
 func admits(s, o *cluster.Spec) bool {
 	return s.Name.Namespace == o.Name.Namespace || slices.Contains(s.Sharing.Namespaces, o.Name.Namespace)
 }
 
-// clash says which port two Services both serve. A packet to it could be for
-// either.
-func clash(s, o *cluster.Spec) (why string, is bool) {
+// portConflict names a port that both Services serve. A packet to it would be ambiguous.
+func portConflict(s, o *cluster.Spec) (why string, is bool) {
 	for _, p := range s.Ports {
 		if slices.ContainsFunc(o.Ports, func(q cluster.Port) bool { return p.Protocol == q.Protocol && p.Port == q.Port }) {
 			return fmt.Sprintf("both serve %s/%d", p.Protocol, p.Port), true
@@ -47,10 +46,9 @@ func clash(s, o *cluster.Spec) (why string, is bool) {
 	return "", false
 }
 
-// standing says whether two Services share an address already, so that to part
-// them would take it away from one that is served: their Claim says so, or they
-// come from MetalLB, whose keys are everybody's. By chance two do not have one
-// status and one key.
+// standing reports whether two Services share an address already, so that separating them
+// would interrupt one: their Claim says so, or they come from MetalLB, whose sharing keys
+// apply to all namespaces. Equal statuses with equal keys are no accident.
 func (p *plan) standing(a netip.Addr, s, o *cluster.Spec) bool {
 	if !slices.Contains(s.Status, a) || !slices.Contains(o.Status, a) {
 		return false
@@ -61,14 +59,14 @@ func (p *plan) standing(a netip.Addr, s, o *cluster.Spec) bool {
 	if s.Sharing == nil || o.Sharing == nil || s.Sharing.Key != o.Sharing.Key {
 		return false
 	}
-	_, is := clash(s, o)
+	_, is := portConflict(s, o)
 	return !is
 }
 
 // An obstacle is a Service that keeps another from an address.
 type obstacle struct {
 	cluster.Name
-	why string // they do not share it, empty when there is no more to say
+	why string // why they do not share it, empty if there is no more to say
 }
 
 func (o *obstacle) String() string {
@@ -78,8 +76,8 @@ func (o *obstacle) String() string {
 	return o.Name.String() + " holds: " + o.why
 }
 
-// owner is a Service that has address a, or goes before h in having it, and does
-// not share it with h; nil when there is none.
+// owner is a Service that has address a, or precedes h for it, and does not share it with
+// h; nil if there is none.
 func (p *plan) owner(a netip.Addr, h *holder) *obstacle {
 	for _, o := range p.taken[a] {
 		if o != h {
@@ -111,18 +109,18 @@ func (p *plan) between(a netip.Addr, s, o *cluster.Spec) *obstacle {
 	return &obstacle{o.Name, why}
 }
 
-// seat is what a Service's position in a pool is the hash of. Those that share
-// have one, so that nodes that decide alone put them on one address.
-func (h *holder) seat() cluster.Name {
+// positionName is what the position in a pool is hashed from. Services that share have the
+// same, so that nodes that decide alone place them on one address.
+func (h *holder) positionName() cluster.Name {
 	if h.Sharing == nil {
 		return h.Name
 	}
-	// A space is in the name of no Service.
+	// Names of Services have no space.
 	return cluster.Name{Namespace: h.Name.Namespace, Name: "allow-shared-ip " + h.Sharing.Key}
 }
 
-// joined is the first address that other Services have and that h may share by
-// chance, invalid when there is none.
+// joined is the first address of other Services that h may share without requesting it;
+// invalid if there is none.
 func (p *plan) joined(h *holder, family corev1.IPFamily, pools []*pool) (first netip.Addr) {
 	if h.Sharing == nil {
 		return first
@@ -143,7 +141,7 @@ func (p *plan) joined(h *holder, family corev1.IPFamily, pools []*pool) (first n
 	return first
 }
 
-// sharers are the Services that share, by their keys.
+// sharers are the Services that share, by sharing key.
 func (p *plan) sharers() map[string][]*cluster.Spec {
 	if p.byKey != nil {
 		return p.byKey
@@ -157,8 +155,7 @@ func (p *plan) sharers() map[string][]*cluster.Spec {
 	return p.byKey
 }
 
-// warnShared tells Services that share an address what they would be told if they
-// did not have it yet.
+// warnShared warns Services that share an address and could not share it now.
 func (p *plan) warnShared() {
 	for _, h := range p.holders {
 		for _, a := range h.addrs {

@@ -11,16 +11,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// NewSource returns a Source whose snapshots are those of inner with Assignments
-// and Refusals as [Allocate] decides them. It is for inner sources in which
-// nobody else does, such as a folder of files.
+// NewSource returns a Source with the snapshots of inner, and with Assignments and Refusals
+// by [Allocate]. It is for sources without a controller, such as a folder of files.
 //
-// It remembers what it assigned, so that whatever is added to inner, no Service's
-// address moves as long as the Source lives. Held is what an earlier Source had
-// assigned; its caller keeps it over restarts.
+// It remembers its assignments: no addition to inner moves a Service's address while the
+// Source lives. held are the assignments of an earlier Source; the caller keeps them over
+// restarts.
 //
-// A snapshot without a change to any Service's Spec or to a Pool costs a walk
-// over pointers, and shares Assignments and Refusals with the one before.
+// If neither a Service's Spec nor a Pool has changed, a snapshot costs a walk over
+// pointers, and shares Assignments and Refusals with the previous one.
 func NewSource(inner cluster.Source, held []cluster.Assignment) cluster.Source {
 	return &source{inner: inner, out: &cluster.Snapshot{Assignments: held}}
 }
@@ -30,7 +29,7 @@ type source struct {
 
 	mu sync.Mutex
 	in *cluster.Snapshot // that out was made from; nil at first
-	// out is what was returned last. Its Assignments are the memory.
+	// out is the last result. Its Assignments are remembered.
 	out *cluster.Snapshot
 }
 
@@ -59,8 +58,8 @@ func (s *source) Snapshot() *cluster.Snapshot {
 	return s.out
 }
 
-// remembered are the last assignments, each with the pool that it is from: the next
-// snapshot may lack that pool.
+// remembered are the last assignments, each with its pool: the next snapshot may lack that
+// pool.
 func (s *source) remembered() []cluster.Assignment {
 	list := slices.Clone(s.out.Assignments)
 	for i, a := range list {
@@ -69,16 +68,16 @@ func (s *source) remembered() []cluster.Assignment {
 	return list
 }
 
-// sameInput says whether Allocate would find nothing new in b.
+// sameInput reports whether Allocate would return the same for b.
 func sameInput(a, b *cluster.Snapshot) bool {
 	return slices.Equal(a.Pools, b.Pools) && slices.Equal(a.Namespaces, b.Namespaces) &&
 		slices.EqualFunc(a.Services, b.Services, func(x, y cluster.Service) bool { return x.Spec == y.Spec })
 }
 
-// allocate is Allocate for one who remembers what was assigned, and who is not
-// the only one to decide: other nodes do so as well.
+// allocate is Allocate with remembered assignments, on one of several nodes that decide
+// independently.
 func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluster.Assignment, []cluster.Reason) {
-	p := newPlan(NewSurvey(snap, nobody))
+	p := newPlan(NewSurvey(snap, neverSettled))
 	for _, a := range remembered {
 		p.claim(a, slices.Contains(p.status(a.Service), a.Addr), true)
 	}
@@ -87,42 +86,41 @@ func allocate(snap *cluster.Snapshot, remembered []cluster.Assignment) ([]cluste
 	}
 	p.run()
 	for _, h := range p.holders {
-		p.doubt(h)
+		p.warnUnstable(h)
 	}
 	return p.assignments(), p.sortedReasons()
 }
 
-// nobody is a Rule: without claims nothing is settled for good.
-func nobody(*cluster.Snapshot, *cluster.Spec) bool { return false }
+// neverSettled is a Rule: without Claims, no Service is settled.
+func neverSettled(*cluster.Snapshot, *cluster.Spec) bool { return false }
 
-// doubt says so when a node that starts now, and remembers nothing, could give h
-// another address than it has here: when that is not its own position in the
-// pool, and nothing that all nodes read pins it.
-func (p *plan) doubt(h *holder) {
+// warnUnstable warns if a node that starts now, without memory, could give h another
+// address: if h's address is not at its own position in the pool, and no object that all
+// nodes read fixes it.
+func (p *plan) warnUnstable(h *holder) {
 	for _, a := range h.addrs {
 		if slices.Contains(h.Status, a) || asked(p.Snap.Pools, h.Spec, a) || p.poolOf(a) == nil {
 			continue
 		}
 		if home := p.home(h, cluster.FamilyOf(a)); home != a {
 			p.say(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
-				a, p.instead(home))
+				a, p.alternative(home))
 		}
 	}
 }
 
-// home is the address that h has if nobody is in its way, invalid when it would
-// get none.
+// home is the address that h gets if it is free, invalid if h would get none.
 func (p *plan) home(h *holder, family corev1.IPFamily) netip.Addr {
 	pools, _ := p.candidates(h, family)
 	pools, _ = p.admit(h, pools)
 	if len(pools) == 0 || slices.Contains(h.settled, family) {
 		return netip.Addr{}
 	}
-	return pools[0].space(family).home(h.seat())
+	return pools[0].space(family).home(h.positionName())
 }
 
-// instead says what another node may give a Service whose home this is.
-func (p *plan) instead(home netip.Addr) string {
+// alternative says what another node may give a Service with this home.
+func (p *plan) alternative(home netip.Addr) string {
 	if !home.IsValid() {
 		return "a node that starts now would give it none"
 	}

@@ -17,19 +17,19 @@ type Survey struct {
 	Held []cluster.Assignment
 	// Open are the other Services, sorted by name.
 	Open []*cluster.Spec
-	// Loose are the Claims that are not just what one settled Service needs, sorted
-	// by address.
+	// Loose are the Claims that are not exactly those of settled Services, sorted by
+	// address.
 	Loose []*cluster.Claim
 
 	rule    Rule
 	settled []bool // by the index into Snap.Services
 }
 
-// A Rule says that a Service is settled. It goes by nothing of the snapshot but
-// its Pools, its Namespaces and the Claims of the Service's addresses, and implies [Settled].
+// A Rule decides that a Service is settled. It depends only on the snapshot's Pools and
+// Namespaces and the Claims of the Service's addresses, and implies [Settled].
 type Rule func(*cluster.Snapshot, *cluster.Spec) bool
 
-// NewSurvey looks at everything.
+// NewSurvey checks everything.
 func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 	s := &Survey{Snap: snap, rule: r, settled: make([]bool, len(snap.Services))}
 	for i, svc := range snap.Services {
@@ -39,7 +39,7 @@ func NewSurvey(snap *cluster.Snapshot, r Rule) *Survey {
 	}
 	slices.SortFunc(s.Held, cluster.Assignment.Compare)
 	s.open()
-	s.loosen(snap.Claims)
+	s.findLoose(snap.Claims)
 	return s
 }
 
@@ -57,7 +57,7 @@ func (s *Survey) Next(snap *cluster.Snapshot) *Survey {
 		n.settle(name)
 	}
 	n.open()
-	n.loosen(doubtful)
+	n.findLoose(doubtful)
 	return n
 }
 
@@ -144,9 +144,9 @@ func (s *Survey) open() {
 	}
 }
 
-// loosen fills in the Claims that are loose, of those that may be; of some there
-// may be another version, or none.
-func (s *Survey) loosen(doubtful []*cluster.Claim) {
+// findLoose fills in the loose Claims among doubtful, some of which may be outdated or
+// deleted.
+func (s *Survey) findLoose(doubtful []*cluster.Claim) {
 	for _, c := range doubtful {
 		if is := s.Snap.Claim(c.Addr); is != nil && s.loose(is) {
 			s.Loose = append(s.Loose, is)

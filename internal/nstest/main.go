@@ -7,10 +7,9 @@ import (
 	"testing"
 )
 
-// Main runs the tests of a package whose tests are parallel, each in a namespace and a
-// process of its own: three for each core, unless -parallel says otherwise. They wait more
-// than they work, for answers that shall not come, and for timers of routers and of the
-// kernel.
+// Main runs the tests of a package in parallel, each in its own namespace and process:
+// three for each core, unless -parallel says otherwise. They mostly wait: for the absence
+// of responses, and for timers of routers and the kernel.
 func Main(m *testing.M) int {
 	flag.Parse()
 	if p := flag.Lookup("test.parallel"); p.Value.String() == p.DefValue {

@@ -25,7 +25,7 @@ type NS struct {
 }
 
 // Node returns the namespace that the caller's process is in: under Run, the
-// one that Run made.
+// namespace that Run made.
 func Node(tb testing.TB) *NS {
 	tb.Helper()
 	h, err := netns.Get()
@@ -102,9 +102,9 @@ func (n *NS) Bridge(name string, ports ...string) {
 	n.Up(name)
 }
 
-// VRF makes a VRF called name with a routing table, and with the given interfaces in
-// it; those keep their IPv4 addresses only. It is false, and nothing was made, where the
-// kernel has no VRFs, which not every kernel is built with.
+// VRF makes a VRF called name with a routing table, and with the given interfaces in it;
+// those keep their IPv4 addresses only. It returns false, and makes nothing, if the kernel
+// is built without VRFs.
 func (n *NS) VRF(name string, table uint32, ports ...string) bool {
 	n.tb.Helper()
 	attrs := netlink.NewLinkAttrs()

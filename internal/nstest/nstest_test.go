@@ -79,7 +79,7 @@ func TestRunInSubtest(t *testing.T) {
 	})
 }
 
-// What VRF says of the kernel is so: there is a VRF, or no trace of one.
+// The result of VRF is right: the VRF exists, or no trace of it does.
 func TestVRF(t *testing.T) {
 	Run(t, func(t *testing.T) {
 		a, b := Node(t), New(t, "b")

@@ -33,7 +33,7 @@ func Run(t *testing.T, f func(t *testing.T)) {
 		return
 	}
 	var out strings.Builder
-	cmd := again(t)
+	cmd := rerun(t)
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		Missing(t, fmt.Sprintf("no network namespace: %v", err))
@@ -43,7 +43,7 @@ func Run(t *testing.T, f func(t *testing.T)) {
 }
 
 // again is the command that runs only the test t, in a new namespace.
-func again(t *testing.T) *exec.Cmd {
+func rerun(t *testing.T) *exec.Cmd {
 	args := []string{"-test.run=" + pattern(t.Name()), "-test.v=true", "-test.count=1"}
 	if testing.Short() {
 		args = append(args, "-test.short")
@@ -56,7 +56,7 @@ func again(t *testing.T) *exec.Cmd {
 	cmd.Env = append(os.Environ(), inside+"="+t.Name(), raceOptions())
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET,
-		// What it mounts nobody else sees, and is gone with it.
+		// Its mounts are private, and end with it.
 		Unshareflags: syscall.CLONE_NEWNS,
 		Pdeathsig:    syscall.SIGKILL,
 	}
@@ -71,7 +71,7 @@ func again(t *testing.T) *exec.Cmd {
 // raceOptions is the race detector's variable for a process that runs one test. By
 // default the detector waits for a second when a process ends, for goroutines that
 // still run to race: for a test of milliseconds, and for hundreds of them, that is most
-// of the time. Whoever sets it to something else gets that.
+// of the time. A value in the environment takes precedence.
 func raceOptions() string {
 	return strings.TrimSpace("GORACE=atexit_sleep_ms=50 " + os.Getenv("GORACE"))
 }

@@ -1,0 +1,163 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+// An attempt is one start of an announcer, and what is measured of it.
+type attempt struct {
+	*world
+	options
+	program announcer
+	*result
+	process *exec.Cmd
+}
+
+func (t *attempt) measure(ctx context.Context) error {
+	if err := t.converge(ctx); err != nil {
+		return fmt.Errorf("all routes for the first time: %w", err)
+	}
+	if err := t.change(ctx); err != nil {
+		return fmt.Errorf("one route more or less: %w", err)
+	}
+	for range t.resets {
+		if err := t.comeBack(ctx); err != nil {
+			return fmt.Errorf("a router that comes back: %w", err)
+		}
+	}
+	return t.weigh()
+}
+
+func (t *attempt) converge(ctx context.Context) (err error) {
+	t.expect(t.routes)
+	began := time.Now()
+	if t.process, err = t.program.start(t.world); err != nil {
+		return err
+	}
+	done, err := t.await(ctx, t.world.routers...)
+	if err != nil {
+		return err
+	}
+	first := t.firstOpen()
+	t.Spoke = append(t.Spoke, first.Sub(began))
+	t.Converged = append(t.Converged, done.Sub(first))
+	t.Done = append(t.Done, done.Sub(began))
+	r := t.world.routers[0]
+	r.mu.Lock()
+	t.Updates, t.Bytes = r.updates, r.bytes
+	r.mu.Unlock()
+	u, err := measure.UsageOf(t.Name, t.process.Process.Pid)
+	t.CPU = append(t.CPU, u.CPU)
+	return err
+}
+
+func (t *attempt) firstOpen() (first time.Time) {
+	for _, r := range t.world.routers {
+		r.mu.Lock()
+		if first.IsZero() || r.opened.Before(first) {
+			first = r.opened
+		}
+		r.mu.Unlock()
+	}
+	return first
+}
+
+// change announces one more route and takes it away, again and again.
+func (t *attempt) change(ctx context.Context) error {
+	for range t.changes {
+		for _, c := range []struct {
+			on   bool
+			have int
+			into *measure.Sample
+		}{{true, t.routes + 1, &t.Added}, {false, t.routes, &t.Removed}} {
+			if err := rest(ctx, t.calm); err != nil {
+				return err
+			}
+			t.expect(c.have)
+			began := time.Now()
+			if err := t.program.announce(ctx, t.routes, c.on); err != nil {
+				return err
+			}
+			done, err := t.await(ctx, t.world.routers...)
+			if err != nil {
+				return err
+			}
+			*c.into = append(*c.into, done.Sub(began))
+		}
+	}
+	return nil
+}
+
+// rest keeps changes apart: each finds a program that has nothing else to do.
+func rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// comeBack is one router that restarts while the others go on. How long the session
+// stays away is a matter of timers, and not counted.
+func (t *attempt) comeBack(ctx context.Context) error {
+	r := t.world.routers[len(t.world.routers)-1]
+	r.reset()
+	r.expect(t.routes)
+	done, err := t.await(ctx, r)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t.Returned = append(t.Returned, done.Sub(r.opened))
+	return nil
+}
+
+// hold starts what announces nothing to anybody, and sees what it holds when it has
+// everything else.
+func (t *attempt) hold(ctx context.Context) (err error) {
+	if t.process, err = t.program.start(t.world); err != nil {
+		return err
+	}
+	dial := func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(filepath.Join(t.dir, "run")))
+	}
+	err = lab.Await(ctx, patience, "all Services in the kernel", func() error {
+		m, err := measure.Scrape(ctx, dial)
+		if have := m["fanfare_proxy_vips"]; err == nil && have < float64(t.routes) {
+			err = fmt.Errorf("%.0f are", have)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// What the others measure, their programs do as well: changes.
+	for range t.changes {
+		for _, on := range []bool{true, false} {
+			if err := errors.Join(rest(ctx, t.calm), t.program.announce(ctx, t.routes, on)); err != nil {
+				return err
+			}
+		}
+	}
+	return t.weigh()
+}
+
+func (t *attempt) weigh() error {
+	u, err := measure.UsageOf(t.Name, t.process.Process.Pid)
+	t.RSS, t.Peak = max(t.RSS, u.RSS), max(t.Peak, u.Peak)
+	return err
+}

@@ -1,0 +1,84 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+)
+
+// A result is what was seen of one announcer.
+type result struct {
+	Name string
+	// From the start of the program: to the first OPEN, and to the last route at the last router.
+	Spoke, Done measure.Sample
+	// From the first OPEN to the last route at the last router.
+	Converged measure.Sample
+	// From the OPEN of a router that has come back to its last route.
+	Returned measure.Sample
+	// From the command that adds or removes a route to the last router that receives it.
+	Added, Removed measure.Sample
+	// Of one router, when all routes are there for the first time.
+	Updates, Bytes int
+	CPU            measure.Sample // from the start of the program until all routes are there
+	RSS, Peak      int64          // the most of all starts, at the end of each
+}
+
+// measureAll starts the announcers in turn, so that what else a machine does falls
+// upon all of them.
+func measureAll(ctx context.Context, o options) (r report, err error) {
+	r = report{Began: time.Now(), options: o}
+	if r.Machine, err = measure.Describe(ctx, o.Binary, measure.FRR); err != nil {
+		return r, err
+	}
+	r.Results = make([]result, len(makers))
+	for n := range o.starts {
+		for i, m := range makers {
+			slog.Info("start", "number", n+1, "announcer", m.name)
+			r.Results[i].Name = m.name
+			if err := trial(ctx, o, m, &r.Results[i]); err != nil {
+				return r, fmt.Errorf("%s: %w", m.name, err)
+			}
+		}
+	}
+	r.Took = time.Since(r.Began)
+	return r, nil
+}
+
+// trial starts an announcer and ends it.
+func trial(ctx context.Context, o options, m maker, r *result) (err error) {
+	w, err := newWorld(ctx, o.routers)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, w.logs())
+		}
+		err = errors.Join(err, w.close())
+	}()
+	a := m.make(o)
+	if err := a.prepare(ctx, w, o.routes); err != nil {
+		return err
+	}
+	t := &attempt{world: w, options: o, program: a, result: r}
+	if m.silent {
+		return t.hold(ctx)
+	}
+	return t.measure(ctx)
+}
+
+// logs are the ends of what the programs wrote.
+func (w *world) logs() (text string) {
+	paths, _ := filepath.Glob(w.path("*.log"))
+	for _, path := range paths {
+		log, _ := os.ReadFile(path)
+		text += fmt.Sprintf("the end of %s:\n%s\n", filepath.Base(path), log[max(0, len(log)-2000):])
+	}
+	return text
+}

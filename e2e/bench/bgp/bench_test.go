@@ -1,0 +1,136 @@
+package bgp
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/binary"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// Everything is measured, if little of it: both announcers reach all routers, and each
+// change is seen by all.
+func TestQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("two programs and their routers take some seconds")
+	}
+	if os.Geteuid() != 0 {
+		nstest.Missing(t, "network namespaces need root")
+	}
+	for _, program := range []string{"ip", "nft", bgpd, zebra} {
+		if _, err := exec.LookPath(program); err != nil {
+			nstest.Missing(t, err.Error())
+		}
+	}
+	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare")}}
+	if err := binary.Build(t.Context(), o.Binary); err != nil {
+		t.Fatal(err)
+	}
+	o.quicken()
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := measureAll(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	for i, m := range makers {
+		x := r.Results[i]
+		if x.RSS == 0 || x.Peak < x.RSS {
+			t.Errorf("%s: %d bytes, %d at most", m.name, x.RSS, x.Peak)
+		}
+		if m.silent {
+			continue
+		}
+		if len(x.Done) != o.starts || len(x.Added) != o.changes || len(x.Removed) != o.changes || len(x.Returned) != o.resets || x.Updates == 0 {
+			t.Errorf("%s: %+v", m.name, x)
+		}
+	}
+	if left, _ := filepath.Glob("/run/netns/" + worldPrefix.Name("*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// The section shows given numbers.
+func TestReport(t *testing.T) {
+	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
+	one := func(n int) result {
+		return result{
+			Spoke: ms(n), Done: ms(n + 1), Converged: ms(n + 2), Returned: ms(n + 3), Added: ms(n + 4), Removed: ms(n + 5), CPU: ms(n + 6),
+			Updates: n, Bytes: 1000 * n, RSS: int64(n) * 1e6, Peak: int64(n+1) * 1e6,
+		}
+	}
+	r := report{options: options{routes: 1000, routers: 4}, Results: []result{one(120), one(220), one(100)}}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| from the first OPEN to the last of 1,000 routes at the last of 4 routers | 122 ms / 122 ms | 222 ms / 222 ms |",
+		"| **one more route: from the change to the last router** | 124 ms / 124 ms | 224 ms / 224 ms |", "| 120 in 120 kB | 220 in 220 kB |",
+		"| resident, at the end | 120 MB | 220 MB |", "holds 100 MB (101 MB at most): the difference, 5000 bytes for each",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestReadUpdate(t *testing.T) {
+	for _, tt := range []struct {
+		what, body      string
+		reached, before string
+		err             error
+	}{
+		{"End-of-RIB", "\x00\x00\x00\x00", "", "", nil},
+		{"two routes", "\x00\x00\x00\x03abc\x20\x0a\x01\x02\x03\x18\x0a\x01\x02", "10.1.2.3/32 10.1.2.0/24", "", nil},
+		{"one goes", "\x00\x05\x20\x0a\x01\x02\x03\x00\x00", "", "10.1.2.3/32", nil},
+		{"empty", "", "", "", errShort},
+		{"attributes that end too soon", "\x00\x00\x00\x03ab", "", "", errShort},
+		{"a prefix that ends too soon", "\x00\x00\x00\x00\x20\x0a\x01", "", "", errShort},
+		{"a prefix of IPv6", "\x00\x00\x00\x00\x80\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01", "", "", errShort},
+	} {
+		reached, withdrawn, err := readUpdate([]byte(tt.body))
+		if list(reached) != tt.reached || list(withdrawn) != tt.before || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v, %v, %v", tt.what, reached, withdrawn, err)
+		}
+	}
+}
+
+func list(prefixes []netip.Prefix) string {
+	var words []string
+	for _, p := range prefixes {
+		words = append(words, p.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// What a router writes it can read, and what is none of BGP is an error.
+func TestMessages(t *testing.T) {
+	stream := bytes.NewReader(append(open(netip.MustParseAddr("192.0.2.1")), message(msgKeepalive, nil)...))
+	for _, want := range []byte{msgOpen, msgKeepalive} {
+		if kind, _, err := readMessage(stream); kind != want || err != nil {
+			t.Errorf("type %d, %v; want %d", kind, err, want)
+		}
+	}
+	if _, _, err := readMessage(stream); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	if _, _, err := readMessage(strings.NewReader(strings.Repeat("\x00", headerLen))); err == nil {
+		t.Error("a message without a header is none")
+	}
+}

@@ -1,0 +1,72 @@
+package ipam
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/binary"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// Everything is measured, if little of it.
+func TestQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a control plane takes many seconds")
+	}
+	if _, err := kube.Tools(t.Context(), false); err != nil {
+		nstest.Missing(t, err.Error())
+	}
+	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
+	o.quicken()
+	if err := binary.Build(t.Context(), o.Binary); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := measureAll(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	if r.Created <= 0 || r.First <= 0 || r.Last < r.First || r.Usage.RSS == 0 ||
+		len(r.Again) != o.restarts || len(r.New) != o.changes || len(r.Freed) != o.changes {
+		t.Errorf("%+v", r)
+	}
+}
+
+// The section shows given numbers.
+func TestReport(t *testing.T) {
+	ms := func(n int) measure.Sample { return measure.Sample{time.Duration(n) * time.Millisecond} }
+	r := report{
+		options: options{services: 1000, restarts: 5, changes: 20}, Created: 10 * time.Second, First: 300 * time.Millisecond, Last: 4 * time.Second,
+		Usage: measure.Usage{RSS: 60e6, Peak: 70e6, CPU: 2 * time.Second}, Again: ms(11), New: ms(12), Freed: ms(13),
+	}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"1,000 Services of type", "10.0 s, 100 a second", "300 ms", "**4.0 s**, 250 a second", "2.0 s", "60 MB, 70 MB", "11 ms / 11 ms", "12 ms / 12 ms", "13 ms / 13 ms",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for _, o := range []options{{services: 0, restarts: 1, changes: 1}, {services: most + 1, restarts: 1, changes: 1}, {services: 1}} {
+		if o.check() == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+}

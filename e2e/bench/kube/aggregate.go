@@ -1,0 +1,92 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// aggregate announces all addresses of the bench by one route.
+var aggregate = fmt.Sprintf(`
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: bench}
+spec: {pools: [bench], aggregationLength: %d}
+`, netip.MustParsePrefix(prefix).Bits())
+
+// aggregated is what happens when a Service is created whose address is part of
+// an aggregate that the router has. Both are from the request.
+type aggregated struct {
+	Rules  measure.Sample // the address is in the kernel of Fanfare's node
+	Answer measure.Sample // a client behind the router has the first answer
+}
+
+// createAggregated measures with an aggregate, which the crowd keeps announced.
+func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated, err error) {
+	if b.crowd == 0 {
+		return a, errors.New("BUG: without a crowd nothing announces the aggregate")
+	}
+	if err := errors.Join(b.Cluster.PutText("aggregate", aggregate), b.Cluster.PutText("bench", pool("Advertised"))); err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, b.endAggregate(context.WithoutCancel(ctx))) }()
+	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), ours); err != nil {
+		return a, err
+	}
+	if err := b.awaitRoutes(ctx, 0); err != nil {
+		return a, err
+	}
+	for range repeats {
+		if err := b.awaitQuiet(ctx); err != nil {
+			return a, err
+		}
+		if err := b.createOneAggregated(ctx, &a); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// endAggregate returns when the router has all single routes again.
+func (b *bench) endAggregate(ctx context.Context) error {
+	if err := errors.Join(b.Cluster.PutText("bench", pool("BGP")), b.Cluster.Delete("aggregate")); err != nil {
+		return err
+	}
+	if err := b.awaitRoutes(ctx, b.crowd); err != nil {
+		return err
+	}
+	return b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix))
+}
+
+func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	b.created++
+	name := fmt.Sprintf("new-%05d", b.created)
+	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
+	began := time.Now()
+	if _, err := b.api.createService(ctx, newService(name)); err != nil {
+		return err
+	}
+	_, vip, answered, err := b.firstAnswer(ctx, name)
+	if err != nil {
+		return err
+	}
+	var rules time.Time
+	err = lab.Await(ctx, eventLimit, "the lab's observation of "+name, func() error {
+		if rules = b.Observer.RuleSince(ours, vip, began); rules.IsZero() {
+			return errors.New("it is not in the kernel")
+		}
+		return nil
+	})
+	a.Rules, a.Answer = append(a.Rules, rules.Sub(began)), append(a.Answer, answered.Sub(began))
+	return err
+}

@@ -1,0 +1,265 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+const (
+	ours   = "n1" // the node with Fanfare
+	theirs = "n3" // the node with kube-proxy
+	// eventLimit bounds the wait for what one event leads to.
+	eventLimit = 2 * time.Minute
+	// fillLimit bounds the wait for what thousands do.
+	fillLimit = 30 * time.Minute
+)
+
+// A bench is a lab in which things are measured.
+type bench struct {
+	*kube.Lab
+	tools string
+	log   *slog.Logger
+	api   *api
+	seen  *measure.Addresses
+	stop  context.CancelFunc // ends the watch
+
+	crowd   int // number of Services in the background
+	created int // number of measured Services
+	churned int // changes of the crowd's endpoints
+	proxy   *lab.Process
+	// pids are of the processes that are measured, by what they are called.
+	pids []measured
+}
+
+type measured struct {
+	name string
+	pid  func() int
+}
+
+// newBench starts everything but kube-proxy.
+func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) (*bench, error) {
+	b := &bench{Lab: l, tools: tools, log: log}
+	cfg, err := l.Kubernetes.Config("bench", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	if b.api, err = newAPI(cfg); err != nil {
+		return nil, err
+	}
+	// The lab's own pool is too small.
+	if err := errors.Join(l.Cluster.Delete("pool"), l.Cluster.PutText("bench", pool("BGP"))); err != nil {
+		return nil, err
+	}
+	ctx, b.stop = context.WithCancel(ctx)
+	if b.seen, err = measure.WatchAddresses(ctx, b.api.core, namespace); err != nil {
+		return nil, err
+	}
+	if err := l.StartSpeakers(ctx, ours); err != nil {
+		return nil, err
+	}
+	b.findProcesses()
+	return b, nil
+}
+
+func (b *bench) close() { b.stop() }
+
+// A result is what was measured with one number of Services.
+type result struct {
+	Services int
+	Fill     fill
+	Created  created
+	BIRD     created    // the same with BIRD in FRR's place
+	Part     aggregated // the same with FRR, which has an aggregate already
+	Eager    moved      // kube-proxy with minSyncPeriod 0s
+	Default  moved      // and with its default
+	Idle     []measure.Share
+	Usage    []measure.Usage
+}
+
+// measure fills the cluster up to n Services and measures with them.
+func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err error) {
+	r.Services = n
+	if err := b.startProxy(ctx, eager); err != nil {
+		return r, err
+	}
+	b.log.Info("filling", "services", n)
+	if r.Fill, err = b.fill(ctx, n); err != nil {
+		return r, fmt.Errorf("fill: %w", err)
+	}
+	b.log.Info("filled", "took", r.Fill.Kernel)
+	if r.Idle, err = b.idle(ctx); err != nil {
+		return r, err
+	}
+	if r.Created, err = b.create(ctx, repeats); err != nil {
+		return r, fmt.Errorf("a Service is created: %w", err)
+	}
+	b.log.Info("created", "sample", fmt.Sprintf("%+v", r.Created))
+	if r.BIRD, err = b.createWithBIRD(ctx, repeats); err != nil {
+		return r, fmt.Errorf("a Service is created, with BIRD: %w", err)
+	}
+	b.log.Info("created with BIRD", "sample", fmt.Sprintf("%+v", r.BIRD))
+	if r.Part, err = b.createAggregated(ctx, repeats); err != nil {
+		return r, fmt.Errorf("a Service is created, in an aggregate: %w", err)
+	}
+	b.log.Info("created in an aggregate", "sample", fmt.Sprintf("%+v", r.Part))
+	if r.Eager, err = b.move(ctx, repeats); err != nil {
+		return r, fmt.Errorf("an endpoint changes: %w", err)
+	}
+	b.log.Info("moved", "sample", fmt.Sprintf("%+v", r.Eager))
+	if r.Usage, err = b.usage(); err != nil {
+		return r, err
+	}
+	if err := b.startProxy(ctx, patient); err != nil {
+		return r, err
+	}
+	if r.Default, err = b.move(ctx, repeats); err != nil {
+		return r, fmt.Errorf("an endpoint changes: %w", err)
+	}
+	b.log.Info("moved", "sample", fmt.Sprintf("%+v", r.Default))
+	return r, nil
+}
+
+// idleSpan is how long a cluster in which nothing happens is watched.
+const idleSpan = 10 * time.Second
+
+func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
+	before, err := b.usage()
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	if err := pause(ctx, idleSpan); err != nil {
+		return nil, err
+	}
+	after, err := b.usage()
+	return measure.Shares(before, after, time.Since(began)), err
+}
+
+// pause waits for a time that is part of what is measured.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// usage reads what every process uses.
+func (b *bench) usage() ([]measure.Usage, error) {
+	var all []measure.Usage
+	var errs []error
+	for _, p := range b.pids {
+		u, err := measure.UsageOf(p.name, p.pid())
+		all, errs = append(all, u), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// recorded is a process that the lab does not tell the number of, by the record
+// that it keeps of it; 0 if there is none.
+func (b *bench) recorded(name string) func() int {
+	return func() (pid int) {
+		text, err := os.ReadFile(filepath.Join(b.Dir(), "pids", name))
+		if err == nil {
+			_, err = fmt.Sscan(string(text), &pid)
+		}
+		if err != nil {
+			b.log.Error("no record", "of", name, "err", err)
+		}
+		return pid
+	}
+}
+
+// findProcesses notes which processes there are.
+func (b *bench) findProcesses() {
+	b.pids = append(b.pids, measured{"fanfare speaker", b.recorded("speaker-" + ours)},
+		measured{"FRR zebra", b.recorded("zebra")}, measured{"FRR bgpd", b.recorded("bgpd")})
+	for i, c := range b.Controllers {
+		b.pids = append(b.pids, measured{fmt.Sprintf("fanfare controller %d", i+1), c.PID})
+	}
+	b.pids = append(b.pids,
+		measured{"kube-proxy", func() int { return b.proxy.PID() }},
+		measured{"kube-apiserver", b.Kubernetes.APIServer.PID},
+		measured{"etcd", b.Kubernetes.Etcd.PID},
+		measured{"kube-controller-manager", b.Kubernetes.ControllerManager.PID},
+		measured{"this program, with client and pods", os.Getpid},
+	)
+}
+
+// The ways to run kube-proxy: a word on how long it waits between two changes of
+// its rules.
+const (
+	eager   = "minSyncPeriod: 1ms"
+	patient = "" // the default, which is 1s
+)
+
+const proxyConfig = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clientConnection: {kubeconfig: %s}
+clusterCIDR: "10.244.0.0/16,2001:db8:244::/48"
+hostnameOverride: %s
+healthzBindAddress: 127.0.0.1:10256
+metricsBindAddress: 127.0.0.1:10249
+conntrack: {maxPerCore: 0}
+nftables: {%s}
+`
+
+// startProxy starts kube-proxy, in place of a running one if there is
+// one, and returns when it has written its rules.
+func (b *bench) startProxy(ctx context.Context, sync string) error {
+	if b.proxy != nil {
+		if err := b.proxy.Stop(syscall.SIGKILL, 10*time.Second); err != nil {
+			return err
+		}
+	}
+	kubeconfig, config := filepath.Join(b.Dir(), "bench-proxy.kubeconfig"), filepath.Join(b.Dir(), "bench-proxy.yaml")
+	err := errors.Join(
+		b.Kubernetes.WriteKubeconfig(kubeconfig, "system:kube-proxy"),
+		os.WriteFile(config, fmt.Appendf(nil, proxyConfig, kubeconfig, theirs, sync), 0o600),
+	)
+	if err != nil {
+		return err
+	}
+	if b.proxy, err = b.Start(theirs, "kube-proxy-"+theirs, b.tools, "kube-proxy", "--config", config); err != nil {
+		return err
+	}
+	return lab.Await(ctx, 10*time.Minute, "kube-proxy", func() error {
+		if !b.proxy.Alive() {
+			return errors.New("it ended")
+		}
+		if s, err := b.proxySynced(ctx); err != nil || !s {
+			return errors.Join(err, errors.New("it has not written its rules"))
+		}
+		return nil
+	})
+}
+
+// proxySynced says whether kube-proxy has written what it has heard.
+func (b *bench) proxySynced(ctx context.Context) (bool, error) {
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, theirs, "127.0.0.1:10249") })
+	if err != nil {
+		return false, err
+	}
+	written := m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"]
+	pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] + m["kubeproxy_sync_proxy_rules_service_changes_pending"]
+	return written > 0 && pending == 0, nil
+}
+
+// forwarded is how many addresses Fanfare's kernel forwards.
+func (b *bench) forwarded(ctx context.Context) (int, error) {
+	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, b.Speaker(ours).RunDir) })
+	return int(m["fanfare_proxy_vips"]), err
+}

@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// created is what happens when a Service is created whose pod runs and whose
+// EndpointSlice is there. All times are from the request, but FRR's share, which
+// is from the UPDATE's arrival at the router to the route in its kernel.
+type created struct {
+	Taken   measure.Sample // the API server has answered the request
+	Address measure.Sample // a client that watches sees the address
+	Rules   measure.Sample // the address is in the kernel of Fanfare's node
+	Update  measure.Sample // the announcement has reached the router
+	Route   measure.Sample // the route is in the router's kernel
+	Answer  measure.Sample // a client behind the router has the first answer
+	FRR     measure.Sample // the UPDATE's way from there to the kernel
+	Ours    measure.Sample // the first answer, without that
+	Proxy   measure.Sample // the Service is in the kernel of kube-proxy's node
+}
+
+func (b *bench) create(ctx context.Context, repeats int) (c created, err error) {
+	for range repeats {
+		if err := b.awaitQuiet(ctx); err != nil {
+			return c, err
+		}
+		if err := b.createOne(ctx, &c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// createWithBIRD measures with a router that holds no UPDATE back.
+func (b *bench) createWithBIRD(ctx context.Context, repeats int) (c created, err error) {
+	if err := b.replaceRouter(ctx, lab.BIRD); err != nil {
+		return c, err
+	}
+	defer func() { err = errors.Join(err, b.replaceRouter(context.WithoutCancel(ctx), lab.FRR)) }()
+	return b.create(ctx, repeats)
+}
+
+// replaceRouter returns when the router has all routes again.
+func (b *bench) replaceRouter(ctx context.Context, software string) error {
+	if err := b.Router.Replace(ctx, software); err != nil {
+		return err
+	}
+	if err := b.AwaitSessions(ctx, ours); err != nil {
+		return err
+	}
+	return b.awaitRoutes(ctx, b.crowd)
+}
+
+// awaitRoutes waits until the router has so many routes to single addresses.
+func (b *bench) awaitRoutes(ctx context.Context, want int) error {
+	return lab.Await(ctx, eventLimit, "routes on the router", func() error {
+		out, err := b.Router.Run(ctx, "ip", "-4", "route", "show", "root", prefix)
+		aggregates := strings.Count("\n"+out, "\n"+prefix+" ")
+		if n := strings.Count(out, "\n") - aggregates; err == nil && n != want {
+			err = fmt.Errorf("there are %d to single addresses, not %d", n, want)
+		}
+		return err
+	})
+}
+
+func (b *bench) createOne(ctx context.Context, c *created) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	b.created++
+	name := fmt.Sprintf("new-%05d", b.created)
+	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
+	theirEyes, err := measure.LookOut(b.Namespace(theirs), chainOf(name))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if _, err := b.api.createService(ctx, newService(name)); err != nil {
+		return err
+	}
+	taken := time.Now()
+	is, vip, answered, err := b.firstAnswer(ctx, name)
+	if err != nil {
+		return err
+	}
+	proxied, err := theirEyes.Await(ctx)
+	if err != nil {
+		return err
+	}
+	var rules, update, route time.Time
+	err = lab.Await(ctx, eventLimit, "the lab's observations of "+name, func() error {
+		rules, update, route = b.Observer.RuleSince(ours, vip, began), b.Observer.Announced(ours, vip, began), b.Observer.RouteVia(vip, began, ours)
+		if rules.IsZero() || update.IsZero() || route.IsZero() {
+			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
+		}
+		return nil
+	})
+	for _, s := range []struct {
+		to *measure.Sample
+		at time.Time
+	}{
+		{&c.Taken, taken}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
+	} {
+		*s.to = append(*s.to, s.at.Sub(began))
+	}
+	c.FRR = append(c.FRR, route.Sub(update))
+	c.Ours = append(c.Ours, answered.Sub(began)-route.Sub(update))
+	return err
+}
+
+// firstAnswer waits until a Service has an address and a client an answer by it, and
+// returns the address and when that was.
+func (b *bench) firstAnswer(ctx context.Context, name string) (is measure.Assigned, vip netip.Addr, answered time.Time, err error) {
+	if is, err = b.seen.Of(ctx, name); err != nil {
+		return is, vip, answered, err
+	}
+	if vip, err = netip.ParseAddr(is.Addr); err != nil {
+		return is, vip, answered, err
+	}
+	answered, err = b.Client.FirstAnswer(ctx, netip.AddrPortFrom(vip, port))
+	return is, vip, answered, err
+}
+
+// forget deletes a Service and waits until its route has gone.
+func (b *bench) forget(ctx context.Context, name string) error {
+	is, err := b.seen.Of(ctx, name)
+	if err != nil {
+		return err
+	}
+	vip, err := netip.ParseAddr(is.Addr)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(b.api.deleteService(ctx, name), b.api.deleteSlice(ctx, name+"-1")); err != nil {
+		return err
+	}
+	return b.Router.AwaitNextHops(ctx, eventLimit, vip)
+}

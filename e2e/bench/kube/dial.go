@@ -1,0 +1,30 @@
+package kube
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+
+	"github.com/fanfare-lb/fanfare/speaker"
+)
+
+func (b *bench) dial(ctx context.Context, node, to string) (net.Conn, error) {
+	addr, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil, err
+	}
+	return b.Namespace(node).Dial(ctx, "tcp", netip.AddrPort{}, addr)
+}
+
+func dialUnix(ctx context.Context, runDir string) (net.Conn, error) {
+	return new(net.Dialer).DialContext(ctx, "unix", speaker.SocketPath(runDir))
+}
+
+// endpoint is how an endpoint stands in the rules and maps of both: address . port.
+func endpoint(a netip.Addr) []byte {
+	return binary.BigEndian.AppendUint16(a.AsSlice(), podPort)
+}
+
+// chainOf is a part of the names that kube-proxy gives to a Service's chains.
+func chainOf(service string) []byte { return []byte("/" + service + "/") }

@@ -1,0 +1,7 @@
+// Package kube measures Fanfare and kube-proxy side by side, on a real control plane
+// with a real router.
+//
+// Fanfare's speaker runs on node n1, kube-proxy on node n3: each has its own network
+// namespace, and does not see the other's rules. Both read the same API server and
+// receive the same events.
+package kube

@@ -1,0 +1,130 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// creators is how many clients create Services at once.
+const creators = 8
+
+// A fill is what it takes to get many Services. Times are from the first request.
+type fill struct {
+	Services int
+	Created  time.Duration   // the API server has taken the last one
+	Assigned time.Duration   // the last one has an address, as a client sees it
+	Kernel   time.Duration   // all are in the kernel of Fanfare's node
+	Proxy    time.Duration   // kube-proxy has written all
+	Each     measure.Sample  // from a Service's own request to its address
+	CPU      []measure.Share // while they were created and written
+}
+
+// fill creates Services until there are n, and waits until all programs have done
+// his part.
+func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
+	ctx, cancel := context.WithTimeout(ctx, fillLimit)
+	defer cancel()
+	f.Services = n - b.crowd
+	before, err := b.usage()
+	if err != nil {
+		return f, err
+	}
+	began := time.Now()
+	asked, err := b.createCrowd(ctx, n)
+	f.Created = time.Since(began)
+	if err != nil {
+		return f, err
+	}
+	var last time.Time
+	for name, at := range asked {
+		is, err := b.seen.Of(ctx, name)
+		if err != nil {
+			return f, err
+		}
+		f.Each = append(f.Each, is.At.Sub(at))
+		if is.At.After(last) {
+			last = is.At
+		}
+	}
+	f.Assigned = last.Sub(began)
+	b.crowd = n
+	if err := b.awaitKernels(ctx, began, &f); err != nil {
+		return f, err
+	}
+	after, err := b.usage()
+	f.CPU = measure.Shares(before, after, time.Since(began))
+	return f, err
+}
+
+// createCrowd returns when each was asked for.
+func (b *bench) createCrowd(ctx context.Context, n int) (map[string]time.Time, error) {
+	var mu sync.Mutex
+	asked := make(map[string]time.Time, n-b.crowd)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(creators)
+	for i := b.crowd; i < n; i++ {
+		g.Go(func() error {
+			name := crowdName(i)
+			if err := b.api.createSlice(ctx, newSlice(name, crowdPods(i, 0)...)); err != nil {
+				return err
+			}
+			mu.Lock()
+			asked[name] = time.Now()
+			mu.Unlock()
+			_, err := b.api.createService(ctx, newService(name))
+			return err
+		})
+	}
+	return asked, g.Wait()
+}
+
+// awaitKernels waits for both data planes. It asks seldom: an answer costs more
+// than what is asked about.
+func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for f.Kernel == 0 || f.Proxy == 0 {
+		if f.Kernel == 0 {
+			have, err := b.forwarded(ctx)
+			if err != nil {
+				return err
+			}
+			if have >= b.crowd {
+				f.Kernel = time.Since(began)
+			}
+		}
+		if f.Proxy == 0 {
+			synced, err := b.proxySynced(ctx)
+			if err != nil {
+				return err
+			}
+			if synced {
+				f.Proxy = time.Since(began)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("all in the kernel: %w", ctx.Err())
+		}
+	}
+	return nil
+}
+
+// awaitQuiet returns when both data planes have nothing left to do.
+func (b *bench) awaitQuiet(ctx context.Context) error {
+	return lab.Await(ctx, eventLimit, "quiet", func() error {
+		synced, err := b.proxySynced(ctx)
+		if err == nil && !synced {
+			err = fmt.Errorf("kube-proxy is behind")
+		}
+		return err
+	})
+}

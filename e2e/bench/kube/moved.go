@@ -1,0 +1,181 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+)
+
+// moved is what happens when the only endpoint of a Service is replaced by
+// another. Times are from the request that changes the EndpointSlice.
+type moved struct {
+	Calm, Churn change
+	// CPU is what was used during the churn.
+	CPU []measure.Share
+}
+
+// A change is what one event leads to.
+type change struct {
+	Taken  measure.Sample // the API server has answered the request
+	Rules  measure.Sample // in the kernel of Fanfare's node
+	Answer measure.Sample // a client behind the router has an answer of the new pod
+	Proxy  measure.Sample // in the kernel of kube-proxy's node
+}
+
+// churnRate is how many other Services' endpoints change in a second.
+const churnRate = 20
+
+// calm is how long nothing happens before an event: longer than kube-proxy waits
+// between two changes of its rules, and than it takes to delete old chains.
+const calm = 1500 * time.Millisecond
+
+func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
+	const name = "moving"
+	if err := b.api.createSlice(ctx, newSlice(name, realPod(homes[1]))); err != nil {
+		return m, err
+	}
+	if _, err := b.api.createService(ctx, newService(name)); err != nil {
+		return m, err
+	}
+	defer func() {
+		b.forgetSeen(name, &err)
+	}()
+	is, err := b.seen.Of(ctx, name)
+	if err != nil {
+		return m, err
+	}
+	vip, err := netip.ParseAddr(is.Addr)
+	if err != nil {
+		return m, err
+	}
+	to := netip.AddrPortFrom(vip, port)
+	if _, err := b.Client.FirstAnswer(ctx, to); err != nil {
+		return m, err
+	}
+	if m.Calm, err = b.moves(ctx, to, repeats, calm); err != nil {
+		return m, err
+	}
+	return m, b.withChurn(ctx, &m, func(ctx context.Context) error {
+		m.Churn, err = b.moves(ctx, to, repeats, 0)
+		return err
+	})
+}
+
+func (b *bench) forgetSeen(name string, err *error) {
+	ctx, cancel := context.WithTimeout(context.Background(), eventLimit)
+	defer cancel()
+	*err = errors.Join(*err, b.forget(ctx, name))
+	b.seen.Forget(name)
+}
+
+// homes are the pods that the Service moves to, and back: it is at the second one
+// before and after.
+var homes = [2]string{"p12", "p11"}
+
+// moves replaces the endpoint again and again, with pauses that are part of the
+// schedule. A random part keeps them from falling in with anybody's timer.
+func (b *bench) moves(ctx context.Context, to netip.AddrPort, repeats int, rest time.Duration) (c change, err error) {
+	for i := range repeats {
+		if err := pause(ctx, rest+time.Duration(rand.Int64N(int64(time.Second)))); err != nil {
+			return c, err
+		}
+		if err := b.moveOne(ctx, to, homes[i%2], &c); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *change) error {
+	ctx, cancel := context.WithTimeout(ctx, eventLimit)
+	defer cancel()
+	p := realPod(pod)
+	ourEyes, err := measure.LookOut(b.Namespace(ours), endpoint(p.addr))
+	if err != nil {
+		return err
+	}
+	theirEyes, err := measure.LookOut(b.Namespace(theirs), endpoint(p.addr))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := b.api.updateSlice(ctx, newSlice("moving", p)); err != nil {
+		return err
+	}
+	taken := time.Now()
+	answered, err := b.answerOf(ctx, to, pod)
+	if err != nil {
+		return err
+	}
+	ruled, err := ourEyes.Await(ctx)
+	if err != nil {
+		return err
+	}
+	proxied, err := theirEyes.Await(ctx)
+	if err != nil {
+		return err
+	}
+	c.Taken = append(c.Taken, taken.Sub(began))
+	c.Rules = append(c.Rules, ruled.Sub(began))
+	c.Answer = append(c.Answer, answered.Sub(began))
+	c.Proxy = append(c.Proxy, proxied.Sub(began))
+	return nil
+}
+
+// answerOf opens one connection after the other until a certain pod answers.
+func (b *bench) answerOf(ctx context.Context, to netip.AddrPort, pod string) (time.Time, error) {
+	for {
+		a, err := b.Client.Get(ctx, netip.AddrPort{}, to)
+		switch {
+		case err != nil:
+			return time.Time{}, fmt.Errorf("a request was lost while the endpoint changed: %w", err)
+		case a.Pod == pod:
+			return time.Now(), nil
+		}
+	}
+}
+
+// withChurn changes endpoints of the crowd while do runs.
+func (b *bench) withChurn(ctx context.Context, m *moved, do func(context.Context) error) error {
+	before, err := b.usage()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := b.churn(ctx); err != nil && ctx.Err() == nil {
+			cancel(err)
+		}
+	}()
+	err = do(ctx)
+	cancel(nil)
+	<-done
+	after, usageErr := b.usage()
+	m.CPU = measure.Shares(before, after, time.Since(began))
+	return errors.Join(err, usageErr)
+}
+
+func (b *bench) churn(ctx context.Context) error {
+	tick := time.NewTicker(time.Second / churnRate)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		b.churned++
+		n := b.churned * 7919 % b.crowd
+		if err := b.api.updateSlice(ctx, newSlice(crowdName(n), crowdPods(n, b.churned)...)); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package kube
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+)
+
+// A report is everything that the document says.
+type report struct {
+	Repeats int
+	Began   time.Time
+	Took    time.Duration
+	Machine measure.Machine
+	Results []result
+}
+
+//go:embed report.md.tmpl
+var document string
+
+func (r report) render() (string, error) {
+	return measure.Render(document, template.FuncMap{"row": r.row, "head": r.head, "names": r.names, "used": r.used}, r)
+}
+
+// head is the head of a table with a column for each number of Services.
+func (r report) head(what string) string {
+	cells := []string{what}
+	for _, res := range r.Results {
+		cells = append(cells, measure.Thousands(res.Services)+" Services")
+	}
+	return line(cells) + "\n" + line(append([]string{"---"}, repeat("---:", len(r.Results))...))
+}
+
+// rows are what can be asked of a result, by the names that the document uses.
+var rows = map[string]func(result) string{
+	"created/taken":   func(r result) string { return r.Created.Taken.String() },
+	"created/address": func(r result) string { return r.Created.Address.String() },
+	"created/rules":   func(r result) string { return r.Created.Rules.String() },
+	"created/update":  func(r result) string { return r.Created.Update.String() },
+	"created/route":   func(r result) string { return r.Created.Route.String() },
+	"created/answer":  func(r result) string { return r.Created.Answer.String() },
+	"created/frr":     func(r result) string { return r.Created.FRR.String() },
+	"created/ours":    func(r result) string { return r.Created.Ours.String() },
+	"created/proxy":   func(r result) string { return r.Created.Proxy.String() },
+
+	"part/rules":  func(r result) string { return r.Part.Rules.String() },
+	"part/answer": func(r result) string { return r.Part.Answer.String() },
+
+	"bird/update": func(r result) string { return r.BIRD.Update.String() },
+	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
+	"bird/answer": func(r result) string { return r.BIRD.Answer.String() },
+
+	"calm/taken":    func(r result) string { return r.Eager.Calm.Taken.String() },
+	"calm/rules":    func(r result) string { return both(r.Eager.Calm.Rules, r.Default.Calm.Rules).String() },
+	"calm/answer":   func(r result) string { return both(r.Eager.Calm.Answer, r.Default.Calm.Answer).String() },
+	"calm/proxy":    func(r result) string { return r.Eager.Calm.Proxy.String() },
+	"calm/patient":  func(r result) string { return r.Default.Calm.Proxy.String() },
+	"calm/ratio":    func(r result) string { return ratio(r.Eager.Calm.Proxy, r.Eager.Calm.Rules) },
+	"churn/taken":   func(r result) string { return r.Eager.Churn.Taken.String() },
+	"churn/rules":   func(r result) string { return both(r.Eager.Churn.Rules, r.Default.Churn.Rules).String() },
+	"churn/answer":  func(r result) string { return both(r.Eager.Churn.Answer, r.Default.Churn.Answer).String() },
+	"churn/proxy":   func(r result) string { return r.Eager.Churn.Proxy.String() },
+	"churn/patient": func(r result) string { return r.Default.Churn.Proxy.String() },
+	"churn/ratio":   func(r result) string { return ratio(r.Eager.Churn.Proxy, r.Eager.Churn.Rules) },
+
+	"fill/services": func(r result) string { return measure.Thousands(r.Fill.Services) },
+	"fill/created":  func(r result) string { return speed(r.Fill.Services, r.Fill.Created) },
+	"fill/assigned": func(r result) string { return speed(r.Fill.Services, r.Fill.Assigned) },
+	"fill/lag":      func(r result) string { return measure.Pretty(r.Fill.Assigned - r.Fill.Created) },
+	"fill/each":     func(r result) string { return r.Fill.Each.String() },
+	"fill/kernel":   func(r result) string { return measure.Pretty(r.Fill.Kernel) },
+	"fill/proxy":    func(r result) string { return measure.Pretty(r.Fill.Proxy) },
+}
+
+// row is a line of a table: what it is about, and a cell for each result.
+func (r report) row(what, name string) (string, error) {
+	cell, ok := rows[name]
+	if !ok {
+		return "", fmt.Errorf("BUG: there is no row %q", name)
+	}
+	cells := []string{what}
+	for _, res := range r.Results {
+		cells = append(cells, cell(res))
+	}
+	return line(cells), nil
+}
+
+// names are those of the processes.
+func (r report) names() []string {
+	var names []string
+	for _, u := range r.Results[0].Usage {
+		names = append(names, u.Name)
+	}
+	return names
+}
+
+// used is a line of a table: what a process uses, with each number of Services.
+func (r report) used(what, name string) (string, error) {
+	cells := []string{name}
+	for _, res := range r.Results {
+		switch what {
+		case "memory":
+			cells = append(cells, memory(res.Usage, name))
+		case "idle":
+			cells = append(cells, core(res.Idle, name))
+		case "churn":
+			cells = append(cells, core(res.Eager.CPU, name))
+		case "fill":
+			cells = append(cells, core(res.Fill.CPU, name))
+		default:
+			return "", fmt.Errorf("BUG: nothing is called %q", what)
+		}
+	}
+	return line(cells), nil
+}
+
+func memory(all []measure.Usage, name string) string {
+	for _, u := range all {
+		if u.Name == name {
+			return fmt.Sprintf("%d / %d MB", u.RSS/1e6, u.Peak/1e6)
+		}
+	}
+	return "–"
+}
+
+// core writes a part of one core.
+func core(all []measure.Share, name string) string {
+	for _, s := range all {
+		if s.Name == name {
+			return fmt.Sprintf("%.1f %%", 100*s.Core)
+		}
+	}
+	return "–"
+}
+
+// both joins two samples of one thing.
+func both(a, b measure.Sample) measure.Sample { return append(append(measure.Sample(nil), a...), b...) }
+
+// ratio is how many times longer the median of a is than that of b.
+func ratio(a, b measure.Sample) string {
+	if len(b) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.0f ×", float64(a.Quantile(0.5))/float64(b.Quantile(0.5)))
+}
+
+// speed is a time and what it makes a second.
+func speed(n int, d time.Duration) string {
+	return fmt.Sprintf("%s, %.0f a second", measure.Pretty(d), float64(n)/d.Seconds())
+}
+
+func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }
+
+func repeat(s string, n int) []string {
+	var all []string
+	for range n {
+		all = append(all, s)
+	}
+	return all
+}

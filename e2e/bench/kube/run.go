@@ -1,0 +1,90 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+)
+
+// An options value is what the flags say.
+type options struct {
+	measure.Inputs
+	sizes   []int
+	repeats int
+}
+
+// quicken makes everything small.
+func (o *options) quicken() { o.sizes, o.repeats = []int{10}, 2 }
+
+// Flags adds the benchmark's flags and returns how to run it.
+func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
+	o := options{sizes: []int{10, 1000, 5000}}
+	set.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)", func(v string) error { return parseSizes(v, &o.sizes) })
+	set.IntVar(&o.repeats, "repeats", 20, "how often each event is measured")
+	return func(ctx context.Context) (string, error) {
+		o.Inputs = *in
+		if o.Quick {
+			o.quicken()
+		}
+		return run(ctx, o)
+	}
+}
+
+func parseSizes(v string, sizes *[]int) error {
+	*sizes = nil
+	for _, s := range strings.Split(v, ",") {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > maxServices {
+			return fmt.Errorf("%q: want numbers from 1 to %d", s, maxServices)
+		}
+		*sizes = append(*sizes, n)
+	}
+	if !slices.IsSorted(*sizes) {
+		return errors.New("the smallest comes first")
+	}
+	return nil
+}
+
+func run(ctx context.Context, o options) (text string, err error) {
+	if os.Geteuid() != 0 {
+		return "", errors.New("network namespaces and FRR need root")
+	}
+	tools, err := kube.Tools(ctx, true)
+	if err != nil {
+		return "", err
+	}
+	l, err := kube.UpLab(ctx, kube.LabOptions{ID: fmt.Sprintf("b%d", os.Getpid()), Source: o.Source, Fanfare: o.Binary, Tools: tools})
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, l.Down()) }()
+	b, err := newBench(ctx, l, tools, slog.Default())
+	if err != nil {
+		return "", err
+	}
+	defer b.close()
+	r := report{Repeats: o.repeats, Began: time.Now()}
+	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(b.tools, "kube-apiserver"), measure.FRR, measure.BIRD, measure.NFT); err != nil {
+		return "", err
+	}
+	o.repeats += o.repeats % 2 // what moves is back at the end
+	for _, n := range o.sizes {
+		res, err := b.measure(ctx, n, o.repeats)
+		if err != nil {
+			return "", fmt.Errorf("%d Services: %w", n, err)
+		}
+		r.Results = append(r.Results, res)
+	}
+	r.Took = time.Since(r.Began)
+	return r.render()
+}

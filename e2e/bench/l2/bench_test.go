@@ -1,0 +1,82 @@
+package l2
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/binary"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// Everything is measured, if little of it.
+func TestQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a laboratory takes some seconds")
+	}
+	if err := lab.Missing(); err != nil {
+		nstest.Missing(t, err.Error())
+	}
+	o := options{Inputs: measure.Inputs{Binary: filepath.Join(t.TempDir(), "fanfare"), Source: "../../.."}}
+	if err := binary.Build(t.Context(), o.Binary); err != nil {
+		t.Fatal(err)
+	}
+	o.quicken()
+	if err := o.check(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := measureAll(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text)
+	for i, w := range ways {
+		x := r.Results[i]
+		if len(x.Moved) != o.runs || len(x.Back) != o.runs || len(x.Answered) != o.runs || w.silent != (len(x.Noticed) == o.runs) || x.Sent == 0 {
+			t.Errorf("%s: %+v", w.name, x)
+		}
+	}
+	if p := r.Pods; len(p.Noticed) != o.runs || len(p.Hurt) != o.runs || len(p.Back) != o.runs || p.Back[0] <= 0 || p.Sent == 0 {
+		t.Errorf("%+v", p)
+	}
+	if total(r.Rest.Spread) != o.addresses || r.Rest.RSS == 0 || r.Rest.PacketsWith == 0 {
+		t.Errorf("%+v", r.Rest)
+	}
+	if _, err := os.Stat("/run/netns/ff-benchl2-n1"); err == nil {
+		t.Error("namespaces are left behind")
+	}
+}
+
+// The section shows given numbers.
+func TestReport(t *testing.T) {
+	ms := func(list ...int) (s measure.Sample) {
+		for _, n := range list {
+			s = append(s, time.Duration(n)*time.Millisecond)
+		}
+		return s
+	}
+	r := report{options: options{runs: 3, addresses: 1000}, Results: []result{
+		{Name: "power", Silent: true, Noticed: ms(100, 300, 200), Moved: ms(110, 310, 210), Answered: ms(10, 20, 30), Back: ms(400, 500, 600), Sent: 3000, Lost: 2, Cut: 1, Late: 7},
+		{Name: "stopped", Moved: ms(1, 2, 3), Answered: ms(4), Back: ms(5), Sent: 10},
+	}, Pods: podLoss{Noticed: ms(300), Hurt: ms(301), Back: ms(900), Sent: 1500, Lost: 3, Late: 40}, Rest: rest{Without: 0.01, With: 0.012, PacketsWithout: 99.6, PacketsWith: 100.2, RSS: 5e7, Spread: []int{300, 350, 350}}}
+	text, err := r.render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| power | 100 ms / 200 ms / 300 ms | 110 ms / 210 ms / 310 ms | 10 ms / 20 ms / 30 ms | 400 ms / 500 ms / 600 ms | 2 of 3,000 | 1 | 7 |\n",
+		"| stopped | – | 1.0 ms / 2.0 ms / 3.0 ms | 4.0 ms / 4.0 ms / 4.0 ms |", "| 300 ms / 300 ms / 300 ms | 301 ms / 301 ms / 301 ms | 900 ms / 900 ms / 900 ms | 3 of 1,500 | 40 |\n", "| part of a core, all speakers | 1.0 % | 1.2 % |", "| 100 | 100 |", "holds 50 MB", "300, 350, 350",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}

@@ -1,0 +1,48 @@
+package l2
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// A report is everything that the section says.
+type report struct {
+	options
+	Began   time.Time
+	Took    time.Duration
+	Machine measure.Machine
+	Results []result
+	Pods    podLoss
+	Rest    rest
+}
+
+//go:embed report.md.tmpl
+var document string
+
+func (r report) render() (string, error) {
+	return measure.Render(document, template.FuncMap{
+		"range3":  threeOf,
+		"percent": func(core float64) string { return fmt.Sprintf("%.1f %%", 100*core) },
+		"spread":  func(list []int) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ", "), "[]") },
+	}, r)
+}
+
+// threeOf is the least, the median and the most of a sample.
+func threeOf(s measure.Sample) string {
+	if len(s) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%s / %s / %s", measure.Pretty(s.Quantile(0)), measure.Pretty(s.Quantile(0.5)), measure.Pretty(s.Quantile(1)))
+}
+
+// What the template asks for.
+
+func (r report) Runs() int      { return r.runs }
+func (r report) Addresses() int { return r.addresses }
+func (r report) Rate() int      { return lab.Rate }

@@ -1,0 +1,316 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+)
+
+// A bench is a world in which programs are measured.
+type bench struct {
+	*world
+	options
+	tools   string // path of Kubernetes' programs
+	log     *slog.Logger
+	control *kube.Cluster
+	api     *api
+
+	lanes   []*lane
+	running []*process // until the end
+	trials  []trial
+	set     setTrial
+	changed int // endpoints so far
+}
+
+// programs are what is measured, the first of them as a reference for all others.
+func programs() []*program {
+	return []*program{
+		fanfare(rulesName, "--proxy-mode", "nftables"), overLegacy(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
+		kubeProxy(kube.NFTables), overLegacy(kubeProxy(kube.IPTables)),
+	}
+}
+
+// run measures everything. Set alone first, then with one Service: what programs wrote then stays
+// on nodes of its own, and all traffic is measured at the end, when nothing else
+// runs.
+func (b *bench) run(ctx context.Context) (err error) {
+	b.log.Info("measuring Set") // while nothing of the world runs yet: speakers with a fast path do to the end
+	if err := b.setAlone(ctx); err != nil {
+		return fmt.Errorf("set: %w", err)
+	}
+	b.log.Info("control plane")
+	if err := b.startControl(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.control.Stop()) }()
+	if err := b.one(ctx); err != nil {
+		return fmt.Errorf("one Service: %w", err)
+	}
+	b.log.Info("filling", "services", b.services, "endpoints", b.services*b.endpoints)
+	if err := b.api.fill(ctx, 1, b.services, b.endpoints); err != nil {
+		return fmt.Errorf("fill: %w", err)
+	}
+	if err := b.many(ctx); err != nil {
+		return fmt.Errorf("%d Services: %w", b.services, err)
+	}
+	// What is measured now has the machine to itself.
+	for _, p := range []*kube.Process{b.control.APIServer, b.control.Etcd} {
+		p.Kill()
+	}
+	b.log.Info("measuring traffic", "lanes", len(b.lanes), "rounds", b.rounds.Count)
+	return b.race(ctx, b.lanes, b.rounds)
+}
+
+func (b *bench) startControl(ctx context.Context) (err error) {
+	// Else most of the time would go into giving out ClusterIPs, which this does not measure.
+	b.control, err = kube.StartIn(ctx, b.world.control, b.tools, filepath.Join(b.dir, "kubernetes"), apiAddr, kube.WithBitmap)
+	if err != nil {
+		return errors.Join(err, b.control.Stop())
+	}
+	// It would look at every Service, and has nothing to do with any.
+	b.control.ControllerManager.Kill()
+	if err = b.control.Install(ctx, filepath.Join(b.Source, "manifests")); err == nil {
+		err = b.control.Admin().Apply(ctx, cluster)
+	}
+	if err == nil {
+		b.api, err = b.newAPI()
+	}
+	if err != nil {
+		return errors.Join(err, b.control.Stop())
+	}
+	return nil
+}
+
+func (b *bench) newAPI() (*api, error) {
+	cfg, err := b.control.Config("bench", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	return newAPI(cfg)
+}
+
+// The names of lanes that the report asks for.
+const (
+	plainName = "plain routing"
+	againName = "plain routing, a second time"
+	trackName = "plain routing, connections tracked"
+	ruleName  = "one rule that translates, nothing else"
+	maskedTo  = ", source replaced"
+	rulesName = "Fanfare nftables"
+	fastName  = "Fanfare nftables, fast path"
+)
+
+// one prepares all nodes whose tables are of one Service.
+func (b *bench) one(ctx context.Context) error {
+	if err := b.api.fill(ctx, 0, 1, b.endpoints); err != nil {
+		return err
+	}
+	direct := b.direct(1)
+	base, err := b.lane(ctx, nil, plainName, 0, direct, nil)
+	if err != nil {
+		return err
+	}
+	base.asks = true
+	for _, ref := range []struct{ name, rules string }{{againName, ""}, {trackName, trackOnly}} {
+		if _, err := b.lane(ctx, base, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
+			return err
+		}
+	}
+	vips := b.vips(1)
+	_, err = b.lane(ctx, base, ruleName, 1, vips, func(n *node) error { return n.nft(ctx, oneRule(vip(0), podsOf(0, b.endpoints))) })
+	if err != nil {
+		return err
+	}
+	ours := programs()[0]
+	for _, c := range cuts {
+		_, err := b.lane(ctx, base, ours.name+" "+c.name, 1, vips, func(n *node) error {
+			return errors.Join(b.leave(ctx, ours, n, home, 1), n.cut(ctx, c))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return b.proxies(ctx, base, 1, func(p *program, n *node) error { return b.leave(ctx, p, n, home, 1) })
+}
+
+func (b *bench) rules(ctx context.Context, n *node, text string) error {
+	if text == "" {
+		return nil
+	}
+	return n.nft(ctx, text)
+}
+
+// many tries all programs with all Services, and keeps their nodes for the traffic.
+func (b *bench) many(ctx context.Context) error {
+	base, err := b.lane(ctx, nil, plainName, b.services, b.direct(b.services), nil)
+	if err != nil {
+		return err
+	}
+	base.asks = true
+	return b.proxies(ctx, base, b.services, func(p *program, n *node) error {
+		t, err := b.try(ctx, p, n)
+		b.trials = append(b.trials, t)
+		return err
+	})
+}
+
+// proxies makes the lanes of all programs. Fanfare leaves the client's address alone
+// where the pods are on the node itself, so that a node without pods is needed to
+// see it replaced; kube-proxy replaces it for every client of a load balancer's
+// address, and leaves it for pods that ask for a cluster IP.
+func (b *bench) proxies(ctx context.Context, base *lane, services int, write func(*program, *node) error) error {
+	for _, p := range programs() {
+		kept, masked := b.vips(services), destinations{tcp: b.vips(services).tcp}
+		if !p.ours {
+			kept = b.clusterIPs(services)
+		}
+		l, err := b.lane(ctx, base, p.name, services, kept, func(n *node) error { return write(p, n) })
+		if err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		m := &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp}
+		if !p.ours {
+			b.lanes = append(b.lanes, m)
+		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) }); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		l.asks, m.asks = true, true
+		if p.name == rulesName {
+			if err := b.fast(ctx, base, services); err != nil {
+				return fmt.Errorf("%s: %w", fastName, err)
+			}
+		}
+	}
+	return nil
+}
+
+// fast adds a lane whose node has a fast path. Its speaker keeps running: without a speaker
+// that renews it, a fast path accepts no new flows.
+func (b *bench) fast(ctx context.Context, base *lane, services int) error {
+	l, err := b.lane(ctx, base, fastName, services, b.vips(services), func(n *node) error {
+		r, err := b.start(withFastPath(), n, home)
+		if err != nil {
+			return err
+		}
+		b.running = append(b.running, r)
+		if err := r.awaitLoaded(ctx, services); err != nil {
+			return err
+		}
+		// Or it would take in all Services that follow.
+		_, err = n.Run(ctx, "ip", "link", "set", controlLink, "down")
+		return err
+	})
+	if err == nil {
+		l.asks = true
+	}
+	return err
+}
+
+// lane adds one with a node of its own, that prepare makes ready.
+func (b *bench) lane(ctx context.Context, base *lane, name string, services int, to destinations, prepare func(*node) error) (*lane, error) {
+	n, err := b.node(ctx, fmt.Sprint("node", len(b.nodes)+1))
+	if err != nil {
+		return nil, err
+	}
+	if prepare != nil {
+		if err := prepare(n); err != nil {
+			return nil, err
+		}
+	}
+	l := &lane{name: name, size: services, node: n, base: base, tcp: to.tcp, udp: to.udp}
+	b.lanes = append(b.lanes, l)
+	return l, nil
+}
+
+// direct are the pods themselves, in an order that jumps between Services as random
+// choice does.
+func (b *bench) direct(services int) destinations {
+	return b.spread(each(services, podPort, func(n int) []netip.Addr { return podsOf(n, b.endpoints) }))
+}
+
+func (b *bench) vips(services int) destinations {
+	return b.spread(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }))
+}
+
+func (b *bench) clusterIPs(services int) destinations {
+	return b.spread(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
+}
+
+// spread puts neighbours far from one another, in the same way at every run.
+func (b *bench) spread(d destinations) destinations {
+	return destinations{stride(d.tcp), stride(d.udp)}
+}
+
+func stride(all []netip.AddrPort) []netip.AddrPort {
+	const prime = 7919
+	if len(all)%prime == 0 {
+		return all
+	}
+	out := make([]netip.AddrPort, len(all))
+	for i := range all {
+		out[i] = all[i*prime%len(all)]
+	}
+	return out
+}
+
+// setAlone measures proxy.Set on three nodes without traffic.
+func (b *bench) setAlone(ctx context.Context) (err error) {
+	var on []*node
+	for range 3 {
+		n, err := b.node(ctx, fmt.Sprint("node", len(b.nodes)+1))
+		if err != nil {
+			return err
+		}
+		on = append(on, n)
+	}
+	b.set, err = b.measureSet(ctx, on)
+	return err
+}
+
+// close ends what runs and removes everything. No process is left in the control groups
+// by then.
+func (b *bench) close() error {
+	var err error
+	for _, r := range b.running {
+		err = errors.Join(err, r.kill())
+	}
+	err = errors.Join(err, b.down())
+	for _, n := range b.nodes {
+		for _, root := range memoryRoots {
+			if e := os.Remove(filepath.Join(root, n.Name)); e != nil && !errors.Is(e, os.ErrNotExist) {
+				err = errors.Join(err, e)
+			}
+		}
+	}
+	return err
+}
+
+// An options value is what the flags say.
+type options struct {
+	measure.Inputs
+
+	services, endpoints int
+	repeats             int           // changes of an endpoint, for each program
+	calm                time.Duration // between two of them
+	sets                int           // changes by which Set is measured
+	rounds              rounds
+}
+
+func (o options) check() error {
+	if o.services < 2 || o.services > maxServices || o.endpoints < 2 || o.endpoints > maxEndpoints {
+		return fmt.Errorf("want 2 to %d Services with 2 to %d endpoints each", maxServices, maxEndpoints)
+	}
+	if slices.Contains([]int{o.repeats, o.sets, o.rounds.Count}, 0) {
+		return errors.New("want at least one of everything")
+	}
+	return nil
+}

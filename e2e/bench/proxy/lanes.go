@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// A lane is one way from the client to pods, which is measured again and again.
+type lane struct {
+	name string
+	size int   // of how many Services the tables are; 0 where there are none
+	node *node // that the packets pass
+	base *lane // plain routing to the same pods; nil for plain routing itself
+	// Where connections and datagrams go, in turn. No datagrams: only connections
+	// are measured.
+	tcp, udp []netip.AddrPort
+	asks     bool // requests are measured, too
+
+	connections, requests, datagrams []rate // one each round
+}
+
+// A rounds value says how often and for how long each lane is measured.
+type rounds struct {
+	Count int
+	Span  time.Duration
+}
+
+// race measures all lanes in turn, round after round. Each round begins with
+// another one, so that no lane always comes behind the same.
+func (w *world) race(ctx context.Context, lanes []*lane, r rounds) error {
+	s, err := serve(w.server)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	for round := range r.Count {
+		first := round % len(lanes)
+		for _, l := range slices.Concat(lanes[first:], lanes[:first]) {
+			if err := w.pass(ctx, s, l, r.Span); err != nil {
+				return fmt.Errorf("%s, %d Services: %w", l.name, l.size, err)
+			}
+		}
+	}
+	return nil
+}
+
+// pass measures one lane once.
+func (w *world) pass(ctx context.Context, s *server, l *lane, span time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := w.through(l.node); err != nil {
+		return err
+	}
+	c, err := connections(w.client, l.tcp, span, idle)
+	if err != nil {
+		return err
+	}
+	l.connections = append(l.connections, c)
+	if err := errors.Join(l.node.forgetFlows(), w.ask(s, l, span)); err != nil || len(l.udp) == 0 {
+		return err
+	}
+	d, err := datagrams(ctx, w.client, s, l.udp, span)
+	if err != nil {
+		return err
+	}
+	l.datagrams = append(l.datagrams, d)
+	return l.node.forgetFlows()
+}
+
+// ask measures requests on a lane that has them.
+func (w *world) ask(s *server, l *lane, span time.Duration) error {
+	if !l.asks {
+		return nil
+	}
+	s.answers.Store(true)
+	defer s.answers.Store(false)
+	r, err := connections(w.client, l.tcp, span, ask)
+	if err != nil {
+		return err
+	}
+	l.requests = append(l.requests, r)
+	return l.node.forgetFlows()
+}
+
+// A spread is what became of a number of rounds.
+type spread struct {
+	Low, Median, High float64 // Low and High are the quartiles
+}
+
+func spreadOf(values []float64) (s spread) {
+	if len(values) == 0 {
+		return s
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	at := func(q float64) float64 { return sorted[int(q*float64(len(sorted)-1)+0.5)] }
+	return spread{at(0.25), at(0.5), at(0.75)}
+}
+
+// ratios compares a lane with its base, round by round: what made the machine slow
+// for a while made both slow.
+func ratios(of, base []rate) spread {
+	var all []float64
+	for i := range min(len(of), len(base)) {
+		all = append(all, float64(of[i]/base[i]))
+	}
+	return spreadOf(all)
+}
+
+// rates is the spread of the rounds themselves.
+func rates(of []rate) spread {
+	var all []float64
+	for _, r := range of {
+		all = append(all, float64(r))
+	}
+	return spreadOf(all)
+}

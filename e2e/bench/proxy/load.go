@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+)
+
+// A trial is what a program did with all Services.
+type trial struct {
+	Program string
+	Loaded  time.Duration // from its start until all are in the kernel
+	Writing time.Duration // of that, by its own account: computing and writing rules
+	Changes measure.Sample
+	Taken   measure.Sample // of each change, until the API server has answered
+	Usage   measure.Usage  // after the changes
+	Kernel  int64          // bytes that the kernel holds for its rules
+}
+
+// try runs a program from its start to its end. What it wrote stays.
+func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err error) {
+	t.Program = p.name
+	r, err := b.start(p, on, home)
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, r.kill()) }()
+	if err := r.awaitLoaded(ctx, b.services); err != nil {
+		return t, err
+	}
+	t.Loaded = time.Since(r.began)
+	m, err := r.metrics(ctx)
+	if err != nil {
+		return t, err
+	}
+	t.Writing = time.Duration(m[p.writing] * float64(time.Second))
+	b.log.Info("loaded", "program", p.name, "took", t.Loaded, "writing", t.Writing)
+	if err := b.changes(ctx, r, &t); err != nil {
+		return t, fmt.Errorf("an endpoint changes: %w", err)
+	}
+	if t.Usage, err = measure.UsageOf(p.name, r.cmd.Process.Pid); err != nil {
+		return t, err
+	}
+	if err := r.kill(); err != nil {
+		return t, err
+	}
+	t.Kernel, err = r.group.kernel()
+	b.log.Info("tried", "program", p.name, "changes", t.Changes.String(), "rss", t.Usage.RSS, "kernel", t.Kernel)
+	return t, err
+}
+
+// leave has a program write all Services' rules on a node, and ends it.
+func (b *bench) leave(ctx context.Context, p *program, on *node, nodeName string, services int) error {
+	r, err := b.start(p, on, nodeName)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.awaitLoaded(ctx, services), r.kill())
+}
+
+// changeLimit bounds the wait for one change, and changesLimit the time for all: a
+// program that needs seconds for one is seen to need them without a hundred.
+const (
+	changeLimit  = 2 * time.Minute
+	changesLimit = time.Minute
+	fewChanges   = 5
+)
+
+// changes replaces one endpoint of some Service, again and again.
+func (b *bench) changes(ctx context.Context, r *process, t *trial) error {
+	began := time.Now()
+	for i := range b.repeats {
+		if i >= fewChanges && time.Since(began) > changesLimit {
+			return nil
+		}
+		// Longer than kube-proxy waits before it deletes old chains, and never in
+		// step with anybody's timer.
+		if err := pause(ctx, b.calm+time.Duration(rand.Int64N(int64(b.calm)))); err != nil {
+			return err
+		}
+		if err := b.change(ctx, r, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pause waits for a time that is part of what is measured.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// change replaces an endpoint by a new one, and that by the old one, so that traffic
+// finds the pods that it expects.
+func (b *bench) change(ctx context.Context, r *process, t *trial) error {
+	b.changed++
+	n := b.changed * 7919 % b.services
+	for _, first := range []netip.Addr{newcomer(b.changed), pod(n, 0, b.endpoints)} {
+		pods := podsOf(n, b.endpoints)
+		pods[0] = first
+		if err := b.changeTo(ctx, r, n, pods, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Addr, t *trial) error {
+	ctx, cancel := context.WithTimeout(ctx, changeLimit)
+	defer cancel()
+	inForce, err := r.watch(ctx, pods[0])
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := b.api.move(ctx, n, pods); err != nil {
+		return err
+	}
+	taken := time.Now()
+	at, err := inForce(ctx)
+	if err != nil {
+		return err
+	}
+	t.Taken = append(t.Taken, taken.Sub(began))
+	t.Changes = append(t.Changes, at.Sub(began))
+	return nil
+}
+
+// watch returns a function that waits until the rules lead to a pod, and says when
+// they did: by the kernel's event or, if it sends none, by the program's metrics.
+func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(context.Context) (time.Time, error), err error) {
+	if !p.silent {
+		eyes, err := measure.LookOut(p.on.Namespace, pod.AsSlice())
+		if err != nil {
+			return nil, err
+		}
+		return eyes.Await, nil
+	}
+	before, err := p.metrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (at time.Time, err error) {
+		err = lab.Await(ctx, changeLimit, p.name, func() error {
+			m, err := p.metrics(ctx)
+			if at = time.Now(); err == nil && p.writes(m) == p.writes(before) {
+				err = errors.New("it has not written since")
+			}
+			return err
+		})
+		return at, err
+	}, nil
+}

@@ -1,0 +1,176 @@
+package proxy
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+)
+
+// A report is everything that the section says.
+type report struct {
+	Began               time.Time
+	Took                time.Duration
+	Machine             measure.Machine
+	Services, Endpoints int
+	Rounds              rounds
+	Lanes               []*lane
+	Trials              []trial
+	Set                 setTrial
+}
+
+// The targets of the project.
+const (
+	packetTarget = 0.90 // of plain routing
+	setTarget    = time.Millisecond
+)
+
+//go:embed report.md.tmpl
+var document string
+
+func (r report) render() (string, error) {
+	return measure.Render(document, template.FuncMap{
+		"request": func() int { return requestSize },
+		"answer":  func() int { return answerSize },
+	}, r)
+}
+
+// Rows are the tables of what lanes carried: connections, requests or datagrams, through one
+// Service and through many.
+func (r report) Rows(what string) string {
+	var b strings.Builder
+	for _, name := range r.names(what) {
+		cells := []string{name}
+		for _, size := range []int{1, r.Services} {
+			cells = append(cells, r.cells(what, name, size)...)
+		}
+		fmt.Fprintln(&b, line(cells))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// names are of the lanes that carry something through many Services, and of plain
+// routing.
+func (r report) names(what string) (names []string) {
+	for _, l := range r.Lanes {
+		if l.size == r.Services && len(l.measured(what)) > 0 {
+			names = append(names, l.name)
+		}
+	}
+	return names
+}
+
+// References are the rows of what was measured to compare with: one Service at most.
+func (r report) References() string {
+	var b strings.Builder
+	for _, l := range r.Lanes {
+		if l.size > 1 || len(l.datagrams) == 0 {
+			continue
+		}
+		cells := []string{l.name}
+		for _, what := range []string{"connections", "datagrams"} {
+			cells = append(cells, l.ratio(what), l.each(what))
+		}
+		fmt.Fprintln(&b, line(cells))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// cells are how many in a second, and what part of plain routing that is.
+func (r report) cells(what, name string, size int) []string {
+	l := r.find(name, size)
+	if l == nil {
+		return []string{"–", "–"}
+	}
+	return []string{measure.Thousands(int(rates(l.measured(what)).Median)), l.ratio(what)}
+}
+
+// find returns nil if there is no such lane. Plain routing passes no table, so that
+// the one with a single Service's pods has none.
+func (r report) find(name string, size int) *lane {
+	for _, l := range r.Lanes {
+		if l.name == name && (l.size == size || l.size == 0 && size == 1) {
+			return l
+		}
+	}
+	return nil
+}
+
+func (l *lane) measured(what string) []rate {
+	switch what {
+	case "connections":
+		return l.connections
+	case "requests":
+		return l.requests
+	}
+	return l.datagrams
+}
+
+// part compares a lane with plain routing, which is 1.
+func (l *lane) part(what string) spread {
+	base := l.base
+	if base == nil {
+		base = l
+	}
+	return ratios(l.measured(what), base.measured(what))
+}
+
+func (l *lane) ratio(what string) string {
+	s := l.part(what)
+	if l.base == nil {
+		return fmt.Sprintf("%.2f", s.Median)
+	}
+	return fmt.Sprintf("%.2f (%.2f–%.2f)", s.Median, s.Low, s.High)
+}
+
+// each is how long one takes.
+func (l *lane) each(what string) string {
+	return fmt.Sprintf("%.2f µs", 1e6/rates(l.measured(what)).Median)
+}
+
+// A target is what was promised, and what became of it.
+type target struct{ What, Want, Is, Verdict string }
+
+// Targets says which of the targets were met.
+func (r report) Targets() []target {
+	var all []target
+	for _, by := range []struct{ lane, words string }{{rulesName, "by the rules"}, {fastName, "by the fast path"}} {
+		for _, size := range []int{1, r.Services} {
+			l := r.find(by.lane, size)
+			if l == nil {
+				continue
+			}
+			for _, what := range []string{"connections", "datagrams"} {
+				all = append(all, target{
+					fmt.Sprintf("%s through %s %s, ÷ plain routing", what, plural(size), by.words),
+					fmt.Sprintf("≥ %.2f", packetTarget), fmt.Sprintf("%.2f", l.part(what).Median),
+					verdict(l.part(what).Median >= packetTarget),
+				})
+			}
+		}
+	}
+	p99 := r.Set.Changes.Quantile(0.99)
+	return append(all, target{
+		fmt.Sprintf("from a changed State to the programmed kernel, %s, 99th percentile", plural(r.Services)),
+		"< " + measure.Pretty(setTarget), measure.Pretty(p99), verdict(p99 < setTarget),
+	})
+}
+
+func verdict(met bool) string {
+	if met {
+		return "met"
+	}
+	return "**missed**"
+}
+
+func plural(services int) string {
+	if services == 1 {
+		return "1 Service"
+	}
+	return measure.Thousands(services) + " Services"
+}
+
+func line(cells []string) string { return "| " + strings.Join(cells, " | ") + " |" }

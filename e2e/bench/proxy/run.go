@@ -1,0 +1,83 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+)
+
+// Flags adds the benchmark's flags and returns how to run it.
+func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
+	var o options
+	set.IntVar(&o.services, "services", 10_000, "how many Services, beside one")
+	set.IntVar(&o.endpoints, "endpoints", 10, "how many endpoints each Service has")
+	set.IntVar(&o.repeats, "repeats", 50, "how many endpoints change, for each program")
+	set.DurationVar(&o.calm, "calm", 750*time.Millisecond, "the least time between two changes; the most is twice that")
+	set.IntVar(&o.sets, "sets", 2000, "how many endpoints change by which Set is measured")
+	set.IntVar(&o.rounds.Count, "rounds", 15, "how often each way is measured")
+	set.DurationVar(&o.rounds.Span, "span", 300*time.Millisecond, "for how long, each time")
+	return func(ctx context.Context) (string, error) {
+		o.Inputs = *in
+		if o.Quick {
+			o.quicken()
+		}
+		return run(ctx, o)
+	}
+}
+
+// quicken makes everything small.
+func (o *options) quicken() {
+	o.services, o.endpoints = 100, 3
+	o.repeats, o.calm, o.sets = 2, 10*time.Millisecond, 50
+	o.rounds = rounds{Count: 2, Span: 20 * time.Millisecond}
+}
+
+func run(ctx context.Context, o options) (string, error) {
+	if os.Geteuid() != 0 {
+		return "", errors.New("network namespaces need root")
+	}
+	if err := o.check(); err != nil {
+		return "", err
+	}
+	r, err := measureAll(ctx, o)
+	if err != nil {
+		return "", err
+	}
+	return r.render()
+}
+
+// measureAll does what there is to do, and leaves nothing behind.
+func measureAll(ctx context.Context, o options) (r report, err error) {
+	tools, err := kube.Tools(ctx, true)
+	if err != nil {
+		return r, err
+	}
+	w, err := newWorld(ctx)
+	b := &bench{world: w, options: o, tools: tools, log: slog.Default()}
+	if w != nil {
+		defer func() { err = errors.Join(err, b.close()) }()
+	}
+	if err != nil {
+		return r, err
+	}
+	r = report{Began: time.Now(), Services: o.services, Endpoints: o.endpoints, Rounds: o.rounds}
+	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(tools, "kube-proxy"), measure.NFT, iptables); err != nil {
+		return r, err
+	}
+	if err := b.run(ctx); err != nil {
+		return r, err
+	}
+	r.Took, r.Lanes, r.Trials, r.Set = time.Since(r.Began), b.lanes, b.trials, b.set
+	return r, nil
+}
+
+// iptables is the version of the iptables that kube-proxy uses here.
+func iptables(m *measure.Machine) measure.Version {
+	return measure.Version{To: &m.IPTables, Command: []string{legacy["iptables"], "--version"}}
+}

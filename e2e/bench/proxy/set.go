@@ -1,0 +1,157 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// SetWord is the first argument of the process that measures proxy.Proxy alone: it
+// has a namespace, a heap and a garbage collector of its own.
+const SetWord = "set"
+
+// A setJob is what that process must do.
+type setJob struct{ Services, Endpoints, Changes int }
+
+// A setTrial is how long proxy.Set took: from a State to the kernel's word that it
+// is in force.
+type setTrial struct {
+	Loads   measure.Sample // all Services into an empty namespace
+	Changes measure.Sample // one endpoint of one Service is another
+	Counts  measure.Sample // one Service has one endpoint less, and has it again
+}
+
+// measureSet runs the process on each of a number of nodes: where a table was
+// deleted, the kernel would still be giving back its memory when the next is loaded.
+// On the first it makes the changes, too.
+func (b *bench) measureSet(ctx context.Context, on []*node) (t setTrial, err error) {
+	for i, n := range on {
+		job := setJob{Services: b.services, Endpoints: b.endpoints}
+		if i == 0 {
+			job.Changes = b.sets
+		}
+		one, err := job.start(ctx, n)
+		if err != nil {
+			return t, err
+		}
+		if i == 0 {
+			t = one
+		} else {
+			t.Loads = append(t.Loads, one.Loads...)
+		}
+	}
+	return t, nil
+}
+
+// start runs the process on a node.
+func (j setJob) start(ctx context.Context, on *node) (t setTrial, err error) {
+	text, err := json.Marshal(j)
+	if err != nil {
+		return t, err
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", SetWord, string(text))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return t, err
+	}
+	if err := on.Do(cmd.Start); err != nil {
+		return t, err
+	}
+	err = json.NewDecoder(out).Decode(&t)
+	return t, errors.Join(err, cmd.Wait())
+}
+
+// RunSet is that process.
+func RunSet(ctx context.Context, text string, out io.Writer) error {
+	var job setJob
+	if err := json.Unmarshal([]byte(text), &job); err != nil {
+		return err
+	}
+	t, err := job.run(ctx)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(t)
+}
+
+func (j setJob) run(ctx context.Context) (t setTrial, err error) {
+	s := j.state()
+	p, err := proxy.New(ctx, proxy.Options{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return t, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if err := timeSet(ctx, p, s, &t.Loads); err != nil {
+		return t, err
+	}
+	for i := range j.Changes {
+		if s, err = j.replace(ctx, p, s, i, &t); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+// replace changes one endpoint of a Service, then takes it away, and puts it back.
+func (j setJob) replace(ctx context.Context, p *proxy.Proxy, s proxy.State, i int, t *setTrial) (proxy.State, error) {
+	n := i * 7919 % j.Services
+	pods := podsOf(n, j.Endpoints)
+	other := slices.Clone(pods)
+	other[0] = newcomer(i)
+	for _, step := range []struct {
+		pods []netip.Addr
+		to   *measure.Sample
+	}{{other, &t.Changes}, {pods, &t.Changes}, {pods[1:], &t.Counts}, {pods, &t.Counts}} {
+		s.VIPs = slices.Clone(s.VIPs)
+		s.VIPs[n] = setVIP(n, step.pods)
+		if err := timeSet(ctx, p, s, step.to); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func timeSet(ctx context.Context, p *proxy.Proxy, s proxy.State, to *measure.Sample) error {
+	began := time.Now()
+	err := p.Set(ctx, s)
+	*to = append(*to, time.Since(began))
+	return err
+}
+
+// state is what the speaker on the pods' node makes of the Services.
+func (j setJob) state() proxy.State {
+	s := proxy.State{Node: home, Owned: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}}
+	for n := range j.Services {
+		s.VIPs = append(s.VIPs, setVIP(n, podsOf(n, j.Endpoints)))
+	}
+	return s
+}
+
+func setVIP(n int, pods []netip.Addr) *proxy.VIP {
+	slices.SortFunc(pods, netip.Addr.Compare)
+	var external, internal proxy.Target
+	for _, a := range pods {
+		external.Backends = append(external.Backends, proxy.Backend{Node: home, Addr: netip.AddrPortFrom(a, podPort)})
+	}
+	internal = proxy.Target{Backends: external.Backends, Remote: proxy.Preserve}
+	v := &proxy.VIP{Addr: vip(n)}
+	for _, p := range protocols(n) {
+		number := proxy.TCP
+		if portName(p) == "udp" {
+			number = proxy.UDP
+		}
+		v.Frontends = append(v.Frontends, proxy.Frontend{Protocol: number, Port: servicePort, External: external, Internal: internal})
+	}
+	return v
+}

@@ -1,4 +1,0 @@
-// Package measure is what the programs that measure Fanfare have in common: how
-// long things took, what processes used, what the kernel told of its tables, and
-// where in docs/benchmarks.md a program writes what it saw.
-package measure

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"strings"
+)
+
+// A passage is prose of a file, with the line breaks that it has there.
+type passage struct {
+	line int // of its beginning
+	text string
+}
+
+// extract returns the prose of a file, by its name. Other kinds of files have none.
+func extract(name string, text []byte) ([]passage, error) {
+	switch ext := filepath.Ext(name); {
+	case ext == ".go":
+		return goProse(name, text)
+	case ext == ".md" || ext == ".tmpl":
+		return paragraphs(string(text)), nil
+	case ext == ".sh" || ext == ".yaml" || ext == ".yml" || filepath.Base(name) == "Makefile":
+		return hashComments(string(text)), nil
+	}
+	return nil, nil
+}
+
+// goProse returns comments and strings; not imports, nor generated code.
+func goProse(name string, text []byte) ([]passage, error) {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, name, text, parser.ParseComments)
+	if err != nil || ast.IsGenerated(f) {
+		return nil, err
+	}
+	var all []passage
+	line := func(n ast.Node) int { return fset.Position(n.Pos()).Line }
+	for _, g := range f.Comments {
+		var b strings.Builder
+		for _, c := range g.List {
+			b.WriteString(strings.TrimPrefix(strings.TrimPrefix(c.Text, "//"), " ") + "\n")
+		}
+		all = append(all, passage{line(g), b.String()})
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.BasicLit:
+			if n.Kind == token.STRING {
+				all = append(all, passage{line(n), n.Value[1 : len(n.Value)-1]})
+			}
+		}
+		return true
+	})
+	return all, nil
+}
+
+// paragraphs returns a document's text without its code blocks. Sentences do not run
+// over an empty line.
+func paragraphs(text string) []passage {
+	code := false
+	return group(text, func(line string) (string, bool) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+			return "", false
+		}
+		return line, !code && strings.TrimSpace(line) != ""
+	})
+}
+
+// hashComments returns comments that begin with # and have a line for themselves.
+func hashComments(text string) []passage {
+	return group(text, func(line string) (string, bool) {
+		comment, ok := strings.CutPrefix(strings.TrimSpace(line), "# ")
+		return comment, ok
+	})
+}
+
+// group makes a passage of consecutive lines that pick accepts.
+func group(text string, pick func(string) (string, bool)) []passage {
+	var all []passage
+	open := false
+	for i, line := range strings.Split(text, "\n") {
+		prose, ok := pick(line)
+		switch {
+		case ok && open:
+			all[len(all)-1].text += "\n" + prose
+		case ok:
+			all = append(all, passage{i + 1, prose})
+		}
+		open = ok
+	}
+	return all
+}

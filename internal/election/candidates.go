@@ -1,0 +1,365 @@
+package election
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Candidates are the nodes of a cluster at one instant. Not safe for concurrent use.
+type Candidates struct {
+	nodes  []Node   // sorted by name
+	hashes []uint64 // of their names
+	// entries caches the nodes by Eligibility: most addresses have the same.
+	entries map[string][]entry
+	// equals caches the last result of Equals by Eligibility: the next is likely the same.
+	equals map[string][]string
+}
+
+// An entry is a node under an Eligibility.
+type entry struct {
+	ineligible ineligible // fit, or why the node is no candidate for any address
+	weight     int
+	links      []link
+}
+
+// A link is an interface that a node may answer on.
+type link struct {
+	prefixes []netip.Prefix
+	named    bool // also for addresses outside of prefixes
+}
+
+// New returns the candidates among nodes, in any order.
+func New(nodes []Node) *Candidates {
+	e := &Candidates{nodes: slices.Clone(nodes), entries: map[string][]entry{}, equals: map[string][]string{}}
+	slices.SortFunc(e.nodes, func(a, b Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range e.nodes {
+		e.hashes = append(e.hashes, hashName(e.nodes[i].Name))
+	}
+	return e
+}
+
+func (e *Candidates) find(node string) (i int, ok bool) {
+	return slices.BinarySearchFunc(e.nodes, node, func(n Node, name string) int { return cmp.Compare(n.Name, name) })
+}
+
+// alive reports whether endpoints on a node can be reached, as far as known.
+func (e *Candidates) alive(node string) bool {
+	i, ok := e.find(node)
+	return !ok || e.nodes[i].Standing != Dead
+}
+
+// ineligible is why a node is no candidate, in the order of the checks.
+type ineligible uint8
+
+const (
+	fit ineligible = iota
+	isDead
+	isNotReady
+	isExcluded
+	hasNoNetwork
+	isUnselected
+	hasNoInterface
+	hasNoEndpoint
+	numIneligible // how many there are
+)
+
+// A rank has the criteria that order candidates.
+type rank struct {
+	steady, stays     bool
+	serves            int
+	pinned, preferred bool
+	weight            int
+	hash              uint64
+}
+
+// compare is negative if r comes before o.
+func (r rank) compare(o rank) int {
+	return cmp.Or(truth(o.steady)-truth(r.steady), truth(o.stays)-truth(r.stays), o.serves-r.serves, truth(o.pinned)-truth(r.pinned),
+		truth(o.preferred)-truth(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
+}
+
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Owner is the node that should answer for an address, empty if there is no candidate.
+func (e *Candidates) Owner(a *Address) string {
+	owner, _ := e.Elect(a)
+	return owner
+}
+
+// Elect returns the owner, and the criterion by which it comes before the next, as text
+// that follows its name.
+func (e *Candidates) Elect(a *Address) (owner, why string) {
+	var best, second rank
+	first, candidates := -1, 0
+	e.each(a, func(i int, r rank) {
+		// Nodes are in order of names: of two with the same hash the first wins.
+		switch {
+		case candidates == 0 || r.compare(best) < 0:
+			second, best, first = best, r, i
+		case candidates == 1 || r.compare(second) < 0:
+			second = r
+		}
+		candidates++
+	})
+	switch candidates {
+	case 0:
+		return "", ""
+	case 1:
+		return e.nodes[first].Name, "the only candidate"
+	default:
+		return e.nodes[first].Name, best.before(second, candidates)
+	}
+}
+
+// before names the criterion by which r comes before o.
+func (r rank) before(o rank, candidates int) string {
+	switch {
+	case r.steady != o.steady:
+		return "the others have returned only a moment ago"
+	case r.stays != o.stays:
+		return "the others are about to leave"
+	case r.serves != o.serves:
+		return "with endpoints of more Services that share it"
+	case r.pinned != o.pinned:
+		return "named by annotation fanfare.io/l2-node"
+	case r.preferred != o.preferred:
+		return "named by its AddressClaim"
+	case r.weight != o.weight:
+		return "preferred by L2Advertisements"
+	default:
+		return "by hash, of " + strconv.Itoa(candidates) + " candidates"
+	}
+}
+
+// Rank returns all candidates, the owner first: each takes over if all before it fail.
+func (e *Candidates) Rank(a *Address) []string {
+	type candidate struct {
+		name string
+		rank rank
+	}
+	var all []candidate
+	e.each(a, func(i int, r rank) { all = append(all, candidate{e.nodes[i].Name, r}) })
+	slices.SortStableFunc(all, func(x, y candidate) int { return x.rank.compare(y.rank) })
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.name
+	}
+	return names
+}
+
+// Equals returns the candidates that tie with the owner but for claim and hash, sorted by
+// name. The slice is shared.
+func (e *Candidates) Equals(a *Address) []string {
+	key := a.Eligibility.key()
+	last := e.equals[key]
+	names := make([]string, 0, len(e.nodes))
+	best := rank{}
+	e.each(a, func(i int, r rank) {
+		r.preferred, r.hash = false, 0
+		switch c := r.compare(best); {
+		case len(names) == 0 || c < 0:
+			best, names = r, append(names[:0], e.nodes[i].Name)
+		case c == 0:
+			names = append(names, e.nodes[i].Name)
+		}
+	})
+	if slices.Equal(names, last) {
+		return last
+	}
+	e.equals[key] = names
+	return names
+}
+
+// None says why an address has no candidate: how many nodes each condition removed. It is
+// empty if there is a candidate.
+func (e *Candidates) None(a *Address) string {
+	var count [numIneligible]int
+	roster := e.entriesFor(a.Eligibility)
+	for i := range e.nodes {
+		not, _ := e.check(a, &roster[i], i)
+		count[not]++
+	}
+	if count[fit] != 0 {
+		return ""
+	}
+	if len(e.nodes) == 0 {
+		return "the cluster has no node"
+	}
+	var parts []string
+	for not, n := range count {
+		if n != 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, ineligible(not).describe(a, n)))
+		}
+	}
+	return fmt.Sprintf("of %d %s none can answer: %s", len(e.nodes), plural(len(e.nodes), "node", "nodes"), strings.Join(parts, ", "))
+}
+
+// WhyNot says why a node is no candidate, empty if it is one.
+func (e *Candidates) WhyNot(a *Address, node string) string {
+	i, ok := e.find(node)
+	if !ok {
+		return fmt.Sprintf("node %s does not exist", node)
+	}
+	not, _ := e.check(a, &e.entriesFor(a.Eligibility)[i], i)
+	if not == fit {
+		return ""
+	}
+	return fmt.Sprintf("node %s %s", node, not.describe(a, 1))
+}
+
+// describe completes a sentence about n nodes.
+func (not ineligible) describe(a *Address, n int) string {
+	is, has := plural(n, "is", "are"), plural(n, "has", "have")
+	switch not {
+	case isDead:
+		return has + " no live speaker"
+	case isNotReady:
+		return is + " not Ready"
+	case isExcluded:
+		return has + " the label node.kubernetes.io/exclude-from-external-load-balancers"
+	case hasNoNetwork:
+		return has + " the condition NetworkUnavailable"
+	case isUnselected:
+		return is + " not selected by L2Advertisement " + a.Eligibility.names()
+	case hasNoInterface:
+		if interfaces := a.Eligibility.interfaces(); interfaces != "" {
+			return fmt.Sprintf("%s no interface in the subnet of %s that is one of %s", has, a.Addr, interfaces)
+		}
+		return fmt.Sprintf("%s no interface in the subnet of %s", has, a.Addr)
+	case hasNoEndpoint:
+		return has + " no ready endpoint, and externalTrafficPolicy is Local"
+	default:
+		return "can answer"
+	}
+}
+
+func (t Eligibility) names() string {
+	var names []string
+	for _, a := range t.By {
+		names = append(names, a.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// interfaces returns the names and patterns of allowed interfaces, empty for all.
+func (t Eligibility) interfaces() string {
+	var names []string
+	for _, a := range t.By {
+		if len(a.Interfaces) == 0 {
+			return ""
+		}
+		names = append(names, a.Interfaces...)
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), ", ")
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+// each calls f with every candidate, by name.
+func (e *Candidates) each(a *Address, f func(i int, r rank)) {
+	roster := e.entriesFor(a.Eligibility)
+	hash := hashAddr(a.Addr)
+	for i := range e.nodes {
+		not, serves := e.check(a, &roster[i], i)
+		if not != fit {
+			continue
+		}
+		n := &e.nodes[i]
+		f(i, rank{
+			steady: !n.Returning, stays: n.Standing != Leaving, serves: serves, pinned: n.Name == a.Pinned, preferred: n.Name == a.Preferred,
+			weight: roster[i].weight, hash: score(hash, e.hashes[i]),
+		})
+	}
+}
+
+// check reports whether a node is a candidate, and how many of the Services in a.Local it
+// can serve.
+func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves int) {
+	if in.ineligible != fit {
+		return in.ineligible, 0
+	}
+	if !e.nodes[i].Unknown && !in.reaches(a.Addr) {
+		return hasNoInterface, 0
+	}
+	for _, nodes := range a.Local {
+		if _, ok := slices.BinarySearch(nodes, e.nodes[i].Name); ok {
+			serves++
+		}
+	}
+	if serves == 0 && !a.Anywhere {
+		return hasNoEndpoint, 0
+	}
+	return fit, serves
+}
+
+// reaches reports whether the node may answer for addr on one of its interfaces.
+func (in *entry) reaches(addr netip.Addr) bool {
+	for i := range in.links {
+		if in.links[i].named {
+			return true
+		}
+		for _, p := range in.links[i].prefixes {
+			if p.Contains(addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// entriesFor returns the nodes under t, in their order.
+func (e *Candidates) entriesFor(t Eligibility) []entry {
+	key := t.key()
+	if r, ok := e.entries[key]; ok {
+		return r
+	}
+	r := make([]entry, len(e.nodes))
+	for i := range e.nodes {
+		r[i] = newEntry(t, &e.nodes[i])
+	}
+	e.entries[key] = r
+	return r
+}
+
+func newEntry(t Eligibility, n *Node) (in entry) {
+	switch n.Standing {
+	case Dead:
+		in.ineligible = isDead
+	case NotReady:
+		in.ineligible = isNotReady
+	case Excluded:
+		in.ineligible = isExcluded
+	case NetworkUnavailable:
+		in.ineligible = hasNoNetwork
+	case Fit, Leaving:
+		in.ineligible = fit
+	}
+	by, ok := t.selecting(n)
+	if in.ineligible == fit && !ok {
+		in.ineligible = isUnselected
+	}
+	for _, a := range by {
+		in.weight += a.Weight(n.Labels)
+	}
+	for _, iface := range n.Interfaces {
+		if ok, named := allow(by, iface.Name); ok {
+			in.links = append(in.links, link{iface.Prefixes, named})
+		}
+	}
+	return in
+}

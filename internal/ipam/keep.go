@@ -1,0 +1,66 @@
+package ipam
+
+import (
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// keep lets Services keep what they hold. Of conflicting claims the better wins, and of
+// equal claims the older Service's.
+func (p *plan) keep() {
+	for _, h := range p.holders {
+		slices.SortFunc(h.claims, func(a, b claim) int { return a.addr.Compare(b.addr) })
+		if h.StatusHost != "" {
+			h.foreign = true
+			p.refuse(h, cluster.NotOurs, "the status says %s, which is a host name, so another implementation allocated it: to get an address from Fanfare, remove the status", h.StatusHost)
+		}
+	}
+	for _, better := range []struct{ fits, written bool }{{true, true}, {true, false}, {false, true}, {false, false}} {
+		for _, h := range p.holders {
+			for _, c := range h.claims {
+				if c.fits == better.fits && c.written == better.written {
+					p.keepOne(h, c)
+				}
+			}
+		}
+	}
+}
+
+// leaveForeign leaves alone the Services that have addresses of another implementation: two
+// implementations cannot both write one status.
+func (p *plan) leaveForeign() {
+	for _, h := range p.holders {
+		if h.foreign {
+			for _, a := range slices.Clone(h.addrs) {
+				p.release(h, a)
+			}
+		}
+	}
+	p.holders = slices.DeleteFunc(p.holders, func(h *holder) bool { return h.foreign })
+}
+
+func (p *plan) keepOne(h *holder, c claim) {
+	family := cluster.FamilyOf(c.addr)
+	other := p.owner(c.addr, h)
+	switch {
+	case !slices.Contains(h.IPFamilies, family):
+		// It no longer wants it.
+	case slices.Contains(h.addrs, c.addr):
+		// Claimed by status and by memory.
+	case c.pool == nil && !c.ours:
+		h.foreign = true
+		p.refuse(h, cluster.NotOurs, "the status says %s, which is in no pool, so another implementation allocated it: to get an address from Fanfare, remove the status, or add %s to a pool; %s",
+			c.addr, c.addr, p.describePools())
+	case other != nil && c.written && p.claimed(c.addr, other.Name):
+		// The conflict is resolved, so h gets another address.
+		p.refuse(h, cluster.AddressConflict, "the status said %s, which %s has claimed", c.addr, other.Name)
+	case other != nil && c.written:
+		h.settle(family)
+		p.refuse(h, cluster.AddressConflict, "the status says %s, which %s holds: remove it from one of the two", c.addr, other.Name)
+	case other != nil || h.has(family) && !(c.written && c.fits):
+		// Its own status differs, or another Service's does.
+	default:
+		p.take(h, c.addr)
+	}
+}

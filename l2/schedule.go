@@ -1,0 +1,122 @@
+package l2
+
+import "time"
+
+// A stage is the next step of an address. Of several timers that are due, the lowest stage
+// comes first: when a thousand addresses are added at once, each is announced once before
+// any is announced a second time.
+type stage uint8
+
+const (
+	announce stage = iota // the first announcement
+	confirm               // the same in ARP's other form
+	probe1                // probe for another host
+	probe2
+	probe3
+	passed // no host has answered
+	again1 // repetitions, in case a frame was lost
+	again2
+	again3
+	again4
+	again5
+	refresh // repeats forever
+	retry1  // probe again after a conflict
+	retry2
+	retry3
+	retry4
+	retry5
+	numStages
+)
+
+// delays is the delay of each stage after the previous one.
+type delays [numStages]time.Duration
+
+// defaultDelays are used outside of tests.
+//
+// An announcement is repeated after 0.1, 0.5, 1.5, 3.5 and 7.5 s. The second covers a lost
+// frame; the third and fourth Linux before 4.12, which ignores a second update within a
+// second (locktime); the last switches whose port has just come up.
+//
+// RFC 5227 §1.1 delays probing by up to a second, sends three probes 1 to 2 s apart, and
+// waits 2 s after the last: up to 7 s without an address for a Service. Its §2.2 allows
+// shorter times on faster networks, without numbers. Hosts answer within milliseconds,
+// power-saving ones within a few beacons of 0.1 s, and a slower host is detected by its
+// next packet. IPv6 uses the same times (RFC 4862 §5.1 has one probe and a second).
+func defaultDelays(period time.Duration) delays {
+	const ms = time.Millisecond
+	return delays{
+		probe2: 200 * ms, probe3: 200 * ms, passed: 300 * ms,
+		again1: 100 * ms, again2: 400 * ms, again3: time.Second, again4: 2 * time.Second, again5: 4 * time.Second,
+		refresh: period,
+		retry1:  30 * time.Second, retry2: time.Minute, retry3: 2 * time.Minute, retry4: 4 * time.Minute, retry5: 5 * time.Minute,
+	}
+}
+
+// next is the stage after at for an address of protocol p; false if there is none.
+func (s delays) next(at stage, p *protocol) (stage, bool) {
+	switch at {
+	case announce:
+		if p == ndpProtocol {
+			return again1, true // Neighbor Discovery has one form only
+		}
+		return confirm, true
+	case confirm:
+		return again1, true
+	case again5, refresh:
+		return refresh, s[refresh] > 0
+	case passed, retry1, retry2, retry3, retry4, retry5:
+		return 0, false // the address changes its phase
+	default:
+		return at + 1, true
+	}
+}
+
+// A timer is an entry of the schedule.
+type timer struct {
+	address *address
+	port    *port // nil: all ports of the address
+	stage   stage
+	due     time.Time
+}
+
+// A schedule holds the timers of all addresses. The delay of a stage is constant, so each
+// queue is ordered by due time.
+type schedule struct {
+	delays delays
+	queues [numStages][]*timer
+}
+
+// add appends t to the queue of its stage.
+func (a *schedule) add(t *timer, now time.Time) {
+	t.due = now.Add(a.delays[t.stage])
+	a.queues[t.stage] = append(a.queues[t.stage], t)
+}
+
+// follow moves t to the next stage.
+func (a *schedule) follow(t *timer, now time.Time) {
+	p := protocolOf(t.address.want.Addr)
+	if next, ok := a.delays.next(t.stage, p); ok {
+		t.stage = next
+		a.add(t, now)
+	}
+}
+
+// pop removes the most urgent timer that is due. Without one it returns the time until the
+// next is due; ok is false if there are no timers.
+func (a *schedule) pop(now time.Time) (t *timer, wait time.Duration, ok bool) {
+	for s, q := range a.queues {
+		if len(q) == 0 {
+			continue
+		}
+		left := q[0].due.Sub(now)
+		if left <= 0 {
+			t, q[0] = q[0], nil // do not keep it alive by the array
+			a.queues[s] = q[1:]
+			return t, 0, true
+		}
+		if !ok || left < wait {
+			wait, ok = left, true
+		}
+	}
+	return nil, wait, ok
+}

@@ -1,0 +1,237 @@
+package l2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+
+	rtnl "github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// retryTime is the delay before a failed operation is retried.
+	retryTime = time.Second
+	// listInterval is the minimum time between two listings of the interfaces: a node that
+	// starts a hundred pods has hundreds of changes.
+	listInterval = 100 * time.Millisecond
+)
+
+// A worker does what must happen in the network namespace, one task after the other: open
+// sockets and list interfaces.
+type worker struct {
+	netns     netns.NsHandle
+	netlink   *netlink.Handle
+	tasks     chan func()
+	changes   chan struct{} // interfaces may have changed
+	conflicts chan struct{} // there are conflicts to identify
+	done      chan struct{} // closed when the worker has ended
+	ports     map[portKey]*port
+	own       map[MAC]bool // hardware addresses of all interfaces
+}
+
+func newWorker() (*worker, error) {
+	here, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("network namespace: %w", err)
+	}
+	// Entering a namespace, even the current one, needs CAP_SYS_ADMIN, which a speaker does
+	// not have.
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		here.Close()
+		return nil, fmt.Errorf("netlink: %w", err)
+	}
+	return &worker{
+		netns: here, netlink: h, tasks: make(chan func()), changes: make(chan struct{}, 1), conflicts: make(chan struct{}, 1),
+		done: make(chan struct{}), ports: make(map[portKey]*port),
+	}, nil
+}
+
+// do runs f on the worker and waits until it has returned.
+func (k *worker) do(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	select {
+	case k.tasks <- func() { f(); close(done) }:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-k.done:
+		return errors.New("layer 2 is closed")
+	}
+	<-done // bounded by the kernel's answers
+	return nil
+}
+
+// enter moves the calling goroutine's thread, which ends with it, into the namespace.
+func (k *worker) enter() error {
+	runtime.LockOSThread()
+	here, err := netns.Get()
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	if here.Equal(k.netns) {
+		return nil
+	}
+	return netns.Set(k.netns)
+}
+
+// runWorker runs until ctx ends.
+func (a *Announcer) runWorker(ctx context.Context) {
+	k := a.worker
+	defer k.close()
+	if err := k.enter(); err != nil {
+		a.log.ErrorContext(ctx, "BUG: cannot enter the network namespace again", "err", err)
+		return
+	}
+	a.running.Go(func() { k.watchLinks(ctx) })
+	timer := time.NewTimer(time.Hour)
+	for {
+		wait := time.Hour
+		if len(a.failures) > 0 { // written by this goroutine only
+			wait = retryTime
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case f := <-k.tasks:
+			f()
+		case <-k.changes:
+			a.refreshInterfaces(ctx)
+			k.debounce(ctx, listInterval)
+		case <-k.conflicts:
+			a.identifyConflicts()
+		case <-timer.C:
+			a.refreshInterfaces(ctx)
+		}
+	}
+}
+
+// debounce collects changes for a while, and still runs tasks.
+func (k *worker) debounce(ctx context.Context, pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case f := <-k.tasks:
+			f()
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (k *worker) close() {
+	close(k.done)
+	for _, p := range k.ports {
+		p.close()
+	}
+	k.netlink.Close()
+	k.netns.Close()
+}
+
+// watchLinks signals changes of links and addresses. A new subscription counts as a change:
+// events may have been lost before.
+func (k *worker) watchLinks(ctx context.Context) {
+	if k.enter() != nil {
+		return // runWorker has logged it
+	}
+	for ctx.Err() == nil {
+		conn, err := subscribeLinks()
+		if err == nil {
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			k.readChanges(conn)
+			stop()
+			conn.Close()
+		}
+		select {
+		case <-time.After(retryTime):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// subscribeLinks subscribes to changes of links and addresses.
+func subscribeLinks() (*rtnl.Conn, error) {
+	return rtnl.Dial(unix.NETLINK_ROUTE, &rtnl.Config{Groups: unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR})
+}
+
+// readChanges signals each event, and each overflow of the socket's buffer, until the
+// socket fails.
+func (k *worker) readChanges(conn *rtnl.Conn) {
+	for err := error(nil); err == nil || errors.Is(err, unix.ENOBUFS); _, err = conn.Receive() {
+		notify(k.changes)
+	}
+}
+
+// setState applies the valid part of want.
+func (a *Announcer) setState(want State) {
+	good, faults := check(want)
+	if a.worker.own == nil {
+		a.listInterfaces()
+	}
+	a.mu.Lock()
+	a.want, a.faults = good, faults
+	a.mu.Unlock()
+	a.reconcile()
+}
+
+// refreshInterfaces lists the interfaces again and applies the State to them.
+func (a *Announcer) refreshInterfaces(ctx context.Context) {
+	before := a.Interfaces()
+	held := a.held()
+	a.listInterfaces()
+	a.reconcile()
+	a.logInterfaces(ctx, before)
+	if !slices.EqualFunc(withSubnets(before), withSubnets(a.Interfaces()), Interface.equal) || !sameSlice(held, a.held()) {
+		notify(a.changed)
+	}
+}
+
+// withSubnets returns the interfaces with subnets. The others, such as those of pods, come
+// and go without effect.
+func withSubnets(all []Interface) []Interface {
+	return slices.DeleteFunc(slices.Clone(all), func(i Interface) bool { return len(i.Prefixes) == 0 })
+}
+
+// listFailed is the key in failures for listing the interfaces.
+var listFailed = portKey{}
+
+func (a *Announcer) listInterfaces() {
+	interfaces, own, err := listInterfaces(a.worker.netlink)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.failures, listFailed)
+	if err != nil {
+		a.failures[listFailed] = err // the previous list stays
+		return
+	}
+	a.worker.own = own
+	if !slices.EqualFunc(interfaces, a.interfaces, Interface.equal) {
+		a.interfaces = interfaces
+	}
+}
+
+// logInterfaces logs interfaces with subnets that have appeared or gone.
+func (a *Announcer) logInterfaces(ctx context.Context, before []Interface) {
+	now := a.Interfaces()
+	for _, i := range now {
+		if len(i.Prefixes) > 0 && !slices.ContainsFunc(before, i.equal) {
+			a.log.InfoContext(ctx, "interface can answer for addresses over L2", "iface", i.Name, "mac", i.MAC.String(), "prefixes", i.Prefixes)
+		}
+	}
+	for _, b := range before {
+		if len(b.Prefixes) > 0 && !slices.ContainsFunc(now, func(i Interface) bool { return i.Index == b.Index }) {
+			a.log.InfoContext(ctx, "interface is down, removed, or has become a port of another one", "iface", b.Name)
+		}
+	}
+}
