@@ -16,9 +16,9 @@ import (
 )
 
 // A client behind a router reaches a pod by an address on the node's second network only when
-// answers go back by it, which what docs/layer2.md says to type brings about.
+// answers go back by it, as docs/tasks/nodes-on-several-networks.md configures it.
 func TestReturnPath(t *testing.T) {
-	commands := documented(t, "../docs/layer2.md", "nft -f")
+	commands := documented(t, "../docs/tasks/nodes-on-several-networks.md", "nft -f")
 	nstest.Run(t, func(t *testing.T) {
 		for _, program := range []string{"nft", "ip"} {
 			if _, err := exec.LookPath(program); err != nil {
