@@ -71,19 +71,15 @@ func TestDocsPageLength(t *testing.T) {
 }
 
 // The YAML of a tutorial or task, put into a folder as it stands, has no mistake. The
-// page names each address that Services get by it, and the plans that it shows are true.
+// page names each address that Services get by it. Each plan that it shows is that of
+// the YAML before it.
 func TestDocsExamples(t *testing.T) {
 	for _, name := range pages(t) {
-		if !within(name, "docs/tutorials") && !within(name, "docs/tasks") && name != "docs/troubleshooting.md" {
+		if !within(name, "docs/tutorials") && !within(name, "docs/tasks") {
 			continue
 		}
-		text, dir := read(t, name), t.TempDir()
-		for i, m := range yamlBlock.FindAllStringSubmatch(text, -1) {
-			if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(m[1]), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+		text := read(t, name)
+		files, err := cluster.OpenFiles(t.Context(), examples(t, text), slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,10 +92,22 @@ func TestDocsExamples(t *testing.T) {
 				t.Errorf("%s: %s gets %s, which the page does not name", name, a.Service, a.Addr)
 			}
 		}
-		for _, m := range planned.FindAllStringSubmatch(text, -1) {
-			if plan := plan(t, dir, m[1]); !strings.Contains(text, m[0]+plan) {
-				t.Errorf("%s shows another plan than\n%s", name, plan)
+		for _, at := range planned.FindAllStringSubmatchIndex(text, -1) {
+			if want := plan(t, examples(t, text[:at[0]]), text[at[2]:at[3]]); !strings.HasPrefix(text[at[1]:], want) {
+				t.Errorf("%s shows another plan than\n%s", name, want)
 			}
 		}
 	}
+}
+
+// examples is a folder with the YAML in a text.
+func examples(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, m := range yamlBlock.FindAllStringSubmatch(text, -1) {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(m[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
