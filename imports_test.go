@@ -24,6 +24,7 @@ var sealed = map[string][]string{
 	"speaker/gossip":       nil,
 	"internal/bubble":      nil,
 	"internal/cluster":     {"api/v1alpha1"},
+	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
@@ -31,7 +32,7 @@ var sealed = map[string][]string{
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/bubble", "internal/nstest"}
+var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest"}
 
 // A fence keeps libraries in the places that are theirs.
 type fence struct {
@@ -85,7 +86,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/election", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

@@ -182,8 +182,26 @@ func (a Attributes) String() string {
 	return strings.Join(parts, " ")
 }
 
+// maxCommunities is how many bytes the communities of a route may take: what else is in a
+// message of at most 4,096 bytes (RFC 4271 §4.1), the longest AS path, an IPv6 prefix with two
+// next hops and a weight included, takes less than 300.
+const maxCommunities = 3600
+
+// fits says why the communities of a do not fit into one message, in which a route must
+// have all of its attributes; nil if they do.
+func (a Attributes) fits() error {
+	n := len(a.Communities) + len(a.LargeCommunities)
+	if n <= maxCommunities {
+		return nil
+	}
+	return fmt.Errorf("%d communities and %d large communities take %d bytes: a BGP message has room for %d; remove some", len(a.Communities)/4, len(a.LargeCommunities)/12, n, maxCommunities)
+}
+
 // fault says why no router can be told a, nil if one can.
 func (a Attributes) fault() error {
+	if err := a.fits(); err != nil {
+		return err
+	}
 	if a.Prepend > maxPrepend {
 		return fmt.Errorf("prepend %d: must be at most %d", a.Prepend, maxPrepend)
 	}

@@ -1,7 +1,9 @@
 package bgp
 
 import (
+	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -147,5 +149,63 @@ func TestAttributeFaults(t *testing.T) {
 		if len(faults) != 1 || faults[0].Error() != want || list(good) != "192.0.2.2/32 local-preference 200 med 10 community 64500:1 no-export" {
 			t.Errorf("%v, and %s is good; want %s", faults, list(good), want)
 		}
+	}
+}
+
+// manyCommunities take so many bytes, half of them in large ones.
+func manyCommunities(bytes int) Attributes {
+	var a Attributes
+	var standard []Community
+	var large []LargeCommunity
+	for i := 0; 12*len(large) < bytes/2; i++ {
+		large = append(large, LargeCommunity{64500, 1, uint32(i)})
+	}
+	for i := 0; 12*len(large)+4*len(standard) < bytes; i++ {
+		standard = append(standard, Community(64500<<16|i))
+	}
+	a.Communities, a.LargeCommunities = CommunitiesOf(standard...), LargeCommunitiesOf(large...)
+	return a
+}
+
+// A route whose communities fit into no message is left out alone: the session stays, and the
+// router is told all other routes. One with as many as may be arrives, with all else that a
+// route can have.
+func TestTooManyCommunities(t *testing.T) {
+	r := startRouter(t, routerConf{})
+	s := newServer(t, Options{})
+	largest := manyCommunities(maxCommunities)
+	largest.MED, largest.Prepend = MetricOf(10), maxPrepend
+	session := r.session("tor1")
+	session.Weights = true
+	next := netip.MustParseAddr("fd00::1")
+	set := func(all ...Route) (string, error) {
+		slices.SortFunc(all, compareRoutes)
+		want := state([]Session{session}, all)
+		want.NextHop6 = next
+		have, err := s.Set(t.Context(), want)
+		return joined(have), err
+	}
+	full4, full6 := told(ForAll(largest), routes("192.0.2.1/32 weight 7")...)[0], told(ForAll(largest), routes("2001:db8::1/128 weight 7")...)[0]
+	plain := routes("192.0.2.9/32")[0]
+	if have, err := set(full4, full6, plain); err != nil || have != "192.0.2.1/32 192.0.2.9/32 2001:db8::1/128" {
+		t.Fatalf("have %s, %v", have, err)
+	}
+	complete := func() bool {
+		got := r.adjIn()
+		return strings.Count(got, "\n") == 3 && strings.Count(got, " 64500:1:149") == 2 && strings.Count(got, "64500:449") == 2
+	}
+	eventually(t, "routes with as many communities as fit", complete)
+
+	over := told(ForAll(manyCommunities(maxCommunities+4)), routes("192.0.2.2/32")...)[0]
+	have, err := set(full4, full6, over, plain, routes("192.0.2.10/32")[0])
+	if err == nil || !strings.Contains(err.Error(), "route 192.0.2.2/32: 448 communities and 151 large communities take 3604 bytes: a BGP message has room for 3600; remove some") {
+		t.Errorf("got %v", err)
+	}
+	if have != "192.0.2.1/32 192.0.2.9/32 192.0.2.10/32 2001:db8::1/128" {
+		t.Errorf("have %s", have)
+	}
+	eventually(t, "the route beside it", func() bool { return strings.Contains(r.adjIn(), "192.0.2.10/32 ") })
+	if got := r.adjIn(); strings.Contains(got, "192.0.2.2/32") || r.ups.Load() != 1 {
+		t.Errorf("session opened %d times; the router has\n%s", r.ups.Load(), got)
 	}
 }

@@ -103,7 +103,7 @@ func checkSessions(all []Session) (good []Session, bad []error) {
 			if s.Interface != "" {
 				field, value = "Interface", s.Interface
 			}
-			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already", s.Name, field, value, other))
+			faults = append(faults, fmt.Errorf("session %s: %s %s: session %s has it already, and there can be only one, also with another port or device; remove one of them", s.Name, field, value, other))
 		}
 		if len(faults) > 0 {
 			bad = append(bad, faults...)
@@ -281,6 +281,10 @@ func inOrder(routes []Route) bool {
 	}
 	return true
 }
+
+// Validate says why no router can be told r, nil if one can. A Set leaves out such a route,
+// and announces all others.
+func (r Route) Validate() error { return r.fault() }
 
 // fault says why nobody can be told r, nil if somebody can.
 func (r Route) fault() error {

@@ -24,6 +24,13 @@
 // send, and so what [Status] reports is what was on the wire. It also writes the
 // next hops into what GoBGP says (hop.go), which knows one for both families.
 //
+// # BFD
+//
+// A detector (bfd_detector.go) accompanies a session whose [Session] has a [BFD], and ends
+// the connection when the router is lost. It gives a clock and sockets (bfd_socket.go) to a
+// machine (bfd_machine.go), which is RFC 5880 section 6.8 as a value. Transcripts of real
+// routers in testdata/bfd show what such a machine does.
+//
 // # Attributes
 //
 // A [Route] has [PeerAttributes]: what each router is told besides the prefix. What

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -43,7 +44,7 @@ func bfdSession(peer, source string) Session {
 	}
 }
 
-func bfdUp(s *Server) bool {
+func upWithBFD(s *Server) bool {
 	st := s.sessionStatus("tor1")
 	return st.State == Established && st.BFD != nil && st.BFD.State == "Up"
 }
@@ -67,7 +68,7 @@ func TestFRRBFD(t *testing.T) {
 				s := newServer(t, Options{})
 				_, err := s.Set(t.Context(), state([]Session{bfdSession(c.peer, c.source)}, routes("192.0.2.1/32")))
 				must(t, err)
-				eventually(t, "BFD up", func() bool { return bfdUp(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
+				eventually(t, "BFD up", func() bool { return upWithBFD(s) && s.sessionStatus("tor1").BFD.Detection == 150*time.Millisecond })
 				before := s.sessionStatus("tor1")
 				r.signal("bfdd", syscall.SIGSTOP)
 				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
@@ -76,7 +77,7 @@ func TestFRRBFD(t *testing.T) {
 				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps || st.LossReason != "BFD: nothing heard from the router for 150ms" {
 					t.Errorf("it was not BFD: %s", st.LossReason)
 				}
-				eventually(t, "BFD up again", func() bool { return bfdUp(s) })
+				eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
 
 				must(t, s.Close(t.Context(), Withdraw))
 				eventually(t, "withdrawal", func() bool { return r.kernel() == "" })
@@ -145,7 +146,7 @@ func TestFRRBFDRemoved(t *testing.T) {
 			r.vtysh("-c", "configure terminal", "-c", "router bgp 65001", "-c", line)
 		}
 		set()
-		eventually(t, "BFD up", func() bool { return bfdUp(s) })
+		eventually(t, "BFD up", func() bool { return upWithBFD(s) })
 
 		configure("no neighbor 10.0.0.2 bfd")
 		eventually(t, "session without BFD", func() bool {
@@ -156,7 +157,7 @@ func TestFRRBFDRemoved(t *testing.T) {
 			t.Errorf("BFD: %+v", st)
 		}
 		configure("neighbor 10.0.0.2 bfd 7 300 300")
-		eventually(t, "BFD up again", func() bool { return bfdUp(s) })
+		eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
 		if st := s.sessionStatus("tor1"); st.Flaps != 1 {
 			t.Errorf("lost %d times: %s", st.Flaps, st.LastError)
 		}
@@ -243,13 +244,21 @@ func TestFRRBFDRestart(t *testing.T) {
 const aNode = "FANFARE_TEST_NODE"
 
 // startNode starts a node in a process of its own, until the test ends.
-func startNode(t *testing.T, kind string) *exec.Cmd {
+func startNode(t *testing.T, kind string, flags ...string) *exec.Cmd {
 	t.Helper()
-	node := exec.Command(os.Args[0], "-test.run=^TestNode$", "-test.v")
+	node := exec.Command(os.Args[0], append([]string{"-test.run=^TestNode$", "-test.v"}, flags...)...)
 	node.Env = append(os.Environ(), aNode+"="+kind)
 	node.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(t, node.Start())
-	t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait() })
+	started, over := make(chan error, 1), make(chan struct{})
+	go func() {
+		// The thread that starts a process with Pdeathsig must outlive it.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- node.Start()
+		<-over
+	}()
+	must(t, <-started)
+	t.Cleanup(func() { _ = node.Process.Kill(); _ = node.Wait(); close(over) })
 	return node
 }
 
@@ -258,6 +267,10 @@ func startNode(t *testing.T, kind string) *exec.Cmd {
 func TestNode(t *testing.T) {
 	kind := os.Getenv(aNode)
 	if kind == "" {
+		return
+	}
+	if kind == "fast" {
+		runFastNode(t)
 		return
 	}
 	s := New(Options{Restarting: kind == "restarting"})

@@ -59,7 +59,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 		set(base)
 		eventually(t, "two sessions, and BFD on one", func() bool {
 			const hop = "10.0.0.2" // of the iBGP session over IPv6: its AS path is shorter
-			return bfdUp(s) && s.sessionStatus("tor2").State == Established && r.kernel() == "192.0.2.1/32 via "+hop
+			return upWithBFD(s) && s.sessionStatus("tor2").State == Established && r.kernel() == "192.0.2.1/32 via "+hop
 		})
 		seen := frrSeen(r)
 		for neighbor, want := range map[string][]string{
@@ -131,7 +131,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 				}
 			}
 		}
-		if st := s.sessionStatus("tor1"); !bfdUp(s) || st.BFD.Since != before[0].BFD.Since {
+		if st := s.sessionStatus("tor1"); !upWithBFD(s) || st.BFD.Since != before[0].BFD.Since {
 			t.Errorf("BFD: %+v, before %+v", st.BFD, before[0].BFD)
 		}
 	})

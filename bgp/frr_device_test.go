@@ -50,7 +50,7 @@ func TestFRRDevice(t *testing.T) {
 			must(t, err)
 		}
 		set()
-		eventually(t, "the session that we open, with BFD", func() bool { return bfdUp(s) })
+		eventually(t, "the session that we open, with BFD", func() bool { return upWithBFD(s) })
 		eventually(t, "the session that the router opens", func() bool { return s.sessionStatus("tor2").State == Established })
 		eventually(t, "a route by each", func() bool { return r.hops("192.0.2.1/32") == "10.0.0.2 10.0.0.3" })
 

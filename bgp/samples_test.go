@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -155,8 +156,14 @@ func TestBIRDGuide(t *testing.T) {
 	}
 }
 
+// A birdProcess can be killed before its test ends.
+type birdProcess struct {
+	process *os.Process
+	stop    func()
+}
+
 // startBIRD runs BIRD until the test ends.
-func startBIRD(t *testing.T, ns *nstest.NS, program, dir string) {
+func startBIRD(t *testing.T, ns *nstest.NS, program, dir string) *birdProcess {
 	t.Helper()
 	cmd := exec.Command(program, "-f", "-c", filepath.Join(dir, "bird.conf"), "-s", filepath.Join(dir, "bird.ctl"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -178,9 +185,11 @@ func startBIRD(t *testing.T, ns *nstest.NS, program, dir string) {
 		})
 	}()
 	must(t, <-started)
-	t.Cleanup(func() {
+	b := &birdProcess{process: cmd.Process, stop: sync.OnceFunc(func() {
 		close(stop)
 		<-stopped
 		t.Logf("BIRD said:\n%s", log.String())
-	})
+	})}
+	t.Cleanup(b.stop)
+	return b
 }

@@ -107,7 +107,7 @@ func TestValidate(t *testing.T) {
 			"session tor1: RestartTime 2h0m0s: must be whole seconds, 2 s to 4095 s (RFC 4724 §3)"},
 		{"restart time without graceful restart", change(func(s *Session) { s.RestartTime = time.Millisecond }), ""},
 		{"same router twice", state([]Session{good, {Name: "tor2", PeerAddress: good.PeerAddress, PeerASN: 65002}}, nil),
-			"session tor2: PeerAddress 192.0.2.254: session tor1 has it already"},
+			"session tor2: PeerAddress 192.0.2.254: session tor1 has it already, and there can be only one, also with another port or device; remove one of them"},
 		{"same name twice", state([]Session{good, {Name: "tor1", PeerAddress: addr("192.0.2.253"), PeerASN: 65002}}, nil),
 			"session tor1: the name is used twice"},
 		{"next hop of the session's own family", change(func(s *Session) { s.NextHop = addr("192.0.2.1") }),

@@ -17,8 +17,8 @@ const advertsPath = "/apis/fanfare.io/v1alpha1/l2advertisements/"
 
 // What is wrong with an L2Advertisement is said by name: only who sees every node can.
 func TestAdvertStatus(t *testing.T) {
-	named := func(key, value string) *metav1.LabelSelector {
-		return &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
+	named := func(key, value string) *v1alpha1.LabelSelector {
+		return &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}}
 	}
 	for _, tt := range []struct {
 		spec v1alpha1.L2AdvertisementSpec
@@ -29,7 +29,7 @@ func TestAdvertStatus(t *testing.T) {
 		{v1alpha1.L2AdvertisementSpec{Interfaces: []string{"eth0", "eth7", "bond*"}},
 			"2 True Ready: nodes can answer; no selected node has an interface bond* (in a subnet that has addresses of a pool), eth7"},
 		{v1alpha1.L2AdvertisementSpec{PreferredNodeSelectors: []v1alpha1.PreferredNodeSelector{
-			{Weight: 1, Preference: *named("name", "n1")}, {Weight: 2, Preference: *named("rack", "z")}}},
+			{Weight: 1, Preference: named("name", "n1")}, {Weight: 2, Preference: named("rack", "z")}}},
 			"2 True Ready: nodes can answer; preferredNodeSelectors[1], rack=z, matches none of the 3 selected nodes"},
 		{v1alpha1.L2AdvertisementSpec{Interfaces: []string{"eth7"}}, "0 False NoInterface: no selected node has one of its interfaces: eth7"},
 		{v1alpha1.L2AdvertisementSpec{NodeSelector: named("rack", "z")}, "0 False NoNode: nodeSelector rack=z matches none of 3 nodes"},

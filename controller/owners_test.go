@@ -192,10 +192,10 @@ func TestOwnersDoAsTold(t *testing.T) {
 		f := newField(t, 12, "n1", "n2", "n3", "n4")
 		f.announce(v1alpha1.AnnounceAdvertised)
 		advertisement := &v1alpha1.L2Advertisement{ObjectMeta: metav1.ObjectMeta{Name: "lan"}}
-		advertisement.Spec.NodeSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		advertisement.Spec.NodeSelector = &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 			{Key: "name", Operator: metav1.LabelSelectorOpIn, Values: []string{"n1", "n2", "n3"}}}}
 		advertisement.Spec.PreferredNodeSelectors = []v1alpha1.PreferredNodeSelector{
-			{Weight: 10, Preference: metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Weight: 10, Preference: &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 				{Key: "name", Operator: metav1.LabelSelectorOpIn, Values: []string{"n1", "n2"}}}}}}
 		f.other = append(f.other, advertisement)
 		pinned := into[corev1.Service](t, f.objects[servicesPath+"s05"])

@@ -129,7 +129,7 @@ status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 		`limited IPv4 3 of 256, 253 free; greedy 2+0; modest 1+0; Ready True Ready: has addresses to give to Services that ask for them; more than the quota of 1 have, and keep: namespaces greedy`,
 		`onlink IPv4 1 of 3, 3 free; shop 1+0; Ready False Invalid: AddressPool onlink: spec.addresses "192.0.10.1": belongs to Node n1, so no Service gets any of it; leave it out of the pool`,
 		`request IPv4 0 of 2, 2 free; Ready True Ready: has addresses to give to Services that ask for them`,
-		`wrong IPv4 0 of 1, 1 free; Ready False Invalid: AddressPool wrong: spec.addresses[1] "nonsense": is no IP address; write one such as 192.0.2.10 or 2001:db8::10`,
+		`wrong IPv4 0 of 1, 1 free; Ready False Invalid: AddressPool wrong: spec.addresses[1] "nonsense": each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address`,
 	}
 	for i, name := range slices.Sorted(maps.Keys(got)) {
 		if l := line(name, got[name]); l != want[i] {

@@ -131,14 +131,14 @@ func TestOthersDoNotDisturb(t *testing.T) {
 			flush chain ip fanfare a`)
 		// What comes now is told after all that came before.
 		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
-		awaitDisturbed(t, p, "a change")
+		awaitChanged(t, p, "a change")
 		mustSet(t, p, s)
 		if got := p.Status(); got.Repairs != 1 || !strings.Contains(got.Found, "203.0.113.1") {
 			t.Errorf("%d repairs, found %q", got.Repairs, got.Found)
 		}
 		nftables(t, "add table ip another")
 		select {
-		case <-p.Disturbed():
+		case <-p.Changed():
 			t.Error("disturbed by another table, or by the repair")
 		case <-time.After(50 * time.Millisecond):
 		}
@@ -177,7 +177,7 @@ func TestRecheck(t *testing.T) {
 		s := packetState(LocalClients{})
 		mustSet(t, p, s)
 		nftables(t, "flush set inet fanfare vips6")
-		awaitDisturbed(t, p, "flush")
+		awaitChanged(t, p, "flush")
 		p.watch.take() // as if it had been lost
 		mustSet(t, p, s)
 		if got := p.Status().Repairs; got != 0 {

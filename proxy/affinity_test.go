@@ -166,7 +166,7 @@ func TestAffinityIsAdopted(t *testing.T) {
 		}
 		// What comes now is told after all that came before.
 		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
-		awaitDisturbed(t, q, "a change")
+		awaitChanged(t, q, "a change")
 		mustSet(t, q, affinityState(two, three))
 		if s := q.Status(); s.Repairs != 1 || !strings.HasPrefix(s.Found, "1 unknown") {
 			t.Errorf("%d repairs, found %q; want the one of the test", s.Repairs, s.Found)

@@ -111,6 +111,7 @@ func TestRepair(t *testing.T) {
 			nftables(t, script)
 			done := time.Now()
 			awaitDamage(t, p, d.name)
+			checkDiffers(t, p, s, d.name, d.found)
 			mustSet(t, p, s)
 			t.Logf("%s: repaired %v after nft began, %v after it ended", d.name,
 				time.Since(start).Round(time.Millisecond), time.Since(done).Round(time.Millisecond))
@@ -175,10 +176,10 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 	})
 }
 
-func awaitDisturbed(t *testing.T, p *Proxy, what string) {
+func awaitChanged(t *testing.T, p *Proxy, what string) {
 	t.Helper()
 	select {
-	case <-p.Disturbed():
+	case <-p.Changed():
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s: not noticed", what)
 	}
@@ -189,7 +190,15 @@ func awaitDisturbed(t *testing.T, p *Proxy, what string) {
 func awaitDamage(t *testing.T, p *Proxy, what string) {
 	t.Helper()
 	for told := false; !told; told = p.watch.dirty.Load() {
-		awaitDisturbed(t, p, what)
+		awaitChanged(t, p, what)
+	}
+}
+
+// checkDiffers compares the kernel with a State that it held before somebody damaged it.
+func checkDiffers(t *testing.T, p *Proxy, s State, name, found string) {
+	t.Helper()
+	if got, err := p.renderer.differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
+		t.Errorf("%s: compared: %q, %v; want %q", name, got, err, found)
 	}
 }
 
@@ -301,6 +310,7 @@ func TestRepairOfIPTables(t *testing.T) {
 			} else {
 				p.Recheck()
 			}
+			checkDiffers(t, p, s, d.name, d.found)
 			mustSet(t, p, s)
 			t.Logf("%s: repaired in %v", d.name, time.Since(start).Round(time.Millisecond))
 			l.checkRepaired(t, p, s, before, d.name, d.found)

@@ -21,6 +21,16 @@
 // period of RCU: mostly 5 to 18 ms, up to 170 ms, measured on busy cores, for every change
 // of a number of backends, which takes 2 ms. That would be worse for more clients.
 //
+// A change of more than 1 MiB is made in several transactions: one is a single message to the
+// kernel, which must fit into the socket's send buffer (SO_SNDBUFFORCE; without the right to that
+// net.core.wmem_max), and for any program that listens to changes of nftables the kernel
+// keeps kilobytes for each of its elements until it is done. A list of elements in it has at most
+// 64 KiB, as any attribute of netlink. The parts are ordered so that what a packet asks for
+// because of an element that it met is there before that; each key changes at one moment.
+//
+// [Limits] bound what one address may have, and a [Refused] says which are not set because of
+// that, or because the kernel does not take them; Set goes on with all others.
+//
 // The package knows no Kubernetes. It does not announce addresses, does not
 // check endpoints' health and sets no sysctl: the node must forward
 // (net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), as it must for its pods.
@@ -434,7 +444,7 @@
 // upgrade left behind deletes it.
 //
 // A Proxy listens to the notifications of nftables (NFNLGRP_NFTABLES), leaves
-// aside its own and those of other tables, and tells on [Proxy.Disturbed]. The
+// aside its own and those of other tables, and tells on [Proxy.Changed]. The
 // next Set reads the kernel's table, compares, repairs, and says in
 // [Proxy.Status] what was wrong.
 //

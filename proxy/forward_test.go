@@ -71,7 +71,7 @@ func dropForward(t *testing.T, backend string) {
 func awaitForward(t *testing.T, p *Proxy) {
 	t.Helper()
 	for told := false; !told; told = p.watch.forward.Load() {
-		awaitDisturbed(t, p, "FORWARD")
+		awaitChanged(t, p, "FORWARD")
 	}
 }
 
@@ -193,11 +193,11 @@ func drain(t *testing.T, p *Proxy) (forward bool) {
 	const mark = "add set inet fanfare marker { type ipv4_addr; }\n"
 	nftables(t, mark+"delete set inet fanfare marker\n")
 	for !p.watch.take() {
-		awaitDisturbed(t, p, "a change of our own table")
+		awaitChanged(t, p, "a change of our own table")
 	}
 	forward = p.watch.takeForward()
 	select {
-	case <-p.Disturbed():
+	case <-p.Changed():
 	default:
 	}
 	return forward
@@ -339,7 +339,7 @@ func TestForwardFails(t *testing.T) {
 		if err := unix.Flock(int(held.Fd()), unix.LOCK_UN); err != nil {
 			t.Fatal(err)
 		}
-		awaitDisturbed(t, p, "the next attempt")
+		awaitChanged(t, p, "the next attempt")
 		mustSet(t, p, s)
 		if e := p.Status().ForwardError; e != "" {
 			t.Errorf("still %q", e)

@@ -23,7 +23,7 @@ func awaitObstacles(t *testing.T, p *Proxy, want string) {
 			return
 		}
 		select {
-		case <-p.Disturbed():
+		case <-p.Changed():
 		case <-time.After(10 * time.Millisecond): // the first look finds nothing, and tells nothing
 		case <-deadline:
 			t.Fatalf("in the way: %q; want %q", got, want)

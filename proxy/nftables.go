@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type nftRenderer struct {
 	table *table         // as last read; its patterns are copied
 
 	handed handing
+
+	part int // the size of a part of a large change; 0: maxBatch
 }
 
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
@@ -56,31 +59,70 @@ func (n *nftRenderer) change(c change, schema string, want State) error {
 	if f.kept != nil {
 		n.forget(f) // those that change kind must not follow what they had
 	}
-	if err := n.apply(before, func(b *batch) { n.makeChains(b, gained) }); err != nil {
+	chains, err := n.makeChains(gained)
+	if err != nil {
+		return err
+	}
+	if err := n.applyParts(before, func(b *batch) { n.addChains(b, chains) }); err != nil {
 		return err
 	}
 	for name := range gained {
 		n.uses[name] += 0
 	}
-	idle := n.idle(gained)
-	if err := n.apply(now, func(b *batch) { replaceChains(b, idle, schema) }); err != nil {
+	idle, err := n.dropChains(n.idle(gained))
+	if err != nil {
+		return err
+	}
+	if err := n.applyParts(now, func(b *batch) { replaceChains(b, idle, schema) }); err != nil {
 		return err
 	}
 	for _, name := range idle {
 		delete(n.uses, name)
 	}
 	n.forgetAll(f)
-	return n.apply(after, nil)
+	return n.applyParts(after, nil)
 }
 
-// makeChains adds those of the chains that are not there.
-func (n *nftRenderer) makeChains(b *batch, gained map[string]int) {
+// makeChains adds those of the chains that are not there, and leaves the last of them for
+// the transaction that comes next.
+func (n *nftRenderer) makeChains(gained map[string]int) (rest []string, err error) {
 	for name := range gained {
 		if _, exists := n.uses[name]; !exists && !slices.Contains(patterns, name) {
-			b.addChain(name, n.table.madeLike(name))
-			b.addElements(leadElements([]string{name}))
+			rest = append(rest, name)
 		}
 	}
+	slices.Sort(rest)
+	for len(rest) > maxChains {
+		if err := n.apply(change{}, func(b *batch) { n.addChains(b, rest[:maxChains]) }); err != nil {
+			return nil, err
+		}
+		for _, name := range rest[:maxChains] {
+			n.uses[name] += 0
+		}
+		rest = rest[maxChains:]
+	}
+	return rest, nil
+}
+
+func (n *nftRenderer) addChains(b *batch, names []string) {
+	for _, name := range names {
+		b.addChain(name, n.table.madeLike(name))
+		b.addElements(leadElements([]string{name}))
+	}
+}
+
+// dropChains deletes idle chains, and leaves the last of them for the transaction that
+// comes next.
+func (n *nftRenderer) dropChains(idle []string) (rest []string, err error) {
+	for rest = idle; len(rest) > maxChains; rest = rest[maxChains:] {
+		if err := n.apply(change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
+			return nil, err
+		}
+		for _, name := range rest[:maxChains] {
+			delete(n.uses, name)
+		}
+	}
+	return rest, nil
 }
 
 // replaceChains deletes idle chains and adds, where it is not empty, the schema's.
@@ -124,6 +166,26 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		return out, deleteTable(spareTable)
 	}
 	return out, nil
+}
+
+func (n *nftRenderer) differs(_ context.Context, from State) (string, error) {
+	t, err := n.read()
+	if err != nil {
+		return "", err
+	}
+	return cmp.Or(t.damage(), differenceText(diffElements(t.elements, renderState(from)))), nil
+}
+
+// lacks is part of renderer: one table is for both families.
+func (n *nftRenderer) lacks(setID) error { return nil }
+
+// probe adds an element that no rule asks for and deletes it.
+func (n *nftRenderer) probe(context.Context) error {
+	e := []element{{set: setDrain, key: string(make([]byte, fieldsSize(specs[setDrain].key)))}}
+	b := newBatch(n.sock.seq)
+	b.addElements(e)
+	b.delElements(e)
+	return n.commit(b)
 }
 
 func (n *nftRenderer) remove(context.Context) error {

@@ -53,9 +53,12 @@ type Proxy struct {
 	former renderer
 	left   time.Time
 
-	have     State // what was set last
-	known    bool  // the kernel holds have, as far as we heard
-	elements int   // of have, when known
+	have     State  // what was set last
+	known    bool   // the kernel holds have, as far as we heard
+	written  bool   // a Set has succeeded
+	mark     uint64 // of the watch, before the kernel is read
+	elements int    // of have, when known
+	entries  int    // of have's addresses, as Limits count them
 	// damage is what was found that nobody of ours did, until all of it is mended: an
 	// attempt that fails may have mended some.
 	damage string
@@ -129,11 +132,6 @@ func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
 // a reboot or Cleanup. They are forwarded until the first Set.
 func (p *Proxy) Adopted() []netip.Addr { return slices.Clone(p.adopted) }
 
-// Disturbed tells that somebody else changed the table or what iptables does to
-// forwarded packets, or may have. The next Set compares the kernel with its State
-// and repairs.
-func (p *Proxy) Disturbed() <-chan struct{} { return p.watch.notify }
-
 // Recheck makes the next Set compare the kernel with its State whether or not
 // anything was heard.
 func (p *Proxy) Recheck() { p.recheck.Store(true) }
@@ -180,11 +178,15 @@ func Cleanup(ctx context.Context) error {
 }
 
 // Set makes the kernel forward what want says and nothing else, in one transaction,
-// with another before it for what that leads to, and after it for what it left. After
+// with another before it for what that leads to, and after it for what it left; a change
+// of more than 1 MiB takes several of each. After
 // an error the kernel forwards what it did before, or already what want says if it was
-// the tidying up that failed, and the next Set begins by looking at what that is. If it
+// the tidying up or one of several transactions that failed, and the next Set begins by looking at what that is. If it
 // cannot open FORWARD of iptables, or the fast path does not do as it should, that is no
 // error of Set's but in [Proxy.Status].
+//
+// An address that is wrong in itself, exceeds the [Limits] or is what the kernel does not
+// take is left as it was, and all others are set. The error is then a [Refused].
 //
 // What is the same *VIP as in the State before is known to be unchanged; want
 // must not be written afterwards.
@@ -194,9 +196,9 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	p.pulse.pause()
-	err := p.set(ctx, want)
+	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
+	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
 		p.handOn(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
@@ -204,26 +206,57 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.openForward(ctx)
 		p.lookout.note(want, recheck)
 		p.leave(ctx)
-		p.pulse.settle()
+	} else {
+		p.examine(ctx)
 	}
+	p.pulse.settle()
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	return nil
+	return refused.err()
+}
+
+// setAccepted sets what of want can be set, and returns that and what is refused.
+func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, error) {
+	if err := ctx.Err(); err != nil {
+		return want, nil, err
+	}
+	vips, err := p.validate(want)
+	if err != nil {
+		return want, nil, err
+	}
+	limits := p.Limits()
+	refused := limits.refuse(vips)
+	for _, v := range vips {
+		if v.want == nil {
+			continue
+		}
+		if err := p.renderer.lacks(family(v.want.Addr)); err != nil {
+			refused.add(v.want, err)
+		}
+	}
+	limits.refuseTotal(p.entries, vips, refused)
+	limits.refusePrograms(want, vips, refused)
+	good := want.without(p.have, refused)
+	if err = p.set(ctx, good); blamesState(err) {
+		good, err = p.narrow(ctx, good, refused, err)
+	}
+	return good, refused, err
 }
 
 func (p *Proxy) set(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	vips, err := p.validate(want)
+	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
 		return err
 	}
 	p.sweeper.expect(want)
 	p.bypass.shrink(ctx, want)
 	// Taken before the kernel is read: what happens later tells anew.
+	p.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
 	p.gate.plan(want, vips, p.watch.takeForward() || recheck)
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
@@ -251,27 +284,23 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	return nil
 }
 
-// validate finds what differs from the last State, and checks only that.
+// validate finds what differs from the last State, and checks what of that belongs to no
+// address.
 func (p *Proxy) validate(want State) ([]vipChange, error) {
 	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
-	if err != nil {
-		return nil, err
+	if err == nil && (!sameShared(p.have, want) || !sameHandOn(p.have, want)) {
+		err = validateShared(want)
 	}
-	var errs []error
-	if !sameShared(p.have, want) || !sameHandOn(p.have, want) {
-		errs = append(errs, validateShared(want))
-	}
-	for _, v := range vips {
-		if v.want != nil {
-			errs = append(errs, v.want.validate())
-		}
-	}
-	return vips, errors.Join(errs...)
+	return vips, err
 }
 
 // settle notes that the kernel holds want.
 func (p *Proxy) settle(want State, elements int) {
-	p.have, p.known, p.elements = want, true, elements
+	changes, _ := diffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
+	for _, c := range changes {
+		p.entries += c.want.entries(p.Limits().Mode) - c.have.entries(p.Limits().Mode)
+	}
+	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))
 	p.metrics.vips.Set(float64(len(want.VIPs)))
 }
@@ -313,6 +342,7 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	if err != nil {
 		return err
 	}
+	p.watch.rules.confirm(p.mark, time.Now())
 	all := renderState(want)
 	p.settle(want, len(all))
 	purge := planPurge(diffElements(out.had, all))

@@ -80,29 +80,35 @@ func (p *pulse) run() {
 func (p *pulse) beat() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.compare()
+}
+
+func (p *pulse) compare() {
 	if !p.settled {
 		return
 	}
 	if sets, err := p.countSets(); err == nil && sets != p.sets {
 		p.sets = sets
-		p.watch.disturb()
+		p.watch.disturb("another program changed sets of ipset")
 	}
 	if time.Since(p.told) < pulsePause {
 		return
 	}
 	if tables, err := p.countTables(); err == nil && tables != p.tables {
 		p.tables, p.told = tables, time.Now()
-		p.watch.lost() // FORWARD may be among what has changed
+		p.watch.lost("another program changed tables of iptables-legacy") // FORWARD may be among what has changed
 	}
 }
 
-// pause says that counts are about to change.
+// pause says that counts are about to change. What has changed until now is told first: it
+// would be taken for a change of our own.
 func (p *pulse) pause() {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.compare()
 	p.settled = false
 }
 

@@ -207,7 +207,7 @@ func TestOthersDoNotDisturbIPTables(t *testing.T) {
 		for told := false; !told; told = p.watch.dirty.Load() {
 			// What comes now is told after all that came before.
 			iptablesRun(t, "iptables-nft -t nat -A POSTROUTING -j KUBE-SERVICES")
-			awaitDisturbed(t, p, "a change")
+			awaitChanged(t, p, "a change")
 		}
 		before := p.Status()
 		mustSet(t, p, s)

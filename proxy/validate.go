@@ -11,16 +11,12 @@ import (
 // maxIfname is the length of the longest name of an interface (IFNAMSIZ).
 const maxIfname = 15
 
-// Validate says what in s breaks the rules that its types state, naming the
-// address, the field and what would be right. Everything wrong is in the
+// Validate says what in s breaks the rules that its types state or exceeds nftables' [Limits],
+// naming the address, the field and what would be right. Everything wrong is in the
 // error, not only the first.
 func (s State) Validate() error {
 	changes, err := diffVIPs(nil, s.VIPs)
-	errs := []error{err, validateShared(s)}
-	for _, c := range changes {
-		errs = append(errs, c.want.validate())
-	}
-	return errors.Join(errs...)
+	return errors.Join(err, validateShared(s), DefaultLimits(ModeNFTables).refuse(changes).err())
 }
 
 // validateShared checks what belongs to no VIP.
@@ -132,13 +128,6 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 		if i > 0 && t.Backends[i-1].Addr.Compare(b.Addr) >= 0 {
 			bad("backend %s comes after %s; want them sorted, no two alike", b.Addr, t.Backends[i-1].Addr)
 		}
-	}
-	most := maxBackends
-	if f.Scheduler.schedule(t.Backends).table {
-		most = tableSizes[len(tableSizes)-1]
-	}
-	if len(t.Backends) > most {
-		bad("%d backends; want at most %d", len(t.Backends), most)
 	}
 	if t.Miss > Drop {
 		bad("miss is %d; want Reject or Drop", t.Miss)

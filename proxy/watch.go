@@ -20,7 +20,9 @@ type watch struct {
 	conn  *netlink.Conn
 	log   *slog.Logger
 	dirty atomic.Bool // told, and not yet taken
-	// forward is the same for FORWARD of iptables. Only what iptables-nft changes is
+	// rules says whether our rules are as they were written.
+	rules *integrity
+	// forward is dirty's like for FORWARD of iptables. Only what iptables-nft changes is
 	// told; the old interface has nothing of the kind.
 	forward atomic.Bool
 	// others hears of changes of other tables; nil: nobody does.
@@ -39,7 +41,7 @@ func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &watch{conn: conn, log: log, notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
+	w := &watch{conn: conn, log: log, rules: newIntegrity(time.Now()), notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
 	if err := errors.Join(
 		conn.SetReadBuffer(socketBuffer),
 		conn.SetBPF(dropPort(own.port)),
@@ -82,18 +84,21 @@ func (w *watch) run() {
 		switch {
 		case errors.Is(err, syscall.ENOBUFS):
 			// Notifications were lost, perhaps one of ours.
-			w.lost()
+			w.lost("notifications of nftables were lost: the socket's buffer was full")
 		case err != nil:
 			w.log.Warn("nftables notifications", "err", err)
-			w.lost()
+			w.lost("notifications of nftables were lost: " + err.Error())
 			select { // not known to happen; never spin
 			case <-w.closed:
 			case <-time.After(time.Second):
 			}
 		}
 		for _, m := range messages {
-			if w.foreign(m) || w.iptables.Load() && ofOurChains(m) {
-				w.disturb()
+			switch {
+			case w.foreign(m):
+				w.disturb("another program changed table inet " + tableName)
+			case w.iptables.Load() && ofOurChains(m):
+				w.disturb("another program changed chains of iptables that are ours or lead to ours")
 			}
 			if l := w.others.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
 				l.hear(uint8(m.Header.Type), m.Data)
@@ -159,16 +164,17 @@ func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
 	}
 }
 
-// disturb tells that the table may differ from what was set.
-func (w *watch) disturb() {
+// disturb tells that the table may differ from what was set, and why.
+func (w *watch) disturb(reason string) {
+	w.rules.doubt(reason, time.Now())
 	w.dirty.Store(true)
 	w.poke()
 }
 
-// lost tells that anything may have changed unheard.
-func (w *watch) lost() {
+// lost tells that anything may have changed unheard, and why.
+func (w *watch) lost(reason string) {
 	w.forward.Store(true)
-	w.disturb()
+	w.disturb(reason)
 }
 
 func (w *watch) poke() {
@@ -192,7 +198,7 @@ func (w *watch) deafly(s *socket, transactions uint32, change func() error) erro
 	}
 	changed := change()
 	if err := w.conn.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		w.lost()
+		w.lost("notifications of nftables cannot be received: " + err.Error())
 		return errors.Join(changed, err)
 	}
 	want := before + transactions
@@ -200,7 +206,7 @@ func (w *watch) deafly(s *socket, transactions uint32, change func() error) erro
 		want = before
 	}
 	if after, err := generation(s); err != nil || after != want {
-		w.lost()
+		w.lost("nftables changed while the rules were loaded")
 	}
 	return changed
 }

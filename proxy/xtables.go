@@ -41,6 +41,8 @@ type xtRenderer struct {
 type xtPlan struct {
 	write   map[string]chainSet // by table; chains that exist are replaced
 	drop    map[string][]string
+	flush   map[string][]string // only emptied
+	frees   map[string]int      // how many programs of the packet filter go with a chain of drop
 	jumps   map[string][]string // lines for chains of others
 	add     []entry
 	del     []entry
@@ -71,10 +73,7 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 	for f := range setID(2) {
 		plan := planStep(u, f)
 		if x.programs[f] == nil {
-			if err := x.unneeded(u.want, f); err != nil {
-				return err
-			}
-			continue
+			continue // of this family there are no addresses: lacks
 		}
 		if err := x.apply(ctx, f, plan); err != nil {
 			return fmt.Errorf("%w: %w", errRefused, err)
@@ -84,10 +83,29 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 	return nil
 }
 
-// unneeded is an error if s has addresses of a family that has no iptables.
-func (x *xtRenderer) unneeded(s State, f setID) error {
-	if vips := ofFamily(s.VIPs, f); len(vips) > 0 {
-		return fmt.Errorf("vip %s: no iptables for its family: %w", vips[0].Addr, x.missing[f])
+// lacks is part of renderer.
+func (x *xtRenderer) lacks(f setID) error {
+	if x.programs[f] != nil {
+		return nil
+	}
+	return fmt.Errorf("no iptables for its family: %w", x.missing[f])
+}
+
+// probe makes a chain that no packet meets, and deletes it.
+func (x *xtRenderer) probe(ctx context.Context) error {
+	for _, i := range x.programs {
+		if i == nil {
+			continue
+		}
+		harmless := xtFeature{"filter", "-j DROP", "the target DROP"}
+		run := func() error { return i.tryOne(ctx, harmless) }
+		if i.legacy() {
+			if err := run(); err != nil {
+				return err
+			}
+		} else if err := x.watch.deafly(x.sock, 2, run); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -177,7 +195,7 @@ func allEntries(s State, f setID) entrySet {
 
 // planTables compares chains.
 func planTables(have, want map[string]chainSet) xtPlan {
-	p := xtPlan{write: make(map[string]chainSet), drop: make(map[string][]string)}
+	p := xtPlan{write: make(map[string]chainSet), drop: make(map[string][]string), frees: make(map[string]int)}
 	for _, table := range xtTables {
 		for name, rules := range want[table] {
 			if old, ok := have[table][name]; !ok || !slices.Equal(old, rules) {
@@ -187,9 +205,10 @@ func planTables(have, want map[string]chainSet) xtPlan {
 				p.write[table][name] = rules
 			}
 		}
-		for name := range have[table] {
+		for name, rules := range have[table] {
 			if _, ok := want[table][name]; !ok {
 				p.drop[table] = append(p.drop[table], name)
+				p.frees[name] = freedBy(rules)
 			}
 		}
 	}
@@ -236,8 +255,8 @@ func (p xtPlan) remember(have, want []*VIP, f setID) xtPlan {
 func (p xtPlan) script() (text string, tables int) {
 	var b strings.Builder
 	for _, table := range xtTables {
-		write, drop, jumps := p.write[table], p.drop[table], p.jumps[table]
-		if len(write) == 0 && len(drop) == 0 && len(jumps) == 0 {
+		write, drop, flush, jumps := p.write[table], p.drop[table], p.flush[table], p.jumps[table]
+		if len(write) == 0 && len(drop) == 0 && len(flush) == 0 && len(jumps) == 0 {
 			continue
 		}
 		tables++
@@ -256,14 +275,74 @@ func (p xtPlan) script() (text string, tables int) {
 			fmt.Fprintln(&b, line)
 		}
 		slices.Sort(drop)
-		for _, verb := range []string{"-F", "-X"} {
-			for _, name := range drop {
-				fmt.Fprintf(&b, "%s %s\n", verb, name)
-			}
+		for _, name := range slices.Concat(flush, drop) {
+			fmt.Fprintf(&b, "-F %s\n", name)
+		}
+		for _, name := range drop {
+			fmt.Fprintf(&b, "-X %s\n", name)
 		}
 		b.WriteString("COMMIT\n")
 	}
 	return b.String(), tables
+}
+
+// maxFreed is how many programs of the packet filter go in one transaction: see maxPrograms.
+const maxFreed = 256
+
+// freedBy counts the rules of a chain that have one.
+func freedBy(rules []string) (n int) {
+	for _, r := range rules {
+		if strings.Contains(r, "-m bpf ") {
+			n++
+		}
+	}
+	return n
+}
+
+// parts splits a plan so that no part frees more than so many programs, unless one chain has
+// more. Chains that go are emptied in parts and deleted in the last: until then one may lead
+// to another.
+func (p xtPlan) parts(most int) []xtPlan {
+	total := 0
+	for _, n := range p.frees {
+		total += n
+	}
+	if total <= most {
+		return []xtPlan{p}
+	}
+	var all []xtPlan
+	part, freed := p, 0
+	part.drop, part.flush = nil, make(map[string][]string)
+	for _, table := range xtTables {
+		for _, name := range slices.Sorted(slices.Values(p.drop[table])) {
+			n := p.frees[name]
+			if n == 0 {
+				continue
+			}
+			if freed > 0 && freed+n > most {
+				all = append(all, part)
+				part, freed = xtPlan{flush: make(map[string][]string)}, 0
+			}
+			part.flush[table] = append(part.flush[table], name)
+			freed += n
+		}
+	}
+	return append(all, part, xtPlan{drop: p.drop})
+}
+
+// runParts has a program of iptables do what the parts of a plan say.
+func (p xtPlan) runParts(run func(script string, tables int) error) error {
+	for i, part := range p.parts(maxFreed) {
+		if i > 0 {
+			awaitPackets() // the kernel frees what a transaction deleted after a grace period
+		}
+		if script, tables := part.script(); script != "" {
+			if err := run(script, tables); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // apply does what a plan says, in an order in which no VIP that is forwarded before
@@ -272,7 +351,7 @@ func (p xtPlan) script() (text string, tables int) {
 // when its VIPs are known.
 func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
 	start := time.Now()
-	script, tables := p.script()
+	script, _ := p.script()
 	if script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0 {
 		return nil
 	}
@@ -283,10 +362,8 @@ func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
 	if err := x.sock.changeEntries(ipsetAdd, first); err != nil {
 		return err
 	}
-	if script != "" {
-		if err := x.load(ctx, f, script, tables); err != nil {
-			return err
-		}
+	if err := p.runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) }); err != nil {
+		return err
 	}
 	if err := x.sock.changeEntries(ipsetAdd, last); err != nil {
 		return err

@@ -135,9 +135,6 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 	}
 	for f := range setID(2) {
 		if x.programs[f] == nil {
-			if err := x.unneeded(want, f); err != nil {
-				return out, err
-			}
 			continue
 		}
 		found, err := x.convergeFamily(ctx, f, names, have, want)
@@ -177,7 +174,7 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f setID, names []string
 	script, _ := plan.script()
 	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
 	if have != nil && len(odd) > 0 {
-		out.found = "sets of another form: " + strings.Join(odd, ", ")
+		out.found = oddText(odd)
 	} else if have != nil && !clean {
 		out.found = i.name + ": " + x.plan(k, entries, *have, f).damage()
 	}
@@ -195,6 +192,48 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f setID, names []string
 		return out, nil
 	}
 	return out, x.verify(ctx, f, want)
+}
+
+// differs is that of the first family that does.
+func (x *xtRenderer) differs(ctx context.Context, from State) (string, error) {
+	from = x.able(from)
+	x.metrics.dumps.Inc()
+	names, err := x.sock.setNames()
+	if err != nil {
+		return "", err
+	}
+	for f := range setID(2) {
+		if x.programs[f] == nil {
+			continue
+		}
+		if found, err := x.differsFamily(ctx, f, names, from); found != "" || err != nil {
+			return found, err
+		}
+	}
+	return "", nil
+}
+
+func (x *xtRenderer) differsFamily(ctx context.Context, f setID, names []string, from State) (string, error) {
+	if odd, err := x.misshapen(names, setForms(from, f)); len(odd) > 0 || err != nil {
+		return oddText(odd), err
+	}
+	k, entries, err := x.read(ctx, f)
+	if err != nil {
+		return "", err
+	}
+	plan := x.plan(k, entries, from, f)
+	remembered := affinityPlan(&plan, names, from, f)
+	if script, _ := plan.script(); script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered {
+		return "", nil
+	}
+	return x.programs[f].name + ": " + plan.damage(), nil
+}
+
+func oddText(odd []string) string {
+	if len(odd) == 0 {
+		return ""
+	}
+	return "sets of another form: " + strings.Join(odd, ", ")
 }
 
 func (x *xtRenderer) read(ctx context.Context, f setID) (xtKernel, entrySet, error) {
@@ -280,30 +319,45 @@ func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 	return len(p.create) == 0 && len(p.destroy) == 0
 }
 
-// reform gives sets that are not as we make them their form again, filled as they shall
-// be, and says which. A set that rules ask can not be destroyed, but swapped with
-// another of its type.
-func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f setID) (odd []string, err error) {
+// setForms are the forms of all sets of a State, by name.
+func setForms(s State, f setID) map[string]setForm {
 	var plan xtPlan
-	affinityPlan(&plan, nil, want, f)
-	forms := plan.create
+	affinityPlan(&plan, nil, s, f)
 	for m := range memberCount {
-		forms[setName(m, f)] = staticForm(m, f)
+		plan.create[setName(m, f)] = staticForm(m, f)
 	}
-	entries := allEntries(want, f)
+	return plan.create
+}
+
+// misshapen are those of the sets that are there in another form. The kernel says so when it is
+// asked to make them; those of the right form stay as they are.
+func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []string, err error) {
 	for _, name := range names {
 		form, ok := forms[name]
 		if !ok {
 			continue
 		}
 		switch err := x.sock.createSet(name, form); {
-		case err == nil:
-			continue
-		case !errors.Is(err, unix.EEXIST):
+		case errors.Is(err, unix.EEXIST):
+			odd = append(odd, name)
+		case err != nil:
 			return odd, err
 		}
-		odd = append(odd, name)
-		if x.sock.replaceSet(name, form, entries.in(name)) == nil {
+	}
+	return odd, nil
+}
+
+// reform gives sets that are not as we make them their form again, filled as they shall
+// be, and says which. A set that rules ask can not be destroyed, but swapped with
+// another of its type.
+func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f setID) (odd []string, err error) {
+	forms := setForms(want, f)
+	if odd, err = x.misshapen(names, forms); err != nil {
+		return odd, err
+	}
+	entries := allEntries(want, f)
+	for _, name := range odd {
+		if x.sock.replaceSet(name, forms[name], entries.in(name)) == nil {
 			continue
 		}
 		// It is of another type. Without rules it can go, and they come back with it.
@@ -320,18 +374,15 @@ func (x *xtRenderer) unload(ctx context.Context, f setID) error {
 	if err != nil {
 		return err
 	}
-	if script, tables := unloadScript(save, f); script != "" {
-		return x.load(ctx, f, script, tables)
-	}
-	return nil
+	return unloadPlan(save, f).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
 }
 
-// unloadScript takes all away that iptables-save shows of ours.
-func unloadScript(save string, f setID) (script string, tables int) {
+// unloadPlan takes all away that iptables-save shows of ours.
+func unloadPlan(save string, f setID) xtPlan {
 	k := parseSave(save, f)
 	p := planTables(k.tables, nil)
 	p.jumps = k.unjumpLines(f)
-	return p.script()
+	return p
 }
 
 func (x *xtRenderer) createStatic(f setID) error {
@@ -381,9 +432,7 @@ func removeChains(ctx context.Context, keep []string) error {
 		if err != nil || !strings.Contains(save, ":"+xtPrefix) {
 			continue // what cannot be asked has nothing
 		}
-		if script, _ := unloadScript(save, i.family()); script != "" {
-			errs = append(errs, i.load(ctx, script))
-		}
+		errs = append(errs, unloadPlan(save, i.family()).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
 	}
 	return errors.Join(errs...)
 }

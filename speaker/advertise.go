@@ -31,6 +31,9 @@ type plan struct {
 	// refused says which aggregates are not used, and why, a sentence each.
 	refused []string
 	clashes []remark
+	// unfit says which routes are left out since no router can be told their attributes, a
+	// sentence each.
+	unfit []string
 }
 
 // advertised are the advertisements by which a Service's address is announced over
@@ -74,7 +77,7 @@ func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 	case len(about) == 0:
 		return nil, fmt.Sprintf("AddressPool %s has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it", pool)
 	case len(peerless) > 0:
-		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless))
+		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless)) + v.whyUnheard(peerless)
 	case len(elsewhere) > 0:
 		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", enumerate(elsewhere))
 	default:
@@ -85,6 +88,17 @@ func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 // reaches says whether this node has a session with a router that a names.
 func (v *view) reaches(a *cluster.Advertisement) bool {
 	return len(a.Peers) == 0 || slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return slices.Contains(a.Peers, s.Name) })
+}
+
+// whyUnheard says why no router hears the first of some advertisements that name a duplicate;
+// empty where none does.
+func (v *view) whyUnheard(names []string) string {
+	for _, a := range v.fromAdverts {
+		if d, ok := a.NamesOnly(v.duplicates); ok && slices.Contains(names, a.Name) {
+			return fmt.Sprintf(": it names BGPPeer %s, but %s", d.Peer.Name, d.Why())
+		}
+	}
+	return ""
 }
 
 // plan merges what all advertisements want of an address that services hold: a
@@ -121,6 +135,10 @@ func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, 
 	}
 	for _, o := range offers {
 		r, clashes := v.route(o)
+		if err := r.Validate(); err != nil {
+			p.unfit = append(p.unfit, err.Error())
+			continue
+		}
 		p.routes = append(p.routes, r)
 		if o.prefix.IsSingleIP() {
 			p.clashes = append(p.clashes, clashes...)

@@ -84,7 +84,7 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {
 			if r.Protocol == "proxy" && r.Code != cluster.Programmed || r.Code == cluster.HealthPortTaken ||
-				r.Code == cluster.AggregateRefused || r.Code == cluster.AttributeClash ||
+				r.Code == cluster.AggregateRefused || r.Code == cluster.AttributesRefused || r.Code == cluster.AttributeClash ||
 				r.Code == cluster.AddressInUse || r.Code == cluster.NoCandidate || r.Code == cluster.NoInterface {
 				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
 			}

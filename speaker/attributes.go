@@ -41,6 +41,21 @@ func mergeOffer(offers []offer, o offer) []offer {
 	return offers
 }
 
+// merge is mergeOffer without the communities of an offer for which a route has no room
+// beside those of others; why says so.
+func (v *view) merge(offers []offer, o offer) (merged []offer, why error) {
+	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return comparePrefixes(a.prefix, b.prefix) })
+	if !found || withCommunities(offers[i].own, o.own) == offers[i].own {
+		return mergeOffer(offers, o), nil
+	}
+	alone := mergeOffer(slices.Clone(offers[i:i+1]), o)
+	r, _ := v.route(alone[0])
+	if why = r.Validate(); why != nil {
+		o.own = bgp.Attributes{}
+	}
+	return mergeOffer(offers, o), why
+}
+
 // moreSpecific sorts advertisements by who decides where two contradict each other:
 // the one that is for fewer routers, else Services, else addresses, else nodes. A
 // name decides between equals, since age would not survive a restored backup.

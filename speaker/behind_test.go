@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-type willing struct{}
+type willing struct{ intact }
 
 func (willing) Set(context.Context, proxy.State) error { return nil }
 
@@ -48,7 +48,7 @@ func TestBehindForMoreThanL2(t *testing.T) {
 			s.published.Store(&published{})
 			d := Decide(s.decider.config, &cluster.Snapshot{})
 			s.busy(s.full)
-			err := s.pass.run(t.Context(), d, true)
+			err := s.pass.run(t.Context(), d)
 			s.publish(d, err)
 			if p := s.published.Load(); (p.err != nil) != c.anyError || !p.behind.IsZero() != c.behind {
 				t.Errorf("behind since %v, error %v; want behind %t, an error %t", p.behind, p.err, c.behind, c.anyError)

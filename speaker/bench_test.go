@@ -94,7 +94,7 @@ func benchPass(b *testing.B) (*pass, *Decider) {
 }
 
 func benchRun(b *testing.B, p *pass, decider *Decider, snap *cluster.Snapshot) {
-	if err := p.run(b.Context(), decider.Decide(snap), true); err != nil {
+	if err := p.run(b.Context(), decider.Decide(snap)); err != nil {
 		b.Fatal(err)
 	}
 }

@@ -198,6 +198,7 @@ func (d *Desired) announce(v *view, was *Desired) {
 	var answers []l2.Address
 	var offers []offer
 	first := map[netip.Prefix]*Address{} // of each aggregate
+	var unfit []cluster.Reason
 	for _, a := range d.Addresses {
 		if len(a.routes) > 0 {
 			routed = append(routed, a.Addr)
@@ -211,17 +212,25 @@ func (d *Desired) announce(v *view, was *Desired) {
 			}
 		}
 		for _, o := range a.aggregated {
-			offers = mergeOffer(offers, o)
+			var err error
+			if offers, err = v.merge(offers, o); err != nil {
+				unfit = append(unfit, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused,
+					Message: fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err)})
+			}
 			first[o.prefix] = cmp.Or(first[o.prefix], a)
 		}
 	}
 	var aggregates []bgp.Route
-	d.clashes = nil
+	d.clashes = unfit
 	for _, o := range offers {
 		r, clashes := v.route(o)
+		a := first[o.prefix]
+		if err := r.Validate(); err != nil {
+			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused, Message: "the aggregate is not announced: " + err.Error()})
+			continue
+		}
 		aggregates = append(aggregates, r)
 		for _, c := range clashes {
-			a := first[o.prefix]
 			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: c.code, Message: c.message})
 		}
 	}
@@ -280,6 +289,10 @@ func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 		a.Services = append(a.Services, s.Name)
 		fronts, verdict := v.serve(addr, s)
 		fronts, clashes := disjoint(a.VIP.Frontends, fronts, addr, s.Name)
+		if why := v.outgrows(a.VIP, fronts, len(services)); why != "" {
+			// Others that share the address go on without this one.
+			fronts, clashes, verdict = nil, nil, refusedBy(s.Name, why)
+		}
 		pods = v.pods(pods, s.Spec, fronts)
 		a.VIP.Frontends = append(a.VIP.Frontends, fronts...)
 		a.Reasons = append(a.Reasons, clashes...)
@@ -296,6 +309,13 @@ func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
+	if a.refusal = v.refuses(a.VIP); a.refusal != "" {
+		a.VIP = &proxy.VIP{Addr: addr}
+		for i, s := range services {
+			verdicts[i] = refusedBy(s.Name, a.refusal)
+		}
+		seat = v.elect(a, services, verdicts)
+	}
 	away := awayOf(verdicts)
 	p := v.plan(a, services, verdicts, away)
 	v.weigh(p.routes, pods)
@@ -328,6 +348,11 @@ func (v verdict) served() cluster.Code {
 	return cluster.Programmed
 }
 
+// refusedBy is the verdict on a Service that is too large.
+func refusedBy(service cluster.Name, why string) verdict {
+	return verdict{service: service, code: cluster.ProxyRefused, message: why}
+}
+
 // displaced is the verdict on a Service whose every port is served for others.
 func displaced(service cluster.Name, clashes []cluster.Reason) verdict {
 	return verdict{service: service, code: cluster.AddressConflict, message: clashes[0].Message}
@@ -354,6 +379,8 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("proxy", is.code, "connections are refused: %s", is.message)
 	case cluster.NoSource:
 		reason("proxy", is.code, "connections are dropped: %s", is.message)
+	case cluster.ProxyRefused:
+		reason("proxy", is.code, "not forwarded: %s", is.message)
 	case cluster.AddressConflict: // said already, port by port
 	default:
 		reason("proxy", is.served(), "%s", is.message)
@@ -369,6 +396,8 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		reason("bgp", v.refusal, "not announced: %s", v.refusalMessage)
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
+	case len(p.routes) == 0 && len(p.unfit) > 0:
+		reason("bgp", cluster.AttributesRefused, "not announced: %s", strings.Join(p.unfit, "; "))
 	case len(p.routes) == 0:
 		_, why := v.advertised(a.origin, s.Spec)
 		reason("bgp", cluster.NotAdvertised, "not announced: %s", why)
@@ -380,17 +409,37 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 		for _, clash := range p.clashes {
 			reason("bgp", clash.code, "%s", clash.message)
 		}
+		for _, unfit := range p.unfit {
+			reason("bgp", cluster.AttributesRefused, "left out: %s", unfit)
+		}
 	}
 	return reasons
 }
 
+// maxClashes is how many ports of a Service are named that another one has.
+const maxClashes = 16
+
 // disjoint returns those of more whose port nobody holds yet, and a reason for
 // each of the others.
 func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Name) (free []proxy.Frontend, clashes []cluster.Reason) {
+	if len(taken) == 0 {
+		return more, nil
+	}
+	type port struct {
+		proxy.Protocol
+		number uint16
+	}
+	at := make(map[port]int, len(taken))
+	for i, t := range taken {
+		at[port{t.Protocol, t.Port}] = i
+	}
 	for _, f := range more {
-		i := slices.IndexFunc(taken, func(t proxy.Frontend) bool { return t.Protocol == f.Protocol && t.Port == f.Port })
-		if i < 0 {
+		i, found := at[port{f.Protocol, f.Port}]
+		if !found {
 			free = append(free, f)
+			continue
+		}
+		if len(clashes) == maxClashes {
 			continue
 		}
 		clashes = append(clashes, cluster.Reason{VIP: addr, Service: service, Protocol: "proxy", Code: cluster.AddressConflict,
@@ -558,6 +607,9 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 		if len(f.External.Backends) == 0 {
 			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
 		}
+	}
+	if d.view.refuses(vip) != "" {
+		return &proxy.VIP{Addr: addr}
 	}
 	return vip
 }

@@ -69,6 +69,8 @@ type Address struct {
 	// and "l2" by which the address is announced or might be expected to.
 	Reasons []cluster.Reason
 
+	refusal string // why it is not forwarded, whatever its Services say; empty: it is
+
 	linked bool        // it goes over L2
 	owner  string      // the node that answers for it there; empty when none does
 	by     string      // why it is that one
@@ -141,6 +143,7 @@ func (d *Desired) String() string {
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
-	section("problems", lines(len(d.snap.Problems), func(i int) string { return d.snap.Problems[i].String() }))
+	problems := slices.Concat(d.snap.Problems, d.view.duplicateProblems())
+	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
@@ -80,13 +81,22 @@ type told struct {
 	conflicts map[netip.Addr]int    // how many there have been
 	desired   *Desired              // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
+	refused   map[claimed]bool      // what is not forwarded
 	dead      []string              // nodes that are not heard of, sorted
-	leftOut   []string              // those of them whose endpoints get no new connections
+	// duplicates are BGPPeers without a session, and by whose fault.
+	duplicates map[string]string
+	leftOut    []string // those of them whose endpoints get no new connections
 
 	// What was true before this process began is no news: adopted addresses may
 	// have been announced, and sessions that come up before presumed were up.
 	adopted  []netip.Addr
 	presumed time.Time
+}
+
+// A claimed address is one as a Service has it.
+type claimed struct {
+	addr    netip.Addr
+	service cluster.Name
 }
 
 // A toldSession is a session, or the BFD of one.
@@ -111,7 +121,9 @@ func news(was told, is scene, limit int) (told, []event) {
 	var all []event
 	all = append(all, now.tellSessions(was, is)...)
 	all = append(all, now.tellBFD(was, is)...)
+	all = append(all, now.tellDuplicates(was, is)...)
 	all = append(all, now.tellForwarding(was, is)...)
+	all = append(all, now.tellRefused(was, is, limit)...)
 	all = append(all, now.tellObstacles(was, is)...)
 	all = append(all, now.tellMembers(was, is)...)
 	all = append(all, now.tellConflicts(was, is, limit)...)
@@ -199,13 +211,32 @@ func (is scene) turn(now, was map[string]toldSession, name string, s toldSession
 // session is an event on the BGPPeer: whoever has written one looks there for
 // what became of it.
 func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
-	ref := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: s.Name}
+	ref := peerReference(s.Name, "")
 	for _, p := range is.desired.snap.Peers {
 		if p.Name == s.Name {
 			ref.UID = p.UID
 		}
 	}
 	return is.event(ref, warning, reason, "Connect", fmt.Sprintf("%s router %s (%s, AS%d)%s", verb, s.Name, s.Router(), s.PeerASN, more))
+}
+
+// tellDuplicates tells which BGPPeers have no session here since older ones name the same
+// routers. When one has its session after all, that is what is told.
+func (t *told) tellDuplicates(was told, is scene) (all []event) {
+	t.duplicates = map[string]string{}
+	for _, d := range is.desired.view.duplicates {
+		t.duplicates[d.Peer.Name] = d.Of.Name
+		if was.duplicates[d.Peer.Name] == d.Of.Name {
+			continue
+		}
+		ref := peerReference(d.Peer.Name, d.Peer.UID)
+		all = append(all, is.event(ref, true, "DuplicatePeer", "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
+	}
+	return all
+}
+
+func peerReference(name string, uid types.UID) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: name, UID: uid}
 }
 
 func (t *told) tellForwarding(was told, is scene) []event {
@@ -219,6 +250,29 @@ func (t *told) tellForwarding(was told, is scene) []event {
 		return []event{is.event(is.node(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
 	}
 	return nil
+}
+
+// tellRefused tells which addresses are not forwarded, as one that has more endpoints than an
+// address can have. That it is forwarded again is told when it is announced.
+func (t *told) tellRefused(was told, is scene, limit int) (all []event) {
+	t.refused = map[claimed]bool{}
+	for _, a := range is.desired.Addresses {
+		for _, r := range a.Reasons {
+			if r.Code != cluster.ProxyRefused || r.Protocol != "proxy" {
+				continue
+			}
+			t.refused[claimed{a.Addr, r.Service}] = true
+			if was.refused[claimed{a.Addr, r.Service}] {
+				continue // numbers in it may change with every endpoint
+			}
+			all = append(all, is.event(is.service(r.Service), true, string(r.Code), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
+		}
+	}
+	if len(all) <= limit {
+		return all
+	}
+	return []event{is.event(is.node(), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf(
+		"does not forward %d addresses; `fanfare status` there says which, and why", len(t.refused)))}
 }
 
 // tellObstacles tells what came in the way of traffic on this node, and went.

@@ -157,6 +157,8 @@ func (n *fleetNode) stop() {
 
 type fleetKernel fleetNode
 
+func (*fleetKernel) Intact() proxy.Integrity { return intact{}.Intact() }
+
 func (k *fleetKernel) Set(_ context.Context, want proxy.State) error {
 	clear(k.kernel)
 	for _, v := range want.VIPs {
@@ -310,7 +312,7 @@ func (n *fleetNode) step(reshape func(*Desired) *Desired) {
 		n.links.holds.renewAll()
 		n.stood = false
 	}
-	if err := n.pass.run(context.Background(), d, true); err != nil {
+	if err := n.pass.run(context.Background(), d); err != nil {
 		n.t.Error(err)
 	}
 	for a, since := range n.asked {

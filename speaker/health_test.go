@@ -182,7 +182,7 @@ func healthPortIsTriedAgain(t *testing.T) {
 	if four, six := status("127.0.0.1:32001"), status("[::1]:32001"); four != 200 || six != 503 {
 		t.Errorf("%d over IPv4 and %d over IPv6, want 200 and 503", four, six)
 	}
-	s.published.Store(&published{ready: true, behind: now.Add(-2 * unhealthyAfter)})
+	s.published.Store(&published{ready: true, behind: now.Add(-2 * lateAfter)})
 	if four := status("127.0.0.1:32001"); four != 503 {
 		t.Errorf("%d although the kernel has not taken a change for long, want 503", four)
 	}

@@ -57,7 +57,7 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 		t.Helper()
 		d := trial.decider.Decide(trial.snapshot())
 		trial.desired = d
-		if err := trial.pass.run(t.Context(), d, true); err != nil {
+		if err := trial.pass.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 		if got := trial.network[host(vip)]; got != announced || d.BGP.Shutdown != shutdown || (trial.kernel[vip] != nil) != forwarded {

@@ -105,7 +105,19 @@ type published struct {
 
 // upToDate says that no change has waited for long, if any was ever made.
 func (p *published) upToDate() bool {
-	return p.ready && (p.behind.IsZero() || time.Since(p.behind) <= unhealthyAfter)
+	return p.ready && p.late() == ""
+}
+
+// late says since when a change has waited, if that is long.
+func (p *published) late() string {
+	if p.behind.IsZero() || time.Since(p.behind) <= lateAfter {
+		return ""
+	}
+	text := "a change has been waiting since " + p.behind.UTC().Format(time.RFC3339)
+	if p.err != nil {
+		text += ": " + oneLine(p.err)
+	}
+	return text
 }
 
 // publish leaves behind what the last pass achieved.
@@ -129,8 +141,9 @@ func (s *speaker) publish(d *Desired, err error) {
 }
 
 // busy marks the start of a pass, so that one that hangs or fails shows by its
-// age.
+// age. The end of the pass is marked in passing.
 func (s *speaker) busy(began time.Time) {
+	s.passing.Store(&began)
 	now := *s.published.Load()
 	if now.behind.IsZero() {
 		now.behind = began
@@ -184,7 +197,7 @@ func (s *speaker) status() Status {
 
 // address combines what was decided for an address with what came of it.
 func (p *published) address(a *Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed}
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed && a.refusal == ""}
 	_, st.routed = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
 	st.L2 = p.on(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {

@@ -17,6 +17,8 @@ import (
 // after an error the kernel is as it was.
 type forwarder interface {
 	Set(ctx context.Context, want proxy.State) error
+	// Intact says whether the kernel still has what the last Set that succeeded wrote.
+	Intact() proxy.Integrity
 }
 
 // A pass applies Desireds in an order that keeps I1 and I2. It is not safe for
@@ -39,11 +41,10 @@ func newPass(f forwarder, log *slog.Logger, ways ...*way) *pass {
 	return &pass{forwarder: f, ways: ways, log: log}
 }
 
-// run makes kernel and network match d as far as it can. trusted says that
-// nobody else touched the kernel's table since the last run: when it is false and
-// the forwarder fails, nothing is known to be forwarded, so everything is
-// withdrawn.
-func (p *pass) run(ctx context.Context, d *Desired, trusted bool) error {
+// run makes kernel and network match d as far as it can. If the forwarder fails while the
+// kernel's table is not intact, nothing is known to be forwarded, so everything is
+// withdrawn. Nothing else that fails withdraws anything.
+func (p *pass) run(ctx context.Context, d *Desired) error {
 	now := time.Now()
 	wants := make([]wish, len(p.ways))
 	var shrunk []error
@@ -53,9 +54,19 @@ func (p *pass) run(ctx context.Context, d *Desired, trusted bool) error {
 	}
 	forwarded := p.forward(ctx, d)
 	errs := append(shrunk, forwarded)
+	// Asked after the Set: it may have repaired the table, or found that it needs no repair.
+	table := p.forwarder.Intact()
+	var refused *proxy.Refused
+	if forwarded != nil && !table.Intact && !errors.As(forwarded, &refused) {
+		errs = append(errs, fmt.Errorf("nothing is announced: the rules in the kernel are not as written since %s: %s", table.Since.Format(time.TimeOnly), table.Reason))
+	}
 	switch {
 	case forwarded == nil:
-	case trusted || !p.announcing():
+	case errors.As(forwarded, &refused):
+		// All others are in the kernel. Nothing is announced until a Desired comes that
+		// knows of the refusal.
+		return errors.Join(errs...)
+	case table.Intact || !p.announcing():
 		// What is in the kernel is what was there, perhaps for other endpoints:
 		// good enough to go on announcing, not to begin. Before the first
 		// success no session is even opened.

@@ -48,6 +48,7 @@ type trial struct {
 	intact    bool                       // nobody but us has touched the kernel
 	failing   bool                       // calls may fail now
 	failed    bool                       // one has, in this pass
+	untaken   func(*proxy.VIP) bool      // what the kernel does not take; nil: it takes all
 
 	links trialLinks
 
@@ -110,12 +111,19 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 			t.violate("%s is answered for, not taken", a)
 		}
 	}
+	if refused := t.refuse(want, kernel); refused != nil {
+		t.kernel, t.owned = kernel, want.Owned
+		t.check("refuse") // unless somebody else has destroyed what was there
+		return refused
+	}
 	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true, t.desired
 	t.observe()
 	t.check("forward")
 	t.checkBackends()
 	return nil
 }
+
+func (k *trialKernel) Intact() proxy.Integrity { return proxy.Integrity{Intact: k.intact} }
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
@@ -296,7 +304,7 @@ func (t *trial) told() []netip.Prefix {
 }
 
 // A runner is pass.run, or a mutant of it.
-type runner func(p *pass, ctx context.Context, d *Desired, trusted bool) error
+type runner func(p *pass, ctx context.Context, d *Desired) error
 
 // steps changes the world and passes, n times.
 func (t *trial) steps(n int, run runner) {
@@ -309,11 +317,10 @@ func (t *trial) steps(n int, run runner) {
 			t.kernel, t.intact = map[netip.Addr]*proxy.VIP{}, false // flush ruleset
 		}
 		t.failing, t.failed = t.IntN(3) == 0, false
-		trusted := t.intact
 		t.before = maps.Clone(t.used)
 		t.hear()
 		t.decide()
-		err := run(t.pass, context.Background(), t.desired, trusted)
+		err := run(t.pass, context.Background(), t.desired)
 		t.after(err)
 	}
 }
@@ -452,95 +459,95 @@ func announceAll(p *pass, ctx context.Context, d *Desired) error {
 
 // mutants break one thing each that the pass does for a reason.
 var mutants = map[string]runner{
-	"announces before it forwards": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+	"announces before it forwards": func(p *pass, ctx context.Context, d *Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
 	},
-	"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+	"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired) error {
 		p.forwarder.Set(ctx, d.Proxy)
-		return p.run(ctx, d, true)
+		return p.run(ctx, d)
 	},
-	"announces what it could not program": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+	"announces what it could not program": func(p *pass, ctx context.Context, d *Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), p.forward(ctx, d), announceAll(p, ctx, d))
 	},
-	"lingers for ever": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"lingers for ever": func(p *pass, ctx context.Context, d *Desired) error {
 		p.bgp().linger, p.l2().linger = time.Hour, time.Hour
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired, _ bool) error {
+	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired) error {
 		shrunk := shrinkAll(p, ctx, d)
 		if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
 			return errors.Join(shrunk, err)
 		}
 		return errors.Join(shrunk, announceAll(p, ctx, d))
 	},
-	"opens sessions at once": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
-		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d, trusted))
+	"opens sessions at once": func(p *pass, ctx context.Context, d *Desired) error {
+		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d))
 	},
-	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired) error {
 		stale := *d
 		if p.last != nil && len(minus(p.bgp().have, d.Announce)) > 0 {
 			// as if the kernel were only touched for what is announced
 			stale.Proxy = p.last.Proxy
 		}
-		return p.run(ctx, &stale, trusted)
+		return p.run(ctx, &stale)
 	},
-	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired) error {
 		careless := *d
 		careless.Proxy.Owned = d.view.owned
-		return p.run(ctx, &careless, trusted)
+		return p.run(ctx, &careless)
 	},
-	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired) error {
 		clear(p.bgp().released)
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired) error {
 		w := p.bgp()
 		stay := intersectFunc(w.told, d.prefixes, comparePrefixes)
 		if len(stay) == len(w.told) {
-			return p.run(ctx, d, trusted)
+			return p.run(ctx, d)
 		}
-		return errors.Join(p.announce(ctx, w, d, wish{stay, intersect(w.have, d.Routed)}), p.run(ctx, d, trusted))
+		return errors.Join(p.announce(ctx, w, d, wish{stay, intersect(w.have, d.Routed)}), p.run(ctx, d))
 	},
-	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *Desired) error {
 		if p.l2().handing == nil {
 			p.l2().handing = map[netip.Addr]time.Time{}
 		}
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *Desired) error {
 		for _, a := range p.bgp().have {
 			delete(p.l2().departed, a)
 		}
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *Desired) error {
 		p.l2().linger = p.bgp().linger
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *Desired) error {
 		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"takes addresses without a word": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"takes addresses without a word": func(p *pass, ctx context.Context, d *Desired) error {
 		p.forwarder = taciturn{p.forwarder}
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"takes what it has": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"takes what it has": func(p *pass, ctx context.Context, d *Desired) error {
 		p.forwarder = greedy{p.forwarder, d.Answered}
-		return p.run(ctx, d, trusted)
+		return p.run(ctx, d)
 	},
-	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *Desired) error {
 		both := p.ways
 		defer func() { p.ways = both }()
-		if trusted {
-			return p.run(ctx, d, trusted)
+		if p.forwarder.Intact().Intact {
+			return p.run(ctx, d)
 		}
 		err := p.forward(ctx, d)
 		if p.ways = both[:1]; err != nil {
 			return errors.Join(err, p.announce(ctx, p.ways[0], d, wish{}))
 		}
 		p.ways = both
-		return p.run(ctx, d, true)
+		return p.run(ctx, d)
 	},
 }
 
@@ -583,9 +590,9 @@ func TestPassMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	for name, breaks := range inEach {
 		for i, way := range []string{"BGP", "L2"} {
-			all[way+" "+name] = func(p *pass, ctx context.Context, d *Desired, trusted bool) error {
+			all[way+" "+name] = func(p *pass, ctx context.Context, d *Desired) error {
 				breaks(p.ways[i], d)
-				return p.run(ctx, d, trusted)
+				return p.run(ctx, d)
 			}
 		}
 	}
@@ -610,27 +617,62 @@ func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
 			trial.steps(10, (*pass).run)
 			trial.failing = false
 			trial.decide()
-			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
+			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
 			trial.pass.forwarder = broken{}
-			if err := trial.pass.run(t.Context(), trial.desired, false); err == nil {
+			if err := trial.pass.run(t.Context(), trial.desired); err == nil {
 				t.Fatal("no error")
 			}
 			silent := func() bool { return len(trial.network)+len(trial.links.answering)+len(trial.links.asking) == 0 }
 			if !silent() || trial.pass.announcing() {
 				t.Fatalf("seed %d: still announced: %v, %v", seed, trial.network, trial.links.answering)
 			}
-			if trusted := trial.pass.run(t.Context(), trial.desired, true); trusted == nil || !silent() {
+			trial.pass.forwarder = broken{intact: true}
+			if err := trial.pass.run(t.Context(), trial.desired); err == nil || !silent() {
 				t.Fatalf("seed %d: announced again: %v, %v", seed, trial.network, trial.links.answering)
 			}
 		}
 	})
 }
 
-type broken struct{}
+// A broken forwarder fails, beside a table that is intact or not.
+type broken struct{ intact bool }
 
 func (broken) Set(context.Context, proxy.State) error { return errors.New("the kernel is on strike") }
+
+func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
+
+// An intact forwarder's table is never changed by others.
+type intact struct{}
+
+func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
+
+// Whatever fails beside an intact table, and however often, nothing that is wanted is
+// withdrawn.
+func TestPassKeepsWhatIsIntact(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		for seed := range uint64(100) {
+			trial := newTrial(seed)
+			trial.steps(10, (*pass).run)
+			trial.failing = false
+			trial.decide()
+			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
+				t.Fatal(err)
+			}
+			network, answering := maps.Clone(trial.network), maps.Clone(trial.links.answering)
+			trial.pass.forwarder = broken{intact: true}
+			for range 3 {
+				if err := trial.pass.run(t.Context(), trial.desired); err == nil {
+					t.Fatal("no error")
+				}
+			}
+			if !maps.Equal(network, trial.network) || !maps.Equal(answering, trial.links.answering) {
+				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.links.answering, network, answering)
+			}
+		}
+	})
+}
 
 // What an earlier speaker left in the kernel stays until the routers have
 // forgotten what it announced.
@@ -642,7 +684,7 @@ func TestPassAdopts(t *testing.T) {
 		pass := func() bool {
 			t.Helper()
 			trial.desired = trial.decider.Decide(trial.snapshot())
-			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
+			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
 			return trial.kernel[old] != nil
@@ -737,7 +779,7 @@ func TestPassHandsOver(t *testing.T) {
 		observe := func() (announced bool, answers int) {
 			t.Helper()
 			trial.desired = trial.decider.Decide(trial.snapshot())
-			if err := trial.pass.run(t.Context(), trial.desired, true); err != nil {
+			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
 			if kernel := trial.kernel[vip]; kernel != nil {

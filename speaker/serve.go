@@ -18,9 +18,14 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 )
 
-// unhealthyAfter is how long a change may wait before the speaker counts as
-// unhealthy. Liveness is that changes are applied, not that a port is open.
-const unhealthyAfter = time.Minute
+const (
+	// hangAfter is how long a pass may take before the speaker counts as hanging, which
+	// a restart may mend. What the kernel refuses, or cannot do, a restart does not mend: the
+	// next speaker would open no session, and routers would drop all addresses.
+	hangAfter = 3 * time.Minute
+	// lateAfter is how long a change may wait before the speaker is not ready any more.
+	lateAfter = time.Minute
+)
 
 // SocketPath is where the speaker with a run directory answers.
 func SocketPath(runDir string) string { return filepath.Join(runDir, "speaker.sock") }
@@ -83,23 +88,21 @@ func answer(w http.ResponseWriter, trouble string) {
 	fmt.Fprintln(w, "ok")
 }
 
-// unhealthy says why a restart may help, empty when it would not: waiting for the
-// API server is no illness.
+// unhealthy says what hangs, so that a restart may help; empty when nothing does: neither
+// waiting for the API server does, nor a kernel that refuses.
 func (s *server) unhealthy() string {
-	behind := time.Time{}
-	if at := s.opened.Load(); at != nil {
-		behind = *at
-	}
+	began, what := s.opened.Load(), "the start"
 	if sp := s.speaker.Load(); sp != nil {
-		behind = sp.published.Load().behind
+		began, what = sp.passing.Load(), "a pass"
 	}
-	if behind.IsZero() || time.Since(behind) <= unhealthyAfter {
+	if began == nil || time.Since(*began) <= hangAfter {
 		return ""
 	}
-	return "a change has been waiting since " + behind.UTC().Format(time.RFC3339)
+	return fmt.Sprintf("%s hangs: it began at %s and has not ended", what, began.UTC().Format(time.RFC3339))
 }
 
-// unready says what the node waits for before it forwards and announces.
+// unready says what the node waits for before it forwards and announces, and that changes
+// come late.
 func (s *server) unready() string {
 	sp := s.speaker.Load()
 	switch {
@@ -109,7 +112,7 @@ func (s *server) unready() string {
 	case sp == nil || !sp.published.Load().ready:
 		return "the kernel does not have the first state yet"
 	}
-	return ""
+	return sp.published.Load().late()
 }
 
 // status is the speaker's, or that it waits.

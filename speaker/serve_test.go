@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +21,10 @@ import (
 )
 
 // A kernel is a forwarder that takes as long as a test wants.
-type kernel struct{ calls chan error }
+type kernel struct {
+	intact
+	calls chan error
+}
 
 func (k *kernel) Set(context.Context, proxy.State) error { return <-k.calls }
 
@@ -39,8 +43,9 @@ func (s *server) probes() (health, ready int, why string) {
 	return get(s.unhealthy()), get(s.unready()), s.unhealthy() + s.unready()
 }
 
-// Waiting for the API server is no illness, however long it takes. A kernel that
-// does not answer is, after a while; so is one that always refuses.
+// Only what hangs is unhealthy: neither waiting for the API server, however long it takes, nor
+// a kernel that refuses every change, which makes the speaker unready, nor one that
+// refuses an address.
 func TestProbes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := &server{Options: Options{Config: Config{Node: "n1"}, Version: "v1"}, began: time.Now()}
@@ -59,19 +64,23 @@ func TestProbes(t *testing.T) {
 		}
 		s.opened.Store(new(time.Now()))
 		expect("it is read", 200, 503, "the kernel does not have the first state")
-		time.Sleep(unhealthyAfter + time.Second)
-		expect("the start hangs", 503, 503, "a change has been waiting since 2000-01-01T01:00:00Z")
+		time.Sleep(hangAfter)
+		expect("the start takes long", 200, 503, "")
+		time.Sleep(time.Second)
+		expect("the start hangs", 503, 503, "the start hangs: it began at 2000-01-01T01:00:00Z")
 
 		k := &kernel{calls: make(chan error)}
 		sp := quietSpeaker(t, k)
 		sp.publish(nil, nil)
 		s.speaker.Store(sp)
 		expect("started", 200, 503, "the kernel does not have the first state")
-		pass := func() { _ = sp.once(t.Context(), true) } // Its error is in the status.
+		pass := func() { _ = sp.once(t.Context()) } // Its error is in the status.
 		go pass()
 		expect("the kernel works", 200, 503, "")
-		time.Sleep(unhealthyAfter + time.Second)
-		expect("the kernel hangs", 503, 503, "a change has been waiting since")
+		time.Sleep(hangAfter)
+		expect("the kernel takes long", 200, 503, "")
+		time.Sleep(time.Second)
+		expect("the kernel hangs", 503, 503, "a pass hangs: it began at")
 		k.calls <- nil
 		expect("it answers at last", 200, 200, "")
 		time.Sleep(time.Hour)
@@ -79,12 +88,20 @@ func TestProbes(t *testing.T) {
 		for range 5 {
 			go pass()
 			k.calls <- errors.New("no")
-			time.Sleep(unhealthyAfter / 4)
+			time.Sleep(hangAfter)
 		}
-		expect("it refuses", 503, 200, "a change has been waiting since")
+		expect("it refuses everything", 200, 503, "a change has been waiting since")
+		expect("and says so", 200, 503, "forward: no")
 		go pass()
 		k.calls <- nil
 		expect("it takes it", 200, 200, "")
+		for range 5 {
+			go pass()
+			k.calls <- &proxy.Refused{Refusals: []proxy.Refusal{{VIP: &proxy.VIP{Addr: netip.MustParseAddr("192.0.2.1")}, Err: errors.New("too large")}}}
+			k.calls <- nil // all others
+			time.Sleep(hangAfter)
+		}
+		expect("it refuses an address", 200, 200, "")
 	})
 }
 

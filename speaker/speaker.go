@@ -108,6 +108,7 @@ type speaker struct {
 	full       time.Time // when to compare with the kernel again
 
 	published atomic.Pointer[published]
+	passing   atomic.Pointer[time.Time] // when the pass began that is made now; nil between two
 }
 
 // Run runs a speaker until ctx ends, then stops it in the way that loses the
@@ -163,6 +164,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	// there is none.
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
 	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
+	o.Limits = p.Limits()
 	s.decider = NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
 	s.outward = o.watchOutward(ctx)
@@ -208,7 +210,6 @@ func (s *speaker) loop(ctx context.Context) {
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
 	storm := rate.NewLimiter(rate.Every(passInterval), passBurst)
-	trusted := true
 	for {
 		select {
 		case <-ctx.Done():
@@ -221,15 +222,13 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.roster.renewed():
 		case <-s.links.announcer.Changed():
 		case <-s.links.holds.changed:
-		case <-s.proxy.Disturbed():
-			trusted = false
+		case <-s.proxy.Changed():
 		case <-timer.C:
 		}
 		began := time.Now()
 		// What has begun is finished: a pass broken off would leave for the next
 		// process what takes this one a millisecond.
-		err := s.once(context.WithoutCancel(ctx), trusted)
-		trusted = trusted || err == nil
+		err := s.once(context.WithoutCancel(ctx))
 		timer.Reset(time.Until(s.wake(began, err)))
 		if storm.Wait(ctx) != nil {
 			return
@@ -238,9 +237,10 @@ func (s *speaker) loop(ctx context.Context) {
 }
 
 // once makes one pass over the newest snapshot.
-func (s *speaker) once(ctx context.Context, trusted bool) error {
+func (s *speaker) once(ctx context.Context) error {
 	began := time.Now()
 	s.busy(began)
+	defer s.passing.Store(nil)
 	if !began.Before(s.full) {
 		s.proxy.Recheck()
 		s.full = began.Add(fullInterval)
@@ -256,18 +256,13 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	if s.roster.resignations() {
 		s.links.holds.renewAll()
 	}
-	d := s.decider.Decide(snap)
-	s.links.prepare(d, snap, began)
+	s.decider.config.Refused = s.decider.config.Refused.still(began)
+	d := s.decide(snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
 		s.roster.tell(s.links.reach, s.links.offer(members, s.decider.config.Returning, began))
 	}
-	if s.reshape != nil {
-		d = s.reshape(d)
-	}
-	s.pass.outward = s.outward.now(d.view.addresses())
-	s.pass.handed = s.links.handOn(d, began)
-	err := s.pass.run(ctx, d, trusted)
+	d, err := s.apply(ctx, d, began)
 	if err != nil {
 		s.Log.Error("pass", "err", err)
 	}
@@ -280,6 +275,47 @@ func (s *speaker) once(ctx context.Context, trusted bool) error {
 	s.herald.note()
 	s.links.look(ctx, d, began)
 	return errors.Join(err, s.remember(d.snap), s.memory.keepConfiguration(d.snap), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+}
+
+// decide decides about a snapshot as far as the speaker is not about to stop.
+func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *Desired {
+	d := s.decider.Decide(snap)
+	s.links.prepare(d, snap, began)
+	if s.reshape != nil {
+		d = s.reshape(d)
+	}
+	return d
+}
+
+// maxRefused is how often a pass is made again for addresses that the proxy refuses. Each
+// time it says all of them, so that once is enough unless the kernel changes its mind.
+const maxRefused = 4
+
+// apply makes the pass. Addresses that the proxy refuses are decided about again, so that
+// they are withdrawn, and all others go on as if there were none of them. It returns what
+// was applied in the end.
+func (s *speaker) apply(ctx context.Context, d *Desired, began time.Time) (*Desired, error) {
+	for attempt := 1; ; attempt++ {
+		s.pass.outward = s.outward.now(d.view.addresses())
+		s.pass.handed = s.links.handOn(d, began)
+		err := s.pass.run(ctx, d)
+		var refused *proxy.Refused
+		if !errors.As(err, &refused) || attempt == maxRefused {
+			return d, err
+		}
+		for _, r := range refused.Refusals {
+			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", enumerate(textOf(d.holders(r.VIP.Addr))), "reason", oneLine(r.Err))
+		}
+		s.decider.config.Refused = s.decider.config.Refused.with(refused, began)
+		d = s.decide(d.snap, began)
+	}
+}
+
+func textOf(names []cluster.Name) (out []string) {
+	for _, n := range names {
+		out = append(out, n.String())
+	}
+	return out
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the
@@ -315,6 +351,9 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 		at = next
 	}
 	if next := s.links.handed.until; !next.IsZero() && next.Before(at) {
+		at = next
+	}
+	if next := s.decider.config.Refused.next(); !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if err == nil && len(s.unanswered) == 0 {
@@ -364,7 +403,7 @@ func (s *speaker) stop(kill context.Context) error {
 			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
 			s.reshape = (*Desired).unlinked
 			// Its error is logged, and whoever comes next forwards what is in the kernel.
-			_ = s.once(context.WithoutCancel(kill), true)
+			_ = s.once(context.WithoutCancel(kill))
 		default:
 			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
 		}

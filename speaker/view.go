@@ -48,6 +48,12 @@ type Config struct {
 
 	// HealthChecks says of which Services the healthCheckNodePort is answered here.
 	HealthChecks HealthChecks
+
+	// Limits are those of this node's proxy; zero: those of nftables mode.
+	Limits proxy.Limits
+	// Refused are the addresses that this node's proxy has refused, which may change; nil:
+	// none.
+	Refused *Refused
 }
 
 // HealthChecks is a choice of Services whose healthCheckNodePort is answered.
@@ -74,9 +80,11 @@ type view struct {
 	sessions []bgp.Session
 	unsigned []string        // peers that wait for their password
 	lost     []*cluster.Peer // whose router is a default gateway that is not known
-	gateways Gateways        // what the config said
-	members  *Members        // what the config said
-	told     [2]string       // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
+	// duplicates are peers whose router an older one has here.
+	duplicates []cluster.Duplicate
+	gateways   Gateways  // what the config said
+	members    *Members  // what the config said
+	told       [2]string // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	// silent are the nodes whose endpoints are left out, and since when nothing has been
 	// heard of them.
@@ -93,6 +101,8 @@ type view struct {
 	planned bool
 
 	owned        []netip.Prefix
+	limits       proxy.Limits
+	refused      *Refused // what the config said
 	clients      proxy.LocalClients
 	healthChecks HealthChecks
 
@@ -118,7 +128,7 @@ type view struct {
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && v.ofLinks(c, snap)
 }
 
@@ -139,6 +149,10 @@ func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 func look(c Config, snap *cluster.Snapshot) *view {
 	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
 	v.silent = c.Members.silent(c.Node)
+	v.refused = c.Refused
+	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
+		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
+	}
 	v.owned = owned(snap.Pools)
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
 	if v.self != nil {
@@ -156,11 +170,12 @@ func look(c Config, snap *cluster.Snapshot) *view {
 	return v
 }
 
-// lookAtPeers takes over the peers that select this node. The first of them, by
-// name, gives the node's own AS number.
+// lookAtPeers takes over the peers that select this node, without duplicates. The first of
+// them, by name, gives the node's own AS number.
 func (v *view) lookAtPeers(peers []*cluster.Peer) {
+	v.duplicates = cluster.Duplicates(peers, v.self)
 	for _, p := range peers {
-		if v.self == nil || !p.NodeSelector.Matches(v.self.Labels) {
+		if v.self == nil || !p.NodeSelector.Matches(v.self.Labels) || v.duplicate(p.Name) != nil {
 			continue
 		}
 		if v.asn == 0 {
@@ -193,13 +208,39 @@ func (v *view) resolve(peers []*cluster.Peer) []*cluster.Peer {
 	return resolved
 }
 
+// duplicate says whose duplicate a peer is here; nil if it is none.
+func (v *view) duplicate(peer string) *cluster.Duplicate {
+	i := slices.IndexFunc(v.duplicates, func(d cluster.Duplicate) bool { return d.Peer.Name == peer })
+	if i < 0 {
+		return nil
+	}
+	return &v.duplicates[i]
+}
+
+// duplicateProblems are those of peers without a session, and of advertisements that name only
+// such peers.
+func (v *view) duplicateProblems() (all []cluster.Problem) {
+	for _, d := range v.duplicates {
+		all = append(all, d.Problem(v.node))
+	}
+	for _, a := range v.fromAdverts {
+		if v.self == nil || !a.NodeSelector.Matches(v.self.Labels) || v.reaches(a) {
+			continue
+		}
+		if d, ok := a.NamesOnly(v.duplicates); ok {
+			all = append(all, d.Unheard(a, v.node))
+		}
+	}
+	return all
+}
+
 // problems are those that an object has on this node.
 func (v *view) problems() (all []cluster.Problem) {
 	for _, p := range v.lost {
 		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
 			Message: fmt.Sprintf("node %s is not known to have such a gateway; give it a default route, or name the router by peerAddress", v.node)})
 	}
-	return all
+	return append(all, v.duplicateProblems()...)
 }
 
 // routerID is the node's IPv4 address. On a node without one it is made from

@@ -84,6 +84,8 @@ func (l logAnnouncer) Set(_ context.Context, d *Desired, allowed []netip.Prefix)
 
 type logForwarder struct{ *log }
 
+func (logForwarder) Intact() proxy.Integrity { return intact{}.Intact() }
+
 func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 	for _, v := range want.VIPs {
 		if v.Addr == netip.MustParseAddr("192.0.2.1") {
@@ -111,7 +113,7 @@ func TestPassWeighsAfterForwarding(t *testing.T) {
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 	} {
 		d := decider.Decide(snapshotOf(t, weighed(step.pods, 0, step.other)))
-		if err := p.run(t.Context(), d, true); err != nil {
+		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(step.want, done.reset()); diff != "" {
@@ -136,7 +138,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 		{0, 3, "forward to 3; [192.0.2.1/32 weight 2]"},
 	} {
 		d := decider.Decide(snapshotOf(t, weighed(step.here, step.there, false)))
-		if err := p.run(t.Context(), d, true); err != nil {
+		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
 		if got := fmt.Sprintf("%s; %s", done.reset(), network.sent); got != step.want {

@@ -11,6 +11,7 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="isIP(self) && ip.isCanonical(self)",message="must be an address in canonical form, such as 192.0.2.10 or 2001:db8::10"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/4', '255.255.255.255/32', '::/127', 'fe80::/10', 'ff00::/8'].all(r, !cidr(r).containsIP(self))",message="must be an address that a Service can have, and not unspecified, loopback, link-local, multicast or broadcast"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="cannot be changed: delete the claim and create one for the other address"
 	Address string `json:"address"`
 

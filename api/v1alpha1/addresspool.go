@@ -42,9 +42,15 @@ type AddressPoolSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:items:MinLength=2
 	// +kubebuilder:validation:items:MaxLength=96
-	// +kubebuilder:validation:XValidation:rule="self.all(a, isIP(a) || isCIDR(a) || (a.split('-').size() == 2 && a.split('-').all(e, isIP(e.trim()))))",message="each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address"
-	// +kubebuilder:validation:XValidation:rule="self.all(a, !isCIDR(a) || cidr(a) == cidr(a).masked())",message="a CIDR must begin at its network's first address: 192.0.2.0/26, not 192.0.2.10/26; for one address leave the length out"
-	// +kubebuilder:validation:XValidation:rule="self.all(a, a.split('-').size() != 2 || !a.split('-').all(e, isIP(e.trim())) || ip(a.split('-')[0].trim()).family() == ip(a.split('-')[1].trim()).family())",message="both ends of a range must be of one address family"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, self.exists_one(b, a == b))",message="an entry is in this pool already; remove one of the two"
+	// +kubebuilder:validation:items:XValidation:rule="isIP(self) || isCIDR(self) || self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e))",message="each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || cidr(self) == cidr(self).masked()",message="a CIDR must begin at its network's first address: 192.0.2.0/26, not 192.0.2.10/26; for one address leave the length out"
+	// +kubebuilder:validation:items:XValidation:rule="!(self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e))) || [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].map(e, ip(e).family()).min() == [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].map(e, ip(e).family()).max()",message="both ends of a range must be of one address family"
+	// +kubebuilder:validation:items:XValidation:rule="!(self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e) && ip(e).family() == 4)) || [[self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].map(e, e.split('.').map(o, int(o))).map(o, ((o[0] * 256 + o[1]) * 256 + o[2]) * 256 + o[3])].all(n, n[0] <= n[1])",message="a range must begin with its lower address: 192.0.2.10-192.0.2.50, not 192.0.2.50-192.0.2.10"
+	// +kubebuilder:validation:items:XValidation:rule="!(self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e))) || self.contains('.') || self.lowerAscii().substring(0, self.indexOf('-')).trim().substring(0, self.lowerAscii().substring(0, self.indexOf('-')).trim().lastIndexOf(':')) != self.lowerAscii().substring(self.indexOf('-') + 1).trim().substring(0, self.lowerAscii().substring(self.indexOf('-') + 1).trim().lastIndexOf(':')) || '0000'.substring(size(self.lowerAscii().substring(0, self.indexOf('-')).trim()) - self.lowerAscii().substring(0, self.indexOf('-')).trim().lastIndexOf(':') - 1) + self.lowerAscii().substring(0, self.indexOf('-')).trim().substring(self.lowerAscii().substring(0, self.indexOf('-')).trim().lastIndexOf(':') + 1) <= '0000'.substring(size(self.lowerAscii().substring(self.indexOf('-') + 1).trim()) - self.lowerAscii().substring(self.indexOf('-') + 1).trim().lastIndexOf(':') - 1) + self.lowerAscii().substring(self.indexOf('-') + 1).trim().substring(self.lowerAscii().substring(self.indexOf('-') + 1).trim().lastIndexOf(':') + 1)",message="a range must begin with its lower address: 2001:db8::10-2001:db8::50, not 2001:db8::50-2001:db8::10"
+	// +kubebuilder:validation:items:XValidation:rule="!isCIDR(self) || ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/4', '255.255.255.255/32', '::/127', 'fe80::/10', 'ff00::/8'].all(r, !cidr(r).containsCIDR(self) && !cidr(self).containsCIDR(r))",message="contains unspecified, loopback, link-local, multicast, broadcast or IPv4-mapped addresses, which no Service can have; leave them out"
+	// +kubebuilder:validation:items:XValidation:rule="!(isIP(self) || self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e))) || (isIP(self) ? [self] : [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()]).all(e, ['0.0.0.0/8', '127.0.0.0/8', '169.254.0.0/16', '224.0.0.0/4', '255.255.255.255/32', '::/127', 'fe80::/10', 'ff00::/8'].all(r, !cidr(r).containsIP(e)))",message="contains unspecified, loopback, link-local, multicast, broadcast or IPv4-mapped addresses, which no Service can have; leave them out"
+	// +kubebuilder:validation:items:XValidation:rule="!(self.contains('-') && [self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].all(e, isIP(e) && ip(e).family() == 4)) || [[self.substring(0, self.indexOf('-')).trim(), self.substring(self.indexOf('-') + 1).trim()].map(e, e.split('.').map(o, int(o))).map(o, ((o[0] * 256 + o[1]) * 256 + o[2]) * 256 + o[3])].all(n, [2130706432, 2851995648, 3758096384].all(first, n[1] < first || n[0] > first))",message="contains unspecified, loopback, link-local, multicast, broadcast or IPv4-mapped addresses, which no Service can have; leave them out"
 	Addresses []string `json:"addresses"`
 
 	// Announce says how the addresses are announced. BGP: one by one, without
@@ -95,13 +101,13 @@ type AddressPoolSpec struct {
 	// may get addresses of the pool. All namespaces when unset.
 	//
 	// +optional
-	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
+	NamespaceSelector *LabelSelector `json:"namespaceSelector,omitempty"`
 
 	// ServiceSelector selects Services by their labels. Only those may get
 	// addresses of the pool. All Services when unset.
 	//
 	// +optional
-	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
 	// NamespaceQuota is how many addresses of the pool, of each family, the
 	// Services of one namespace may have together; at least 1, any number when

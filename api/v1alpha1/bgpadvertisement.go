@@ -4,6 +4,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // BGPAdvertisementSpec says which addresses are announced, by which nodes, to
 // which routers and as what. What is left out restricts nothing.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.serviceSelector) || (!has(self.aggregationLength) || self.aggregationLength == 32) && (!has(self.aggregationLengthV6) || self.aggregationLengthV6 == 128)",message="excludes an aggregate: routers would send the node traffic for addresses that the selector leaves out, and the node must refuse it; remove serviceSelector, or aggregationLength and aggregationLengthV6",fieldPath=".serviceSelector"
 type BGPAdvertisementSpec struct {
 	// Pools are the names of the AddressPools that the advertisement selects; all
 	// when unset. It applies only to those whose spec.announce is Advertised.
@@ -19,14 +21,17 @@ type BGPAdvertisementSpec struct {
 
 	// ServiceSelector says which Services' addresses are announced so. All when
 	// it is unset. An address that several Services share is, if it selects any.
+	// It excludes aggregates: the node would attract traffic for addresses of the
+	// aggregate that the selector leaves out, and must refuse it. To aggregate the
+	// addresses of some Services, give those a pool of their own.
 	//
 	// +optional
-	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
 	// NodeSelector says which nodes announce so. All when it is unset.
 	//
 	// +optional
-	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
 	// Peers are the names of the BGPPeers that are told. All when unset.
 	//
@@ -43,14 +48,16 @@ type BGPAdvertisementSpec struct {
 	// place of single addresses: with 24, 192.0.2.5 is announced as 192.0.2.0/24.
 	// Addresses with a Service of externalTrafficPolicy Local are announced one
 	// by one nevertheless. What is in the prefix and not assigned is refused, so
-	// it must hold nobody else's addresses. 32 when unset.
+	// it must hold nobody else's addresses. 32 when unset, and the only value beside
+	// a serviceSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=32
 	AggregationLength *int32 `json:"aggregationLength,omitempty"`
 
-	// AggregationLengthV6 is the same for IPv6. 128 when unset.
+	// AggregationLengthV6 is the same for IPv6. 128 when unset, and the only value
+	// beside a serviceSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

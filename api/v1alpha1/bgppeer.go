@@ -26,7 +26,8 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.contains('%') ? self.split('%').size() == 2 && self.split('%')[1] != \"\" && isIP(self.split('%')[0]) && ip(self.split('%')[0]).family() == 6 && ip(self.split('%')[0]).isLinkLocalUnicast() : isIP(self) && !(ip(self).family() == 6 && ip(self).isLinkLocalUnicast())",message="must be an address such as 192.0.2.1; a link-local IPv6 address, and no other, needs its interface, as in fe80::1%eth0"
+	// +kubebuilder:validation:XValidation:rule="self.contains('%') ? self.split('%').size() == 2 && self.split('%')[1].matches('^[^ /%:]{1,15}$') && isIP(self.split('%')[0]) && ip(self.split('%')[0]).family() == 6 && ip(self.split('%')[0]).isLinkLocalUnicast() : isIP(self) && !(ip(self).family() == 6 && ip(self).isLinkLocalUnicast())",message="must be an address such as 192.0.2.1; a link-local IPv6 address, and no other, needs its interface, as in fe80::1%eth0"
+	// +kubebuilder:validation:XValidation:rule="!isIP(self) || !ip(self).isUnspecified() && self != '255.255.255.255' && ['224.0.0.0/4', 'ff00::/8'].all(r, !cidr(r).containsIP(self))",message="must be the address of one router, and not unspecified, multicast or broadcast"
 	PeerAddress string `json:"peerAddress,omitempty"`
 
 	// DefaultGateway, in the place of peerAddress, is an address family: the router
@@ -73,7 +74,7 @@ type BGPPeerSpec struct {
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is reserved by RFC 6793: use the number of your own AS, or a private one such as 64512"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512"
 	MyASN int64 `json:"myASN"`
 
 	// LocalASN is told to this router in the place of myASN, for one that knows
@@ -83,7 +84,7 @@ type BGPPeerSpec struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4294967295
-	// +kubebuilder:validation:XValidation:rule="self != 23456",message="23456 is reserved by RFC 6793: use the number by which the router knows this node"
+	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number by which the router knows this node"
 	LocalASN int64 `json:"localASN,omitempty"`
 
 	// SourceAddress is our end of the session: an address, or the name of the
@@ -184,7 +185,7 @@ type BGPPeerSpec struct {
 	// when it is unset.
 	//
 	// +optional
-	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
 	// GracefulRestart says whether the router shall keep our routes while the
 	// speaker restarts (RFC 4724). Traffic goes on meanwhile, because forwarding
@@ -211,6 +212,7 @@ type PasswordSecretRef struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="!format.dns1123Subdomain().validate(self).hasValue()",message="must be the name of a Secret in fanfare-system"
 	Name string `json:"name"`
 }
 

@@ -1,72 +1,33 @@
 package v1alpha1
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/defaulting"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fanfare-lb/fanfare/internal/crdtest"
 )
 
-// A validator does with an object what the API server does: fill in defaults,
-// check the schema, and if that passes evaluate CEL.
-type validator struct {
-	structural *schema.Structural
-	schema     validation.SchemaValidator
-	cel        *cel.Validator
-}
+// A validator does with an object what the API server does.
+type validator struct{ crdtest.Validator }
 
 func loadCRD(t *testing.T, plural string) validator {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join("..", "..", "manifests", "crds", "fanfare.io_"+plural+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(b, &crd); err != nil {
-		t.Fatal(err)
-	}
-	apiextensionsv1.SetDefaults_CustomResourceDefinition(&crd)
-	apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&crd.Spec)
-	var in apiextensions.CustomResourceDefinition
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(&crd, &in, nil); err != nil {
-		t.Fatal(err)
-	}
-	// This is what makes the API server refuse a CRD: not structural, CEL that
-	// does not compile, CEL whose estimated cost is over the budget.
-	if errs := crdvalidation.ValidateCustomResourceDefinition(context.Background(), &in); len(errs) != 0 {
-		t.Fatal(errs.ToAggregate())
-	}
-	props := in.Spec.Validation.OpenAPIV3Schema
-	st, err := schema.NewStructural(props)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sv, _, err := validation.NewSchemaValidator(props)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return validator{st, sv, cel.NewValidator(st, true, celconfig.PerCallLimit)}
+	return validator{crdtest.Load(t, plural)}
 }
 
 func (v validator) check(t *testing.T, spec string) (map[string]any, field.ErrorList) {
 	t.Helper()
 	obj := object(t, "x", spec)
-	return obj, v.create(obj)
+	return obj, v.Create(obj)
 }
 
 // object is an object as the API server decodes it.
@@ -76,40 +37,7 @@ func object(t *testing.T, name, spec string) map[string]any {
 	if err := yaml.Unmarshal([]byte(spec), &s); err != nil {
 		t.Fatal(err)
 	}
-	return map[string]any{"metadata": map[string]any{"name": name}, "spec": integers(s)}
-}
-
-func (v validator) create(obj map[string]any) field.ErrorList { return v.update(obj, nil) }
-
-// update is what the API server says to obj in the place of old; old is nil when
-// obj is new.
-func (v validator) update(obj map[string]any, old any) field.ErrorList {
-	defaulting.Default(obj, v.structural)
-	if errs := validation.ValidateCustomResource(nil, obj, v.schema); len(errs) != 0 {
-		return errs
-	}
-	errs, _ := v.cel.Validate(context.Background(), nil, v.structural, obj, old, celconfig.RuntimeCELCostBudget)
-	return errs
-}
-
-// integers makes integers of the float64 that encoding/json decodes to, as the
-// API server's decoder does.
-func integers(v any) any {
-	switch v := v.(type) {
-	case float64:
-		if v == float64(int64(v)) {
-			return int64(v)
-		}
-	case map[string]any:
-		for k := range v {
-			v[k] = integers(v[k])
-		}
-	case []any:
-		for i := range v {
-			v[i] = integers(v[i])
-		}
-	}
-	return v
+	return map[string]any{"metadata": map[string]any{"name": name}, "spec": crdtest.Integers(s)}
 }
 
 // A specTest is a spec and a part of what the API server must say to it; empty
@@ -173,25 +101,26 @@ func TestAddressClaimCRD(t *testing.T) {
 		{"x", `{}`, "spec.address: Required value"},
 		{"192.0.2.10", `{address: 192.0.2.10, holders: [{name: web}]}`, "holders[0].namespace: Required value"},
 	} {
-		errs := v.create(object(t, tt.name, tt.spec))
+		errs := v.Create(object(t, tt.name, tt.spec))
 		if (len(errs) == 0) != (tt.want == "") || len(errs) != 0 && !strings.Contains(errs.ToAggregate().Error(), tt.want) {
 			t.Errorf("%s %s: %v, want %q", tt.name, tt.spec, errs.ToAggregate(), tt.want)
 		}
 	}
-	// The API server and ClaimName agree on every name, but for IPv4 within IPv6,
-	// which CEL does not take for an address and no Service can have.
+	// The API server and ClaimName agree on every name, but for addresses that no
+	// Service can have.
+	reserved := []string{"::ffff:192.0.2.1", "0.0.0.0", "255.255.255.255", "::1", "::", "fe80::1:0:0:1"}
 	for _, tt := range claimNames {
-		want := tt.addr != "::ffff:192.0.2.1"
-		errs := v.create(object(t, tt.name, `{address: "`+tt.addr+`"}`))
+		want := !slices.Contains(reserved, tt.addr)
+		errs := v.Create(object(t, tt.name, `{address: "`+tt.addr+`"}`))
 		if got := len(errs) == 0; got != want {
 			t.Errorf("%s: %v", tt.addr, errs.ToAggregate())
 		}
 	}
-	was := object(t, "0--1", `{address: "::1"}`)
-	if errs := v.update(object(t, "0--1", `{address: "::1", reserved: true}`), was); len(errs) != 0 {
+	was := object(t, "0--3", `{address: "::3"}`)
+	if errs := v.Update(object(t, "0--3", `{address: "::3", reserved: true}`), was); len(errs) != 0 {
 		t.Error(errs.ToAggregate())
 	}
-	if errs := v.update(object(t, "0--2", `{address: "::2"}`), was); len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), "cannot be changed") {
+	if errs := v.Update(object(t, "0--2", `{address: "::2"}`), was); len(errs) == 0 || !strings.Contains(errs.ToAggregate().Error(), "cannot be changed") {
 		t.Errorf("the address was changed: %v", errs.ToAggregate())
 	}
 }

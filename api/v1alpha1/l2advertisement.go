@@ -21,12 +21,12 @@ type L2AdvertisementSpec struct {
 	// unset. An address that several Services share is, if it selects any.
 	//
 	// +optional
-	ServiceSelector *metav1.LabelSelector `json:"serviceSelector,omitempty"`
+	ServiceSelector *LabelSelector `json:"serviceSelector,omitempty"`
 
 	// NodeSelector says which nodes may answer. All when it is unset.
 	//
 	// +optional
-	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
+	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
 	// PreferredNodeSelectors say which of them should, as long as one of these can:
 	// those with the largest sum of the weights of what matches them. Addresses are
@@ -65,7 +65,7 @@ type PreferredNodeSelector struct {
 	// Preference selects nodes. An empty one selects all.
 	//
 	// +required
-	Preference metav1.LabelSelector `json:"preference"`
+	Preference *LabelSelector `json:"preference"`
 }
 
 // L2AdvertisementStatus is what has become of an L2Advertisement.

@@ -4,6 +4,10 @@ import (
 	"context"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/crdtest"
 )
 
 // The real API server refuses what the CRDs' rules forbid, in words that help.
@@ -67,5 +71,41 @@ func TestClaimIsAFence(t *testing.T) {
 	err := c.Admin().Patch(t.Context(), kinds[5], "", "192.0.2.9", `{"spec":{"address":"192.0.2.8"}}`)
 	if err == nil || !strings.Contains(err.Error(), "cannot be changed") {
 		t.Errorf("changed: %v", err)
+	}
+}
+
+// The real API server says to each spec what its libraries say without it, on which
+// the agreement with the parser is tested.
+func TestSpecs(t *testing.T) {
+	c := controlPlane(t)
+	c.crds(t)
+	for _, s := range crdtest.LoadSpecs(t) {
+		for _, spec := range s.Good {
+			expect(t, c.Admin(), s.Object(t, "", spec), "")
+		}
+		for _, bad := range s.Bad {
+			expect(t, c.Admin(), s.Object(t, bad.Name, bad.Spec), bad.SaysOfAPI())
+		}
+	}
+}
+
+// expect creates an object in a dry run, as strictly as kubectl does; want is empty
+// where the API server must take the object.
+func expect(t *testing.T, c *Client, text, want string) {
+	t.Helper()
+	objects, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.resource(objects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Create(t.Context(), objects[0], metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("%s\nrefused: %v", text, err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("%s\nrefused with %v, want %q", text, err, want)
 	}
 }

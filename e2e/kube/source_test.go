@@ -72,7 +72,12 @@ spec: {peerAddress: 192.168.0.254, peerASN: 64512, myASN: 64513, holdTime: 9s, n
 apiVersion: fanfare.io/v1alpha1
 kind: BGPAdvertisement
 metadata: {name: lan}
-spec: {pools: [lan], peers: [tor1], serviceSelector: {matchLabels: {a: b}}, aggregationLength: 26, aggregationLengthV6: 112}
+spec: {pools: [lan], peers: [tor1], serviceSelector: {matchLabels: {a: b}}}
+---
+apiVersion: fanfare.io/v1alpha1
+kind: BGPAdvertisement
+metadata: {name: wide}
+spec: {pools: [lan], aggregationLength: 26, aggregationLengthV6: 112}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: L2Advertisement

@@ -52,6 +52,9 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a, nil
 }
 
+// The words of the CRD's rule.
+var errNoRange = errors.New("each must be a CIDR such as 192.0.2.0/26, a range such as 192.0.2.10-192.0.2.50, or one address")
+
 // parseRange reads a CIDR, a range or an address of a pool.
 func parseRange(s string) (netipx.IPRange, error) {
 	var r netipx.IPRange
@@ -60,10 +63,10 @@ func parseRange(s string) (netipx.IPRange, error) {
 	case dash:
 		r, err = parseFromTo(strings.TrimSpace(from), strings.TrimSpace(to))
 	case strings.Contains(s, "/"):
-		r, err = parseCIDR(strings.TrimSpace(s))
+		r, err = parseCIDR(s)
 	default:
 		var a netip.Addr
-		a, err = parseAddr(strings.TrimSpace(s))
+		a, err = parseEnd(s)
 		r = netipx.IPRangeFrom(a, a)
 	}
 	if err != nil {
@@ -76,33 +79,41 @@ func parseRange(s string) (netipx.IPRange, error) {
 }
 
 func parseFromTo(from, to string) (netipx.IPRange, error) {
-	a, err := parseAddr(from)
+	a, err := parseEnd(from)
 	if err != nil {
-		return netipx.IPRange{}, fmt.Errorf("its first address %q %w", from, err)
+		return netipx.IPRange{}, err
 	}
-	b, err := parseAddr(to)
+	b, err := parseEnd(to)
 	if err != nil {
-		return netipx.IPRange{}, fmt.Errorf("its last address %q %w", to, err)
+		return netipx.IPRange{}, err
 	}
 	if a.BitLen() != b.BitLen() {
-		return netipx.IPRange{}, errors.New("begins in one address family and ends in the other; write two ranges")
+		return netipx.IPRange{}, errors.New("both ends of a range must be of one address family; write two ranges")
 	}
 	if b.Less(a) {
-		return netipx.IPRange{}, fmt.Errorf("ends before it begins; write %s-%s", b, a)
+		return netipx.IPRange{}, fmt.Errorf("a range must begin with its lower address: %s-%s", b, a)
 	}
 	return netipx.IPRangeFrom(a, b), nil
+}
+
+// parseEnd reads an address where a range could stand.
+func parseEnd(s string) (netip.Addr, error) {
+	if _, err := netip.ParseAddr(s); err != nil {
+		return netip.Addr{}, errNoRange
+	}
+	return parseAddr(s)
 }
 
 func parseCIDR(s string) (netipx.IPRange, error) {
 	p, err := netip.ParsePrefix(s)
 	switch {
 	case err != nil:
-		return netipx.IPRange{}, errors.New("is no CIDR; write one such as 192.0.2.0/26 or 2001:db8::/112")
+		return netipx.IPRange{}, errNoRange
 	case p.Addr().Is4In6():
 		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s/%d", p.Addr().Unmap(), max(0, p.Bits()-96))
 	case p != p.Masked():
 		// Half of those who write this mean the network and half the address.
-		return netipx.IPRange{}, fmt.Errorf("begins in the middle of a network; write %s for the network or %s for the address",
+		return netipx.IPRange{}, fmt.Errorf("a CIDR must begin at its network's first address: %s for the network, or %s for the address",
 			p.Masked(), p.Addr())
 	}
 	return netipx.RangeOfPrefix(p), nil

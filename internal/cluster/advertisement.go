@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
@@ -14,10 +16,12 @@ import (
 func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem) {
 	var p problems
 	s := &o.Spec
+	p.bound("spec.communities", len(s.Communities), 64)
+	p.once("spec.communities", s.Communities)
 	a := &Advertisement{
 		Name:            o.Name,
-		Pools:           parseNames("spec.pools", "AddressPool", s.Pools, &p),
-		Peers:           parseNames("spec.peers", "BGPPeer", s.Peers, &p),
+		Pools:           parseNames("spec.pools", "an AddressPool", s.Pools, 64, &p),
+		Peers:           parseNames("spec.peers", "a BGPPeer", s.Peers, 64, &p),
 		ServiceSelector: parseSelector("spec.serviceSelector", s.ServiceSelector, &p),
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		Length4:         parseLength("spec.aggregationLength", s.AggregationLength, 32, &p),
@@ -27,24 +31,37 @@ func parseAdvertisement(o *v1alpha1.BGPAdvertisement) (*Advertisement, []Problem
 		MED:             parseOptional[uint32]("spec.med", s.MED, math.MaxUint32, &p),
 		Prepend:         parseOptional[uint8]("spec.asPathPrepend", s.ASPathPrepend, 16, &p),
 	}
+	if s.ServiceSelector != nil && (a.Length4 < 32 || a.Length6 < 128) {
+		p.add("spec.serviceSelector", "", selectorExcludesAggregate)
+	}
 	if len(p) != 0 {
 		return nil, p
 	}
 	return a, nil
 }
 
+// selectorExcludesAggregate has the words of the CRD's rule.
+const selectorExcludesAggregate = "excludes an aggregate: routers would send the node traffic for addresses that the selector leaves out, and the node must refuse it; remove serviceSelector, or aggregationLength and aggregationLengthV6"
+
 // parseNames insists on a name where there is a list: an empty one reads like
 // "none", and absent means all.
-func parseNames(field, kind string, names []string, p *problems) []string {
-	if names != nil && len(names) == 0 {
-		p.add(field, "", fmt.Sprintf("is empty; name at least one %s, or leave the field out for all", kind))
-	}
+func parseNames(field, kind string, names []string, most int, p *problems) []string {
 	for i, name := range names {
-		if name == "" {
-			p.add(fmt.Sprintf("%s[%d]", field, i), "", fmt.Sprintf("is empty; must be the name of some %s", kind))
+		if len(validation.IsDNS1123Subdomain(name)) != 0 {
+			p.add(fmt.Sprintf("%s[%d]", field, i), name, fmt.Sprintf("each must be the name of %s; leave the field out for all", kind))
 		}
 	}
-	sorted := slices.Clone(names)
+	return parseSet(field, "name of "+kind, names, most, p)
+}
+
+// parseSet sorts a list in which each entry stands once.
+func parseSet(field, what string, list []string, most int, p *problems) []string {
+	if list != nil && len(list) == 0 {
+		p.add(field, "", fmt.Sprintf("is empty; write at least one %s, or leave the field out for all", what))
+	}
+	p.bound(field, len(list), most)
+	p.once(field, list)
+	sorted := slices.Clone(list)
 	slices.Sort(sorted)
 	return slices.Compact(sorted)
 }

@@ -342,8 +342,9 @@ func TestAPIMissingCRD(t *testing.T) {
 	awaitAPI(t, a, differs(Parse(s.all()...)))
 }
 
-// A speaker that is newer than the CRDs and the roles announces as it did before
-// there were advertisements, says what is missing, and reads them as soon as it can.
+// A speaker that is newer than the CRDs and the roles reports what is missing, and reads
+// it as soon as it can. Until then it uses the advertisements that it knew before it was
+// restarted, and none that it never saw.
 func TestAPIWithoutAdvertisements(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "bgpadvertisements"}, "", fmt.Errorf("no role"))
 	for want, refusal := range map[string]*apierrors.StatusError{
@@ -357,9 +358,14 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].String(), want) {
 			t.Errorf("problems %v, want %q", snap.Problems, want)
 		}
+		again := s.open(Options{Known: &Configuration{Advertisements: []*v1alpha1.BGPAdvertisement{newAdvertisement("known", 24), newAdvertisement("later", 24)}}})
+		if snap := again.Snapshot(); len(snap.Advertisements) != 2 || len(snap.Problems) == 0 || !strings.Contains(fmt.Sprint(snap.Problems), want) {
+			t.Errorf("after a restart: advertisements %v, problems %v", snap.Advertisements, snap.Problems)
+		}
 		s.refuse("bgpadvertisements", nil)
 		s.set(newAdvertisement("later", 16))
 		awaitAPI(t, a, differs(Parse(s.all()...)))
+		awaitAPI(t, again, differs(Parse(s.all()...)))
 	}
 }
 

@@ -15,15 +15,18 @@ import (
 func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	var p problems
 	addr, err := v1alpha1.ClaimAddress(o.Name)
-	if err == nil {
-		err = assignable(addr)
-	}
 	if err != nil {
 		p.add("metadata.name", o.Name, err.Error())
 		return nil, p
 	}
+	if assignable(addr) != nil {
+		p.add("spec.address", o.Spec.Address, "must be an address that a Service can have, and not unspecified, loopback, link-local, multicast or broadcast")
+		return nil, p
+	}
 	if a, err := netip.ParseAddr(o.Spec.Address); err != nil || a != addr {
 		p.add("spec.address", o.Spec.Address, fmt.Sprintf("must be %s, which the name says; that counts", addr))
+	} else if o.Spec.Address != addr.String() {
+		p.add("spec.address", o.Spec.Address, fmt.Sprintf("must be an address in canonical form: %s", addr))
 	}
 	c := &Claim{
 		Addr:            addr,
@@ -34,15 +37,20 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 		UID:             o.UID,
 		ResourceVersion: o.ResourceVersion,
 	}
+	p.bound("spec.holders", len(o.Spec.Holders), 256)
+	p.bound("spec.reservedFor", len(o.Spec.ReservedFor), 256)
 	for i, h := range o.Spec.Holders {
 		if h.Namespace == "" || h.Name == "" {
 			p.add(fmt.Sprintf("spec.holders[%d]", i), "", "must have a namespace and a name; this holder is left out")
 			continue
 		}
+		if slices.ContainsFunc(o.Spec.Holders[:i], func(b v1alpha1.ClaimHolder) bool { return b.Namespace == h.Namespace && b.Name == h.Name }) {
+			p.add(fmt.Sprintf("spec.holders[%d]", i), h.Namespace+"/"+h.Name, "is listed twice; remove one of the two")
+			continue
+		}
 		c.Holders = append(c.Holders, Holder{Name{shared(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
 	}
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
-	c.Holders = slices.CompactFunc(c.Holders, func(a, b Holder) bool { return a.Name == b.Name })
 	for i, r := range o.Spec.ReservedFor {
 		if r.Namespace == "" {
 			p.add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it is kept for nobody by this")

@@ -73,13 +73,16 @@ func (c *Communities) parse(text string) error {
 	if len(words) != 2 && !large || !large && strings.HasPrefix(text, "large:") {
 		return fmt.Errorf("must be two numbers such as 64500:1, three such as 64500:1:2, or one of %s", strings.Join(slices.Sorted(maps.Keys(CommunityNames)), ", "))
 	}
-	bits := 16
+	bits, digits := 16, 5
 	if large {
-		bits = 32
+		bits, digits = 32, 10
 	}
 	var numbers LargeCommunity
 	for i, word := range words {
 		n, err := strconv.ParseUint(word, 10, bits)
+		if err == nil && len(word) > digits {
+			err = strconv.ErrSyntax
+		}
 		if err != nil {
 			hint := ""
 			if !large && i == 0 && errors.Is(err, strconv.ErrRange) {

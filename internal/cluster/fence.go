@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -14,10 +13,10 @@ import (
 // parseFence reads who may have addresses of a pool. What it cannot read lets
 // nobody pass: an address that was given to the wrong tenant cannot be taken back.
 func parseFence(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
-	pool.Namespaces = parseNames("spec.namespaces", "Namespace", s.Namespaces, p)
+	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
-		if why := validation.IsDNS1123Label(name); name != "" && len(why) != 0 {
-			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "cannot be the name of a Namespace: "+strings.Join(why, "; "))
+		if len(name) > validation.DNS1123LabelMaxLength || strings.Contains(name, ".") {
+			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
 		}
 	}
 	pool.NamespaceSelector = parseGate("spec.namespaceSelector", s.NamespaceSelector, p)
@@ -29,7 +28,7 @@ func parseFence(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
 }
 
 // parseGate is parseSelector, and nil for one that is not there.
-func parseGate(field string, s *metav1.LabelSelector, p *problems) labels.Selector {
+func parseGate(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
 	if s == nil {
 		return nil
 	}

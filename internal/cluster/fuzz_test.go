@@ -53,8 +53,8 @@ func FuzzParseFence(f *testing.F) {
 	f.Fuzz(func(t *testing.T, namespace, key, value, serviceKey, operator, serviceValue string, quota int32, ns, label string) {
 		o := newPool("lan", "192.0.2.0/24")
 		o.Spec.Namespaces = []string{namespace}
-		o.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{key: value}}
-		o.Spec.ServiceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		o.Spec.NamespaceSelector = &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: v1alpha1.LabelValue(value)}}
+		o.Spec.ServiceSelector = &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 			{Key: serviceKey, Operator: metav1.LabelSelectorOperator(operator), Values: []string{serviceValue}}}}
 		o.Spec.NamespaceQuota = quota
 		p, problems := parsePool(o)
@@ -200,10 +200,14 @@ func FuzzParseAdvertisement(f *testing.F) {
 	f.Add("lan", "tor1", int32(24), int32(64), "a", "In", "b")
 	f.Add("", "", int32(-1), int32(129), "/", "Near", "")
 	f.Fuzz(func(t *testing.T, pool, peer string, length4, length6 int32, key, operator, value string) {
-		selector := &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+		selector := &v1alpha1.LabelSelector{MatchExpressions: []v1alpha1.LabelSelectorRequirement{
 			{Key: key, Operator: metav1.LabelSelectorOperator(operator), Values: []string{value}}}}
-		a, problems := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: v1alpha1.BGPAdvertisementSpec{
-			Pools: []string{pool}, Peers: []string{peer, peer}, ServiceSelector: selector, AggregationLength: &length4, AggregationLengthV6: &length6}})
+		spec := v1alpha1.BGPAdvertisementSpec{Pools: []string{pool}, Peers: []string{peer}, NodeSelector: selector, AggregationLength: &length4, AggregationLengthV6: &length6}
+		a, problems := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec})
+		spec.ServiceSelector = selector
+		if selected, _ := parseAdvertisement(&v1alpha1.BGPAdvertisement{Spec: spec}); selected != nil && (length4 < 32 || length6 < 128) {
+			t.Errorf("lengths %d and %d beside a serviceSelector", length4, length6)
+		}
 		if (a == nil) != (len(problems) != 0) {
 			t.Fatalf("advertisement %v, problems %v", a, problems)
 		}

@@ -40,7 +40,7 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 	a := &L2Advertisement{
 		Name:            o.Name,
 		UID:             o.UID,
-		Pools:           parseNames("spec.pools", "AddressPool", s.Pools, &p),
+		Pools:           parseNames("spec.pools", "an AddressPool", s.Pools, 64, &p),
 		ServiceSelector: parseSelector("spec.serviceSelector", s.ServiceSelector, &p),
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		Interfaces:      parseInterfaces(s.Interfaces, &p),
@@ -48,11 +48,15 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 	if s.PreferredNodeSelectors != nil && len(s.PreferredNodeSelectors) == 0 {
 		p.add("spec.preferredNodeSelectors", "", "is empty; name at least one, or leave the field out")
 	}
+	p.bound("spec.preferredNodeSelectors", len(s.PreferredNodeSelectors), 16)
 	for i, pref := range s.PreferredNodeSelectors {
 		field := fmt.Sprintf("spec.preferredNodeSelectors[%d]", i)
+		if pref.Preference == nil {
+			p.add(field+".preference", "", "missing; write a selector of nodes, or {} for all")
+		}
 		a.Preferred = append(a.Preferred, Preference{
 			Weight:   int(parseNumber(field+".weight", int64(pref.Weight), 1, 100, &p)),
-			Selector: parseSelector(field+".preference", &pref.Preference, &p),
+			Selector: parseSelector(field+".preference", pref.Preference, &p),
 		})
 	}
 	if len(p) != 0 {
@@ -62,19 +66,14 @@ func parseL2Advertisement(o *v1alpha1.L2Advertisement) (*L2Advertisement, []Prob
 }
 
 func parseInterfaces(names []string, p *problems) []string {
-	if names != nil && len(names) == 0 {
-		p.add("spec.interfaces", "", "is empty; name at least one interface, or leave the field out for all")
-	}
 	for i, name := range names {
 		// No brackets and no backslash: with those path.Match knows more than is said.
 		if !interfaceName.MatchString(name) || strings.ContainsAny(name, `[]\`+"\t\n\v\f\r") || name == "." || name == ".." {
 			p.add("spec.interfaces["+strconv.Itoa(i)+"]", name,
-				"is no name of an interface, which has at most 15 characters, and no pattern with * and ?; write one such as eth0 or bond*")
+				"each must be the name of an interface, or a pattern with * and ?, such as eth0 or bond*; leave the field out for all")
 		}
 	}
-	sorted := slices.Clone(names)
-	slices.Sort(sorted)
-	return slices.Compact(sorted)
+	return parseSet("spec.interfaces", "interface", names, 16, p)
 }
 
 // SelectsPool says whether the advertisement is about a pool.

@@ -2,17 +2,14 @@ package cluster
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
@@ -33,6 +30,7 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	peer := &Peer{
 		Name:            o.Name,
 		UID:             o.UID,
+		Created:         o.CreationTimestamp.UTC(),
 		Port:            bgpPort,
 		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
 		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
@@ -50,8 +48,8 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	parseASNs(s, peer, &p)
 	peer.BFD = parseBFD(s, &p)
 	if ref := s.PasswordSecretRef; ref != nil {
-		if peer.Secret = ref.Name; ref.Name == "" {
-			p.add("spec.passwordSecretRef.name", "", "missing; name a Secret in "+SecretNamespace)
+		if peer.Secret = ref.Name; len(validation.IsDNS1123Subdomain(ref.Name)) != 0 {
+			p.add("spec.passwordSecretRef.name", ref.Name, "must be the name of a Secret in "+SecretNamespace)
 		}
 	}
 	parseOurEnd(s, peer, &p)
@@ -79,12 +77,15 @@ func orHold(d time.Duration) time.Duration {
 	return d
 }
 
+// namedOnce has the words of the CRD's rule.
+const namedOnce = "name the router by one of peerAddress, defaultGateway and interface"
+
 // parseRouter reads where the router is.
 func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	const field = "spec.defaultGateway"
 	switch family := s.DefaultGateway; {
 	case s.Interface != "" && (s.PeerAddress != "" || family != ""):
-		p.add("spec.interface", s.Interface, "excludes peerAddress and defaultGateway; remove all but one")
+		p.add("spec.interface", s.Interface, namedOnce)
 	case s.Interface != "":
 		parseInterface(s, peer, p)
 	case family == "":
@@ -92,7 +93,7 @@ func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	case family != corev1.IPv4Protocol && family != corev1.IPv6Protocol:
 		p.add(field, string(family), "must be IPv4 or IPv6")
 	case s.PeerAddress != "":
-		p.add(field, string(family), "excludes peerAddress; remove one of them")
+		p.add(field, string(family), namedOnce)
 	default:
 		peer.DefaultGateway = family
 	}
@@ -102,7 +103,7 @@ func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	switch {
 	case !isInterface(s.Interface):
-		p.add("spec.interface", s.Interface, "is no name of an interface, which has at most 15 characters; write one such as eth1")
+		p.add("spec.interface", s.Interface, "must be the name of an interface such as eth1, of 15 characters at most")
 	case s.SourceAddress != "":
 		p.add("spec.sourceAddress", s.SourceAddress, "with interface our end is its link-local address; remove it")
 	case s.Passive:
@@ -119,12 +120,12 @@ func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 func parsePeerAddress(s string, p *problems) netip.Addr {
 	const field = "spec.peerAddress"
 	if s == "" {
-		p.add(field, "", "missing; name the router's address, such as 192.0.2.1, or set defaultGateway or interface")
+		p.add(field, "", "missing; "+namedOnce)
 		return netip.Addr{}
 	}
 	a, err := netip.ParseAddr(s)
 	if err != nil {
-		p.add(field, s, "is no IP address; write one such as 192.0.2.1 or 2001:db8::1")
+		p.add(field, s, "must be an address such as 192.0.2.1 or 2001:db8::1")
 		return netip.Addr{}
 	}
 	linkLocal := a.Is6() && a.IsLinkLocalUnicast()
@@ -132,11 +133,11 @@ func parsePeerAddress(s string, p *problems) netip.Addr {
 	case a.Is4In6():
 		p.add(field, s, fmt.Sprintf("is an IPv4 address written as IPv6; write %s", a.Unmap().WithZone("")))
 	case a.IsUnspecified() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		p.add(field, s, "is no address of one router")
-	case linkLocal && a.Zone() == "":
-		p.add(field, s, fmt.Sprintf("is link-local; add the interface, as in %s%%eth0", a))
+		p.add(field, s, "must be the address of one router, and not unspecified, multicast or broadcast")
+	case linkLocal && !interfaceName.MatchString(a.Zone()):
+		p.add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface, as in %s", a.WithZone("eth0")))
 	case !linkLocal && a.Zone() != "":
-		p.add(field, s, fmt.Sprintf("has a zone but is not link-local; write %s", a.WithZone("")))
+		p.add(field, s, fmt.Sprintf("a link-local IPv6 address, and no other, needs its interface; write %s", a.WithZone("")))
 	}
 	return a
 }
@@ -146,7 +147,7 @@ func parseASN(field string, n int64, p *problems) uint32 {
 	case n == 0:
 		p.add(field, "", "missing; an AS number from 1 to 4294967295")
 	case n == asTrans:
-		p.add(field, "23456", "is reserved by RFC 6793; private numbers are 64512 to 65534")
+		p.add(field, "23456", "is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512")
 	default:
 		return uint32(parseNumber(field, n, 1, v1alpha1.MaxASN, p))
 	}
@@ -192,30 +193,6 @@ func parseSeconds(field string, d *metav1.Duration, lo, hi int64, p *problems) t
 	return 0
 }
 
-// parseSelector takes no selector for everything. metav1 would take it for nothing.
-func parseSelector(field string, s *metav1.LabelSelector, p *problems) labels.Selector {
-	if s == nil {
-		return labels.Everything()
-	}
-	sel, err := metav1.LabelSelectorAsSelector(s)
-	if err != nil {
-		p.add(field, "", selectorMistake(s, err).Error())
-		return labels.Nothing()
-	}
-	return sel
-}
-
-// selectorMistake is the first mistake by the labels' names: metav1 says the first
-// that it comes across in a map, so that it would be another one each time.
-func selectorMistake(s *metav1.LabelSelector, other error) error {
-	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
-		if _, err := labels.NewRequirement(key, selection.Equals, []string{s.MatchLabels[key]}); err != nil {
-			return err
-		}
-	}
-	return other
-}
-
 // What Linux takes for the name of an interface (IFNAMSIZ), but for numbers, which
 // were meant to be an address.
 var (
@@ -233,16 +210,16 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 		a, err := parseAddr(s.SourceAddress)
 		switch {
 		case err != nil:
-			p.add("spec.sourceAddress", s.SourceAddress, "is no address, and no name of an interface, which has at most 15 characters; write one such as 192.0.2.7 or eth0")
+			p.add("spec.sourceAddress", s.SourceAddress, "must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most")
 		case peer.Address.IsValid() && a.BitLen() != peer.Address.BitLen():
-			p.add("spec.sourceAddress", s.SourceAddress, "must be of the address family of peerAddress")
+			p.add("spec.sourceAddress", s.SourceAddress, "must be of peerAddress's address family")
 		case peer.DefaultGateway != "" && a.Is4() != (peer.DefaultGateway == corev1.IPv4Protocol):
-			p.add("spec.sourceAddress", s.SourceAddress, "must be of the address family of defaultGateway")
+			p.add("spec.sourceAddress", s.SourceAddress, "must be of defaultGateway's address family")
 		}
 		peer.SourceAddress = a
 	}
 	if s.Device != "" && !interfaceName.MatchString(s.Device) {
-		p.add("spec.device", s.Device, "is no name of an interface or a VRF, which has at most 15 characters; write one such as eth0")
+		p.add("spec.device", s.Device, "must be the name of an interface or a VRF such as eth0, of 15 characters at most")
 	}
 	peer.Device, peer.Passive = s.Device, s.Passive
 	if s.RouterID != "" {

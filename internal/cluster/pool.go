@@ -50,6 +50,7 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 	if len(o.Spec.Addresses) == 0 {
 		p.add("spec.addresses", "", "missing; name at least one CIDR or range, such as 192.0.2.0/26")
 	}
+	p.bound("spec.addresses", len(o.Spec.Addresses), 256)
 	for i, s := range o.Spec.Addresses {
 		field := fmt.Sprintf("spec.addresses[%d]", i)
 		r, err := parseRange(s)
@@ -57,7 +58,9 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 			p.add(field, s, err.Error())
 			continue
 		}
-		if before := slices.IndexFunc(pool.Ranges, r.Overlaps); before >= 0 {
+		if slices.Contains(o.Spec.Addresses[:i], s) {
+			p.add(field, s, "an entry is in this pool already; remove one of the two")
+		} else if before := slices.IndexFunc(pool.Ranges, r.Overlaps); before >= 0 {
 			p.add(field, s, fmt.Sprintf("contains addresses of %s, which is in this pool already; remove them from one of the two",
 				pool.Ranges[before]))
 		}

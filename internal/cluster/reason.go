@@ -66,6 +66,7 @@ const (
 	Elsewhere       Code = "Elsewhere"       // Local, and forwarded to other nodes all the same: who shares the address is on others
 	NoSource        Code = "NoSource"        // its source ranges permit nobody of the address's family
 	HealthPortTaken Code = "HealthPortTaken" // somebody else has its healthCheckNodePort
+	ProxyRefused    Code = "ProxyRefused"    // more ports or endpoints than an address can have here, or the kernel refuses them
 
 	// Not, because of the node or its peers.
 	NoPeer          Code = "NoPeer"          // no peer selects this node
@@ -76,6 +77,8 @@ const (
 	// Not, or not so, because of a BGPAdvertisement.
 	NotAdvertised    Code = "NotAdvertised"    // some are about the pool, and none selects the Service and the node
 	AggregateRefused Code = "AggregateRefused" // an aggregate would contain what is not ours; announced without it
+	// Not announced by a route whose attributes no BGP message can carry.
+	AttributesRefused Code = "AttributesRefused"
 	// Two tell a router different things of one prefix.
 	AttributeOverride Code = "AttributeOverride" // the more specific one counts
 	AttributeClash    Code = "AttributeClash"    // neither is more specific; the first by name counts

@@ -321,6 +321,7 @@ func PoolOf(pools []*Pool, addr netip.Addr) string {
 type Peer struct {
 	Name    string
 	UID     types.UID  // empty when the object did not come from an API server
+	Created time.Time  // zero when the object carries no creationTimestamp
 	Address netip.Addr // with a zone when link-local; invalid with DefaultGateway or Interface
 	Port    uint16
 	// DefaultGateway is empty when the router is not the node's own.

@@ -107,7 +107,7 @@ func valid(o object, i int) {
 	case *v1alpha1.BGPPeer:
 		o.Spec = newPeer("a", ip).Spec
 	case *v1alpha1.BGPAdvertisement:
-		o.Spec = v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)), NodeSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "c"}}}
+		o.Spec = v1alpha1.BGPAdvertisementSpec{Pools: []string{"lan"}, AggregationLength: new(int32(i % 33)), NodeSelector: &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{"b": "c"}}}
 	case *v1alpha1.L2Advertisement:
 		o.Spec = v1alpha1.L2AdvertisementSpec{Pools: []string{"lan"}, Interfaces: []string{"eth0", "bond*"}}
 	case *v1alpha1.SpeakerStatus:

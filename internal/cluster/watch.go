@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -150,7 +152,7 @@ func start[T object](ctx context.Context, a *API, r resource, trim func(T)) erro
 	w.synced = sync.OnceFunc(func() { close(synced) })
 	absent := func() {}
 	if r.optional {
-		absent = w.synced
+		absent = sync.OnceFunc(w.assume)
 	}
 	source := &listWatch{
 		ListWatch: cache.NewFilteredListWatchFromClient(client, r.Resource, r.namespace, r.narrow),
@@ -215,6 +217,19 @@ func (w *watch[T]) set(b *Builder, obj any) Name {
 	w.kind, w.known[key.Name] = key.Kind, struct{}{}
 	b.Set(o, "")
 	return key.Name
+}
+
+// assume has the Builder use what an earlier process knew, when the API server does not
+// have the resource, or does not let us read it, from the start.
+func (w *watch[T]) assume() {
+	w.api.change(func(b *Builder) {
+		for _, obj := range slices.Collect(maps.Values(b.known)) {
+			if o, ok := obj.(T); ok {
+				w.set(b, o)
+			}
+		}
+	})
+	w.synced()
 }
 
 // Resync is for stores that want to be told again what they know.

@@ -1,0 +1,178 @@
+package bgp
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// bfdRetry is the interval at which a detector tries to get its sockets. Another BFD on this
+// node may have the port.
+const bfdRetry = 5 * time.Second
+
+// A detector speaks BFD with one router, from the first connection to it until its session is
+// closed, whatever becomes of connections in between.
+type detector struct {
+	peer, local netip.Addr
+	device      string // that packets go out by; empty: as routes say
+	hub         *bfdHub
+	log         *slog.Logger
+	lost        func(reason string) // the router was there before
+	changed     func()
+
+	in     chan bfdPacket
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	status BFDStatus
+}
+
+func startDetector(d *detector, conf BFD) {
+	ctx, cancel := context.WithCancel(context.Background())
+	d.cancel, d.in, d.done = cancel, make(chan bfdPacket, 16), make(chan struct{})
+	d.status = BFDStatus{State: bfdDown.String(), Since: time.Now()}
+	go d.run(ctx, newBFDMachine(conf, rand.Uint64()))
+}
+
+// stop says goodbye, so that the router does not take the silence for a failure.
+func (d *detector) stop() {
+	d.cancel()
+	<-d.done
+}
+
+// run gives the machine its clock and its sockets.
+func (d *detector) run(ctx context.Context, m bfdMachine) {
+	defer close(d.done)
+	conn := d.open(ctx)
+	if conn == nil {
+		return
+	}
+	defer conn.Close()
+	defer d.hub.remove(d.peer)
+	clock := time.NewTimer(0)
+	for {
+		var r bfdResult
+		select {
+		case <-ctx.Done():
+			send(conn, m.farewell())
+			return
+		case p := <-d.in:
+			m, r = m.receive(time.Now(), p)
+		case <-clock.C:
+			m, r = d.tick(m)
+		}
+		for _, p := range r.send {
+			send(conn, p)
+		}
+		clock.Stop()
+		if !r.next.IsZero() {
+			clock.Reset(time.Until(r.next))
+		}
+		d.record(&m, r.lost)
+	}
+}
+
+// tick is the machine's timer, unless a packet waits that shows that the router is there.
+// Packets of other sessions cannot put it off for ever.
+func (d *detector) tick(m bfdMachine) (bfdMachine, bfdResult) {
+	for range cap(d.in) {
+		select {
+		case p := <-d.in:
+			if after, r := m.receive(time.Now(), p); r.discarded == "" {
+				return after, r
+			}
+		default:
+			return m.timer(time.Now())
+		}
+	}
+	return m.timer(time.Now())
+}
+
+// record stores the status of the machine and reports changes.
+func (d *detector) record(m *bfdMachine, lost string) {
+	d.mu.Lock()
+	s := &d.status
+	moved := s.State != m.state.String()
+	if moved {
+		s.State, s.Since = m.state.String(), time.Now()
+	}
+	s.Detection, s.Reason = m.agreed(), ""
+	if m.state != bfdUp {
+		s.Reason = m.reason
+	}
+	if lost != "" {
+		s.Flaps++
+	}
+	d.mu.Unlock()
+	if lost != "" {
+		d.lost(lost)
+	}
+	if moved {
+		d.log.Info("BFD state changed", "state", m.state.String(), "reason", lost)
+		d.changed()
+	}
+}
+
+func (d *detector) seen() BFDStatus {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status
+}
+
+// deliver hands over a packet of the router. If the detector is behind, the oldest packets
+// matter least.
+func (d *detector) deliver(p bfdPacket) {
+	for {
+		select {
+		case d.in <- p:
+			return
+		default:
+		}
+		select {
+		case <-d.in:
+		default:
+		}
+	}
+}
+
+// open gets a socket to send from and a share of the one to listen on. It retries until it
+// succeeds, and returns nil when ctx ends first.
+func (d *detector) open(ctx context.Context) net.Conn {
+	for {
+		conn, err := d.sockets(ctx)
+		text := ""
+		if err != nil {
+			text = err.Error()
+			d.log.Warn("BFD does not work", "err", err)
+		}
+		d.mu.Lock()
+		d.status.Error = text
+		d.mu.Unlock()
+		d.changed()
+		if err == nil {
+			return conn
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(bfdRetry):
+		}
+	}
+}
+
+func (d *detector) sockets(ctx context.Context) (net.Conn, error) {
+	conn, err := dialBFD(ctx, d.local, d.peer, d.device)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.hub.add(d); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}

@@ -1,0 +1,81 @@
+package controller
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go4.org/netipx"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// announced counts what the claims say of how they are announced.
+func (f *field) announced() string {
+	counts := map[v1alpha1.Announce]int{}
+	for path, o := range f.objects {
+		if strings.HasPrefix(path, claimsPath) {
+			counts[into[v1alpha1.AddressClaim](f.t, o).Spec.Announce]++
+		}
+	}
+	return fmt.Sprint(counts)
+}
+
+// Claims follow spec.announce of their pool. They keep the last value when the pool is
+// deleted, and no address is lost by that.
+func TestClaimAnnounceFollowsPool(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		f := newField(t, 5, "n1")
+		expect := func(when, want string) {
+			t.Helper()
+			f.run(5 * time.Second)
+			if got := f.announced(); got != want {
+				t.Errorf("%s: claims say %s, want %s", when, got, want)
+			}
+		}
+		expect("new claims", "map[L2:5]")
+		f.announce(v1alpha1.AnnounceAdvertised)
+		expect("the pool changes", "map[Advertised:5]")
+		f.announce("Advertized")
+		expect("a mistake", "map[Advertised:5]")
+		f.remove("/apis/fanfare.io/v1alpha1/addresspools/lan")
+		expect("the pool is gone", "map[Advertised:5]")
+		snap := f.Snapshot()
+		if len(snap.Assignments) != 5 {
+			t.Fatalf("%d addresses are assigned, want 5", len(snap.Assignments))
+		}
+		want := cluster.Origin{Pool: "lan", Announce: cluster.AnnounceAdvertised}
+		for _, a := range snap.Assignments {
+			if got := snap.OriginOf(a); got != want {
+				t.Errorf("%s is from %v, want %v", a.Addr, got, want)
+			}
+		}
+	})
+}
+
+func TestStaleAnnounce(t *testing.T) {
+	claim := func(addr, pool string, announce cluster.Announce) *cluster.Claim {
+		return &cluster.Claim{Addr: netip.MustParseAddr(addr), Pool: pool, Announce: announce}
+	}
+	snap := &cluster.Snapshot{
+		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
+		Claims: []*cluster.Claim{
+			claim("192.0.2.1", "lan", cluster.AnnounceBGP),
+			claim("192.0.2.2", "lan", cluster.AnnounceL2),
+			claim("192.0.2.3", "lan", ""),
+			claim("192.0.2.4", "gone", cluster.AnnounceL2), // another pool has it now
+			claim("192.0.2.77", "lan", cluster.AnnounceL2), // lan has lost it
+		},
+	}
+	var got []string
+	for _, c := range staleAnnounce(snap) {
+		got = append(got, fmt.Sprint(c.claim.Addr, " ", c.announce))
+	}
+	if want := "[192.0.2.2 BGP 192.0.2.3 BGP]"; fmt.Sprint(got) != want {
+		t.Errorf("stale: %v, want %s", got, want)
+	}
+}

@@ -1,0 +1,109 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// A Duplicate is a BGPPeer without a session on a node, since an older one names the same
+// router there.
+type Duplicate struct {
+	Peer *Peer
+	Of   *Peer // which has the session
+}
+
+// Duplicates are those of peers whose router an older one has on the node, by creationTimestamp
+// and then by name; sorted by name. A node has one session with an address, whatever the
+// port, the source or the device: a VRF is no exception. Where a default gateway is known,
+// its address must stand in the peers that name it; those without can only be compared with
+// each other.
+func Duplicates(peers []*Peer, node *Node) []Duplicate {
+	if node == nil {
+		return nil
+	}
+	byAge := slices.DeleteFunc(slices.Clone(peers), func(p *Peer) bool { return !p.NodeSelector.Matches(node.Labels) })
+	slices.SortStableFunc(byAge, func(a, b *Peer) int {
+		return cmp.Or(CompareAge(a.Created, b.Created), cmp.Compare(a.Name, b.Name))
+	})
+	var all []Duplicate
+	var have []*Peer
+	for _, p := range byAge {
+		if i := slices.IndexFunc(have, p.shares); i >= 0 {
+			all = append(all, Duplicate{p, have[i]})
+		} else {
+			have = append(have, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b Duplicate) int { return cmp.Compare(a.Peer.Name, b.Peer.Name) })
+	return all
+}
+
+// shares says whether two peers have one router. A link with a peer of its own has two ends: a
+// link-local address there is that router's.
+func (p *Peer) shares(o *Peer) bool {
+	return p.router() == o.router() || p.Interface != "" && o.Address.Zone() == p.Interface || o.Interface != "" && p.Address.Zone() == o.Interface
+}
+
+// router is what BGP tells the router's session from others by.
+func (p *Peer) router() string {
+	switch {
+	case p.Interface != "":
+		return "the router on interface " + p.Interface
+	case p.Address.IsValid():
+		return "router " + p.Address.String()
+	default:
+		return fmt.Sprintf("the default gateway of %s", p.DefaultGateway)
+	}
+}
+
+// Problem says of the newer BGPPeer what is wrong on a node, and what would be right.
+func (d Duplicate) Problem(node string) Problem {
+	field, value := d.Peer.where()
+	return Problem{Object: Key{"BGPPeer", Name{Name: d.Peer.Name}}.String(), Field: field, Value: value, Message: fmt.Sprintf(
+		"node %s has no session by it: %s. Delete one of the two, or give them nodeSelectors that never match the same node", node, d.Why())}
+}
+
+// Why says why the newer BGPPeer has no session, for a sentence.
+func (d Duplicate) Why() string {
+	why := "is older"
+	if CompareAge(d.Of.Created, d.Peer.Created) == 0 {
+		why = "comes first by name"
+	}
+	text := fmt.Sprintf("BGPPeer %s, which %s, names %s too", d.Of.Name, why, d.Peer.router())
+	if d.Peer.Device != d.Of.Device {
+		text += ", and a node has one session with an address, also where the devices differ"
+	}
+	return text
+}
+
+// where is the field by which the object names the router, and its value.
+func (p *Peer) where() (field, value string) {
+	switch {
+	case p.Interface != "":
+		return "spec.interface", p.Interface
+	case p.DefaultGateway != "":
+		return "spec.defaultGateway", string(p.DefaultGateway)
+	default:
+		return "spec.peerAddress", p.Address.String()
+	}
+}
+
+// NamesOnly returns the first of a node's Duplicates that an advertisement names in the place of
+// the older BGPPeer; ok is false if there is none.
+func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
+	i := slices.IndexFunc(all, func(d Duplicate) bool {
+		return slices.Contains(a.Peers, d.Peer.Name) && !slices.Contains(a.Peers, d.Of.Name)
+	})
+	if i < 0 {
+		return Duplicate{}, false
+	}
+	return all[i], true
+}
+
+// Unheard says what is wrong with an advertisement that reaches no router on a node since it
+// names this duplicate.
+func (d Duplicate) Unheard(a *Advertisement, node string) Problem {
+	return Problem{Object: Key{"BGPAdvertisement", Name{Name: a.Name}}.String(), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
+		"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}
+}

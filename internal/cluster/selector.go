@@ -1,0 +1,79 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// The words of the CRDs' rules for the parts of a selector.
+const (
+	mustBeLabelName  = "must be a label's name of at most 63 letters, digits, '-', '_' and '.', such as app or example.com/app"
+	mustBeLabelValue = "must be a label's value: at most 63 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+	mustHaveValues   = "must have at least one value, because the operator is In or NotIn; for any value use Exists"
+	mustHaveNoValues = "must be empty, because the operator is Exists or DoesNotExist; to compare values use In or NotIn"
+)
+
+// parseSelector takes no selector for everything, and one with a mistake for nothing.
+func parseSelector(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
+	if s == nil {
+		return labels.Everything()
+	}
+	before := len(*p)
+	checkLabels(field+".matchLabels", s.MatchLabels, p)
+	p.bound(field+".matchExpressions", len(s.MatchExpressions), 8)
+	for i, e := range s.MatchExpressions {
+		checkRequirement(fmt.Sprintf("%s.matchExpressions[%d]", field, i), e, p)
+	}
+	if len(*p) != before {
+		return labels.Nothing()
+	}
+	sel, err := metav1.LabelSelectorAsSelector(s.Meta())
+	if err != nil {
+		p.add(field, "", err.Error())
+		return labels.Nothing()
+	}
+	return sel
+}
+
+func checkLabels(field string, set map[string]v1alpha1.LabelValue, p *problems) {
+	p.bound(field, len(set), 16)
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if len(validation.IsQualifiedName(key)) != 0 {
+			p.add(field, key, "each key "+mustBeLabelName)
+		}
+		if value := string(set[key]); len(validation.IsValidLabelValue(value)) != 0 {
+			p.add(field, value, "each value "+mustBeLabelValue)
+		}
+	}
+}
+
+func checkRequirement(field string, e v1alpha1.LabelSelectorRequirement, p *problems) {
+	if len(validation.IsQualifiedName(e.Key)) != 0 {
+		p.add(field+".key", e.Key, mustBeLabelName)
+	}
+	p.bound(field+".values", len(e.Values), 64)
+	for i, v := range e.Values {
+		if len(validation.IsValidLabelValue(v)) != 0 {
+			p.add(fmt.Sprintf("%s.values[%d]", field, i), v, "each "+mustBeLabelValue)
+		}
+	}
+	switch e.Operator {
+	case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn:
+		if len(e.Values) == 0 {
+			p.add(field+".values", "", mustHaveValues)
+		}
+	case metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist:
+		if len(e.Values) != 0 {
+			p.add(field+".values", e.Values[0], mustHaveNoValues)
+		}
+	default:
+		p.add(field+".operator", string(e.Operator), "must be In, NotIn, Exists or DoesNotExist")
+	}
+}

@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// An Integrity says whether the rules are in the kernel as they were written, as far as
+// the watch of them knows.
+type Integrity struct {
+	Intact bool      `json:"intact"`
+	Since  time.Time `json:"since"`            // since when Intact is as it is
+	Reason string    `json:"reason,omitempty"` // why the rules are not intact
+}
+
+// An integrity collects reports of the watch, which come at any time, and the outcomes of
+// comparisons with the kernel. A comparison settles only the reports that came before it.
+type integrity struct {
+	mu      sync.Mutex
+	now     Integrity
+	reports uint64
+}
+
+func newIntegrity(at time.Time) *integrity {
+	return &integrity{now: Integrity{Intact: true, Since: at}}
+}
+
+func (i *integrity) get() Integrity {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.now
+}
+
+// doubt takes a report that the rules differ from what was written, or may. The first
+// report is the reason: later ones may be its consequences.
+func (i *integrity) doubt(reason string, at time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.reports++
+	if i.now.Intact {
+		i.now = Integrity{Since: at, Reason: reason}
+	}
+}
+
+// mark is to be taken before the kernel is read, for confirm or specify.
+func (i *integrity) mark() uint64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.reports
+}
+
+// confirm takes it that the kernel, read after mark, was found to be or made to be as written.
+func (i *integrity) confirm(mark uint64, at time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.now.Intact && i.reports == mark {
+		i.now = Integrity{Intact: true, Since: at}
+	}
+}
+
+// specify replaces the reason by what a comparison has found.
+func (i *integrity) specify(found string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !i.now.Intact {
+		i.now.Reason = found
+	}
+}
+
+// Changed tells that the next Set may have something to do: another program has changed
+// our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
+// Whether the rules still forward, [Proxy.Intact] says.
+func (p *Proxy) Changed() <-chan struct{} { return p.watch.notify }
+
+// Intact says whether the rules are in the kernel as the last Set that succeeded wrote
+// them. It follows the watch of the rules alone: a Set that fails leaves them as they were.
+// After a report it is false until a Set has compared the kernel and repaired it.
+func (p *Proxy) Intact() Integrity { return p.watch.rules.get() }
+
+// examine follows a Set that failed. If the rules were reported to be changed, it finds out
+// whether they are: a report may be of a change that another program took back, or of
+// notifications that were lost, and what failed may be the change that was wanted.
+func (p *Proxy) examine(ctx context.Context) {
+	rules := p.watch.rules
+	if p.damage != "" {
+		rules.doubt(p.damage, time.Now()) // found without a report
+	}
+	if rules.get().Intact || !p.written {
+		return
+	}
+	mark := rules.mark()
+	switch found, err := p.renderer.differs(ctx, p.have); {
+	case err != nil: // nothing is known beyond the reports
+	case found != "":
+		rules.specify(found)
+	default:
+		rules.confirm(mark, time.Now())
+	}
+}

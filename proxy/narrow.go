@@ -1,0 +1,118 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// narrowPatience bounds how long addresses are sought that the kernel does not take. What
+// is in doubt then is refused together.
+const narrowPatience = 20 * time.Second
+
+// blamesState says whether an error of the kernel's may be one address's fault. What is
+// nobody's fault but the node's, as a lack of rights, and what is over with the next
+// attempt, is not: no address is withdrawn for that.
+func blamesState(err error) bool {
+	if err == nil || isStale(err) && !errors.Is(err, errRefused) {
+		return false
+	}
+	for _, other := range []error{
+		context.Canceled, context.DeadlineExceeded, os.ErrClosed,
+		unix.EPERM, unix.EACCES, unix.EAGAIN, unix.EINTR, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT,
+	} {
+		if errors.Is(err, other) {
+			return false
+		}
+	}
+	return !strings.Contains(err.Error(), "xtables lock")
+}
+
+// narrow sets as much of want as the kernel takes, which has refused all of it, and adds
+// the addresses that it does not take to refused. It doubts the largest changes first:
+// all others are mostly set at once. The error is failed if nothing can be set, whatever
+// it is.
+func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed error) (State, error) {
+	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
+	if err != nil {
+		return want, err
+	}
+	var doubted []vipChange
+	out := make(refusals)
+	for _, c := range vips {
+		if c.want != nil {
+			doubted = append(doubted, c)
+			out.add(c.want, failed)
+		}
+	}
+	before := p.have
+	// What no address has in doubt, and a change of no consequence.
+	base := want.without(before, out)
+	if err := p.set(ctx, base); err != nil {
+		return want, failed
+	}
+	if err := p.renderer.probe(ctx); err != nil {
+		return want, failed
+	}
+	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)
+	slices.SortStableFunc(doubted, func(a, b vipChange) int { return a.want.entries(ModeNFTables) - b.want.entries(ModeNFTables) })
+	n := &narrowing{p: p, want: want, before: before, out: out, until: time.Now().Add(narrowPatience)}
+	n.admit(ctx, doubted, len(doubted)-1, failed)
+	for a, r := range out {
+		refused[a] = r
+	}
+	good := want.without(before, out)
+	if !p.known {
+		err = p.set(ctx, good) // the last attempt failed
+	}
+	return good, err
+}
+
+// A narrowing looks for the addresses that the kernel does not take.
+type narrowing struct {
+	p            *Proxy
+	want, before State
+	out          refusals // what is not set, or not yet
+	until        time.Time
+}
+
+// admit sets the changes, which failed together, in two parts, as far as that can be. The
+// error is the one that they failed with.
+func (n *narrowing) admit(ctx context.Context, doubted []vipChange, cut int, failed error) {
+	if len(doubted) == 0 {
+		return
+	}
+	if time.Now().After(n.until) {
+		for _, c := range doubted {
+			n.out.add(c.want, fmt.Errorf("the kernel refuses it, or another of %d addresses that have changed: %w", len(doubted), failed))
+		}
+		return
+	}
+	if len(doubted) == 1 {
+		n.out.add(doubted[0].want, fmt.Errorf("the kernel refuses it: %w", failed))
+		return
+	}
+	n.try(ctx, doubted[:cut])
+	n.try(ctx, doubted[cut:])
+}
+
+// try sets changes, and seeks those of them that cannot be set.
+func (n *narrowing) try(ctx context.Context, changes []vipChange) {
+	for _, c := range changes {
+		delete(n.out, c.want.Addr)
+	}
+	err := n.p.set(ctx, n.want.without(n.before, n.out))
+	if err == nil {
+		return
+	}
+	for _, c := range changes {
+		n.out.add(c.want, err)
+	}
+	n.admit(ctx, changes, len(changes)/2, err)
+}

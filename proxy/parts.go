@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"cmp"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// A transaction is one message to the kernel, which must fit into the socket's send
+// buffer. For a program that listens to changes of nftables the kernel keeps some
+// kilobytes for each element until a transaction is done, whoever makes it. So a large
+// change is made in parts, which are transactions of their own.
+const (
+	// maxBatch is the size of a part: some 20,000 elements.
+	maxBatch = 1 << 20
+	// maxChains is the number of chains that one part adds or deletes.
+	maxChains = 256
+)
+
+// room is the size of a transaction that the kernel takes from the socket.
+func (s *socket) room() int {
+	size, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if err != nil {
+		return maxBatch
+	}
+	return min(maxBatch, size/2)
+}
+
+// A move is what a change does to one key.
+type move struct {
+	rank     int
+	del, add *element // nil: nothing
+}
+
+func (m move) element() *element {
+	if m.add != nil {
+		return m.add
+	}
+	return m.del
+}
+
+// size is how many bytes of a transaction a move takes, at most.
+func (m move) size() int {
+	n := 0
+	for _, e := range []*element{m.del, m.add} {
+		if e != nil {
+			n += 64 + len(e.key) + len(e.data)
+		}
+	}
+	return n
+}
+
+// rankOf orders the parts of a change: what a packet may ask for because of an element that
+// it met is there before that. The elements that belong to no VIP come last, in one part:
+// a prefix that is ours refuses what is no VIP.
+func rankOf(id setID) int {
+	switch base(id) {
+	case setOwned, setClients, setNever, setFrom, setClientIf, setSources, setMarks:
+		return 5
+	case setVIPs, setExtSvc, setIntSvc, setAllowed, setLearn:
+		return 4
+	case setExtFenced, setIntFenced:
+		return 3
+	case setExtSched, setIntSched:
+		return 2
+	case setExtTurn, setIntTurn:
+		return 1
+	default: // the backends
+		return 0
+	}
+}
+
+// parts splits a change, whose lists are sorted, into changes of about so many bytes. All
+// of one that fits is one part, so that packets meet either the old or the new State.
+// Otherwise each key still changes at one moment, and so do the sources that may use a
+// frontend, and all that belongs to no VIP. Between the parts, a packet finds a backend
+// of before or of after.
+func (c change) parts(room int) []change {
+	moves := c.moves()
+	total := 0
+	for _, m := range moves {
+		total += m.size()
+	}
+	if total <= room {
+		return []change{c}
+	}
+	slices.SortStableFunc(moves, func(a, b move) int { return cmp.Compare(a.rank, b.rank) })
+	var all []change
+	for len(moves) > 0 {
+		n, size := 0, 0
+		for n < len(moves) && (n == 0 || size+moves[n].size() <= room || moves[n].joins(moves[n-1])) {
+			size += moves[n].size()
+			n++
+		}
+		all = append(all, partOf(moves[:n]))
+		moves = moves[n:]
+	}
+	return all
+}
+
+// joins says whether a move must be made with the one before it.
+func (m move) joins(before move) bool {
+	e, was := m.element(), before.element()
+	switch {
+	case m.rank == rankOf(setOwned):
+		return before.rank == m.rank
+	case base(e.set) == setAllowed && e.set == was.set:
+		n := fieldsSize(specs[e.set].key[:3])
+		return e.key[:n] == was.key[:n]
+	}
+	return false
+}
+
+// moves pairs what a change does to the same keys.
+func (c change) moves() []move {
+	all := make([]move, 0, max(len(c.del), len(c.add)))
+	for i, j := 0, 0; i < len(c.del) || j < len(c.add); {
+		order := compareHeads(c.del[i:], c.add[j:])
+		var m move
+		if order <= 0 {
+			m.del = &c.del[i]
+			i++
+		}
+		if order >= 0 {
+			m.add = &c.add[j]
+			j++
+		}
+		m.rank = rankOf(m.element().set)
+		all = append(all, m)
+	}
+	return all
+}
+
+func partOf(moves []move) (c change) {
+	for _, m := range moves {
+		if m.del != nil {
+			c.del = append(c.del, *m.del)
+		}
+		if m.add != nil {
+			c.add = append(c.add, *m.add)
+		}
+	}
+	slices.SortFunc(c.del, element.compare)
+	slices.SortFunc(c.add, element.compare)
+	return c
+}
+
+// applyParts makes a change in as many transactions as it needs; last is made in the last.
+func (n *nftRenderer) applyParts(c change, last func(*batch)) error {
+	slices.SortFunc(c.del, element.compare)
+	slices.SortFunc(c.add, element.compare)
+	parts := c.parts(min(n.sock.room(), cmp.Or(n.part, maxBatch)))
+	for i, part := range parts {
+		more := last
+		if i < len(parts)-1 {
+			more = nil
+		}
+		if err := n.apply(part, more); err != nil {
+			return err
+		}
+	}
+	return nil
+}
