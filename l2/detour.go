@@ -19,7 +19,7 @@ type Detour struct {
 }
 
 // Detours find out by which interfaces answers leave, for those that addresses belong on,
-// sorted by interface. Who has marked packets take another table, as docs/tasks/nodes-on-several-networks.md has it, so
+// sorted by interface. Who has marked packets take another table, as docs/layer2.md has it, so
 // that one of the marks leads back, has seen to it. There are none before the first Set.
 func (a *Announcer) Detours(ctx context.Context, addresses []netip.Addr) (found []Detour) {
 	a.setting.Lock()
