@@ -32,11 +32,11 @@ func TestReadme(t *testing.T) {
 	}
 }
 
-// What docs/layer2.md shows can be used as it stands, and does what the text says: the
+// What docs/reference/layer2.md shows can be used as it stands, and does what the text says: the
 // node that the Service names answers for its address, on the interfaces named.
 func TestLayer2(t *testing.T) {
 	dir := t.TempDir()
-	for i, m := range yamlBlock.FindAllStringSubmatch(read(t, "docs/layer2.md"), -1) {
+	for i, m := range yamlBlock.FindAllStringSubmatch(read(t, "docs/reference/layer2.md"), -1) {
 		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(m[1]), 0o644); err != nil {
 			t.Fatal(err)
 		}

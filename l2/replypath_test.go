@@ -16,9 +16,10 @@ import (
 )
 
 // A client behind a router reaches a pod by an address on the node's second network only
-// when replies leave by this network. The commands in docs/layer2.md do that.
+// when replies leave by this network. The commands in
+// docs/tasks/nodes-on-several-networks.md do that.
 func TestDocumentedReplyPath(t *testing.T) {
-	commands := documented(t, "../docs/layer2.md", "nft -f")
+	commands := documented(t, "../docs/tasks/nodes-on-several-networks.md", "nft -f")
 	nstest.Run(t, func(t *testing.T) {
 		for _, program := range []string{"nft", "ip"} {
 			if _, err := exec.LookPath(program); err != nil {

@@ -290,7 +290,7 @@ func TestHoldings(t *testing.T) {
 // What it costs to tell a node that is back what all others answer for is what the
 // documentation says.
 func TestGreetingIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../docs/layer2.md")
+	text, err := os.ReadFile("../docs/reference/layer2.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestGreetingIsDocumented(t *testing.T) {
 		}
 		row := fmt.Sprintf("| %d | %d | %d |", world.nodes, world.addresses, (bytes*(world.nodes-1)+50)/100*100)
 		if !strings.Contains(string(text), row) {
-			t.Errorf("docs/layer2.md has no row %s", row)
+			t.Errorf("docs/reference/layer2.md has no row %s", row)
 		}
 	}
 }

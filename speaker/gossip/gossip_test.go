@@ -310,7 +310,7 @@ func TestTrafficIsMeasured(t *testing.T) {
 		}
 		w.hub.mu.Lock()
 		defer w.hub.mu.Unlock()
-		// What docs/layer2.md reckons with: our envelope, the name, a checksum and encryption.
+		// What docs/reference/layer2.md reckons with: our envelope, the name, a checksum and encryption.
 		if size := 300 + 18 + len(w.nodes[0].Name) + 5 + 30; w.hub.sent[size] != 1 {
 			t.Errorf("nobody was told in a packet of %d bytes: %v", size, w.hub.sent)
 		}
@@ -349,7 +349,7 @@ func TestTrafficOf(t *testing.T) {
 
 // What the documentation says of the costs is what is reckoned.
 func TestTrafficIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/layer2.md")
+	text, err := os.ReadFile("../../docs/reference/layer2.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func TestTrafficIsDocumented(t *testing.T) {
 		c := TrafficOf(n)
 		row := fmt.Sprintf("| %d | %.0f | %.0f |", n, c.Packets, math.Round(c.Bytes/100)*100)
 		if !strings.Contains(string(text), row) {
-			t.Errorf("docs/layer2.md has no row %s", row)
+			t.Errorf("docs/reference/layer2.md has no row %s", row)
 		}
 	}
 }

@@ -1,0 +1,113 @@
+package fanfare
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+var (
+	planned   = regexp.MustCompile(`fanfare plan --files \S+ --node-name (\S+)\n`)
+	tableCell = regexp.MustCompile(`(?m)^\|(.*)\|\s*$`)
+)
+
+// long lists the pages that are still longer than a page should be, or have longer
+// cells. Take a page out of the list when it is split.
+var long = map[string]bool{
+	"docs/addresses.md": true, "docs/benchmarks.md": true, "docs/bgp.md": true,
+	"docs/install.md": true, "docs/operate.md": true, "docs/requests.md": true,
+}
+
+// pages are the documentation's pages, without the decision records.
+func pages(t *testing.T) (names []string) {
+	for _, name := range files(t, ".md") {
+		if within(name, "docs") && !within(name, "docs/decisions") {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// The index leads to every page, once.
+func TestDocsIndex(t *testing.T) {
+	found := map[string]int{}
+	for _, l := range links(read(t, "docs/README.md")) {
+		found[path.Join("docs", l)]++
+	}
+	for _, name := range append(pages(t), "docs/decisions/README.md") {
+		if name != "docs/README.md" && found[name] != 1 {
+			t.Errorf("docs/README.md links %d times to %s, want once", found[name], name)
+		}
+	}
+}
+
+// A page can be read at once, and a table at a glance.
+func TestDocsPageLength(t *testing.T) {
+	const maxWords, maxCell = 2500, 200
+	for _, name := range pages(t) {
+		if long[name] {
+			continue
+		}
+		text := read(t, name)
+		if n := len(strings.Fields(text)); n > maxWords {
+			t.Errorf("%s has %d words, want at most %d; split it", name, n, maxWords)
+		}
+		for _, row := range tableCell.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+			for _, cell := range strings.Split(row[1], "|") {
+				if n := len([]rune(strings.TrimSpace(cell))); n > maxCell {
+					t.Errorf("%s: a cell has %d characters, want at most %d: %s", name, n, maxCell, cell)
+				}
+			}
+		}
+	}
+}
+
+// The YAML of a tutorial or task, put into a folder as it stands, has no mistake. The
+// page names each address that Services get by it. Each plan that it shows is that of
+// the YAML before it.
+func TestDocsExamples(t *testing.T) {
+	for _, name := range pages(t) {
+		if !within(name, "docs/tutorials") && !within(name, "docs/tasks") {
+			continue
+		}
+		text := read(t, name)
+		files, err := cluster.OpenFiles(t.Context(), examples(t, text), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		snap := ipam.NewSource(files, nil).Snapshot()
+		if len(snap.Problems) != 0 {
+			t.Errorf("%s: problems %v", name, snap.Problems)
+		}
+		for _, a := range snap.Assignments {
+			if !strings.Contains(text, a.Addr.String()) {
+				t.Errorf("%s: %s gets %s, which the page does not name", name, a.Service, a.Addr)
+			}
+		}
+		for _, at := range planned.FindAllStringSubmatchIndex(text, -1) {
+			if want := plan(t, examples(t, text[:at[0]]), text[at[2]:at[3]]); !strings.HasPrefix(text[at[1]:], want) {
+				t.Errorf("%s shows another plan than\n%s", name, want)
+			}
+		}
+	}
+}
+
+// examples is a folder with the YAML in a text.
+func examples(t *testing.T, text string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, m := range yamlBlock.FindAllStringSubmatch(text, -1) {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d.yaml", i)), []byte(m[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
