@@ -143,7 +143,7 @@ func (d *Desired) String() string {
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
-	problems := slices.Concat(d.snap.Problems, d.view.duplicateProblems())
+	problems := slices.Concat(d.snap.Problems, d.view.duplicateProblems(), d.view.interfaceProblems())
 	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }

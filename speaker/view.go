@@ -243,7 +243,22 @@ func (v *view) problems() (all []cluster.Problem) {
 		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
 			Message: fmt.Sprintf("node %s is not known to have such a gateway; give it a default route, or name the router by peerAddress", v.node)})
 	}
-	return append(all, v.duplicateProblems()...)
+	return slices.Concat(all, v.duplicateProblems(), v.interfaceProblems())
+}
+
+// interfaceProblems are the L2Advertisements that select this node and name no interface
+// that it has. Nothing is known before the interfaces are.
+func (v *view) interfaceProblems() (all []cluster.Problem) {
+	for _, a := range v.fromL2 {
+		if v.interfaces == nil || v.self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.self.Labels) {
+			continue
+		}
+		if !slices.ContainsFunc(v.interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
+			all = append(all, cluster.Problem{Object: "L2Advertisement " + a.Name, Field: "spec.interfaces", Value: strings.Join(a.Interfaces, ", "), Code: cluster.NoInterface, Warning: true,
+				Message: fmt.Sprintf("node %s has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector", v.node)})
+		}
+	}
+	return all
 }
 
 // routerID is the node's IPv4 address. On a node without one it is made from
