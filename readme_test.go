@@ -27,7 +27,7 @@ func TestReadme(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if plan := plan(t, dir, "node1"); !strings.Contains(text, "--node-name node1\n"+plan+"```\n") {
+	if plan := planOf(t, dir, "node1"); !strings.Contains(text, "--node-name node1\n"+plan+"```\n") {
 		t.Errorf("the README shows another plan than\n%s", plan)
 	}
 }
@@ -78,8 +78,8 @@ func TestLayer2(t *testing.T) {
 	}
 }
 
-// plan is what `fanfare plan` prints.
-func plan(t *testing.T, dir, node string) string {
+// planOf is what `fanfare plan` prints.
+func planOf(t *testing.T, dir, node string) string {
 	t.Helper()
 	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
 	if err != nil {

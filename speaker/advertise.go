@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -251,10 +250,4 @@ func (p plan) says(v *view) string {
 		text += fmt.Sprintf(", not as part of %s: externalTrafficPolicy of %s is Local", p.local[0], p.owner)
 	}
 	return text
-}
-
-// comparePrefixes is netip.Prefix.Compare for prefixes without bits beyond their
-// length, as those of routes are.
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

@@ -56,19 +56,3 @@ func undone(err error) error {
 	}
 	return errors.Join(rest...)
 }
-
-// routesTo returns the routes to prefixes, from the first of the lists that has
-// one. All are sorted.
-func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	var out []bgp.Route
-	for _, p := range prefixes {
-		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return comparePrefixes(r.Prefix, p) })
-			if ok {
-				out = append(out, list[i])
-				break
-			}
-		}
-	}
-	return out
-}

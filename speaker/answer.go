@@ -55,18 +55,7 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 // saidAlike compares all that the link is told. What was to be probed when it was new must
 // not be when the link takes it again.
 func saidAlike(a, b l2.Address) bool {
-	return answersAlike(a, b) && a.Probe == b.Probe && a.Round == b.Round
-}
-
-// answersAlike compares what is decided: whether to probe, and when to announce anew, is for
-// holdings to say.
-func answersAlike(a, b l2.Address) bool {
-	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces)
-}
-
-// alike is answersAlike for addresses that may be nil.
-func alike(a, b *l2.Address) bool {
-	return a == b || a != nil && b != nil && answersAlike(*a, *b)
+	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces) && a.Probe == b.Probe && a.Round == b.Round
 }
 
 // answersTo returns the addresses of prefixes, from the first of the lists that has one.
@@ -89,14 +78,6 @@ func hostsOf(list []l2.Address) []netip.Prefix {
 	hosts := make([]netip.Prefix, len(list))
 	for i, a := range list {
 		hosts[i] = hostPrefix(a.Addr)
-	}
-	return hosts
-}
-
-func hostPrefixes(list []netip.Addr) []netip.Prefix {
-	hosts := make([]netip.Prefix, len(list))
-	for i, a := range list {
-		hosts[i] = hostPrefix(a)
 	}
 	return hosts
 }

@@ -255,28 +255,12 @@ func (d *Desired) announce(v *view, was *Desired) {
 	d.Proxy.Owned = keep(was.Proxy.Owned, with(v.owned, d.aggregates))
 }
 
-// keep is now, or was if that is equal.
-func keep[T comparable](was, now []T) []T {
-	if was != nil && slices.Equal(was, now) {
-		return was
-	}
-	return now
-}
-
 func prefixesOf(routes []bgp.Route) []netip.Prefix {
 	prefixes := make([]netip.Prefix, len(routes))
 	for i, r := range routes {
 		prefixes[i] = r.Prefix
 	}
 	return prefixes
-}
-
-// with adds to a list as merge returns it.
-func with(list, more []netip.Prefix) []netip.Prefix {
-	if len(more) == 0 {
-		return list
-	}
-	return merge(slices.Concat(list, more))
 }
 
 // decide decides about one address, which the given Services hold, in the order

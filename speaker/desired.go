@@ -147,3 +147,71 @@ func (d *Desired) String() string {
 	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }
+
+// attributes are what routers are told of prefixes, as far as there is anything.
+func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
+	for _, r := range routesTo(prefixes, d.BGP.Routes) {
+		text := r.Attributes.String()
+		switch {
+		case text == "":
+			continue
+		case len(prefixes) > 1:
+			text = r.Prefix.String() + " " + text
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// routesTo returns the routes to prefixes, from the first of the lists that has
+// one. All are sorted.
+func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
+	var out []bgp.Route
+	for _, p := range prefixes {
+		for _, list := range lists {
+			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return comparePrefixes(r.Prefix, p) })
+			if ok {
+				out = append(out, list[i])
+				break
+			}
+		}
+	}
+	return out
+}
+
+// holders are the Services that d gives addr to; d may be nil.
+func (d *Desired) holders(addr netip.Addr) []cluster.Name {
+	if d == nil {
+		return nil
+	}
+	if a := d.Address(addr); a != nil {
+		return a.Services
+	}
+	return nil
+}
+
+// silent is d without any announcement.
+func (d *Desired) silent() *Desired {
+	q := *d.unlinked()
+	q.Announce, q.Routed, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil, nil
+	return &q
+}
+
+// unlinked is d without what goes over L2.
+func (d *Desired) unlinked() *Desired {
+	q := *d
+	q.L2.Addresses, q.Answered, q.hosts, q.Announce, q.unlinks = nil, nil, nil, d.Routed, true
+	return &q
+}
+
+// restartable is d with only those sessions whose routers wait for us.
+func (d *Desired) restartable() *Desired {
+	q := *d
+	q.BGP.Sessions = nil
+	for _, session := range d.BGP.Sessions {
+		if session.GracefulRestart {
+			q.BGP.Sessions = append(q.BGP.Sessions, session)
+		}
+	}
+	return &q
+}

@@ -192,3 +192,14 @@ func (v *view) onInterfaces(terms election.Eligibility, addr netip.Addr) string 
 	}
 	return text
 }
+
+// answersAlike compares what is decided: whether to probe, and when to announce anew, is for
+// holdings to say.
+func answersAlike(a, b l2.Address) bool {
+	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces)
+}
+
+// alike is answersAlike for addresses that may be nil.
+func alike(a, b *l2.Address) bool {
+	return a == b || a != nil && b != nil && answersAlike(*a, *b)
+}

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -78,34 +77,5 @@ func TestElect(t *testing.T) {
 				t.Errorf("answers for %v, %v", d.Answered, d.L2)
 			}
 		})
-	}
-}
-
-// A node that has none of the interfaces of an L2Advertisement says so, in its plan and in
-// its status.
-func TestInterfaceThatNoNodeHas(t *testing.T) {
-	world := func(interfaces string) *cluster.Snapshot {
-		return snapshotOf(t, []byte(advertisedWorld+"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+interfaces+"]}\n"))
-	}
-	here := []l2.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
-	const want = `L2Advertisement lan: spec.interfaces "eht0": node n1 has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector`
-	for _, tt := range []struct {
-		named string
-		have  []l2.Interface
-		want  string
-	}{
-		{"eht0", here, want},
-		{"eht0, eth0", here, ""},
-		{"eth*", here, ""},
-		{"eht0", nil, ""}, // of another node: its interfaces are not known
-	} {
-		d := Decide(Config{Node: "n1", Interfaces: tt.have}, world(tt.named))
-		got := ""
-		for _, p := range d.view.problems() {
-			got += p.String()
-		}
-		if got != tt.want || tt.want != "" && !strings.Contains(d.String(), tt.want) {
-			t.Errorf("%s on %v: %q, want %q\n%s", tt.named, tt.have, got, tt.want, d)
-		}
 	}
 }

@@ -336,14 +336,6 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 	return all
 }
 
-// whyLeftOut says why the endpoints of a node that is dead for some time are left out now.
-func (v *view) whyLeftOut(node string) string {
-	if m, _ := v.members.Find(node); m.Absent && v.members.halved(v.node) {
-		return "its Lease is not renewed either, while that of this node is"
-	}
-	return "more than half of the nodes are heard of again"
-}
-
 // tellAddresses tells which addresses the network hears of, and no longer. While
 // no router listens, nothing is news: the sessions are.
 func (t *told) tellAddresses(was told, is scene, limit int) []event {
@@ -500,17 +492,6 @@ func (is scene) established() (up []bgp.SessionStatus) {
 	return up
 }
 
-// holders are the Services that d gives addr to; d may be nil.
-func (d *Desired) holders(addr netip.Addr) []cluster.Name {
-	if d == nil {
-		return nil
-	}
-	if a := d.Address(addr); a != nil {
-		return a.Services
-	}
-	return nil
-}
-
 // service refers to a Service, and is empty when there is none.
 func (is scene) service(name cluster.Name) corev1.ObjectReference {
 	all := is.desired.snap.Services
@@ -532,7 +513,7 @@ func (is scene) node() corev1.ObjectReference {
 // other refers to a node that may be another one.
 func (is scene) other(name string) corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
-	if n := node(is.desired.snap, name); n != nil {
+	if n := is.desired.snap.Node(name); n != nil {
 		ref.UID = n.UID
 	}
 	return ref

@@ -16,49 +16,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-const eventWorld = `
-apiVersion: fanfare.io/v1alpha1
-kind: AddressPool
-metadata: {name: lan}
-spec: {announce: BGP, addresses: [192.0.2.0/24]}
----
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor1, uid: uid-tor1}
-spec: {peerAddress: 10.0.0.1, peerASN: 65000, myASN: 65001}
----
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor2, uid: uid-tor2}
-spec: {peerAddress: 10.0.0.2, peerASN: 65000, myASN: 65001}
----
-apiVersion: v1
-kind: Node
-metadata: {name: n1, uid: uid-n1}
-status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
-`
-
-// advertisedWorld is eventWorld with a pool that is announced as advertisements say.
-var advertisedWorld = strings.Replace(eventWorld, "announce: BGP", "announce: Advertised", 1)
-
-// eventService is a Local Service with one endpoint, on the node.
-func eventService(name, uid, addr, node string) string {
-	return fmt.Sprintf(`---
-apiVersion: v1
-kind: Service
-metadata: {namespace: shop, name: %[1]s, uid: %[2]s}
-spec: {type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 80}]}
-status: {loadBalancer: {ingress: [{ip: %[3]s}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: shop, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.1.5], nodeName: %[4]s, conditions: {ready: true}}]
-`, name, uid, addr, node)
-}
-
 // A play is a sequence of scenes, and what is told of them.
 type play struct {
 	t    *testing.T

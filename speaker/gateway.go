@@ -11,19 +11,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
 )
-
-// Gateways are the routers by which a node reaches what it knows no other way to, by
-// address family: invalid where none is known.
-type Gateways struct{ IPv4, IPv6 netip.Addr }
-
-func (g Gateways) of(family corev1.IPFamily) netip.Addr {
-	if family == corev1.IPv6Protocol {
-		return g.IPv6
-	}
-	return g.IPv4
-}
 
 // A gatewayWatch follows the node's default routes from the first call of now on.
 type gatewayWatch struct {

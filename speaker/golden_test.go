@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"flag"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -57,26 +55,8 @@ func TestDecide(t *testing.T) {
 func seenBy(name string, snap *cluster.Snapshot) *cluster.Snapshot {
 	alone := *snap
 	alone.Nodes = nil
-	if n := node(snap, name); n != nil {
+	if n := snap.Node(name); n != nil {
 		alone.Nodes = []*cluster.Node{n}
 	}
 	return &alone
-}
-
-// snapshotOf reads YAML as a speaker with --files does. Where there are AddressClaims, it
-// gives out no addresses, as a speaker beside a controller.
-func snapshotOf(t *testing.T, yaml []byte) *cluster.Snapshot {
-	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files.Snapshot().Claims) != 0 {
-		return ipam.NewReader(files).Snapshot()
-	}
-	return ipam.NewSource(files, nil).Snapshot()
 }

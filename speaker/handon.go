@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -77,7 +78,7 @@ func (h *handing) add(a l2.Address, node string, now time.Time) {
 		return
 	}
 	own := m.addresses()
-	if n := nodeOf(h.view.fromNodes, node); n != nil {
+	if n := cluster.NodeOf(h.view.fromNodes, node); n != nil {
 		own = append(own, n.InternalIPs...)
 	}
 	for _, i := range h.view.interfaces {
@@ -98,17 +99,4 @@ func (h *handing) expire(at time.Time) {
 	if h.until.IsZero() || at.Before(h.until) {
 		h.until = at
 	}
-}
-
-// addresses are a member's own, as far as it has told them: it tells them as prefixes of one
-// address.
-func (m *Member) addresses() (own []netip.Addr) {
-	for _, i := range m.Interfaces {
-		for _, p := range i.Prefixes {
-			if p.IsSingleIP() {
-				own = append(own, p.Addr())
-			}
-		}
-	}
-	return own
 }

@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -104,44 +103,4 @@ func family(addr netip.Addr) healthcheck.Family {
 		return healthcheck.IPv4
 	}
 	return healthcheck.IPv6
-}
-
-// answer answers for the health of Services by what is forwarded. Somebody else's
-// hold of a port harms neither forwarding nor announcing.
-func (s *speaker) answer(ctx context.Context, d *Desired) {
-	failed := s.health.Set(ctx, d.Checks)
-	if fmt.Sprint(failed) != fmt.Sprint(s.unanswered) {
-		for _, f := range failed {
-			s.Log.Warn("not answered", "err", f)
-		}
-	}
-	s.unanswered = failed
-}
-
-// unansweredAt are the reasons for the healthCheckNodePorts of a Service that could
-// not be taken for the family of an address.
-func (p *published) unansweredAt(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
-	for _, f := range p.unanswered {
-		if nameOf(f.Check) == name && f.Family == family(addr) {
-			reasons = append(reasons, unanswered(f))
-		}
-	}
-	return reasons
-}
-
-// unansweredNowhere are those of Services that have no address of the family.
-func (p *published) unansweredNowhere() (reasons []ReasonStatus) {
-	for _, f := range p.unanswered {
-		if !slices.ContainsFunc(p.desired.Addresses, func(a *Address) bool {
-			return family(a.Addr) == f.Family && slices.Contains(a.Services, nameOf(f.Check))
-		}) {
-			reasons = append(reasons, unanswered(f))
-		}
-	}
-	return reasons
-}
-
-func unanswered(f healthcheck.Failure) ReasonStatus {
-	return ReasonStatus{Service: nameOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
-		"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)}
 }

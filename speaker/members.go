@@ -1,15 +1,16 @@
 package speaker
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
+
+// unheardPatience is for how long a node may live by its Lease alone before somebody
+// should look at the network.
+const unheardPatience = 15 * time.Second
 
 // Members are the nodes whose speakers this one has heard of, itself among them.
 // It is immutable: who compares pointers knows whether anything has changed. With a
@@ -120,37 +121,46 @@ func (m *Members) alone(self string) bool {
 	return others
 }
 
-// usable are the endpoints of a port that may be given new flows. Those on nodes that
-// are silent are left out, unless nothing is left without them: such a node may live
-// after all, and nobody is helped by being sent nowhere. Missed says so, in words that
-// end a sentence.
-func (v *view) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endpoint, missed string) {
-	use = usable(all, notReady)
-	if len(v.silent) == 0 {
-		return use, ""
+// state is a member's for people.
+func (m *Member) state() string {
+	switch {
+	case m.ByLease:
+		return "lease"
+	case m.Alive:
+		return "alive"
+	case m.Left:
+		return "left"
+	default:
+		return "dead"
 	}
-	there := func(e *cluster.Endpoint) bool { return !v.isSilent(e.Node) }
-	out := filter(use, func(e *cluster.Endpoint) bool { return !there(e) })
-	if len(out) == 0 {
-		return use, ""
-	}
-	if rest := usable(filter(all, there), notReady); len(rest) > 0 {
-		return rest, v.silence(out) + "; what is there is left out"
-	}
-	return use, v.silence(out) + "; what is there is used all the same, since there is nothing else"
 }
 
-func (v *view) isSilent(node string) bool {
-	_, silent := v.silent[node]
-	return silent
+// unheard are those who have lived by their Leases alone for a while.
+func (m *Members) unheard(now time.Time) (names []string) {
+	for _, n := range m.Nodes {
+		if n.ByLease && now.Sub(n.Since) > unheardPatience {
+			names = append(names, n.Node)
+		}
+	}
+	return names
 }
 
-// silence says since when nothing has been heard of the nodes of endpoints.
-func (v *view) silence(of []cluster.Endpoint) string {
-	var names []string
-	for _, e := range of {
-		names = append(names, fmt.Sprintf("node %s has not been heard of since %s", e.Node, v.silent[e.Node].UTC().Format(time.RFC3339)))
+// teller is the one of all members that tells people about the others: they need to
+// hear it once.
+func (m *Members) teller(self string) bool {
+	i := slices.IndexFunc(m.Nodes, func(n Member) bool { return n.Alive && !n.ByLease })
+	return i >= 0 && m.Nodes[i].Node == self
+}
+
+// addresses are a member's own, as far as it has told them: it tells them as prefixes of one
+// address.
+func (m *Member) addresses() (own []netip.Addr) {
+	for _, i := range m.Interfaces {
+		for _, p := range i.Prefixes {
+			if p.IsSingleIP() {
+				own = append(own, p.Addr())
+			}
+		}
 	}
-	slices.Sort(names)
-	return enumerate(slices.Compact(names))
+	return own
 }

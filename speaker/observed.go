@@ -229,21 +229,6 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	return st
 }
 
-// attributes are what routers are told of prefixes, as far as there is anything.
-func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
-	for _, r := range routesTo(prefixes, d.BGP.Routes) {
-		text := r.Attributes.String()
-		switch {
-		case text == "":
-			continue
-		case len(prefixes) > 1:
-			text = r.Prefix.String() + " " + text
-		}
-		texts = append(texts, text)
-	}
-	return texts
-}
-
 // observed replaces a reason that says what is meant by one that says what is in
 // the way, where something is.
 func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -416,13 +415,6 @@ func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	return violations
 }
 
-func seeds(t *testing.T) uint64 {
-	if testing.Short() {
-		return 300
-	}
-	return 2000
-}
-
 // strayed is a world in which an aggregate leads to an address that is new in it, and
 // goes before the address can be told of by itself: one of some thousands.
 const strayed = 7919
@@ -706,58 +698,6 @@ func TestPassAdopts(t *testing.T) {
 			t.Error("kept for ever")
 		}
 	})
-}
-
-func TestMinusAndIntersect(t *testing.T) {
-	set := func(last ...byte) (out []netip.Addr) {
-		for _, b := range last {
-			out = append(out, netip.AddrFrom4([4]byte{192, 0, 2, b}))
-		}
-		return out
-	}
-	for _, row := range []struct{ a, b, minus, both []netip.Addr }{
-		{set(), set(), set(), set()},
-		{set(1, 2, 3), set(), set(1, 2, 3), set()},
-		{set(), set(1, 2), set(), set()},
-		{set(1, 2, 3), set(2, 4), set(1, 3), set(2)},
-		{set(1, 2), set(1, 2), set(), set(1, 2)},
-	} {
-		if got := minus(row.a, row.b); !slices.Equal(got, row.minus) {
-			t.Errorf("minus(%v, %v) = %v, want %v", row.a, row.b, got, row.minus)
-		}
-		if got := intersect(row.a, row.b); !slices.Equal(got, row.both) {
-			t.Errorf("intersect(%v, %v) = %v, want %v", row.a, row.b, got, row.both)
-		}
-	}
-}
-
-func TestCoveredAndHolding(t *testing.T) {
-	for _, row := range []struct{ addrs, prefixes, covered, holding string }{
-		{"", "", "", ""},
-		{"192.0.2.1", "", "", ""},
-		{"", "192.0.2.0/24", "", ""},
-		{"192.0.2.1 192.0.2.5", "192.0.2.1/32 192.0.2.2/32", "192.0.2.1", "192.0.2.1/32"},
-		{"192.0.2.1 192.0.2.5 192.0.2.9", "192.0.2.0/24 192.0.2.4/30", "192.0.2.1 192.0.2.5 192.0.2.9", "192.0.2.0/24 192.0.2.4/30"},
-		{"192.0.2.1 192.0.2.5 192.0.2.9", "192.0.2.0/30 192.0.2.2/31 192.0.2.8/31", "192.0.2.1 192.0.2.9", "192.0.2.0/30 192.0.2.8/31"},
-		{"192.0.2.5 2001:db8::5", "0.0.0.0/0 2001:db8::4/127", "192.0.2.5 2001:db8::5", "0.0.0.0/0 2001:db8::4/127"},
-		{"192.0.2.5 2001:db8::5", "192.0.3.0/24 2001:db8:1::/64", "", ""},
-	} {
-		var addrs []netip.Addr
-		for s := range strings.FieldsSeq(row.addrs) {
-			addrs = append(addrs, netip.MustParseAddr(s))
-		}
-		var prefixes []netip.Prefix
-		for s := range strings.FieldsSeq(row.prefixes) {
-			prefixes = append(prefixes, netip.MustParsePrefix(s))
-		}
-		text := func(list any) string { return strings.Trim(fmt.Sprint(list), "[]") }
-		if got := text(covered(addrs, prefixes)); got != row.covered {
-			t.Errorf("%s: %s are in %s, want %s", row.addrs, got, row.prefixes, row.covered)
-		}
-		if got := text(holding(prefixes, addrs)); got != row.holding {
-			t.Errorf("%s: %s have %s in them, want %s", row.prefixes, got, row.addrs, row.holding)
-		}
-	}
 }
 
 // When the last local endpoint goes and another node has one, this node goes on

@@ -15,10 +15,6 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
-// unheardPatience is for how long a node may live by its Lease alone before somebody
-// should look at the network.
-const unheardPatience = 15 * time.Second
-
 // farewell is how long the last renewal of the Lease may take.
 const farewell = 500 * time.Millisecond
 
@@ -157,7 +153,7 @@ func (r *roster) now(snap *cluster.Snapshot) *Members {
 		}
 		r.gossip.Set(nodes)
 	}
-	if self := node(snap, r.gossip.Node); self != nil {
+	if self := snap.Node(r.gossip.Node); self != nil {
 		r.leases.own(self.UID)
 	}
 	view, generation := r.gossip.View(), r.leases.generation()
@@ -295,20 +291,6 @@ func (s *MembersStatus) Summary() string {
 	return fmt.Sprintf("%d/%d", here, len(s.Nodes))
 }
 
-// state is a member's for people.
-func (m *Member) state() string {
-	switch {
-	case m.ByLease:
-		return "lease"
-	case m.Alive:
-		return "alive"
-	case m.Left:
-		return "left"
-	default:
-		return "dead"
-	}
-}
-
 // status says what is known by v, which may be nil; nil where no members are wanted.
 func (r *roster) status(v *view) *MembersStatus {
 	if r == nil {
@@ -341,21 +323,4 @@ func (r *roster) status(v *view) *MembersStatus {
 		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", enumerate(names), len(v.members.Nodes)))
 	}
 	return s
-}
-
-// unheard are those who have lived by their Leases alone for a while.
-func (m *Members) unheard(now time.Time) (names []string) {
-	for _, n := range m.Nodes {
-		if n.ByLease && now.Sub(n.Since) > unheardPatience {
-			names = append(names, n.Node)
-		}
-	}
-	return names
-}
-
-// teller is the one of all members that tells people about the others: they need to
-// hear it once.
-func (m *Members) teller(self string) bool {
-	i := slices.IndexFunc(m.Nodes, func(n Member) bool { return n.Alive && !n.ByLease })
-	return i >= 0 && m.Nodes[i].Node == self
 }

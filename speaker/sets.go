@@ -3,43 +3,7 @@ package speaker
 import (
 	"net/netip"
 	"slices"
-
-	"go4.org/netipx"
 )
-
-// covered returns those of addrs that are in one of prefixes; both are sorted. It
-// returns addrs itself if all are.
-func covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
-	var in []netip.Addr
-	var reach netip.Addr // the last address of all prefixes that begin before
-	for _, a := range addrs {
-		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
-			if last := netipx.PrefixLastIP(prefixes[0]); reach.Less(last) {
-				reach = last
-			}
-			prefixes = prefixes[1:]
-		}
-		if a.Compare(reach) <= 0 {
-			in = append(in, a)
-		}
-	}
-	if len(in) == len(addrs) {
-		return addrs
-	}
-	return in
-}
-
-// holding returns those of prefixes that have one of addrs in them; both are sorted.
-func holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
-	var some []netip.Prefix
-	for _, p := range prefixes {
-		i, _ := slices.BinarySearchFunc(addrs, p.Addr(), netip.Addr.Compare)
-		if i < len(addrs) && p.Contains(addrs[i]) {
-			some = append(some, p)
-		}
-	}
-	return some
-}
 
 // intersect returns what is in both of two sorted sets of addresses.
 func intersect(a, b []netip.Addr) []netip.Addr { return intersectFunc(a, b, netip.Addr.Compare) }
@@ -107,4 +71,17 @@ func merged[T any](a, b []T, compare func(a, b T) int, visit func(t T, inA, inB 
 			a, b = a[1:], b[1:]
 		}
 	}
+}
+
+// keep is now, or was if that is equal.
+func keep[T comparable](was, now []T) []T {
+	if was != nil && slices.Equal(was, now) {
+		return was
+	}
+	return now
+}
+
+// same says whether two slices are one, without looking at what is in them.
+func same[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

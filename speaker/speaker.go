@@ -428,29 +428,3 @@ func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired, l
 	defer cancel()
 	s.loop(ctx)
 }
-
-// silent is d without any announcement.
-func (d *Desired) silent() *Desired {
-	q := *d.unlinked()
-	q.Announce, q.Routed, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil, nil
-	return &q
-}
-
-// unlinked is d without what goes over L2.
-func (d *Desired) unlinked() *Desired {
-	q := *d
-	q.L2.Addresses, q.Answered, q.hosts, q.Announce, q.unlinks = nil, nil, nil, d.Routed, true
-	return &q
-}
-
-// restartable is d with only those sessions whose routers wait for us.
-func (d *Desired) restartable() *Desired {
-	q := *d
-	q.BGP.Sessions = nil
-	for _, session := range d.BGP.Sessions {
-		if session.GracefulRestart {
-			q.BGP.Sessions = append(q.BGP.Sessions, session)
-		}
-	}
-	return &q
-}

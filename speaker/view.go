@@ -18,57 +18,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Config is what a speaker is told when it starts.
-type Config struct {
-	Node string // the name of this node's Node object
-
-	// DetectLocal says which traffic is from this node's own pods; see
-	// proxy.LocalClients. With NodeCIDR, the Node's podCIDRs count as well:
-	// right for most networks, wrong under Calico's and Cilium's own IPAM.
-	DetectLocal proxy.LocalClients
-	NodeCIDR    bool
-
-	// SNAT is how sources are replaced.
-	SNAT proxy.SNAT
-
-	// Gateways are this node's default gateways, which may change.
-	Gateways Gateways
-
-	// Members are the nodes that have been heard of, which may change; nil: nobody
-	// listens.
-	Members *Members
-
-	// Interfaces are those of this node on which addresses may be answered for over L2,
-	// which may change; nil: not known, and any address has one.
-	Interfaces []l2.Interface
-
-	// Returning says that this node is back so lately that others come before it over L2,
-	// which may change.
-	Returning bool
-
-	// HealthChecks says of which Services the healthCheckNodePort is answered here.
-	HealthChecks HealthChecks
-
-	// Limits are those of this node's proxy; zero: those of nftables mode.
-	Limits proxy.Limits
-	// Refused are the addresses that this node's proxy has refused, which may change; nil:
-	// none.
-	Refused *Refused
-}
-
-// HealthChecks is a choice of Services whose healthCheckNodePort is answered.
-type HealthChecks uint8
-
-const (
-	// HealthChecksLabelled are those that kube-proxy leaves alone by their label
-	// service.kubernetes.io/service-proxy-name: the others' ports are its own.
-	HealthChecksLabelled HealthChecks = iota
-	// HealthChecksAll are all, for a cluster without kube-proxy.
-	HealthChecksAll
-	// HealthChecksNone are none.
-	HealthChecksNone
-)
-
 // A view is what a node decides by, apart from the Services: itself, the
 // routers and the pools.
 type view struct {
@@ -130,7 +79,7 @@ type view struct {
 
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == node(snap, c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+	return v.self == snap.Node(c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.ofLinks(c, snap)
 }
 
@@ -149,7 +98,7 @@ func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {
-	v := &view{node: c.Node, self: node(snap, c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
+	v := &view{node: c.Node, self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
 	v.silent = c.Members.silent(c.Node)
 	v.refused = c.Refused
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
@@ -352,17 +301,6 @@ func (v *view) toldOf(r bgp.Route) string {
 	}
 }
 
-func node(snap *cluster.Snapshot, name string) *cluster.Node { return nodeOf(snap.Nodes, name) }
-
-// nodeOf finds a node in a list that is sorted by name; nil if it is not there.
-func nodeOf(all []*cluster.Node, name string) *cluster.Node {
-	i, ok := slices.BinarySearchFunc(all, name, func(n *cluster.Node, name string) int { return strings.Compare(n.Name, name) })
-	if !ok {
-		return nil
-	}
-	return all[i]
-}
-
 // owned are the addresses of all pools as prefixes, without those that nodes, pods or
 // routers have: to them packets go on.
 func owned(pools []*cluster.Pool) []netip.Prefix {
@@ -378,33 +316,9 @@ func owned(pools []*cluster.Pool) []netip.Prefix {
 	return prefixes(&b)
 }
 
-// merge sorts prefixes and joins those that overlap or touch.
-func merge(list []netip.Prefix) []netip.Prefix {
-	var b netipx.IPSetBuilder
-	for _, p := range list {
-		b.AddPrefix(p)
-	}
-	return prefixes(&b)
-}
-
-// prefixes cannot fail: the parts were checked when they were parsed, and a
-// builder reports nothing but bad parts.
-func prefixes(b *netipx.IPSetBuilder) []netip.Prefix {
-	set, err := b.IPSet()
-	if err != nil {
-		return nil
-	}
-	return set.Prefixes()
-}
-
 func first(list []netip.Addr, is func(netip.Addr) bool) netip.Addr {
 	if i := slices.IndexFunc(list, is); i >= 0 {
 		return list[i]
 	}
 	return netip.Addr{}
-}
-
-// same says whether two slices are one, without looking at what is in them.
-func same[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

@@ -273,5 +273,3 @@ func (w *way) deadlines(visit func(time.Time)) {
 		visit(until)
 	}
 }
-
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
