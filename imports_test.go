@@ -29,6 +29,7 @@ var sealed = map[string][]string{
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
 	"internal/nstest":      nil,
+	"internal/sortedset":   nil,
 }
 
 // alsoInTests may be imported by the tests of a sealed package.

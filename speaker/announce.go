@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // overBGP announces over BGP. A pass calls it each time; what did not change
@@ -23,13 +24,13 @@ type overBGP struct {
 // Set implements announcer.
 func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	want := d.BGP
-	if !same(allowed, d.prefixes) {
+	if !sortedset.Same(allowed, d.prefixes) {
 		want.Routes = routesTo(allowed, d.BGP.Routes, b.sent)
 	}
 	b.sent = want.Routes
 	prefixes, err := b.server.Set(ctx, want)
 	err = undone(err)
-	if same(prefixes, b.prefixes) && same(allowed, b.allowed) {
+	if sortedset.Same(prefixes, b.prefixes) && sortedset.Same(allowed, b.allowed) {
 		return b.told, err
 	}
 	b.prefixes, b.allowed, b.told = prefixes, allowed, prefixes

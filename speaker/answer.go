@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -36,7 +37,7 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 	// What waits is not allowed in every call, but wanted.
 	o.holds.want(d.Answered)
 	want := d.L2.Addresses
-	if !same(allowed, d.hosts) {
+	if !sortedset.Same(allowed, d.hosts) {
 		want = answersTo(allowed, d.L2.Addresses, o.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: o.holds.admit(want, time.Now())}
@@ -46,9 +47,9 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 	have, err := o.link.Set(ctx, state)
 	o.sent, o.have = state.Addresses, have
 	o.holds.tell(have)
-	told := union(hostsOf(state.Addresses), hostPrefixes(have), comparePrefixes)
+	told := sortedset.Union(hostsOf(state.Addresses), sortedset.HostPrefixes(have), sortedset.ComparePrefixes)
 	// The same slice, so that whoever compares need not look into it.
-	o.told = keep(o.told, keep(allowed, told))
+	o.told = sortedset.Keep(o.told, sortedset.Keep(allowed, told))
 	return o.told, err
 }
 
@@ -77,7 +78,7 @@ func answersTo(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 func hostsOf(list []l2.Address) []netip.Prefix {
 	hosts := make([]netip.Prefix, len(list))
 	for i, a := range list {
-		hosts[i] = hostPrefix(a.Addr)
+		hosts[i] = sortedset.HostPrefix(a.Addr)
 	}
 	return hosts
 }

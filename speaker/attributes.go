@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // An offer is a prefix with all that has it announced.
@@ -26,7 +27,7 @@ func (o offer) equal(p offer) bool {
 // mergeOffer adds an offer to a sorted list. One of its prefix gets its
 // advertisements and communities, too.
 func mergeOffer(offers []offer, o offer) []offer {
-	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return comparePrefixes(a.prefix, b.prefix) })
+	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) })
 	if !found {
 		return slices.Insert(offers, i, o)
 	}
@@ -44,7 +45,7 @@ func mergeOffer(offers []offer, o offer) []offer {
 // merge is mergeOffer without the communities of an offer for which a route has no room
 // beside those of others; why says so.
 func (v *view) merge(offers []offer, o offer) (merged []offer, why error) {
-	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return comparePrefixes(a.prefix, b.prefix) })
+	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) })
 	if !found || withCommunities(offers[i].own, o.own) == offers[i].own {
 		return mergeOffer(offers, o), nil
 	}

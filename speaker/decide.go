@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -58,10 +59,10 @@ func (d *Decider) look(snap *cluster.Snapshot) *view {
 // snapshot's, sorted, and false when who holds what has changed as well.
 func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	have := d.last.snap
-	if d.last.view.links && !same(have.Claims, snap.Claims) {
+	if d.last.view.links && !sortedset.Same(have.Claims, snap.Claims) {
 		return nil, false
 	}
-	if !same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
+	if !sortedset.Same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
 		return nil, false
 	}
 	var changed []int
@@ -236,23 +237,23 @@ func (d *Desired) announce(v *view, was *Desired) {
 	}
 	if len(aggregates) > 0 {
 		routes = append(routes, aggregates...)
-		slices.SortFunc(routes, func(a, b bgp.Route) int { return comparePrefixes(a.Prefix, b.Prefix) })
+		slices.SortFunc(routes, func(a, b bgp.Route) int { return sortedset.ComparePrefixes(a.Prefix, b.Prefix) })
 	}
 	if was == nil {
 		was = &Desired{}
 	}
-	d.Routed, d.aggregates = keep(was.Routed, routed), keep(was.aggregates, prefixesOf(aggregates))
+	d.Routed, d.aggregates = sortedset.Keep(was.Routed, routed), sortedset.Keep(was.aggregates, prefixesOf(aggregates))
 	if d.L2.Addresses = answers; slices.EqualFunc(was.L2.Addresses, answers, answersAlike) {
 		d.L2.Addresses = was.L2.Addresses
 	}
-	if d.Answered = keep(was.Answered, answered); !same(d.Answered, was.Answered) {
-		d.hosts = hostPrefixes(d.Answered)
+	if d.Answered = sortedset.Keep(was.Answered, answered); !sortedset.Same(d.Answered, was.Answered) {
+		d.hosts = sortedset.HostPrefixes(d.Answered)
 	} else {
 		d.hosts = was.hosts
 	}
-	d.Announce = keep(was.Announce, union(d.Routed, d.Answered, netip.Addr.Compare))
-	d.BGP.Routes, d.prefixes = keep(was.BGP.Routes, routes), keep(was.prefixes, prefixesOf(routes))
-	d.Proxy.Owned = keep(was.Proxy.Owned, with(v.owned, d.aggregates))
+	d.Announce = sortedset.Keep(was.Announce, sortedset.Union(d.Routed, d.Answered, netip.Addr.Compare))
+	d.BGP.Routes, d.prefixes = sortedset.Keep(was.BGP.Routes, routes), sortedset.Keep(was.prefixes, prefixesOf(routes))
+	d.Proxy.Owned = sortedset.Keep(was.Proxy.Owned, sortedset.AddPrefixes(v.owned, d.aggregates))
 }
 
 func prefixesOf(routes []bgp.Route) []netip.Prefix {

@@ -9,6 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -66,7 +67,7 @@ func TestDeciderSharesWhatDidNotChange(t *testing.T) {
 				t.Fatalf("seed %d: %s: shared %v, concerned %v", seed, a.Addr, shared, concerned)
 			}
 		}
-		if slices.Equal(was.Announce, is.Announce) && !same(was.Announce, is.Announce) {
+		if slices.Equal(was.Announce, is.Announce) && !sortedset.Same(was.Announce, is.Announce) {
 			t.Fatalf("seed %d: equal announcements were built again", seed)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -169,7 +170,7 @@ func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
 	var out []bgp.Route
 	for _, p := range prefixes {
 		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return comparePrefixes(r.Prefix, p) })
+			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return sortedset.ComparePrefixes(r.Prefix, p) })
 			if ok {
 				out = append(out, list[i])
 				break

@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -340,16 +341,16 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 // no router listens, nothing is news: the sessions are.
 func (t *told) tellAddresses(was told, is scene, limit int) []event {
 	routers := is.established()
-	left := minus(was.announced, is.announced)
+	left := sortedset.Minus(was.announced, is.announced)
 	var came []netip.Addr
 	if len(routers) > 0 {
-		came = minus(minus(is.announced, was.announced), was.adopted)
+		came = sortedset.Minus(sortedset.Minus(is.announced, was.announced), was.adopted)
 		t.announced = is.announced
 	} else {
-		t.announced = intersect(was.announced, is.announced)
+		t.announced = sortedset.Intersect(was.announced, is.announced)
 	}
 	if is.at.Before(t.presumed) {
-		t.adopted = minus(was.adopted, t.announced)
+		t.adopted = sortedset.Minus(was.adopted, t.announced)
 	}
 	var all []event
 	if len(came)+len(left) <= limit {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -33,7 +34,7 @@ type handing struct {
 // until when it lingers, is handed on as before: hosts still send what belongs to the node before. A
 // node whose speaker was stopped forwards on for linger at least. It keeps what is the same.
 func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]string, state uint64, left func(netip.Addr) time.Time, linger time.Duration, now time.Time) *handing {
-	if h.view == d.view && same(h.answers, d.L2.Addresses) && h.former == state && (h.until.IsZero() || now.Before(h.until)) {
+	if h.view == d.view && sortedset.Same(h.answers, d.L2.Addresses) && h.former == state && (h.until.IsZero() || now.Before(h.until)) {
 		return h
 	}
 	n := &handing{view: d.view, answers: d.L2.Addresses, former: state, linger: linger, to: map[netip.Addr]string{}}
@@ -60,7 +61,7 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 			n.nodes = append(n.nodes, proxy.MAC(mac))
 		}
 	}
-	n.list, n.nodes = keep(h.list, n.list), keep(h.nodes, n.nodes)
+	n.list, n.nodes = sortedset.Keep(h.list, n.list), sortedset.Keep(h.nodes, n.nodes)
 	return n
 }
 

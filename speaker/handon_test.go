@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -80,7 +81,7 @@ func TestHandOn(t *testing.T) {
 			t.Errorf("%s: looked for again", name)
 		}
 		h.remember(vip4, "n2")
-		if again := got.next(d, h.before, h.changes(), gone, time.Minute, now); again == got || !same(again.list, got.list) {
+		if again := got.next(d, h.before, h.changes(), gone, time.Minute, now); again == got || !sortedset.Same(again.list, got.list) {
 			t.Errorf("%s: %v after %v", name, again.list, got.list)
 		}
 		if tt.until != 0 {
@@ -112,7 +113,7 @@ func TestHandOnLingers(t *testing.T) {
 	left := func(netip.Addr) time.Time { return until }
 	h := (&handing{}).next(answers, before("n2"), 1, left, time.Minute, now)
 	parted := h.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, now)
-	if len(h.list) != 1 || !same(parted.list, h.list) || parted.until != until {
+	if len(h.list) != 1 || !sortedset.Same(parted.list, h.list) || parted.until != until {
 		t.Errorf("%v until %s; want %v until %s", parted.list, parted.until, h.list, until)
 	}
 	if over := parted.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, until); len(over.list)+len(over.nodes) > 0 {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -52,8 +53,8 @@ func (t *trial) elect(d *Desired) *Desired {
 			q.Answered = append(q.Answered, a.Addr)
 		}
 	}
-	q.Answered, q.hosts = keep(was.Answered, q.Answered), keep(was.hosts, hostPrefixes(q.Answered))
-	q.Announce = keep(was.Announce, union(q.Routed, q.Answered, netip.Addr.Compare))
+	q.Answered, q.hosts = sortedset.Keep(was.Answered, q.Answered), sortedset.Keep(was.hosts, sortedset.HostPrefixes(q.Answered))
+	q.Announce = sortedset.Keep(was.Announce, sortedset.Union(q.Routed, q.Answered, netip.Addr.Compare))
 	t.links.last = &q
 	return &q
 }
@@ -134,7 +135,7 @@ func (t *trial) afterLinks() {
 	now := time.Now()
 	waiting := t.links.holds.waiting(now)
 	asked := slices.SortedFunc(maps.Keys(t.links.answering), netip.Addr.Compare)
-	asked = union(asked, slices.SortedFunc(maps.Keys(t.links.asking), netip.Addr.Compare), netip.Addr.Compare)
+	asked = sortedset.Union(asked, slices.SortedFunc(maps.Keys(t.links.asking), netip.Addr.Compare), netip.Addr.Compare)
 	want := slices.DeleteFunc(slices.Clone(t.desired.Answered), func(a netip.Addr) bool { return waiting[a] != "" })
 	if !slices.Equal(asked, want) {
 		t.violate("after: answered for or asked about %v, want %v", asked, want)
@@ -206,7 +207,7 @@ type sceptic struct{ of *overL2 }
 
 func (s sceptic) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	_, err := s.of.Set(ctx, d, allowed)
-	return hostPrefixes(s.of.have), err
+	return sortedset.HostPrefixes(s.of.have), err
 }
 
 func (s sceptic) overL2() *overL2 { return s.of }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -98,7 +99,7 @@ func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
 	if !d.Links {
 		return
 	}
-	if !same(k.kept, d.Addresses) {
+	if !sortedset.Same(k.kept, d.Addresses) {
 		k.kept = d.Addresses
 		k.holds.keep(d.Addresses, now)
 	}
@@ -120,7 +121,7 @@ func (k *links) handOn(d *Desired, now time.Time) *handing {
 
 // gain notices when there is one more interface by which others may be heard.
 func (k *links) gain(list []l2.Interface, now time.Time) {
-	if same(k.known, list) {
+	if sortedset.Same(k.known, list) {
 		return
 	}
 	for _, i := range list {

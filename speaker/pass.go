@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -194,7 +195,7 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 	state.Taking = p.taking(d)
 	state.VIPs = p.overlay(d, p.extra(d, now))
 	for _, w := range p.ways {
-		state.Owned = with(state.Owned, w.attracted(d, now))
+		state.Owned = sortedset.AddPrefixes(state.Owned, w.attracted(d, now))
 	}
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)
@@ -212,14 +213,14 @@ func (p *pass) taking(d *Desired) []netip.Addr {
 	if i < 0 {
 		return nil
 	}
-	return minus(d.Answered, p.ways[i].have)
+	return sortedset.Minus(d.Answered, p.ways[i].have)
 }
 
 // extra are the addresses that have to be forwarded although d does not announce
 // them, sorted: they are announced still, or whoever used them may not have heard.
 func (p *pass) extra(d *Desired, now time.Time) (extra []netip.Addr) {
 	for _, w := range p.ways {
-		extra = append(extra, minus(w.have, d.Announce)...)
+		extra = append(extra, sortedset.Minus(w.have, d.Announce)...)
 		extra = append(extra, w.lingering(now)...)
 	}
 	slices.SortFunc(extra, netip.Addr.Compare)

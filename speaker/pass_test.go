@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -142,7 +143,7 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 		if !p.Contains(a) {
 			continue
 		}
-		_, forOthers := slices.BinarySearchFunc(t.desired.aggregates, p, comparePrefixes)
+		_, forOthers := slices.BinarySearchFunc(t.desired.aggregates, p, sortedset.ComparePrefixes)
 		own = own || wanted || !forOthers
 	}
 	return own
@@ -240,7 +241,7 @@ func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Prefix
 	}
 	var err error
 	for _, p := range allowed {
-		_, known := slices.BinarySearchFunc(d.prefixes, p, comparePrefixes)
+		_, known := slices.BinarySearchFunc(d.prefixes, p, sortedset.ComparePrefixes)
 		switch {
 		case t.network[p]:
 		case !known:
@@ -252,7 +253,7 @@ func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Prefix
 		}
 	}
 	for _, p := range t.told() {
-		if _, stays := slices.BinarySearchFunc(allowed, p, comparePrefixes); stays {
+		if _, stays := slices.BinarySearchFunc(allowed, p, sortedset.ComparePrefixes); stays {
 			continue
 		}
 		if t.fails() {
@@ -299,7 +300,7 @@ func (t *trial) leave(p netip.Prefix) {
 }
 
 func (t *trial) told() []netip.Prefix {
-	return slices.SortedFunc(maps.Keys(t.network), comparePrefixes)
+	return slices.SortedFunc(maps.Keys(t.network), sortedset.ComparePrefixes)
 }
 
 // A runner is pass.run, or a mutant of it.
@@ -333,7 +334,7 @@ func (t *trial) after(err error) {
 		t.violate("after: told %v, but the network is told %v", told, t.told())
 	}
 	var alone []netip.Addr
-	for _, p := range minusFunc(t.told(), t.desired.prefixes, comparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.told(), t.desired.prefixes, sortedset.ComparePrefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -344,11 +345,11 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().have, union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().have, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
 	t.afterLinks()
-	for _, p := range minusFunc(t.desired.prefixes, t.told(), comparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.desired.prefixes, t.told(), sortedset.ComparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
@@ -477,7 +478,7 @@ var mutants = map[string]runner{
 	},
 	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired) error {
 		stale := *d
-		if p.last != nil && len(minus(p.bgp().have, d.Announce)) > 0 {
+		if p.last != nil && len(sortedset.Minus(p.bgp().have, d.Announce)) > 0 {
 			// as if the kernel were only touched for what is announced
 			stale.Proxy = p.last.Proxy
 		}
@@ -494,11 +495,11 @@ var mutants = map[string]runner{
 	},
 	"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired) error {
 		w := p.bgp()
-		stay := intersectFunc(w.told, d.prefixes, comparePrefixes)
+		stay := sortedset.IntersectFunc(w.told, d.prefixes, sortedset.ComparePrefixes)
 		if len(stay) == len(w.told) {
 			return p.run(ctx, d)
 		}
-		return errors.Join(p.announce(ctx, w, d, wish{stay, intersect(w.have, d.Routed)}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, w, d, wish{stay, sortedset.Intersect(w.have, d.Routed)}), p.run(ctx, d))
 	},
 	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *Desired) error {
 		if p.l2().handing == nil {
@@ -572,7 +573,7 @@ var inEach = map[string]func(w *way, d *Desired){
 	},
 	"believes that a failed withdrawal succeeded": func(w *way, d *Desired) {
 		want := w.wants(d)
-		w.have, w.told = intersect(w.have, want.addrs), intersectFunc(w.told, want.prefixes, comparePrefixes)
+		w.have, w.told = sortedset.Intersect(w.have, want.addrs), sortedset.IntersectFunc(w.told, want.prefixes, sortedset.ComparePrefixes)
 	},
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -59,7 +60,7 @@ func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
 	for n, i := range told {
 		i.Prefixes = slices.Clone(i.Prefixes)
 		for _, a := range list[n].Addrs {
-			i.Prefixes = append(i.Prefixes, hostPrefix(a))
+			i.Prefixes = append(i.Prefixes, sortedset.HostPrefix(a))
 		}
 		all = append(all, i)
 	}
@@ -69,7 +70,7 @@ func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
 // of says whether next would find the same. Most snapshots differ in what does not matter
 // here.
 func (r *reach) of(snap *cluster.Snapshot, all []l2.Interface) bool {
-	return same(r.all, all) && r.links == snap.UsesL2() && same(r.assignments, snap.Assignments) &&
+	return sortedset.Same(r.all, all) && r.links == snap.UsesL2() && sortedset.Same(r.assignments, snap.Assignments) &&
 		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
 }
 

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -112,7 +113,7 @@ func TestReachIsKept(t *testing.T) {
 		t.Error("found anew although nothing that matters has changed")
 	}
 	other.Assignments = slices.Clone(other.Assignments)
-	if again := first.next(&other, all, true); again == first || !same(again.list, first.list) {
+	if again := first.next(&other, all, true); again == first || !sortedset.Same(again.list, first.list) {
 		t.Errorf("of %v became %v", first.list, again.list)
 	}
 	other.Pools = nil

@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -80,7 +81,7 @@ type view struct {
 // of says whether the view is what look would return.
 func (v *view) of(c Config, snap *cluster.Snapshot) bool {
 	return v.self == snap.Node(c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
-		slices.Equal(v.fromAdverts, snap.Advertisements) && same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.ofLinks(c, snap)
+		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.ofLinks(c, snap)
 }
 
 // addresses are this node's, as its Node object has them.
@@ -94,7 +95,7 @@ func (v *view) addresses() []netip.Addr {
 // ofLinks is of for what L2 depends on.
 func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == snap.UsesL2() &&
-		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && same(v.interfaces, c.Interfaces) && v.returning == c.Returning)
+		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && sortedset.Same(v.interfaces, c.Interfaces) && v.returning == c.Returning)
 }
 
 func look(c Config, snap *cluster.Snapshot) *view {
@@ -110,7 +111,7 @@ func look(c Config, snap *cluster.Snapshot) *view {
 	if v.self != nil {
 		v.next4, v.next6 = first(v.self.InternalIPs, netip.Addr.Is4), first(v.self.InternalIPs, netip.Addr.Is6)
 		if c.NodeCIDR {
-			v.clients.CIDRs = merge(append(slices.Clone(v.clients.CIDRs), v.self.PodCIDRs...))
+			v.clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(v.clients.CIDRs), v.self.PodCIDRs...))
 		}
 	}
 	peers := v.resolve(snap.Peers)
@@ -313,7 +314,7 @@ func owned(pools []*cluster.Pool) []netip.Prefix {
 			b.RemoveRange(o.Range)
 		}
 	}
-	return prefixes(&b)
+	return sortedset.BuildPrefixes(&b)
 }
 
 func first(list []netip.Addr, is func(netip.Addr) bool) netip.Addr {

@@ -1,4 +1,4 @@
-package speaker
+package sortedset
 
 import (
 	"fmt"
@@ -22,10 +22,10 @@ func TestMinusAndIntersect(t *testing.T) {
 		{set(1, 2, 3), set(2, 4), set(1, 3), set(2)},
 		{set(1, 2), set(1, 2), set(), set(1, 2)},
 	} {
-		if got := minus(row.a, row.b); !slices.Equal(got, row.minus) {
+		if got := Minus(row.a, row.b); !slices.Equal(got, row.minus) {
 			t.Errorf("minus(%v, %v) = %v, want %v", row.a, row.b, got, row.minus)
 		}
-		if got := intersect(row.a, row.b); !slices.Equal(got, row.both) {
+		if got := Intersect(row.a, row.b); !slices.Equal(got, row.both) {
 			t.Errorf("intersect(%v, %v) = %v, want %v", row.a, row.b, got, row.both)
 		}
 	}
@@ -51,10 +51,10 @@ func TestCoveredAndHolding(t *testing.T) {
 			prefixes = append(prefixes, netip.MustParsePrefix(s))
 		}
 		text := func(list any) string { return strings.Trim(fmt.Sprint(list), "[]") }
-		if got := text(covered(addrs, prefixes)); got != row.covered {
+		if got := text(Covered(addrs, prefixes)); got != row.covered {
 			t.Errorf("%s: %s are in %s, want %s", row.addrs, got, row.prefixes, row.covered)
 		}
-		if got := text(holding(prefixes, addrs)); got != row.holding {
+		if got := text(Holding(prefixes, addrs)); got != row.holding {
 			t.Errorf("%s: %s have %s in them, want %s", row.prefixes, got, row.addrs, row.holding)
 		}
 	}

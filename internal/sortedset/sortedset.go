@@ -1,18 +1,19 @@
-package speaker
+package sortedset
 
 import (
 	"net/netip"
 	"slices"
 )
 
-// intersect returns what is in both of two sorted sets of addresses.
-func intersect(a, b []netip.Addr) []netip.Addr { return intersectFunc(a, b, netip.Addr.Compare) }
+// Intersect returns what is in both of two sorted sets of addresses.
+func Intersect(a, b []netip.Addr) []netip.Addr { return IntersectFunc(a, b, netip.Addr.Compare) }
 
-// minus returns what is in a and not in b, both sorted sets of addresses.
-func minus(a, b []netip.Addr) []netip.Addr { return minusFunc(a, b, netip.Addr.Compare) }
+// Minus returns what is in a and not in b, both sorted sets of addresses.
+func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.Compare) }
 
-func intersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
-	if same(a, b) {
+// IntersectFunc is Intersect for any elements, in the order of compare.
+func IntersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
+	if Same(a, b) {
 		return a
 	}
 	both := make([]T, 0, min(len(a), len(b)))
@@ -24,8 +25,9 @@ func intersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	return both
 }
 
-func minusFunc[T any](a, b []T, compare func(a, b T) int) []T {
-	if same(a, b) {
+// MinusFunc is Minus for any elements, in the order of compare.
+func MinusFunc[T any](a, b []T, compare func(a, b T) int) []T {
+	if Same(a, b) {
 		return nil
 	}
 	var only []T
@@ -37,8 +39,9 @@ func minusFunc[T any](a, b []T, compare func(a, b T) int) []T {
 	return only
 }
 
-// union returns what is in either of two sorted sets; a itself if b is empty.
-func union[T any](a, b []T, compare func(a, b T) int) []T {
+// Union returns what is in either of two sets that are sorted by compare; a itself if b is
+// empty.
+func Union[T any](a, b []T, compare func(a, b T) int) []T {
 	if len(b) == 0 {
 		return a
 	}
@@ -73,15 +76,15 @@ func merged[T any](a, b []T, compare func(a, b T) int, visit func(t T, inA, inB 
 	}
 }
 
-// keep is now, or was if that is equal.
-func keep[T comparable](was, now []T) []T {
+// Keep is now, or was if that is equal, so that Same finds it unchanged.
+func Keep[T comparable](was, now []T) []T {
 	if was != nil && slices.Equal(was, now) {
 		return was
 	}
 	return now
 }
 
-// same says whether two slices are one, without looking at what is in them.
-func same[T any](a, b []T) bool {
+// Same says whether two slices are one, without looking at what is in them.
+func Same[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
