@@ -28,6 +28,7 @@ var sealed = map[string][]string{
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
+	"internal/membership":  nil,
 	"internal/nstest":      nil,
 	"internal/sortedset":   nil,
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -27,7 +28,7 @@ type Config struct {
 
 	// Members are the nodes that have been heard of, which may change; nil: nobody
 	// listens.
-	Members *Members
+	Members *membership.Members
 
 	// Interfaces are those of this node on which addresses may be answered for over L2,
 	// which may change; nil: not known, and any address has one.

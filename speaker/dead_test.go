@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/membership"
 )
 
 // Endpoints of dead nodes are left out, as long as fewer than half are dead; of two
@@ -33,7 +35,7 @@ func TestSilentNodes(t *testing.T) {
 		{"lx", "n2"},
 	} {
 		var got []string
-		silent := roll(tt.members).silent("n1")
+		silent := roll(tt.members).Silent("n1")
 		for i := range 9 {
 			if name := fmt.Sprintf("n%d", i); !silent[name].IsZero() {
 				got = append(got, name)
@@ -43,7 +45,7 @@ func TestSilentNodes(t *testing.T) {
 			t.Errorf("%s: %s are silent, want %s", tt.members, got, tt.want)
 		}
 	}
-	if (*Members)(nil).silent("n1") != nil {
+	if (*membership.Members)(nil).Silent("n1") != nil {
 		t.Error("without members somebody is silent")
 	}
 }

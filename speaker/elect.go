@@ -8,6 +8,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -71,7 +72,7 @@ func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
 }
 
 // speakersOf are the hardware addresses of other speakers, sorted.
-func speakersOf(m *Members, self string) (all []l2.MAC) {
+func speakersOf(m *membership.Members, self string) (all []l2.MAC) {
 	if m == nil {
 		return nil
 	}

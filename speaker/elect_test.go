@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -26,10 +27,10 @@ func TestElect(t *testing.T) {
 	}
 	silent := func(n *cluster.Node) { n.Silent = true }
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
-	members := func(alive ...string) *Members {
-		m := &Members{}
+	members := func(alive ...string) *membership.Members {
+		m := &membership.Members{}
 		for _, name := range []string{"n1", "n2", "n3"} {
-			one := Member{Node: name, Interfaces: []Interface{{Name: "eth0", Prefixes: fleetSubnet}}}
+			one := membership.Member{Node: name, Interfaces: []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}}
 			for _, a := range alive {
 				one.Alive = one.Alive || a == name
 			}

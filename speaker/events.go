@@ -301,14 +301,14 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 		return nil
 	}
 	since := map[string]time.Time{}
-	for _, m := range v.members.dead(v.node) {
+	for _, m := range v.members.Dead(v.node) {
 		t.dead = append(t.dead, m.Node)
 		since[m.Node] = m.Since
 		if v.isSilent(m.Node) {
 			t.leftOut = append(t.leftOut, m.Node)
 		}
 	}
-	if !v.members.teller(v.node) {
+	if !v.members.Reporter(v.node) {
 		return nil
 	}
 	for _, name := range t.dead {

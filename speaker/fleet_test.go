@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -57,7 +58,7 @@ type fleetNode struct {
 	told    time.Time     // when that was said; zero when it has read all
 
 	snap    *cluster.Snapshot // as it read it last
-	members *Members
+	members *membership.Members
 	heard   map[string]time.Time // when others were heard of last
 	decider *Decider
 	links   *links
@@ -238,7 +239,7 @@ func (n *fleetNode) offered() {
 
 // listen has the node know what memberlist would tell it.
 func (n *fleetNode) listen() {
-	now, m := time.Now(), &Members{}
+	now, m := time.Now(), &membership.Members{}
 	for _, o := range n.nodes {
 		if o == n || n.hears(o) {
 			n.heard[o.name] = now
@@ -249,13 +250,13 @@ func (n *fleetNode) listen() {
 		}
 		silent := now.Sub(at)
 		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
-		one := Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
+		one := membership.Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
 		if o.offers {
-			one.Interfaces = []Interface{{Name: "eth0", Prefixes: fleetSubnet}}
+			one.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 		}
 		m.Nodes = append(m.Nodes, one)
 	}
-	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b Member) bool {
+	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b membership.Member) bool {
 		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left && a.Returning == b.Returning && len(a.Interfaces) == len(b.Interfaces)
 	}) {
 		n.members = m

@@ -70,7 +70,7 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 func (h *handing) add(a l2.Address, node string, now time.Time) {
 	m, _ := h.view.members.Find(node)
 	switch {
-	case m.heard():
+	case m.Heard():
 	case m.Left && now.Before(m.Since.Add(h.linger)):
 		h.expire(m.Since.Add(h.linger))
 	default:
@@ -78,7 +78,7 @@ func (h *handing) add(a l2.Address, node string, now time.Time) {
 		// whether it can be reached: clients that are refused try again, others would wait.
 		return
 	}
-	own := m.addresses()
+	own := m.Addresses()
 	if n := cluster.NodeOf(h.view.fromNodes, node); n != nil {
 		own = append(own, n.InternalIPs...)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -28,12 +29,12 @@ func TestHandOn(t *testing.T) {
 	addr := netip.MustParseAddr
 	vip4, vip6 := addr("192.0.2.1"), addr("2001:db8::1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")}
-	told := []Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
-	alive := Member{Node: "n2", Alive: true, Interfaces: told}
+	told := []membership.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
+	alive := membership.Member{Node: "n2", Alive: true, Interfaces: told}
 	onEth0 := []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
 	gone := func(netip.Addr) time.Time { return time.Time{} }
 	for name, tt := range map[string]struct {
-		member   Member
+		member   membership.Member
 		internal []netip.Addr
 		own      []l2.Interface
 		only     []string // interfaces of the addresses
@@ -41,13 +42,13 @@ func TestHandOn(t *testing.T) {
 		until    time.Duration
 	}{
 		"alive":                       {member: alive, own: []l2.Interface{eth0}, want: onEth0},
-		"told nothing, by InternalIP": {member: Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
-		"not on this link":            {member: Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
-		"dead":                        {member: Member{Node: "n2", Interfaces: told}, own: []l2.Interface{eth0}},
-		"lives by its Lease":          {member: Member{Node: "n2", Alive: true, ByLease: true, Interfaces: told}, own: []l2.Interface{eth0}},
-		"never heard of":              {member: Member{Node: "n3", Alive: true, Interfaces: told}, own: []l2.Interface{eth0}},
-		"stopped lately":              {member: Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: told}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
-		"stopped long ago":            {member: Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: told}, own: []l2.Interface{eth0}},
+		"told nothing, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
+		"not on this link":            {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
+		"dead":                        {member: membership.Member{Node: "n2", Interfaces: told}, own: []l2.Interface{eth0}},
+		"lives by its Lease":          {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: told}, own: []l2.Interface{eth0}},
+		"never heard of":              {member: membership.Member{Node: "n3", Alive: true, Interfaces: told}, own: []l2.Interface{eth0}},
+		"stopped lately":              {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: told}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
+		"stopped long ago":            {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: told}, own: []l2.Interface{eth0}},
 		"no interface":                {member: alive},
 		"odd name":                    {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
 		"another interface":           {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
@@ -57,7 +58,7 @@ func TestHandOn(t *testing.T) {
 			tt.own[i].IPv6 = true
 		}
 		d := &Desired{Answered: []netip.Addr{vip4, vip6}, view: &view{
-			node: "n1", members: &Members{Nodes: []Member{tt.member}}, interfaces: tt.own, fromNodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
+			node: "n1", members: &membership.Members{Nodes: []membership.Member{tt.member}}, interfaces: tt.own, fromNodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
 		}}
 		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}, Speakers: []l2.MAC{{2, 1}}}
 		h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
@@ -97,7 +98,7 @@ func TestHandOn(t *testing.T) {
 func TestHandOnLingers(t *testing.T) {
 	now, vip := time.Now(), netip.MustParseAddr("192.0.2.1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
-	v := &view{node: "n1", interfaces: []l2.Interface{eth0}, members: &Members{Nodes: []Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
+	v := &view{node: "n1", interfaces: []l2.Interface{eth0}, members: &membership.Members{Nodes: []membership.Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
 		fromNodes: []*cluster.Node{{Name: "n2", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.12")}}, {Name: "n3", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.13")}}}}
 	answers := &Desired{Answered: []netip.Addr{vip}, view: v, L2: l2.State{Addresses: []l2.Address{{Addr: vip}}, Speakers: []l2.MAC{{2}}}}
 	before := func(node string) func([]netip.Addr) map[netip.Addr]string {
@@ -173,11 +174,11 @@ func TestOwnAddressesTravel(t *testing.T) {
 		if err != nil || len(list)+r.unfit != n {
 			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.unfit, err)
 		}
-		one := Member{Interfaces: list}
-		if got := len(one.addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
+		one := membership.Member{Interfaces: list}
+		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces told %d addresses", n, got)
 		}
-		told, _ := encodeInterfaces([]Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		told, _ := encodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(told); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are told", len(list), n)
 		}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -420,14 +421,14 @@ func (h *holdings) take(node string, s saying) {
 }
 
 // strangers are those that are heard and have not said what they answer for.
-func (h *holdings) strangers(m *Members) (names []string) {
+func (h *holdings) strangers(m *membership.Members) (names []string) {
 	if m == nil {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range m.Nodes {
-		if n.heard() && n.Node != h.node && !h.met[n.Node] {
+		if n.Heard() && n.Node != h.node && !h.met[n.Node] {
 			names = append(names, n.Node)
 		}
 	}
@@ -442,13 +443,13 @@ func (h *holdings) cutOff() {
 }
 
 // others says whether somebody who is heard answers for anything.
-func (h *holdings) others(m *Members) bool {
+func (h *holdings) others(m *membership.Members) bool {
 	if m == nil {
 		return false
 	}
 	heard := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.heard() && n.Node != h.node
+		heard[n.Node] = n.Heard() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

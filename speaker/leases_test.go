@@ -16,6 +16,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
@@ -49,7 +50,7 @@ func TestMembersOf(t *testing.T) {
 				sights["n2"] = sight{renewed: at(tt.renewal), absent: absent}
 			}
 			m, _ := membersOf(v, sights, 15*time.Second, at(tt.now)).Find("n2")
-			if got := m.state(); got != tt.want || !m.Since.Equal(at(100)) || m.Absent != (absent && tt.want == "dead") {
+			if got := m.State(); got != tt.want || !m.Since.Equal(at(100)) || m.Absent != (absent && tt.want == "dead") {
 				t.Errorf("%+v, absent %v: %s, %+v", tt, absent, got, m)
 			}
 		}
@@ -157,7 +158,7 @@ func TestLeaseShowsLife(t *testing.T) {
 		view := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n2", State: gossip.Dead, Since: died}}}
 		state := func() string {
 			m, _ := membersOf(view, l.follow(missingIn(view, &cluster.Snapshot{}, "n1")), l.patience(), time.Now()).Find("n2")
-			return m.state()
+			return m.State()
 		}
 		becomes := func(want string, within time.Duration) time.Duration {
 			t.Helper()
@@ -328,7 +329,7 @@ func TestLeaseLimit(t *testing.T) {
 // them; who was never heard of lives by it, too.
 func TestMembersByLease(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	one, _ := encodeInterfaces([]Interface{{Name: "eth0"}})
+	one, _ := encodeInterfaces([]membership.Interface{{Name: "eth0"}})
 	none, _ := encodeInterfaces(nil)
 	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
 	for name, tt := range map[string]struct {
@@ -345,7 +346,7 @@ func TestMembersByLease(t *testing.T) {
 	} {
 		var got []string
 		for _, m := range membersOf(v, tt.seen, 15*time.Second, at(111)).Nodes {
-			got = append(got, fmt.Sprintf("%s %s %d", m.Node, m.state(), len(m.Interfaces)))
+			got = append(got, fmt.Sprintf("%s %s %d", m.Node, m.State(), len(m.Interfaces)))
 		}
 		if s := strings.Join(got, ", "); s != tt.want {
 			t.Errorf("%s: %s, want %s", name, s, tt.want)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -34,7 +35,7 @@ type links struct {
 	tell      func(node string, b []byte) // to one of them
 	sociable  bool                        // there are others to be heard of
 	reach     *reach                      // as it was last
-	met       *Members                    // that holds knows of
+	met       *membership.Members         // that holds knows of
 	kept      []*Address                  // that holds knows of
 	probation probation                   // of this node, which may be back
 	asks      bool                        // others have yet to say what they answer for
@@ -137,7 +138,7 @@ func (k *links) gain(list []l2.Interface, now time.Time) {
 // be there have been heard of, and those that live have said what they answer for, for a
 // bounded time; also when this one heard nobody, and has an interface again: it may have
 // been the one that was cut off.
-func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
+func (k *links) meet(m *membership.Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
 	if m == nil && !k.sociable {
 		return
 	}
@@ -150,7 +151,7 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 		until = time.Time{}
 		k.stranger = now
 	}
-	if back := k.gained.Add(acquaintance); (m.alone(k.holds.node) || len(strangers) > 0) && back.After(until) {
+	if back := k.gained.Add(acquaintance); (m.Alone(k.holds.node) || len(strangers) > 0) && back.After(until) {
 		until = back
 	}
 	k.holds.pause(until)
@@ -163,7 +164,7 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 	k.holds.meet(say, func(node string) bool {
 		n, known := m.Find(node)
 		// Of one that lives by its Lease nothing would be heard if it stopped.
-		return !known || n.dead() || n.ByLease
+		return !known || n.Dead() || n.ByLease
 	})
 	if len(back) == 0 {
 		return
@@ -204,9 +205,9 @@ func (k *links) next(now time.Time) (at time.Time) {
 }
 
 // back are the nodes that are heard and were not when holdings was told of them last.
-func (k *links) back(m *Members) (names []string) {
+func (k *links) back(m *membership.Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := k.met.Find(n.Node); n.heard() && !was.heard() && n.Node != k.holds.node {
+		if was, _ := k.met.Find(n.Node); n.Heard() && !was.Heard() && n.Node != k.holds.node {
 			names = append(names, n.Node)
 		}
 	}

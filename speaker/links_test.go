@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -81,25 +82,25 @@ func greet(t *testing.T, h *holdings, node string, held ...netip.Addr) {
 func TestLinksWaitForOthers(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(sociable bool) *links {
 			return &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: sociable, say: func([]byte) {}, tell: func(string, []byte) {}}
 		}
 		for name, tt := range map[string]struct {
 			sociable bool
-			members  *Members
+			members  *membership.Members
 			after    time.Duration
 			ready    bool
 		}{
 			"nobody to hear":          {false, nil, 0, true},
 			"nobody heard":            {true, nil, 0, false},
 			"nobody heard for long":   {true, nil, acquaintance, true},
-			"one missing":             {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}}}, 0, false},
-			"one missing for long":    {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}}}, acquaintance, true},
+			"one missing":             {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, 0, false},
+			"one missing for long":    {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, acquaintance, true},
 			"all heard":               {true, both, 0, false},
 			"all heard for long":      {true, both, acquaintance, true},
 			"all have spoken":         {true, both, 0, true},
-			"one heard to be no more": {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
+			"one heard to be no more": {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
 		} {
 			k := begin(tt.sociable)
 			if name == "all have spoken" {
@@ -126,10 +127,10 @@ func TestLinksWaitWhenOneIsBack(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
-		alone := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		alone := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		k := &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: true, say: func([]byte) {}, tell: func(string, []byte) {}}
-		step := func(what string, ready bool, m *Members, all ...l2.Interface) {
+		step := func(what string, ready bool, m *membership.Members, all ...l2.Interface) {
 			t.Helper()
 			k.gain(relevant(snap, all), time.Now())
 			k.meet(m, nodes, k.say, time.Now())
@@ -167,7 +168,7 @@ func TestLinksWaitWhenOneIsBack(t *testing.T) {
 func TestLinksAsk(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		n2 := newHoldings("n2", nil, slog.New(slog.DiscardHandler))
 		n2.tell([]netip.Addr{vip})

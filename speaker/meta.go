@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
@@ -22,7 +23,7 @@ const macLength = 6
 
 // encodeInterfaces is what a speaker tells the others of its node's interfaces, and the
 // names of those that it leaves out since there is no room.
-func encodeInterfaces(list []Interface) (b []byte, left []string) {
+func encodeInterfaces(list []membership.Interface) (b []byte, left []string) {
 	b = []byte{metaVersion}
 	for _, i := range list {
 		one := encodeInterface(i)
@@ -45,7 +46,7 @@ func isReturning(b []byte) bool { return len(b) > 0 && b[0] == metaReturning }
 
 // encodeInterface has of each prefix only the bytes that count. Names of interfaces are
 // of 15 bytes at most, and 255 subnets are more than fit.
-func encodeInterface(i Interface) []byte {
+func encodeInterface(i membership.Interface) []byte {
 	mac := make([]byte, macLength)
 	copy(mac, i.MAC)
 	b := append([]byte{byte(len(i.Name))}, i.Name...)
@@ -63,7 +64,7 @@ var errMeta = errors.New("is not what speakers of this release tell of their int
 
 // decodeInterfaces reads what encodeInterfaces wrote. Of a speaker that has said nothing
 // there are none.
-func decodeInterfaces(b []byte) (list []Interface, err error) {
+func decodeInterfaces(b []byte) (list []membership.Interface, err error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
@@ -71,7 +72,7 @@ func decodeInterfaces(b []byte) (list []Interface, err error) {
 		return nil, errMeta
 	}
 	for b = b[1:]; len(b) > 0; {
-		var i Interface
+		var i membership.Interface
 		if i, b, err = decodeInterface(b); err != nil {
 			return nil, err
 		}
@@ -81,7 +82,7 @@ func decodeInterfaces(b []byte) (list []Interface, err error) {
 }
 
 // decodeInterface reads one, and returns what follows.
-func decodeInterface(b []byte) (i Interface, rest []byte, err error) {
+func decodeInterface(b []byte) (i membership.Interface, rest []byte, err error) {
 	take := func(n int) (part []byte) {
 		if n > len(b) {
 			err = errMeta

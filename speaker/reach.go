@@ -7,6 +7,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -34,9 +35,9 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 		return r
 	}
 	n := &reach{list: []l2.Interface{}, links: snap.UsesL2(), pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
-	var told []Interface
+	var told []membership.Interface
 	for _, i := range relevant(snap, all) {
-		told = append(told, Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
+		told = append(told, membership.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
 		n.list = append(n.list, i)
 	}
 	if bounded {
@@ -56,7 +57,7 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 // withAddresses tells of interfaces their own addresses as well, as prefixes of one address.
 // Where there is no room for all of that, nobody hands connections on to this node but by its
 // InternalIP.
-func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
+func withAddresses(told []membership.Interface, list []l2.Interface) (all []membership.Interface) {
 	for n, i := range told {
 		i.Prefixes = slices.Clone(i.Prefixes)
 		for _, a := range list[n].Addrs {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -76,7 +77,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}}}
 			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
 			var reaches []*reach
-			members := &Members{}
+			members := &membership.Members{}
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *reach
 				r := none.next(&snap, all, true)
@@ -85,7 +86,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 					t.Fatalf("told of %v, can be elected by %v: %v", list, r.list, err)
 				}
 				reaches = append(reaches, r)
-				members.Nodes = append(members.Nodes, Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
+				members.Nodes = append(members.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
 			}
 			var answers []string
 			for i, r := range reaches {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
@@ -27,7 +28,7 @@ type roster struct {
 	nodes      []*cluster.Node // that gossip knows of
 	view       *gossip.View    // that members is of
 	generation uint64          // of leases, that members is of
-	members    *Members
+	members    *membership.Members
 	missing    []string     // those who are not heard of
 	linked     bool         // whether addresses may go over L2, that missing is by
 	left       bool         // farewell was said
@@ -140,7 +141,7 @@ func (r *roster) renewed() <-chan struct{} {
 }
 
 // now is who is there, among the nodes of snap.
-func (r *roster) now(snap *cluster.Snapshot) *Members {
+func (r *roster) now(snap *cluster.Snapshot) *membership.Members {
 	if r == nil {
 		return nil
 	}
@@ -195,18 +196,18 @@ func missingIn(v *gossip.View, snap *cluster.Snapshot, self string) (names []str
 // has renewed it since he is not heard of any more lives, until he has not renewed it for
 // patience; and what it says is newer than what was heard. It is nil while nobody is heard
 // of.
-func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, now time.Time) *Members {
+func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, now time.Time) *membership.Members {
 	if len(v.Members) == 0 {
 		return nil
 	}
 	lives := func(s sight, since time.Time) bool {
 		return s.renewed.After(since) && now.Sub(s.renewed) < patience
 	}
-	all, strangers := &Members{}, maps.Clone(sights)
+	all, strangers := &membership.Members{}, maps.Clone(sights)
 	for _, m := range v.Members {
 		delete(strangers, m.Node)
 		seen := sights[m.Node]
-		one := Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
+		one := membership.Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
 		meta := m.Meta
 		switch {
 		case m.State != gossip.Dead:
@@ -227,12 +228,12 @@ func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, 
 		if !lives(seen, time.Time{}) {
 			continue // most likely no speaker runs there
 		}
-		one := Member{Node: name, Alive: true, ByLease: true, Since: seen.since}
+		one := membership.Member{Node: name, Alive: true, ByLease: true, Since: seen.since}
 		one.Interfaces, _ = decodeInterfaces(seen.says.interfaces)
 		one.Returning = isReturning(seen.says.interfaces)
 		all.Nodes = append(all.Nodes, one)
 	}
-	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(all.Nodes, func(a, b membership.Member) int { return strings.Compare(a.Node, b.Node) })
 	return all
 }
 
@@ -307,15 +308,15 @@ func (r *roster) status(v *view) *MembersStatus {
 		return s
 	}
 	for _, m := range v.members.Nodes {
-		s.Nodes = append(s.Nodes, MemberStatus{Node: m.Node, State: m.state(), Since: m.Since})
+		s.Nodes = append(s.Nodes, MemberStatus{Node: m.Node, State: m.State(), Since: m.Since})
 		if v.isSilent(m.Node) {
 			s.LeftOut = append(s.LeftOut, m.Node)
 		}
 	}
-	if names := v.members.unheard(time.Now()); len(names) > 0 {
+	if names := v.members.Unheard(time.Now()); len(names) > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("nodes are not heard of, and live by their Leases: %s; is port %d open between nodes, UDP and TCP?", enumerate(names), r.gossip.Port))
 	}
-	if dead := v.members.dead(v.node); len(dead) > 0 && len(s.LeftOut) == 0 {
+	if dead := v.members.Dead(v.node); len(dead) > 0 && len(s.LeftOut) == 0 {
 		var names []string
 		for _, m := range dead {
 			names = append(names, m.Node)

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -47,7 +48,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			t.Cleanup(r.close)
 			rosters[name] = r
 		}
-		await := func(name, what string, is func(*Members) bool) {
+		await := func(name, what string, is func(*membership.Members) bool) {
 			t.Helper()
 			r, deadline := rosters[name], time.After(time.Minute)
 			for m := r.now(snap); !is(m); m = r.now(snap) {
@@ -58,7 +59,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 				}
 			}
 		}
-		both := func(m *Members) bool {
+		both := func(m *membership.Members) bool {
 			return m != nil && len(m.Nodes) == 2 && m.Nodes[0].Alive && m.Nodes[1].Alive
 		}
 		rosters["n2"].now(snap) // it begins
@@ -68,12 +69,12 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		var of *reach
 		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true)
 		rosters["n1"].tell(offer, true)
-		await("n2", "the other's interface", func(m *Members) bool {
+		await("n2", "the other's interface", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
 		})
 		rosters["n1"].tell(offer, false)
-		await("n2", "the other to be steady", func(m *Members) bool {
+		await("n2", "the other to be steady", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && !n1.Returning
 		})
@@ -101,7 +102,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			t.Errorf("status %+v", st)
 		}
 		rosters["n1"].leave()
-		await("n2", "the farewell", func(m *Members) bool {
+		await("n2", "the farewell", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return n1.Left && !n1.Alive
 		})

@@ -45,7 +45,7 @@ func (v *view) silence(of []cluster.Endpoint) string {
 
 // whyLeftOut says why the endpoints of a node that is dead for some time are left out now.
 func (v *view) whyLeftOut(node string) string {
-	if m, _ := v.members.Find(node); m.Absent && v.members.halved(v.node) {
+	if m, _ := v.members.Find(node); m.Absent && v.members.Halved(v.node) {
 		return "its Lease is not renewed either, while that of this node is"
 	}
 	return "more than half of the nodes are heard of again"

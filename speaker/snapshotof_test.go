@@ -12,6 +12,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 )
 
 // snapshotOf reads YAML as a speaker with --files does. Where there are AddressClaims, it
@@ -51,10 +52,10 @@ func hugeWorld(t *testing.T, endpoints int) *cluster.Snapshot {
 
 // roll are members by a letter each: a is alive, d dead, x dead and absent from the API
 // server, l has said farewell. They are called n1, n2 and so on.
-func roll(states string) *Members {
-	m := &Members{}
+func roll(states string) *membership.Members {
+	m := &membership.Members{}
 	for i, s := range states {
-		m.Nodes = append(m.Nodes, Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
+		m.Nodes = append(m.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
 	}
 	return m
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -32,9 +33,9 @@ type view struct {
 	lost     []*cluster.Peer // whose router is a default gateway that is not known
 	// duplicates are peers whose router an older one has here.
 	duplicates []cluster.Duplicate
-	gateways   Gateways  // what the config said
-	members    *Members  // what the config said
-	told       [2]string // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
+	gateways   Gateways            // what the config said
+	members    *membership.Members // what the config said
+	told       [2]string           // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	// silent are the nodes whose endpoints are left out, and since when nothing has been
 	// heard of them.
@@ -100,7 +101,7 @@ func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
 
 func look(c Config, snap *cluster.Snapshot) *view {
 	v := &view{node: c.Node, self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
-	v.silent = c.Members.silent(c.Node)
+	v.silent = c.Members.Silent(c.Node)
 	v.refused = c.Refused
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -28,7 +29,7 @@ type world struct {
 	pools       []*cluster.Pool
 	adverts     []*cluster.Advertisement
 	assignments []cluster.Assignment
-	members     *Members // nil at first
+	members     *membership.Members // nil at first
 	returning   bool
 
 	// wires is what L2 depends on: a source of its own, as traits is.
@@ -154,12 +155,12 @@ func (w *world) hear() {
 	if w.traits.IntN(6) == 0 {
 		return
 	}
-	w.members = &Members{}
+	w.members = &membership.Members{}
 	for _, name := range worldNodes {
-		m := Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
+		m := membership.Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
 		m.Left = !m.Alive && w.traits.IntN(4) == 0
 		m.Returning = w.traits.IntN(4) == 0
-		m.Interfaces = []Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
+		m.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
 		w.members.Nodes = append(w.members.Nodes, m)
 	}
 }

@@ -1,4 +1,4 @@
-package speaker
+package membership
 
 import (
 	"net"
@@ -13,8 +13,8 @@ import (
 const unheardPatience = 15 * time.Second
 
 // Members are the nodes whose speakers this one has heard of, itself among them.
-// It is immutable: who compares pointers knows whether anything has changed. With a
-// nil Members nobody is known to be dead, as without a key.
+// It is immutable: equal pointers mean that nothing has changed. A nil Members knows of no
+// dead node, as without a key.
 type Members struct {
 	Nodes []Member // sorted by Node
 }
@@ -51,11 +51,11 @@ type Interface struct {
 	Prefixes []netip.Prefix
 }
 
-// dead says that a member is neither there nor has it said farewell.
-func (m *Member) dead() bool { return !m.Alive && !m.Left }
+// Dead says that a member is neither there nor has it said farewell.
+func (m *Member) Dead() bool { return !m.Alive && !m.Left }
 
-// heard says that a member is there, and not by its Lease alone.
-func (m *Member) heard() bool { return m.Alive && !m.ByLease }
+// Heard says that a member is there, and not by its Lease alone.
+func (m *Member) Heard() bool { return m.Alive && !m.ByLease }
 
 // Find finds a member; ok is false when it was never heard of.
 func (m *Members) Find(node string) (found Member, ok bool) {
@@ -69,18 +69,18 @@ func (m *Members) Find(node string) (found Member, ok bool) {
 	return m.Nodes[i], true
 }
 
-// silent says of which nodes the endpoints are to be left out, and since when they have
+// Silent says of which nodes the endpoints are to be left out, and since when they have
 // not been heard of: of the dead ones, as long as they are fewer than half. If more are
 // dead, it may as well be this node that is cut off, and what it left out would be the
 // rest of the cluster. Between two halves, as in a cluster of two nodes, the API server
 // decides: who is absent there as well is cut off, and not we. This node is never dead to
 // itself.
-func (m *Members) silent(self string) map[string]time.Time {
-	dead := m.dead(self)
+func (m *Members) Silent(self string) map[string]time.Time {
+	dead := m.Dead(self)
 	if len(dead) == 0 || 2*len(dead) > len(m.Nodes) {
 		return nil
 	}
-	halved := m.halved(self)
+	halved := m.Halved(self)
 	silent := make(map[string]time.Time, len(dead))
 	for _, n := range dead {
 		if !halved || n.Absent {
@@ -90,24 +90,24 @@ func (m *Members) silent(self string) map[string]time.Time {
 	return silent
 }
 
-// halved says that exactly half of the members are dead.
-func (m *Members) halved(self string) bool { return 2*len(m.dead(self)) == len(m.Nodes) }
+// Halved says that exactly half of the members are dead.
+func (m *Members) Halved(self string) bool { return 2*len(m.Dead(self)) == len(m.Nodes) }
 
-// dead are the members that are neither there nor have said farewell, sorted.
-func (m *Members) dead(self string) (dead []Member) {
+// Dead are the members that are neither there nor have said farewell, sorted.
+func (m *Members) Dead(self string) (dead []Member) {
 	if m == nil {
 		return nil
 	}
 	for _, n := range m.Nodes {
-		if n.dead() && n.Node != self {
+		if n.Dead() && n.Node != self {
 			dead = append(dead, n)
 		}
 	}
 	return dead
 }
 
-// alone says that a node knows of others, and none of them is there.
-func (m *Members) alone(self string) bool {
+// Alone says that a node knows of others, and none of them is there.
+func (m *Members) Alone(self string) bool {
 	if m == nil {
 		return false
 	}
@@ -121,8 +121,8 @@ func (m *Members) alone(self string) bool {
 	return others
 }
 
-// state is a member's for people.
-func (m *Member) state() string {
+// State is a member's for people.
+func (m *Member) State() string {
 	switch {
 	case m.ByLease:
 		return "lease"
@@ -135,8 +135,8 @@ func (m *Member) state() string {
 	}
 }
 
-// unheard are those who have lived by their Leases alone for a while.
-func (m *Members) unheard(now time.Time) (names []string) {
+// Unheard are the nodes that have been alive by their Leases alone for a while.
+func (m *Members) Unheard(now time.Time) (names []string) {
 	for _, n := range m.Nodes {
 		if n.ByLease && now.Sub(n.Since) > unheardPatience {
 			names = append(names, n.Node)
@@ -145,16 +145,16 @@ func (m *Members) unheard(now time.Time) (names []string) {
 	return names
 }
 
-// teller is the one of all members that tells people about the others: they need to
-// hear it once.
-func (m *Members) teller(self string) bool {
+// Reporter says whether a node is the one that reports the others in Events: one of all
+// members does.
+func (m *Members) Reporter(self string) bool {
 	i := slices.IndexFunc(m.Nodes, func(n Member) bool { return n.Alive && !n.ByLease })
 	return i >= 0 && m.Nodes[i].Node == self
 }
 
-// addresses are a member's own, as far as it has told them: it tells them as prefixes of one
+// Addresses are a member's own, as far as it has told them: it tells them as prefixes of one
 // address.
-func (m *Member) addresses() (own []netip.Addr) {
+func (m *Member) Addresses() (own []netip.Addr) {
 	for _, i := range m.Interfaces {
 		for _, p := range i.Prefixes {
 			if p.IsSingleIP() {
