@@ -30,11 +30,12 @@ var sealed = map[string][]string{
 	"internal/ipam":        {"internal/cluster"},
 	"internal/membership":  nil,
 	"internal/nstest":      nil,
+	"internal/plantest":    {"internal/cluster", "internal/ipam", "internal/membership", "l2"},
 	"internal/sortedset":   nil,
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest"}
+var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest", "internal/plantest"}
 
 // A fence keeps libraries in the places that are theirs.
 type fence struct {
@@ -88,7 +89,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // The count is of ready pods on this node, not of their ports; who serves as the last
 // one while it terminates does not count, as with kube-proxy. As with kube-proxy, a
 // Service without an address counts like any other.
 func TestChecks(t *testing.T) {
-	snap := snapshotOf(t, []byte(healthYAML))
+	snap := plantest.Snapshot(t, []byte(plantest.HealthServices))
 	ours := []healthcheck.Check{
 		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv4, Endpoints: 2},
 		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv6, Endpoints: 0},

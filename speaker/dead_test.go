@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // Endpoints of dead nodes are left out, as long as fewer than half are dead; of two
@@ -35,7 +36,7 @@ func TestSilentNodes(t *testing.T) {
 		{"lx", "n2"},
 	} {
 		var got []string
-		silent := roll(tt.members).Silent("n1")
+		silent := plantest.Members(tt.members).Silent("n1")
 		for i := range 9 {
 			if name := fmt.Sprintf("n%d", i); !silent[name].IsZero() {
 				got = append(got, name)

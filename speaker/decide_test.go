@@ -9,6 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -31,16 +32,16 @@ func TestDeciderEqualsDecide(t *testing.T) {
 		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, [][]netip.Addr{d.Announce, d.Routed, d.Answered}, d.L2, d.Links, d.Reasons()}
 	}
 	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
-	for seed := range seeds(t) / 4 {
-		w, decider := newWorld(seed), NewDecider(c)
+	for seed := range plantest.Seeds(t) / 4 {
+		w, decider := plantest.NewWorld(seed), NewDecider(c)
 		for range 40 {
 			for range w.IntN(3) {
-				w.step()
+				w.Step()
 			}
-			snap := w.snapshot()
-			c.Members, c.Returning = w.members, w.returning
-			decider.config.Members, decider.config.Returning = w.members, w.returning
-			c.Interfaces, decider.config.Interfaces = w.interfaces, w.interfaces
+			snap := w.Snapshot()
+			c.Members, c.Returning = w.Members, w.Returning
+			decider.config.Members, decider.config.Returning = w.Members, w.Returning
+			c.Interfaces, decider.config.Interfaces = w.Interfaces, w.Interfaces
 			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
@@ -53,16 +54,16 @@ func TestDeciderEqualsDecide(t *testing.T) {
 // making equal copies: whoever applies the answer compares pointers.
 func TestDeciderSharesWhatDidNotChange(t *testing.T) {
 	for seed := range uint64(200) {
-		w, decider := newWorld(seed), NewDecider(Config{Node: "n1"})
-		if len(w.assignments) == 0 {
+		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
+		if len(w.Assignments) == 0 {
 			continue
 		}
-		was := decider.Decide(w.snapshot())
-		i := w.IntN(len(w.services))
-		w.endpoints(i)
-		is := decider.Decide(w.snapshot())
+		was := decider.Decide(w.Snapshot())
+		i := w.IntN(len(w.Services))
+		w.SetEndpoints(i)
+		is := decider.Decide(w.Snapshot())
 		for n, a := range is.Addresses {
-			concerned := slices.Contains(a.Services, w.services[i].Name)
+			concerned := slices.Contains(a.Services, w.Services[i].Name)
 			if shared := a == was.Addresses[n]; shared == concerned {
 				t.Fatalf("seed %d: %s: shared %v, concerned %v", seed, a.Addr, shared, concerned)
 			}
@@ -77,10 +78,10 @@ func TestDeciderSharesWhatDidNotChange(t *testing.T) {
 func TestDeciderSharesWhatOthersHold(t *testing.T) {
 	shared := 0
 	for seed := range uint64(200) {
-		w, decider := newWorld(seed), NewDecider(Config{Node: "n1"})
-		was := decider.Decide(w.snapshot())
-		w.toggleService(w.IntN(worldServices))
-		is := decider.Decide(w.snapshot())
+		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
+		was := decider.Decide(w.Snapshot())
+		w.ToggleService(w.IntN(plantest.Services))
+		is := decider.Decide(w.Snapshot())
 		for _, a := range is.Addresses {
 			old := was.Address(a.Addr)
 			if old == nil || old.Pool != a.Pool || !slices.Equal(old.from, a.from) {
@@ -101,10 +102,10 @@ func TestDeciderSharesWhatOthersHold(t *testing.T) {
 func TestDeciderSharesWhatIsForwarded(t *testing.T) {
 	anew := 0
 	for seed := range uint64(200) {
-		w, decider := newWorld(seed), NewDecider(Config{Node: "n1"})
-		was := decider.Decide(w.snapshot())
-		w.advertise()
-		is := decider.Decide(w.snapshot())
+		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
+		was := decider.Decide(w.Snapshot())
+		w.Advertise()
+		is := decider.Decide(w.Snapshot())
 		for n, a := range is.Addresses {
 			if a.VIP != was.Addresses[n].VIP || is.Proxy.VIPs[n] != a.VIP {
 				t.Fatalf("seed %d: %s is to be forwarded anew", seed, a.Addr)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -14,11 +15,11 @@ import (
 func TestEveryEndpointHasAPlace(t *testing.T) {
 	draining := 0
 	for seed := range uint64(300) {
-		w := newWorld(seed)
+		w := plantest.NewWorld(seed)
 		for range 20 {
-			w.step()
+			w.Step()
 		}
-		snap := w.snapshot()
+		snap := w.Snapshot()
 		for _, a := range Decide(Config{Node: "n1"}, snap).Addresses {
 			for _, f := range a.VIP.Frontends {
 				all := append(endpointsOf(f.External), endpointsOf(f.Internal)...)
@@ -67,7 +68,7 @@ func known(snap *cluster.Snapshot, frontend string) (out []netip.AddrPort) {
 
 // What drains is of the frontend's own port and family.
 func TestDrainingIsOfThePort(t *testing.T) {
-	snap := snapshotOf(t, []byte(`
+	snap := plantest.Snapshot(t, []byte(`
 apiVersion: v1
 kind: Node
 metadata: {name: n1}

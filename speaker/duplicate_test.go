@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // An Event on the newer BGPPeer names both, once; another follows when another one is in its
@@ -13,13 +15,13 @@ import (
 func TestNewsOfDuplicates(t *testing.T) {
 	p := newPlay(t, told{})
 	world := func(more string) {
-		p.desired = Decide(Config{Node: "n1", Gateways: Gateways{IPv4: netip.MustParseAddr("10.0.0.254")}}, snapshotOf(t, []byte(duplicateWorld+more)))
+		p.desired = Decide(Config{Node: "n1", Gateways: Gateways{IPv4: netip.MustParseAddr("10.0.0.254")}}, plantest.Snapshot(t, []byte(plantest.DuplicatePeers+more)))
 	}
 	world("")
 	p.tells("no duplicates")
-	world(olderPeer)
+	world(plantest.OlderPeer)
 	p.tells("a duplicate", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session by BGPPeer tor1: BGPPeer tor2, which is older, names router 10.0.0.1 too")
-	world(strings.NewReplacer("tor2", "tor3").Replace(olderPeer))
+	world(strings.NewReplacer("tor2", "tor3").Replace(plantest.OlderPeer))
 	p.tells("of another one", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session by BGPPeer tor1: BGPPeer tor3, which is older, names router 10.0.0.1 too")
 	world("")
 	p.tells("no duplicate any more")

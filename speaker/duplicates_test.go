@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // duplicatesOf are a decision's sessions, and its duplicates with the older BGPPeers.
@@ -23,7 +25,7 @@ func duplicatesOf(d *Desired) (text string) {
 // another one. When the older BGPPeer is deleted, the newer takes the session over.
 func TestDuplicatesAtRunTime(t *testing.T) {
 	decider := NewDecider(Config{Node: "n1"})
-	snap, after := snapshotOf(t, []byte(duplicateWorld)), snapshotOf(t, []byte(duplicateWorld+olderPeer))
+	snap, after := plantest.Snapshot(t, []byte(plantest.DuplicatePeers)), plantest.Snapshot(t, []byte(plantest.DuplicatePeers+plantest.OlderPeer))
 	for _, step := range []struct {
 		when    string
 		gateway string
@@ -53,7 +55,7 @@ func TestDuplicatesAtRunTime(t *testing.T) {
 
 // What is wrong with a duplicate is among the problems, which the status says, and in the plan.
 func TestProblemsOfDuplicates(t *testing.T) {
-	d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(duplicateWorld+olderPeer)))
+	d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.DuplicatePeers+plantest.OlderPeer)))
 	const want = `BGPPeer tor1: spec.peerAddress "10.0.0.1": node n1 has no session by it: BGPPeer tor2, which is older, names router 10.0.0.1 too. ` +
 		`Delete one of the two, or give them nodeSelectors that never match the same node`
 	var got []string

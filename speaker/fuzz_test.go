@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -83,7 +84,7 @@ func (c *choices) service(i int) cluster.Service {
 		for f := range 2 {
 			for n := range c.size(most) {
 				how := c.next(8)
-				e := cluster.Endpoint{PortName: "p", Protocol: p, Addr: netip.AddrPortFrom(c.addr(f, n), 8080), Node: worldNodes[how%3], Ready: how != 7, Serving: true, Terminating: how == 7}
+				e := cluster.Endpoint{PortName: "p", Protocol: p, Addr: netip.AddrPortFrom(c.addr(f, n), 8080), Node: plantest.Nodes[how%3], Ready: how != 7, Serving: true, Terminating: how == 7}
 				s.Endpoints.List = append(s.Endpoints.List, e)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -27,7 +28,7 @@ func TestDecide(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			snap := snapshotOf(t, golden.Files[0].Data)
+			snap := plantest.Snapshot(t, golden.Files[0].Data)
 			for i, f := range golden.Files[1:] {
 				c := Config{Node: f.Name, NodeCIDR: true}
 				got := Decide(c, snap).String()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -162,7 +163,7 @@ func TestFormerHolders(t *testing.T) {
 
 // Addresses of interfaces travel where there is room for all, and crowd out none.
 func TestOwnAddressesTravel(t *testing.T) {
-	snap := snapshotOf(t, []byte(advertisedWorld+linkedWorld))
+	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	var all []l2.Interface
 	for i := range 40 {
 		all = append(all, l2.Interface{Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -15,7 +16,7 @@ import (
 // beside it is served as ever.
 func TestDecideRefuses(t *testing.T) {
 	c := Config{Node: "n1"}
-	fits, over := Decide(c, hugeWorld(t, 65535)), Decide(c, hugeWorld(t, 65536))
+	fits, over := Decide(c, plantest.HugeService(t, 65535)), Decide(c, plantest.HugeService(t, 65536))
 	text := func(d *Desired, addr string) string {
 		var lines []string
 		for _, r := range d.Address(netip.MustParseAddr(addr)).Reasons {
@@ -45,7 +46,7 @@ func TestDecideRefuses(t *testing.T) {
 	}
 	// iptables mode has other limits.
 	c.Limits = proxy.DefaultLimits(proxy.ModeIPTables)
-	if got := text(Decide(c, hugeWorld(t, 5000)), "192.0.2.1"); !strings.Contains(got, "5000; in iptables mode") {
+	if got := text(Decide(c, plantest.HugeService(t, 5000)), "192.0.2.1"); !strings.Contains(got, "5000; in iptables mode") {
 		t.Errorf("iptables: %s", got)
 	}
 }
@@ -53,7 +54,7 @@ func TestDecideRefuses(t *testing.T) {
 // Of Services that share an address, only the one that is too large is refused.
 func TestDecideRefusesOneOfTwo(t *testing.T) {
 	world := func(endpoints int) *Desired {
-		snap := hugeWorld(t, endpoints)
+		snap := plantest.HugeService(t, endpoints)
 		shared := *snap.Services[1].Spec
 		shared.Ports = []cluster.Port{{Protocol: "TCP", Port: 443}}
 		snap.Services[1].Spec = &shared
@@ -97,14 +98,14 @@ func TestDecideRefusesAttributes(t *testing.T) {
 		return "metadata: {annotations: {fanfare.io/bgp-communities: \"" + strings.Join(list, ",") + "\"}, namespace"
 	}
 	service := func(name, addr string, first, n int) string {
-		return strings.Replace(eventService(name, "uid", addr, "n1"), "metadata: {namespace", annotated(first, n), 1)
+		return strings.Replace(plantest.LocalService(name, "uid", addr, "n1"), "metadata: {namespace", annotated(first, n), 1)
 	}
 	text := func(aggregate string, services ...string) string {
-		yaml := eventWorld + strings.Join(services, "")
+		yaml := plantest.TwoRouters + strings.Join(services, "")
 		if aggregate != "" {
-			yaml = advertisedWorld + aggregate + strings.Join(services, "")
+			yaml = plantest.Advertised + aggregate + strings.Join(services, "")
 		}
-		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(yaml)))
+		d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(yaml)))
 		var lines []string
 		for _, r := range d.BGP.Routes {
 			a := r.Attributes.Of("tor1")

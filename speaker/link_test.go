@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -41,7 +42,7 @@ func newTrialLinks(seed uint64, log *slog.Logger) trialLinks {
 // that can be served.
 func (t *trial) elect(d *Desired) *Desired {
 	if t.links.luck.IntN(3) == 0 {
-		a := worldAddrs()[t.links.luck.IntN(worldAddresses)]
+		a := worldAddrs()[t.links.luck.IntN(plantest.Addresses)]
 		t.links.ours[a] = !t.links.ours[a]
 	}
 	q, was := *d, t.links.last
@@ -65,7 +66,7 @@ func (t *trial) hear() {
 	if luck.IntN(4) > 0 {
 		return
 	}
-	addrs := []netip.Addr{worldAddrs()[luck.IntN(worldAddresses)]}
+	addrs := []netip.Addr{worldAddrs()[luck.IntN(plantest.Addresses)]}
 	s := saying{boot: luck.Uint64N(2), count: uint64(time.Now().UnixNano())}
 	if luck.IntN(2) == 0 {
 		s.held = addrs

@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -122,7 +123,7 @@ func TestLinksWaitForOthers(t *testing.T) {
 // A node that hears nobody and has its link back takes nothing until it has heard what
 // somebody answers for, for a bounded time. What it has it keeps, and who is heard changes nothing.
 func TestLinksWaitWhenOneIsBack(t *testing.T) {
-	snap := snapshotOf(t, []byte(advertisedWorld+linkedWorld))
+	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
@@ -248,7 +249,7 @@ spec: {pools: [lan]}
 // Who answers, and who else uses an address, is told on the Service.
 func TestNewsOfAnswers(t *testing.T) {
 	p := newPlay(t, told{})
-	p.world(eventService("web", "uid-web", "192.0.2.1", "n1"), linkedWorld)
+	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), linkedWorld)
 	p.tells("at the start")
 	vip := netip.MustParseAddr("192.0.2.1")
 	answers := func(phase l2.Phase, conflicts int) {

@@ -3,6 +3,8 @@ package speaker
 import (
 	"slices"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // Of all who miss a node one tells people, once, and that it is back.
@@ -10,7 +12,7 @@ func TestMembersAreTold(t *testing.T) {
 	for _, self := range []string{"n1", "n2"} {
 		p := newPlay(t, told{})
 		see := func(states string) {
-			p.desired = Decide(Config{Node: self, Members: roll(states)}, snapshotOf(t, []byte(eventWorld)))
+			p.desired = Decide(Config{Node: self, Members: plantest.Members(states)}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
 		}
 		tells := func(when string, want ...string) {
 			t.Helper()
@@ -34,11 +36,11 @@ func TestMembersAreTold(t *testing.T) {
 func TestWhatIsLeftOutIsTold(t *testing.T) {
 	p := newPlay(t, told{})
 	see := func(states string, absent ...string) {
-		m := roll(states)
+		m := plantest.Members(states)
 		for i := range m.Nodes {
 			m.Nodes[i].Absent = slices.Contains(absent, m.Nodes[i].Node)
 		}
-		p.desired = Decide(Config{Node: "n1", Members: m}, snapshotOf(t, []byte(eventWorld)))
+		p.desired = Decide(Config{Node: "n1", Members: m}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
 	}
 	see("ad")
 	p.tells("half are silent", "Warning NodeSilent Node/n2 (): node n1 has not heard of node n2 since 2026-05-04T03:02:01Z; what is there is used for now, since half of the nodes or more are not heard of")

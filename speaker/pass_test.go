@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -29,7 +30,7 @@ const (
 // A trial runs passes over a random world, with a kernel and a network that fail
 // at random, and notes every violation of what DESIGN promises.
 type trial struct {
-	*world
+	*plantest.World
 	pass    *pass
 	decider *Decider
 	desired *Desired
@@ -56,7 +57,7 @@ type trial struct {
 }
 
 func newTrial(seed uint64) *trial {
-	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
+	t := &trial{World: plantest.NewWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
 		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = NewDecider(Config{Node: "n1"})
 	log := slog.New(slog.DiscardHandler)
@@ -72,7 +73,7 @@ func (p *pass) l2() *way  { return p.ways[1] }
 
 // decide decides about the world as it is now.
 func (t *trial) decide() {
-	t.desired = t.elect(t.decider.Decide(t.snapshot()))
+	t.desired = t.elect(t.decider.Decide(t.Snapshot()))
 	t.observe()
 }
 
@@ -207,7 +208,7 @@ func (t *trial) refuses(p netip.Prefix) bool {
 // never by a pod that is gone.
 func (t *trial) checkBackends() {
 	exists := map[netip.AddrPort]bool{}
-	for _, s := range t.services {
+	for _, s := range t.Services {
 		if s.Endpoints == nil {
 			continue
 		}
@@ -310,7 +311,7 @@ type runner func(p *pass, ctx context.Context, d *Desired) error
 func (t *trial) steps(n int, run runner) {
 	for range n {
 		for range t.IntN(3) {
-			t.step()
+			t.Step()
 		}
 		time.Sleep(time.Duration(t.IntN(3000)) * time.Millisecond)
 		if t.IntN(15) == 0 {
@@ -359,7 +360,7 @@ func (t *trial) after(err error) {
 		}
 	}
 	for _, a := range worldAddrs() {
-		if t.refuses(host(a)) && !t.pools[0].Contains(a) && !t.led(a) {
+		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.led(a) {
 			t.violate("after: %s is refused for no reason", a)
 		}
 	}
@@ -421,7 +422,7 @@ func try(t *testing.T, seed uint64, run runner) (violations []string) {
 const strayed = 7919
 
 func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
-	for n := range seeds(t) + 1 {
+	for n := range plantest.Seeds(t) + 1 {
 		seed := (n + strayed) % (strayed + 1)
 		if violations := try(t, seed, (*pass).run); len(violations) > 0 {
 			t.Fatalf("seed %d:\n%s", seed, violations)
@@ -676,7 +677,7 @@ func TestPassAdopts(t *testing.T) {
 		trial.pass.bgp().adopt(old, time.Now().Add(35*time.Second))
 		pass := func() bool {
 			t.Helper()
-			trial.desired = trial.decider.Decide(trial.snapshot())
+			trial.desired = trial.decider.Decide(trial.Snapshot())
 			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
@@ -707,19 +708,19 @@ func TestPassAdopts(t *testing.T) {
 func TestPassHandsOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
-		trial.services, trial.assignments = nil, nil
-		trial.toggleService(0)
-		spec := *trial.services[0].Spec
+		trial.Services, trial.Assignments = nil, nil
+		trial.ToggleService(0)
+		spec := *trial.Services[0].Spec
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		vip := netip.MustParseAddr("192.0.2.1")
-		trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
+		trial.Assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
 		on := func(node string) *cluster.Endpoints {
 			return &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
 				Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}
 		}
 		observe := func() (announced bool, answers int) {
 			t.Helper()
-			trial.desired = trial.decider.Decide(trial.snapshot())
+			trial.desired = trial.decider.Decide(trial.Snapshot())
 			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
@@ -734,9 +735,9 @@ func TestPassHandsOver(t *testing.T) {
 				t.Errorf("%s: announced %v with %d backends, want %v with %d", when, a, n, announced, answers)
 			}
 		}
-		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
+		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
 		expect("endpoint here", true, 1)
-		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
+		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
 		expect("endpoint gone to n2", true, 1)
 		time.Sleep(handover - time.Millisecond)
 		expect("n2 may not announce it yet", true, 1)
@@ -746,9 +747,9 @@ func TestPassHandsOver(t *testing.T) {
 		expect("routers may not have heard", false, 1)
 		time.Sleep(time.Millisecond)
 		expect("all have heard", false, 0)
-		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
+		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
 		expect("back", true, 1)
-		trial.services[0] = cluster.Service{Spec: &spec}
+		trial.Services[0] = cluster.Service{Spec: &spec}
 		expect("no endpoint anywhere", false, 0)
 	})
 }

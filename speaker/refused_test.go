@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -73,7 +74,7 @@ func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
 // everything that holds of a pass goes on to hold of the others, in random worlds.
 func TestPassGoesOnBesideRefusals(t *testing.T) {
 	refused := 0
-	for seed := range seeds(t) / 4 {
+	for seed := range plantest.Seeds(t) / 4 {
 		var violations []string
 		bubble.Test(t, func(*testing.T) {
 			trial := newTrial(seed)
@@ -131,7 +132,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 	p := &proxyOf{refuses: func(v *proxy.VIP) bool { return full && v.Addr.String() == "192.0.2.1" && len(v.Frontends) > 0 }}
 	s := quietSpeaker(t, p)
 	world := func(endpoints int) *cluster.Snapshot {
-		snap := hugeWorld(t, endpoints)
+		snap := plantest.HugeService(t, endpoints)
 		snap.Peers, snap.Pools = nil, nil // nothing goes to the network
 		return snap
 	}
@@ -183,7 +184,7 @@ func TestNewsOfRefusals(t *testing.T) {
 	p.session("tor1", bgp.Established, "")
 	p.tells("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	scene := func(endpoints int) {
-		p.desired = Decide(Config{Node: "n1"}, hugeWorld(t, endpoints))
+		p.desired = Decide(Config{Node: "n1"}, plantest.HugeService(t, endpoints))
 		p.announced = p.desired.Announce
 	}
 	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of port tcp/80: 65536; " +

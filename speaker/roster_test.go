@@ -16,6 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -26,7 +27,7 @@ func TestRoster(t *testing.T) {
 		if err := os.WriteFile(path, []byte("one-key-for-all-who-belong-here"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		snap := snapshotOf(t, []byte(strings.Replace(advertisedWorld, "10.0.0.11", "127.0.0.2", 1)+`---
+		snap := plantest.Snapshot(t, []byte(strings.Replace(plantest.Advertised, "10.0.0.11", "127.0.0.2", 1)+`---
 apiVersion: fanfare.io/v1alpha1
 kind: L2Advertisement
 metadata: {name: any}
@@ -135,12 +136,12 @@ func TestMembersStatus(t *testing.T) {
 		"aald": "2/4 [n4] []",
 		"ad":   "1/2 [] [n2 of 2 nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before]",
 	} {
-		s := r.status(look(Config{Node: "n1", Members: roll(states)}, &cluster.Snapshot{}))
+		s := r.status(look(Config{Node: "n1", Members: plantest.Members(states)}, &cluster.Snapshot{}))
 		if got := fmt.Sprint(s.Summary(), " ", s.LeftOut, " ", s.Problems); got != want {
 			t.Errorf("%s: %s, want %s", states, got, want)
 		}
 	}
-	far := roll("aaa")
+	far := plantest.Members("aaa")
 	far.Nodes[2].ByLease, far.Nodes[2].Since = true, time.Now().Add(-time.Minute)
 	r.gossip.Port = 7946
 	s := r.status(look(Config{Node: "n1", Members: far}, &cluster.Snapshot{}))

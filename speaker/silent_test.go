@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // What becomes of each endpoint, and what is said of it.
@@ -33,7 +34,7 @@ func TestEndpointsOfSilentNodes(t *testing.T) {
 		{"ald", "1r 3r", "1", "1", "1", "3", out},
 		{"aax", "1r 3r", "1", "1", "1", "3", out},
 	} {
-		c := Config{Node: "n1", Members: roll(tt.members)}
+		c := Config{Node: "n1", Members: plantest.Members(tt.members)}
 		v := look(c, &cluster.Snapshot{Nodes: []*cluster.Node{{Name: "n1"}}})
 		s := cluster.Service{Spec: &cluster.Spec{ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal}, Endpoints: &cluster.Endpoints{}}
 		for word := range strings.FieldsSeq(tt.endpoints) {
@@ -74,9 +75,9 @@ endpoints:
 - {addresses: [10.244.2.5], nodeName: n2, conditions: {ready: true}}
 - {addresses: [10.244.3.5], nodeName: n3, conditions: {ready: true}}
 `
-	snap := snapshotOf(t, []byte(eventWorld+service))
+	snap := plantest.Snapshot(t, []byte(plantest.TwoRouters+service))
 	said := func(members string) string {
-		return Decide(Config{Node: "n1", Members: roll(members)}, snap).Reasons()[0].Message
+		return Decide(Config{Node: "n1", Members: plantest.Members(members)}, snap).Reasons()[0].Message
 	}
 	for members, want := range map[string]string{
 		"aaa": "endpoints: 10.244.2.5:8080, 10.244.3.5:8080",

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -57,7 +58,7 @@ func newTrustee(t *testing.T) *trustee {
 		Config: Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
 		RunDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registry: prometheus.NewRegistry(),
 	}
-	s, err := start(ctx, o, still{snapshotOf(t, weighed(2, 0, false))}, nil)
+	s, err := start(ctx, o, still{plantest.Snapshot(t, weighed(2, 0, false))}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

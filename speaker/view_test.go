@@ -8,13 +8,14 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
 // A peer that is the default gateway is a session to whatever that is: another
 // gateway changes its session and no other, and none is said to be missing.
 func TestPeerIsDefaultGateway(t *testing.T) {
-	const world = eventWorld + `---
+	const world = plantest.TwoRouters + `---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
 metadata: {name: gw4}
@@ -25,7 +26,7 @@ kind: BGPPeer
 metadata: {name: gw6}
 spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 `
-	snap := snapshotOf(t, []byte(world))
+	snap := plantest.Snapshot(t, []byte(world))
 	decider := NewDecider(Config{Node: "n1"})
 	addresses := func() string {
 		var all []string
@@ -59,7 +60,7 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 // its status.
 func TestInterfaceThatNoNodeHas(t *testing.T) {
 	world := func(interfaces string) *cluster.Snapshot {
-		return snapshotOf(t, []byte(advertisedWorld+"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+interfaces+"]}\n"))
+		return plantest.Snapshot(t, []byte(plantest.Advertised+"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+interfaces+"]}\n"))
 	}
 	here := []l2.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
 	const want = `L2Advertisement lan: spec.interfaces "eht0": node n1 has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector`

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -112,7 +113,7 @@ func TestPassWeighsAfterForwarding(t *testing.T) {
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 	} {
-		d := decider.Decide(snapshotOf(t, weighed(step.pods, 0, step.other)))
+		d := decider.Decide(plantest.Snapshot(t, weighed(step.pods, 0, step.other)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +138,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 		{2, 1, "forward to 2; [192.0.2.1/32 weight 2]"},
 		{0, 3, "forward to 3; [192.0.2.1/32 weight 2]"},
 	} {
-		d := decider.Decide(snapshotOf(t, weighed(step.here, step.there, false)))
+		d := decider.Decide(plantest.Snapshot(t, weighed(step.here, step.there, false)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package speaker
+package plantest
 
 import (
 	"fmt"
@@ -15,9 +15,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership"
 )
 
-// snapshotOf reads YAML as a speaker with --files does. Where there are AddressClaims, it
+// Snapshot reads YAML as a speaker with --files does. Where there are AddressClaims, it
 // gives out no addresses, as a speaker beside a controller.
-func snapshotOf(t *testing.T, yaml []byte) *cluster.Snapshot {
+func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
@@ -33,10 +33,10 @@ func snapshotOf(t *testing.T, yaml []byte) *cluster.Snapshot {
 	return ipam.NewSource(files, nil).Snapshot()
 }
 
-// hugeWorld is a snapshot with a Service of so many endpoints, and one beside it.
-func hugeWorld(t *testing.T, endpoints int) *cluster.Snapshot {
+// HugeService is a snapshot with a Service of so many endpoints, and one beside it.
+func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
 	t.Helper()
-	snap := *snapshotOf(t, []byte(eventWorld+eventService("huge", "uid-huge", "192.0.2.1", "n1")+eventService("web", "uid-web", "192.0.2.2", "n1")))
+	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+LocalService("web", "uid-web", "192.0.2.2", "n1")))
 	huge := snap.Services[0]
 	like := huge.Endpoints.List[0]
 	var list []cluster.Endpoint
@@ -50,9 +50,9 @@ func hugeWorld(t *testing.T, endpoints int) *cluster.Snapshot {
 	return &snap
 }
 
-// roll are members by a letter each: a is alive, d dead, x dead and absent from the API
+// Members are members by a letter for each: a is alive, d dead, x dead and absent from the API
 // server, l has said farewell. They are called n1, n2 and so on.
-func roll(states string) *membership.Members {
+func Members(states string) *membership.Members {
 	m := &membership.Members{}
 	for i, s := range states {
 		m.Nodes = append(m.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
@@ -60,7 +60,8 @@ func roll(states string) *membership.Members {
 	return m
 }
 
-func seeds(t *testing.T) uint64 {
+// Seeds is how many random worlds a test makes.
+func Seeds(t *testing.T) uint64 {
 	if testing.Short() {
 		return 300
 	}

@@ -1,11 +1,12 @@
-package speaker
+package plantest
 
 import (
 	"fmt"
 	"strings"
 )
 
-const eventWorld = `
+// TwoRouters has a pool that is announced by BGP, two routers and a node.
+const TwoRouters = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
@@ -27,11 +28,11 @@ metadata: {name: n1, uid: uid-n1}
 status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
 `
 
-// advertisedWorld is eventWorld with a pool that is announced as advertisements say.
-var advertisedWorld = strings.Replace(eventWorld, "announce: BGP", "announce: Advertised", 1)
+// Advertised is TwoRouters with a pool that is announced as advertisements say.
+var Advertised = strings.Replace(TwoRouters, "announce: BGP", "announce: Advertised", 1)
 
-// eventService is a Local Service with one endpoint, on the node.
-func eventService(name, uid, addr, node string) string {
+// LocalService is a Local Service with one endpoint, on the node.
+func LocalService(name, uid, addr, node string) string {
 	return fmt.Sprintf(`---
 apiVersion: v1
 kind: Service
@@ -48,8 +49,8 @@ endpoints: [{addresses: [10.244.1.5], nodeName: %[4]s, conditions: {ready: true}
 `, name, uid, addr, node)
 }
 
-// Two Services with a healthCheckNodePort, of which kube-proxy serves one.
-const healthYAML = `
+// HealthServices are two Services with a healthCheckNodePort, of which kube-proxy serves one.
+const HealthServices = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
@@ -115,9 +116,9 @@ ports: [{port: 8080}]
 endpoints: [{addresses: [10.244.1.1], nodeName: n1, conditions: {ready: true}}]
 `
 
-// duplicateWorld has two BGPPeers with one router, as far as the objects say, and one whose
+// DuplicatePeers has two BGPPeers with one router, as far as the objects say, and one whose
 // router is the default gateway.
-const duplicateWorld = `
+const DuplicatePeers = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
@@ -140,7 +141,8 @@ status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
 ---
 `
 
-const olderPeer = `
+// OlderPeer is an older BGPPeer of the first router of DuplicatePeers.
+const OlderPeer = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
 metadata: {name: tor2, uid: uid-tor2, creationTimestamp: "2026-01-01T00:00:00Z"}
