@@ -30,6 +30,7 @@ var sealed = map[string][]string{
 	"internal/ipam":        {"internal/cluster"},
 	"internal/membership":  nil,
 	"internal/nstest":      nil,
+	"internal/plan":        {"bgp", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "internal/sortedset", "l2", "proxy"},
 	"internal/plantest":    {"internal/cluster", "internal/ipam", "internal/membership", "l2"},
 	"internal/sortedset":   nil,
 }
@@ -89,7 +90,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/plan", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }
@@ -185,9 +186,9 @@ func TestViolations(t *testing.T) {
 		{"speaker/status.go", "k8s.io/client-go/rest", ""},
 		{"e2e/kube/client.go", "k8s.io/client-go/dynamic", ""},
 		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/cluster"},
-		{"speaker/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
+		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
 		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
-		{"speaker/decide.go", "k8s.io/api/core/v1", ""},
+		{"internal/plan/decide.go", "k8s.io/api/core/v1", ""},
 		{"bgp/bgp.go", "k8s.io/api/core/v1", "can be used and tested without a cluster"},
 		{"proxy/proxy.go", "k8s.io/utils/ptr", "without a cluster"},
 		{"l2/l2_test.go", "k8s.io/apimachinery/pkg/labels", "without a cluster"},
@@ -204,7 +205,11 @@ func TestViolations(t *testing.T) {
 		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1"},
 		{"internal/ipam/allocate.go", ours + "speaker", "nothing of this module but internal/cluster"},
 		{"api/v1alpha1/pool.go", ours + "internal/cluster", "api/v1alpha1 imports nothing of this module"},
+		{"internal/plan/decide.go", ours + "bgp", ""},
+		{"internal/plan/decide.go", ours + "speaker", "internal/plan imports nothing of this module but bgp"},
+		{"internal/plan/decide_test.go", ours + "internal/plantest", ""},
 		{"speaker/pass.go", ours + "bgp", ""},
+		{"speaker/pass.go", ours + "internal/plan", ""},
 		{"cmd/fanfare/main.go", ours + "speaker", ""},
 		{"bgproute/x.go", "k8s.io/client-go/rest", "belongs in"},
 	} {

@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
@@ -85,5 +85,5 @@ func planOf(t *testing.T, dir, node string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return speaker.Decide(speaker.Config{Node: node, NodeCIDR: true}, ipam.NewSource(files, nil).Snapshot()).String()
+	return plan.Decide(plan.Config{Node: node, NodeCIDR: true}, ipam.NewSource(files, nil).Snapshot()).String()
 }

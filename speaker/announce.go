@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
@@ -22,10 +23,10 @@ type overBGP struct {
 }
 
 // Set implements announcer.
-func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (b *overBGP) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	want := d.BGP
-	if !sortedset.Same(allowed, d.prefixes) {
-		want.Routes = routesTo(allowed, d.BGP.Routes, b.sent)
+	if !sortedset.Same(allowed, d.Prefixes) {
+		want.Routes = plan.RoutesTo(allowed, d.BGP.Routes, b.sent)
 	}
 	b.sent = want.Routes
 	prefixes, err := b.server.Set(ctx, want)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -30,14 +31,14 @@ type overL2 struct {
 // Set implements announcer. An address that the link has been asked for counts as told:
 // the link answers for it as soon as it has found that nobody else does, and asks nobody
 // here whether it is forwarded still.
-func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (o *overL2) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	if !d.Links && len(o.sent)+len(o.have) == 0 {
 		return nil, nil // A node of a cluster without L2 opens nothing for it.
 	}
 	// What waits is not allowed in every call, but wanted.
 	o.holds.want(d.Answered)
 	want := d.L2.Addresses
-	if !sortedset.Same(allowed, d.hosts) {
+	if !sortedset.Same(allowed, d.Hosts) {
 		want = answersTo(allowed, d.L2.Addresses, o.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: o.holds.admit(want, time.Now())}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestNewsOfDuplicates(t *testing.T) {
 	p := newPlay(t, told{})
 	world := func(more string) {
-		p.desired = Decide(Config{Node: "n1", Gateways: Gateways{IPv4: netip.MustParseAddr("10.0.0.254")}}, plantest.Snapshot(t, []byte(plantest.DuplicatePeers+more)))
+		p.desired = plan.Decide(plan.Config{Node: "n1", Gateways: plan.Gateways{IPv4: netip.MustParseAddr("10.0.0.254")}}, plantest.Snapshot(t, []byte(plantest.DuplicatePeers+more)))
 	}
 	world("")
 	p.tells("no duplicates")

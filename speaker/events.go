@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -44,7 +45,7 @@ type event struct {
 // A scene is what Events tell of, at one instant.
 type scene struct {
 	at       time.Time
-	desired  *Desired
+	desired  *plan.Desired
 	sessions []bgp.SessionStatus
 	// obstacles are in the way of traffic on this node.
 	obstacles []proxy.Obstacle
@@ -80,7 +81,7 @@ type told struct {
 	announced []netip.Addr
 	answered  map[netip.Addr]string // over L2, and on which interfaces
 	conflicts map[netip.Addr]int    // how many there have been
-	desired   *Desired              // that announced was of; nil at first
+	desired   *plan.Desired         // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
 	refused   map[claimed]bool      // what is not forwarded
 	dead      []string              // nodes that are not heard of, sorted
@@ -213,7 +214,7 @@ func (is scene) turn(now, was map[string]toldSession, name string, s toldSession
 // what became of it.
 func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
 	ref := peerReference(s.Name, "")
-	for _, p := range is.desired.snap.Peers {
+	for _, p := range is.desired.Snapshot.Peers {
 		if p.Name == s.Name {
 			ref.UID = p.UID
 		}
@@ -225,7 +226,7 @@ func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more st
 // routers. When one has its session after all, that is what is told.
 func (t *told) tellDuplicates(was told, is scene) (all []event) {
 	t.duplicates = map[string]string{}
-	for _, d := range is.desired.view.duplicates {
+	for _, d := range is.desired.View.Duplicates {
 		t.duplicates[d.Peer.Name] = d.Of.Name
 		if was.duplicates[d.Peer.Name] == d.Of.Name {
 			continue
@@ -295,24 +296,24 @@ func (t *told) tellObstacles(was told, is scene) (all []event) {
 // tellMembers tells which nodes are not heard of any more, what becomes of what is there,
 // and which are heard again. One node tells it for all.
 func (t *told) tellMembers(was told, is scene) (all []event) {
-	v := is.desired.view
-	if v.members == nil {
+	v := is.desired.View
+	if v.Members == nil {
 		t.dead, t.leftOut = was.dead, was.leftOut
 		return nil
 	}
 	since := map[string]time.Time{}
-	for _, m := range v.members.Dead(v.node) {
+	for _, m := range v.Members.Dead(v.Node) {
 		t.dead = append(t.dead, m.Node)
 		since[m.Node] = m.Since
-		if v.isSilent(m.Node) {
+		if v.IsSilent(m.Node) {
 			t.leftOut = append(t.leftOut, m.Node)
 		}
 	}
-	if !v.members.Reporter(v.node) {
+	if !v.Members.Reporter(v.Node) {
 		return nil
 	}
 	for _, name := range t.dead {
-		out := v.isSilent(name)
+		out := v.IsSilent(name)
 		switch {
 		case !slices.Contains(was.dead, name):
 			what := "what is there is left out"
@@ -323,7 +324,7 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
 		case out && !slices.Contains(was.leftOut, name):
 			all = append(all, is.event(is.other(name), true, "EndpointsLeftOut", "Listen", fmt.Sprintf(
-				"leaves out what is on node %s, which is not heard of: %s", name, v.whyLeftOut(name))))
+				"leaves out what is on node %s, which is not heard of: %s", name, v.WhyLeftOut(name))))
 		case !out && slices.Contains(was.leftOut, name):
 			all = append(all, is.event(is.other(name), true, "EndpointsUsed", "Listen", fmt.Sprintf(
 				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
@@ -380,7 +381,7 @@ func (t *told) tellAnswers(was told, is scene, limit int) (all []event) {
 			continue
 		}
 		changes++
-		for _, name := range is.desired.holders(a.Addr) {
+		for _, name := range is.desired.Holders(a.Addr) {
 			all = append(all, is.event(is.service(name), false, "Announced", "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, t.answered[a.Addr])))
 		}
 	}
@@ -389,7 +390,7 @@ func (t *told) tellAnswers(was told, is scene, limit int) (all []event) {
 			continue
 		}
 		changes++
-		for _, name := range was.desired.holders(a) {
+		for _, name := range was.desired.Holders(a) {
 			if ref, before := is.service(name), (scene{desired: was.desired}).service(name); ref.Name != "" && ref.UID == before.UID {
 				all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, is.why(a, name, "l2"))))
 			}
@@ -414,7 +415,7 @@ func (t *told) tellConflicts(was told, is scene, limit int) (all []event) {
 		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
 			continue
 		}
-		for _, name := range is.desired.holders(a.Addr) {
+		for _, name := range is.desired.Holders(a.Addr) {
 			all = append(all, is.event(is.service(name), true, "AddressInUse", "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
 		}
 	}
@@ -423,15 +424,15 @@ func (t *told) tellConflicts(was told, is scene, limit int) (all []event) {
 
 // came is an event on each Service that holds addr.
 func (is scene) came(addr netip.Addr) (all []event) {
-	heard, deaf := audience(addr, is.desired.routes(addr), is.sessions)
+	heard, deaf := audience(addr, is.desired.RoutesOf(addr), is.sessions)
 	what := fmt.Sprintf("announces %s", addr)
 	switch {
 	case len(heard) > 0:
-		what += " to " + enumerate(heard)
+		what += " to " + plan.Enumerate(heard)
 	case len(deaf) > 0: // its routers are others than those that listen
 		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(deaf, "; "))
 	}
-	for _, name := range is.desired.holders(addr) {
+	for _, name := range is.desired.Holders(addr) {
 		all = append(all, is.event(is.service(name), false, "Announced", "Announce", what))
 	}
 	return all
@@ -439,16 +440,16 @@ func (is scene) came(addr netip.Addr) (all []event) {
 
 // withdrawn is an event on each Service that held addr and that is there still:
 // nobody asks for those of one that is gone.
-func (is scene) withdrawn(addr netip.Addr, was *Desired, routers []bgp.SessionStatus) (all []event) {
+func (is scene) withdrawn(addr netip.Addr, was *plan.Desired, routers []bgp.SessionStatus) (all []event) {
 	from := ""
 	if len(routers) > 0 {
 		var names []string
 		for _, s := range routers {
 			names = append(names, s.Name)
 		}
-		from = " from " + enumerate(names)
+		from = " from " + plan.Enumerate(names)
 	}
-	for _, name := range was.holders(addr) {
+	for _, name := range was.Holders(addr) {
 		ref, before := is.service(name), scene{desired: was}.service(name)
 		if ref.Name == "" || ref.UID != before.UID {
 			continue
@@ -495,7 +496,7 @@ func (is scene) established() (up []bgp.SessionStatus) {
 
 // service refers to a Service, and is empty when there is none.
 func (is scene) service(name cluster.Name) corev1.ObjectReference {
-	all := is.desired.snap.Services
+	all := is.desired.Snapshot.Services
 	i, ok := slices.BinarySearchFunc(all, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 	if !ok {
 		return corev1.ObjectReference{}
@@ -504,8 +505,8 @@ func (is scene) service(name cluster.Name) corev1.ObjectReference {
 }
 
 func (is scene) node() corev1.ObjectReference {
-	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.view.node}
-	if n := is.desired.view.self; n != nil {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.View.Node}
+	if n := is.desired.View.Self; n != nil {
 		ref.UID = n.UID
 	}
 	return ref
@@ -514,13 +515,13 @@ func (is scene) node() corev1.ObjectReference {
 // other refers to a node that may be another one.
 func (is scene) other(name string) corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
-	if n := is.desired.snap.Node(name); n != nil {
+	if n := is.desired.Snapshot.Node(name); n != nil {
 		ref.UID = n.UID
 	}
 	return ref
 }
 
 func (is scene) event(ref corev1.ObjectReference, warning bool, reason, action, what string) event {
-	note := fmt.Sprintf("node %s %s", is.desired.view.node, what)
+	note := fmt.Sprintf("node %s %s", is.desired.View.Node, what)
 	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -35,7 +36,7 @@ func newPlay(t *testing.T, known told) *play {
 }
 
 func (p *play) world(services ...string) {
-	p.desired = Decide(Config{Node: "n1"}, plantest.Snapshot(p.t, []byte(plantest.TwoRouters+strings.Join(services, ""))))
+	p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(p.t, []byte(plantest.TwoRouters+strings.Join(services, ""))))
 	p.announced = p.desired.Announce
 }
 
@@ -218,7 +219,7 @@ func TestNewsAfterRestart(t *testing.T) {
 // In any sequence of scenes, what is told adds up: of one address Announced and
 // Withdrawn take turns, and nothing is told twice.
 func TestNewsAddUp(t *testing.T) {
-	worlds := map[int]*Desired{} // by which Services have their pod here, in bits
+	worlds := map[int]*plan.Desired{} // by which Services have their pod here, in bits
 	p := newPlay(t, told{})
 	for here := range 8 {
 		var services []string

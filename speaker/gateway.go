@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 // A gatewayWatch follows the node's default routes from the first call of now on.
@@ -18,7 +20,7 @@ type gatewayWatch struct {
 	*netWatch
 
 	mu    sync.Mutex
-	known Gateways
+	known plan.Gateways
 	links map[int]bool // that default routes go out by
 }
 
@@ -31,7 +33,7 @@ func newGatewayWatch(log *slog.Logger) *gatewayWatch {
 }
 
 // now are the gateways.
-func (g *gatewayWatch) now() Gateways {
+func (g *gatewayWatch) now() plan.Gateways {
 	g.begin()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +58,7 @@ func (g *gatewayWatch) look() {
 	}
 	g.mu.Lock()
 	was := g.known
-	g.known = Gateways{cmp.Or(ipv4, was.IPv4), cmp.Or(ipv6, was.IPv6)}
+	g.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
 	is := g.known
 	g.links = map[int]bool{}
 	for _, index := range append(links4, links6...) {

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 // The default gateway is that of the best route; it follows routes and interfaces
@@ -23,7 +24,7 @@ func TestGatewayWatch(t *testing.T) {
 		}
 		g := newGatewayWatch(slog.New(slog.NewTextHandler(t.Output(), nil)))
 		t.Cleanup(g.stop)
-		if got := g.now(); got != (Gateways{}) {
+		if got := g.now(); got != (plan.Gateways{}) {
 			t.Errorf("without routes: %v", got)
 		}
 		change := func(do func(*netlink.Route) error, via, dev string, metric int) {

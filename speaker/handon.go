@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -23,7 +24,7 @@ type handing struct {
 	// until is when there may be another answer though nothing changes; zero: never.
 	until time.Time
 
-	view    *view
+	view    *plan.View
 	answers []l2.Address
 	former  uint64
 	linger  time.Duration
@@ -33,11 +34,11 @@ type handing struct {
 // knows in its state of that number. What this node answered for until now, and left says
 // until when it lingers, is handed on as before: hosts still send what belongs to the node before. A
 // node whose speaker was stopped forwards on for linger at least. It keeps what is the same.
-func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]string, state uint64, left func(netip.Addr) time.Time, linger time.Duration, now time.Time) *handing {
-	if h.view == d.view && sortedset.Same(h.answers, d.L2.Addresses) && h.former == state && (h.until.IsZero() || now.Before(h.until)) {
+func (h *handing) next(d *plan.Desired, former func([]netip.Addr) map[netip.Addr]string, state uint64, left func(netip.Addr) time.Time, linger time.Duration, now time.Time) *handing {
+	if h.view == d.View && sortedset.Same(h.answers, d.L2.Addresses) && h.former == state && (h.until.IsZero() || now.Before(h.until)) {
 		return h
 	}
-	n := &handing{view: d.view, answers: d.L2.Addresses, former: state, linger: linger, to: map[netip.Addr]string{}}
+	n := &handing{view: d.View, answers: d.L2.Addresses, former: state, linger: linger, to: map[netip.Addr]string{}}
 	before := former(d.Answered)
 	for _, a := range d.L2.Addresses {
 		if node := before[a.Addr]; node != "" {
@@ -68,7 +69,7 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 // add has an address handed on to a node, by each interface that this one answers on, if
 // the node forwards and its address there is known.
 func (h *handing) add(a l2.Address, node string, now time.Time) {
-	m, _ := h.view.members.Find(node)
+	m, _ := h.view.Members.Find(node)
 	switch {
 	case m.Heard():
 	case m.Left && now.Before(m.Since.Add(h.linger)):
@@ -79,10 +80,10 @@ func (h *handing) add(a l2.Address, node string, now time.Time) {
 		return
 	}
 	own := m.Addresses()
-	if n := cluster.NodeOf(h.view.fromNodes, node); n != nil {
+	if n := cluster.NodeOf(h.view.Nodes, node); n != nil {
 		own = append(own, n.InternalIPs...)
 	}
-	for _, i := range h.view.interfaces {
+	for _, i := range h.view.Interfaces {
 		if !i.Carries(a) || !proxy.PlainIfname(i.Name) {
 			continue
 		}

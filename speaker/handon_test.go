@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -58,8 +59,8 @@ func TestHandOn(t *testing.T) {
 		for i := range tt.own {
 			tt.own[i].IPv6 = true
 		}
-		d := &Desired{Answered: []netip.Addr{vip4, vip6}, view: &view{
-			node: "n1", members: &membership.Members{Nodes: []membership.Member{tt.member}}, interfaces: tt.own, fromNodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
+		d := &plan.Desired{Answered: []netip.Addr{vip4, vip6}, View: &plan.View{
+			Node: "n1", Members: &membership.Members{Nodes: []membership.Member{tt.member}}, Interfaces: tt.own, Nodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
 		}}
 		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}, Speakers: []l2.MAC{{2, 1}}}
 		h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
@@ -99,9 +100,9 @@ func TestHandOn(t *testing.T) {
 func TestHandOnLingers(t *testing.T) {
 	now, vip := time.Now(), netip.MustParseAddr("192.0.2.1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
-	v := &view{node: "n1", interfaces: []l2.Interface{eth0}, members: &membership.Members{Nodes: []membership.Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
-		fromNodes: []*cluster.Node{{Name: "n2", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.12")}}, {Name: "n3", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.13")}}}}
-	answers := &Desired{Answered: []netip.Addr{vip}, view: v, L2: l2.State{Addresses: []l2.Address{{Addr: vip}}, Speakers: []l2.MAC{{2}}}}
+	v := &plan.View{Node: "n1", Interfaces: []l2.Interface{eth0}, Members: &membership.Members{Nodes: []membership.Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
+		Nodes: []*cluster.Node{{Name: "n2", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.12")}}, {Name: "n3", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.13")}}}}
+	answers := &plan.Desired{Answered: []netip.Addr{vip}, View: v, L2: l2.State{Addresses: []l2.Address{{Addr: vip}}, Speakers: []l2.MAC{{2}}}}
 	before := func(node string) func([]netip.Addr) map[netip.Addr]string {
 		return func(of []netip.Addr) map[netip.Addr]string {
 			all := map[netip.Addr]string{}
@@ -114,11 +115,11 @@ func TestHandOnLingers(t *testing.T) {
 	until := now.Add(time.Minute)
 	left := func(netip.Addr) time.Time { return until }
 	h := (&handing{}).next(answers, before("n2"), 1, left, time.Minute, now)
-	parted := h.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, now)
+	parted := h.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, now)
 	if len(h.list) != 1 || !sortedset.Same(parted.list, h.list) || parted.until != until {
 		t.Errorf("%v until %s; want %v until %s", parted.list, parted.until, h.list, until)
 	}
-	if over := parted.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, until); len(over.list)+len(over.nodes) > 0 {
+	if over := parted.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, until); len(over.list)+len(over.nodes) > 0 {
 		t.Errorf("%v after it has lingered", over.list)
 	}
 }

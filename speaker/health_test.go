@@ -15,13 +15,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // A port that somebody else has is said of its Service, with the address of its
 // family if there is one, and needs attention.
 func TestUnansweredIsSaid(t *testing.T) {
-	d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
+	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
 	p := &published{desired: d, programmed: true, unanswered: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
 	st := Status{Waiting: p.unansweredNowhere()}
 	var said []string
@@ -64,7 +65,7 @@ func healthPortIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
+	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
 	s.answer(t.Context(), d)
 	if len(s.unanswered) != 1 || s.unanswered[0].Family != healthcheck.IPv4 {
 		t.Fatalf("unanswered: %v", s.unanswered)

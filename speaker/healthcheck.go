@@ -8,11 +8,12 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 // answer answers for the health of Services by what is forwarded. Somebody else's
 // hold of a port harms neither forwarding nor announcing.
-func (s *speaker) answer(ctx context.Context, d *Desired) {
+func (s *speaker) answer(ctx context.Context, d *plan.Desired) {
 	failed := s.health.Set(ctx, d.Checks)
 	if fmt.Sprint(failed) != fmt.Sprint(s.unanswered) {
 		for _, f := range failed {
@@ -26,7 +27,7 @@ func (s *speaker) answer(ctx context.Context, d *Desired) {
 // not be taken for the family of an address.
 func (p *published) unansweredAt(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
 	for _, f := range p.unanswered {
-		if nameOf(f.Check) == name && f.Family == family(addr) {
+		if plan.ServiceOf(f.Check) == name && f.Family == plan.FamilyOf(addr) {
 			reasons = append(reasons, unanswered(f))
 		}
 	}
@@ -36,8 +37,8 @@ func (p *published) unansweredAt(addr netip.Addr, name cluster.Name) (reasons []
 // unansweredNowhere are those of Services that have no address of the family.
 func (p *published) unansweredNowhere() (reasons []ReasonStatus) {
 	for _, f := range p.unanswered {
-		if !slices.ContainsFunc(p.desired.Addresses, func(a *Address) bool {
-			return family(a.Addr) == f.Family && slices.Contains(a.Services, nameOf(f.Check))
+		if !slices.ContainsFunc(p.desired.Addresses, func(a *plan.Address) bool {
+			return plan.FamilyOf(a.Addr) == f.Family && slices.Contains(a.Services, plan.ServiceOf(f.Check))
 		}) {
 			reasons = append(reasons, unanswered(f))
 		}
@@ -46,6 +47,6 @@ func (p *published) unansweredNowhere() (reasons []ReasonStatus) {
 }
 
 func unanswered(f healthcheck.Failure) ReasonStatus {
-	return ReasonStatus{Service: nameOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
+	return ReasonStatus{Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
 		"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)}
 }

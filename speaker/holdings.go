@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -179,9 +180,9 @@ func (h *holdings) consider(want []l2.Address, now time.Time) (_ []l2.Address, n
 }
 
 // keepsFor is keeps for what was decided.
-func (h *holdings) keepsFor(d *Desired, a netip.Addr, now time.Time) bool {
+func (h *holdings) keepsFor(d *plan.Desired, a netip.Addr, now time.Time) bool {
 	decided := d.Address(a)
-	return decided != nil && decided.linked && !d.unlinks && h.keeps(a, decided.owner, now)
+	return decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now)
 }
 
 // keeps says whether this node goes on to answer for an address that it answers for and
@@ -527,12 +528,12 @@ func (h *holdings) changes() uint64 {
 // keep forgets addresses that no Service has any more, and takes it that those were
 // answered for that were another node's so far: where speakers do not talk to one another,
 // a probe would find that node. Assigned is sorted.
-func (h *holdings) keep(assigned []*Address, now time.Time) {
+func (h *holdings) keep(assigned []*plan.Address, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range assigned {
-		if a.owner != "" && a.owner != h.node && len(h.words[a.Addr]) == 0 {
-			h.put(a.Addr, a.owner, word{heard: now})
+		if a.Owner != "" && a.Owner != h.node && len(h.words[a.Addr]) == 0 {
+			h.put(a.Addr, a.Owner, word{heard: now})
 		}
 	}
 	for a, d := range h.demands {
@@ -541,7 +542,7 @@ func (h *holdings) keep(assigned []*Address, now time.Time) {
 		}
 	}
 	for a, said := range h.words {
-		_, of := slices.BinarySearchFunc(assigned, a, func(x *Address, b netip.Addr) int { return x.Addr.Compare(b) })
+		_, of := slices.BinarySearchFunc(assigned, a, func(x *plan.Address, b netip.Addr) int { return x.Addr.Compare(b) })
 		for node, w := range said {
 			if !of && now.Sub(w.heard) > wordsKept && !(w.held && node == h.node) {
 				delete(said, node)

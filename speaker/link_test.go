@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -29,18 +30,18 @@ type trialLinks struct {
 	unasked   map[netip.Addr]time.Time // since when the link is not asked for it any more
 	asked     map[netip.Addr]bool      // that the link was asked for last
 	held      map[netip.Addr]time.Time // since when another node holds what is wanted here
-	last      *Desired
+	last      *plan.Desired
 }
 
 func newTrialLinks(seed uint64, log *slog.Logger) trialLinks {
 	return trialLinks{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHoldings("n1", nil, log), ours: map[netip.Addr]bool{},
 		asking: map[netip.Addr]bool{}, answering: map[netip.Addr]bool{}, quiet: map[netip.Addr]time.Time{}, unasked: map[netip.Addr]time.Time{},
-		held: map[netip.Addr]time.Time{}, last: &Desired{}}
+		held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
 }
 
 // elect has this node answer for some addresses: for those of which it is the owner and
 // that can be served.
-func (t *trial) elect(d *Desired) *Desired {
+func (t *trial) elect(d *plan.Desired) *plan.Desired {
 	if t.links.luck.IntN(3) == 0 {
 		a := worldAddrs()[t.links.luck.IntN(plantest.Addresses)]
 		t.links.ours[a] = !t.links.ours[a]
@@ -54,7 +55,7 @@ func (t *trial) elect(d *Desired) *Desired {
 			q.Answered = append(q.Answered, a.Addr)
 		}
 	}
-	q.Answered, q.hosts = sortedset.Keep(was.Answered, q.Answered), sortedset.Keep(was.hosts, sortedset.HostPrefixes(q.Answered))
+	q.Answered, q.Hosts = sortedset.Keep(was.Answered, q.Answered), sortedset.Keep(was.Hosts, sortedset.HostPrefixes(q.Answered))
 	q.Announce = sortedset.Keep(was.Announce, sortedset.Union(q.Routed, q.Answered, netip.Addr.Compare))
 	t.links.last = &q
 	return &q
@@ -206,7 +207,7 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 // A sceptic tells only what the link has begun to answer for.
 type sceptic struct{ of *overL2 }
 
-func (s sceptic) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (s sceptic) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	_, err := s.of.Set(ctx, d, allowed)
 	return sortedset.HostPrefixes(s.of.have), err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -36,7 +37,7 @@ type links struct {
 	sociable  bool                        // there are others to be heard of
 	reach     *reach                      // as it was last
 	met       *membership.Members         // that holds knows of
-	kept      []*Address                  // that holds knows of
+	kept      []*plan.Address             // that holds knows of
 	probation probation                   // of this node, which may be back
 	asks      bool                        // others have yet to say what they answer for
 	asked     time.Time                   // when they were asked that last
@@ -96,7 +97,7 @@ func (k *links) interfaces(snap *cluster.Snapshot) []l2.Interface {
 }
 
 // prepare has L2 know what d was decided by, before it is applied.
-func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
+func (k *links) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
 	if !d.Links {
 		return
 	}
@@ -105,11 +106,11 @@ func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
 		k.holds.keep(d.Addresses, now)
 	}
 	k.gain(k.reach.list, now)
-	k.meet(d.view.members, snap.Nodes, k.say, now)
+	k.meet(d.View.Members, snap.Nodes, k.say, now)
 }
 
 // handOn says what of d's addresses is handed on to whom.
-func (k *links) handOn(d *Desired, now time.Time) *handing {
+func (k *links) handOn(d *plan.Desired, now time.Time) *handing {
 	left := func(a netip.Addr) time.Time {
 		if _, still := slices.BinarySearchFunc(k.way.have, a, netip.Addr.Compare); still {
 			return now.Add(k.way.linger) // it leaves in this pass
@@ -218,14 +219,14 @@ func (k *links) back(m *membership.Members) (names []string) {
 func (k *links) ready(now time.Time) bool { return !k.holds.isPaused(now) }
 
 // look finds out what is in the way of traffic, now and then.
-func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
+func (k *links) look(ctx context.Context, d *plan.Desired, now time.Time) {
 	if !d.Links || now.Sub(k.looked) < problemInterval {
 		return
 	}
 	k.looked = now
 	var addrs []netip.Addr
 	for _, a := range d.Addresses {
-		if a.linked {
+		if a.OverL2 {
 			addrs = append(addrs, a.Addr)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -33,7 +34,7 @@ func TestLinksAreInherited(t *testing.T) {
 		if err := before.keepAnswered(w, holds); err != nil {
 			t.Fatal(err)
 		}
-		o := Options{Config: Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+		o := Options{Config: plan.Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 		k := newLinks(o, []netip.Addr{held, left}, &memory{dir: dir})
 		for addr, want := range map[netip.Addr]time.Duration{held: time.Minute, left: 20 * time.Second, lost: -time.Since(time.Time{})} {
 			if got := time.Until(k.way.departed[addr].until); addr != lost && got != want || addr == lost && got > 0 {

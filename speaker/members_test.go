@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
@@ -12,7 +13,7 @@ func TestMembersAreTold(t *testing.T) {
 	for _, self := range []string{"n1", "n2"} {
 		p := newPlay(t, told{})
 		see := func(states string) {
-			p.desired = Decide(Config{Node: self, Members: plantest.Members(states)}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
+			p.desired = plan.Decide(plan.Config{Node: self, Members: plantest.Members(states)}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
 		}
 		tells := func(when string, want ...string) {
 			t.Helper()
@@ -40,7 +41,7 @@ func TestWhatIsLeftOutIsTold(t *testing.T) {
 		for i := range m.Nodes {
 			m.Nodes[i].Absent = slices.Contains(absent, m.Nodes[i].Node)
 		}
-		p.desired = Decide(Config{Node: "n1", Members: m}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
+		p.desired = plan.Decide(plan.Config{Node: "n1", Members: m}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
 	}
 	see("ad")
 	p.tells("half are silent", "Warning NodeSilent Node/n2 (): node n1 has not heard of node n2 since 2026-05-04T03:02:01Z; what is there is used for now, since half of the nodes or more are not heard of")

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
@@ -48,7 +49,7 @@ func TestReasonsOfDeafRouters(t *testing.T) {
 		if c.more != "" {
 			world = plantest.Advertised
 		}
-		d := Decide(Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
+		d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
 		p := &published{desired: d, programmed: true, have: d.Announce}
 		var got []string
 		for _, r := range p.address(d.Addresses[0], bgp.Status{Sessions: c.sessions}).Reasons {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -32,9 +33,9 @@ const (
 type trial struct {
 	*plantest.World
 	pass    *pass
-	decider *Decider
-	desired *Desired
-	applied *Desired // that was forwarded last
+	decider *plan.Decider
+	desired *plan.Desired
+	applied *plan.Desired // that was forwarded last
 
 	kernel    map[netip.Addr]*proxy.VIP
 	owned     []netip.Prefix
@@ -59,7 +60,7 @@ type trial struct {
 func newTrial(seed uint64) *trial {
 	t := &trial{World: plantest.NewWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
 		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
-	t.decider = NewDecider(Config{Node: "n1"})
+	t.decider = plan.NewDecider(plan.Config{Node: "n1"})
 	log := slog.New(slog.DiscardHandler)
 	t.links = newTrialLinks(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
@@ -144,7 +145,7 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 		if !p.Contains(a) {
 			continue
 		}
-		_, forOthers := slices.BinarySearchFunc(t.desired.aggregates, p, sortedset.ComparePrefixes)
+		_, forOthers := slices.BinarySearchFunc(t.desired.Aggregates, p, sortedset.ComparePrefixes)
 		own = own || wanted || !forOthers
 	}
 	return own
@@ -235,14 +236,14 @@ func (t *trial) checkBackends() {
 // other, and may give up in between.
 type trialNetwork trial
 
-func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	t := (*trial)(n)
 	if !t.forwarded {
 		t.violate("sessions are opened before anything is forwarded")
 	}
 	var err error
 	for _, p := range allowed {
-		_, known := slices.BinarySearchFunc(d.prefixes, p, sortedset.ComparePrefixes)
+		_, known := slices.BinarySearchFunc(d.Prefixes, p, sortedset.ComparePrefixes)
 		switch {
 		case t.network[p]:
 		case !known:
@@ -305,7 +306,7 @@ func (t *trial) told() []netip.Prefix {
 }
 
 // A runner is pass.run, or a mutant of it.
-type runner func(p *pass, ctx context.Context, d *Desired) error
+type runner func(p *pass, ctx context.Context, d *plan.Desired) error
 
 // steps changes the world and passes, n times.
 func (t *trial) steps(n int, run runner) {
@@ -335,7 +336,7 @@ func (t *trial) after(err error) {
 		t.violate("after: told %v, but the network is told %v", told, t.told())
 	}
 	var alone []netip.Addr
-	for _, p := range sortedset.MinusFunc(t.told(), t.desired.prefixes, sortedset.ComparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.told(), t.desired.Prefixes, sortedset.ComparePrefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -350,7 +351,7 @@ func (t *trial) after(err error) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
 	t.afterLinks()
-	for _, p := range sortedset.MinusFunc(t.desired.prefixes, t.told(), sortedset.ComparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.told(), sortedset.ComparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
@@ -431,7 +432,7 @@ func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
 }
 
 // each does something for each way of a pass, with what is wanted of it.
-func each(p *pass, d *Desired, do func(w *way, want wish) error) error {
+func each(p *pass, d *plan.Desired, do func(w *way, want wish) error) error {
 	var errs []error
 	for _, w := range p.ways {
 		errs = append(errs, do(w, w.wish(d, time.Now())))
@@ -440,44 +441,44 @@ func each(p *pass, d *Desired, do func(w *way, want wish) error) error {
 }
 
 // shrinkAll and announceAll are steps of run.
-func shrinkAll(p *pass, ctx context.Context, d *Desired) error {
+func shrinkAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	if p.last == nil {
 		return nil
 	}
 	return each(p, d, func(w *way, want wish) error { return p.shrink(ctx, w, d, want) })
 }
 
-func announceAll(p *pass, ctx context.Context, d *Desired) error {
+func announceAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	return each(p, d, func(w *way, want wish) error { return p.announce(ctx, w, d, want) })
 }
 
 // mutants break one thing each that the pass does for a reason.
 var mutants = map[string]runner{
-	"announces before it forwards": func(p *pass, ctx context.Context, d *Desired) error {
+	"announces before it forwards": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
 	},
-	"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired) error {
+	"forwards before it withdraws": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder.Set(ctx, d.Proxy)
 		return p.run(ctx, d)
 	},
-	"announces what it could not program": func(p *pass, ctx context.Context, d *Desired) error {
+	"announces what it could not program": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), p.forward(ctx, d), announceAll(p, ctx, d))
 	},
-	"lingers for ever": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers for ever": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.bgp().linger, p.l2().linger = time.Hour, time.Hour
 		return p.run(ctx, d)
 	},
-	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		shrunk := shrinkAll(p, ctx, d)
 		if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
 			return errors.Join(shrunk, err)
 		}
 		return errors.Join(shrunk, announceAll(p, ctx, d))
 	},
-	"opens sessions at once": func(p *pass, ctx context.Context, d *Desired) error {
+	"opens sessions at once": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d))
 	},
-	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
 		if p.last != nil && len(sortedset.Minus(p.bgp().have, d.Announce)) > 0 {
 			// as if the kernel were only touched for what is announced
@@ -485,52 +486,52 @@ var mutants = map[string]runner{
 		}
 		return p.run(ctx, &stale)
 	},
-	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired) error {
+	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		careless := *d
-		careless.Proxy.Owned = d.view.owned
+		careless.Proxy.Owned = d.View.Owned
 		return p.run(ctx, &careless)
 	},
-	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired) error {
+	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		clear(p.bgp().released)
 		return p.run(ctx, d)
 	},
-	"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired) error {
+	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		w := p.bgp()
-		stay := sortedset.IntersectFunc(w.told, d.prefixes, sortedset.ComparePrefixes)
+		stay := sortedset.IntersectFunc(w.told, d.Prefixes, sortedset.ComparePrefixes)
 		if len(stay) == len(w.told) {
 			return p.run(ctx, d)
 		}
 		return errors.Join(p.announce(ctx, w, d, wish{stay, sortedset.Intersect(w.have, d.Routed)}), p.run(ctx, d))
 	},
-	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *Desired) error {
+	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		if p.l2().handing == nil {
 			p.l2().handing = map[netip.Addr]time.Time{}
 		}
 		return p.run(ctx, d)
 	},
-	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *Desired) error {
+	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		for _, a := range p.bgp().have {
 			delete(p.l2().departed, a)
 		}
 		return p.run(ctx, d)
 	},
-	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.l2().linger = p.bgp().linger
 		return p.run(ctx, d)
 	},
-	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *Desired) error {
+	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
 		return p.run(ctx, d)
 	},
-	"takes addresses without a word": func(p *pass, ctx context.Context, d *Desired) error {
+	"takes addresses without a word": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder = taciturn{p.forwarder}
 		return p.run(ctx, d)
 	},
-	"takes what it has": func(p *pass, ctx context.Context, d *Desired) error {
+	"takes what it has": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder = greedy{p.forwarder, d.Answered}
 		return p.run(ctx, d)
 	},
-	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *Desired) error {
+	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		both := p.ways
 		defer func() { p.ways = both }()
 		if p.forwarder.Intact().Intact {
@@ -565,14 +566,14 @@ func (f greedy) Set(ctx context.Context, want proxy.State) error {
 }
 
 // inEach are mutants that break it for one of the ways.
-var inEach = map[string]func(w *way, d *Desired){
-	"does not linger": func(w *way, _ *Desired) { w.linger = 0 },
-	"forgets the withdrawal when the address is wanted again": func(w *way, d *Desired) {
+var inEach = map[string]func(w *way, d *plan.Desired){
+	"does not linger": func(w *way, _ *plan.Desired) { w.linger = 0 },
+	"forgets the withdrawal when the address is wanted again": func(w *way, d *plan.Desired) {
 		for _, a := range d.Announce {
 			delete(w.departed, a)
 		}
 	},
-	"believes that a failed withdrawal succeeded": func(w *way, d *Desired) {
+	"believes that a failed withdrawal succeeded": func(w *way, d *plan.Desired) {
 		want := w.wants(d)
 		w.have, w.told = sortedset.Intersect(w.have, want.addrs), sortedset.IntersectFunc(w.told, want.prefixes, sortedset.ComparePrefixes)
 	},
@@ -584,7 +585,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	for name, breaks := range inEach {
 		for i, way := range []string{"BGP", "L2"} {
-			all[way+" "+name] = func(p *pass, ctx context.Context, d *Desired) error {
+			all[way+" "+name] = func(p *pass, ctx context.Context, d *plan.Desired) error {
 				breaks(p.ways[i], d)
 				return p.run(ctx, d)
 			}

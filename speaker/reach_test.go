@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -91,7 +92,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 			var answers []string
 			for i, r := range reaches {
 				node := fmt.Sprintf("n%d", i+1)
-				if d := Decide(Config{Node: node, Interfaces: r.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
+				if d := plan.Decide(plan.Config{Node: node, Interfaces: r.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
 					answers = append(answers, node)
 				}
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -40,7 +41,7 @@ func (t *trial) refuse(want proxy.State, kernel map[netip.Addr]*proxy.VIP) error
 }
 
 // again is what a speaker does when its proxy refuses addresses.
-func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
+func (t *trial) again(p *pass, ctx context.Context, d *plan.Desired) (err error) {
 	var before error // of a way, which the next run has mended
 	for range maxRefused {
 		err = p.run(ctx, d)
@@ -51,13 +52,13 @@ func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
 		if t.failed {
 			before = err
 		}
-		t.decider.config.Refused = t.decider.config.Refused.with(refused, time.Now())
+		t.decider.Config.Refused = t.decider.Config.Refused.With(refused, time.Now())
 		t.decide()
 		d = t.desired
 		t.before = nil // they may lose their last route now
 	}
 	for _, a := range t.desired.Addresses {
-		if a.refusal == "" || t.failed {
+		if a.Refusal == "" || t.failed {
 			continue
 		}
 		if t.network[host(a.Addr)] || t.links.answering[a.Addr] {
@@ -159,11 +160,11 @@ func TestRefusedByTheKernel(t *testing.T) {
 	}
 	pass("192.0.2.2:1; 192.0.2.1:0 192.0.2.2:1")
 	code(cluster.ProxyRefused, false)
-	refused := func() *Refused { return s.decider.config.Refused }
-	if at := s.wake(time.Now(), nil); !at.Equal(refused().since.Add(refusedAgain)) {
+	refused := func() *plan.Refused { return s.decider.Config.Refused }
+	if at := s.wake(time.Now(), nil); !at.Equal(refused().Since.Add(plan.RefusalRetry)) {
 		t.Errorf("tried again at %s", at)
 	}
-	if refused().still(refused().since.Add(refusedAgain-1)) == nil || refused().still(refused().since.Add(refusedAgain)) != nil {
+	if refused().Still(refused().Since.Add(plan.RefusalRetry-1)) == nil || refused().Still(refused().Since.Add(plan.RefusalRetry)) != nil {
 		t.Error("tried again too early or too late")
 	}
 	pass("192.0.2.1:0 192.0.2.2:1")
@@ -173,7 +174,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 	s.source = still{snap}
 	pass("192.0.2.1:0 192.0.2.2:1")
 	full = false
-	refused().since = time.Now().Add(-refusedAgain)
+	refused().Since = time.Now().Add(-plan.RefusalRetry)
 	pass("192.0.2.1:1 192.0.2.2:1")
 	code(cluster.Programmed, true)
 }
@@ -184,7 +185,7 @@ func TestNewsOfRefusals(t *testing.T) {
 	p.session("tor1", bgp.Established, "")
 	p.tells("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	scene := func(endpoints int) {
-		p.desired = Decide(Config{Node: "n1"}, plantest.HugeService(t, endpoints))
+		p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.HugeService(t, endpoints))
 		p.announced = p.desired.Announce
 	}
 	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of port tcp/80: 65536; " +

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
@@ -293,7 +294,7 @@ func (s *MembersStatus) Summary() string {
 }
 
 // status says what is known by v, which may be nil; nil where no members are wanted.
-func (r *roster) status(v *view) *MembersStatus {
+func (r *roster) status(v *plan.View) *MembersStatus {
 	if r == nil {
 		return nil
 	}
@@ -304,24 +305,24 @@ func (r *roster) status(v *view) *MembersStatus {
 	if problem := r.leases.problem(); problem != "" {
 		s.Problems = append(s.Problems, problem)
 	}
-	if v == nil || v.members == nil {
+	if v == nil || v.Members == nil {
 		return s
 	}
-	for _, m := range v.members.Nodes {
+	for _, m := range v.Members.Nodes {
 		s.Nodes = append(s.Nodes, MemberStatus{Node: m.Node, State: m.State(), Since: m.Since})
-		if v.isSilent(m.Node) {
+		if v.IsSilent(m.Node) {
 			s.LeftOut = append(s.LeftOut, m.Node)
 		}
 	}
-	if names := v.members.Unheard(time.Now()); len(names) > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("nodes are not heard of, and live by their Leases: %s; is port %d open between nodes, UDP and TCP?", enumerate(names), r.gossip.Port))
+	if names := v.Members.Unheard(time.Now()); len(names) > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("nodes are not heard of, and live by their Leases: %s; is port %d open between nodes, UDP and TCP?", plan.Enumerate(names), r.gossip.Port))
 	}
-	if dead := v.members.Dead(v.node); len(dead) > 0 && len(s.LeftOut) == 0 {
+	if dead := v.Members.Dead(v.Node); len(dead) > 0 && len(s.LeftOut) == 0 {
 		var names []string
 		for _, m := range dead {
 			names = append(names, m.Node)
 		}
-		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", enumerate(names), len(v.members.Nodes)))
+		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", plan.Enumerate(names), len(v.Members.Nodes)))
 	}
 	return s
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
@@ -41,7 +42,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		words := make(chan string, 10)
 		rosters := map[string]*roster{}
 		for _, name := range []string{"n1", "n2"} {
-			r := newRoster(Options{Config: Config{Node: name}, MembersKeyFile: path, MembersPort: 7946, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
+			r := newRoster(Options{Config: plan.Config{Node: name}, MembersKeyFile: path, MembersPort: 7946, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
 			r.begin(t.Context(), func(node string, b []byte) error {
 				words <- fmt.Sprintf("%s hears %s: %s", name, node, b)
 				return nil
@@ -98,8 +99,8 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		case <-time.After(time.Minute):
 			t.Error("n2 does not hear what is said to it")
 		}
-		d := Decide(Config{Node: "n2", Members: rosters["n2"].now(snap)}, snap)
-		if st := rosters["n2"].status(d.view); st.Summary() != "2/2" || len(st.Problems) > 0 {
+		d := plan.Decide(plan.Config{Node: "n2", Members: rosters["n2"].now(snap)}, snap)
+		if st := rosters["n2"].status(d.View); st.Summary() != "2/2" || len(st.Problems) > 0 {
 			t.Errorf("status %+v", st)
 		}
 		rosters["n1"].leave()
@@ -107,8 +108,8 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			n1, _ := m.Find("n1")
 			return n1.Left && !n1.Alive
 		})
-		d = Decide(Config{Node: "n2", Members: rosters["n2"].now(snap)}, snap)
-		if st := rosters["n2"].status(d.view); st.Summary() != "1/2" || len(st.LeftOut) > 0 {
+		d = plan.Decide(plan.Config{Node: "n2", Members: rosters["n2"].now(snap)}, snap)
+		if st := rosters["n2"].status(d.View); st.Summary() != "1/2" || len(st.LeftOut) > 0 {
 			t.Errorf("status %+v", st)
 		}
 	})
@@ -130,13 +131,13 @@ func TestNoRoster(t *testing.T) {
 
 // What is left out, and what is kept though it is silent, is said.
 func TestMembersStatus(t *testing.T) {
-	r := newRoster(Options{Config: Config{Node: "n1"}, MembersKeyFile: "none", Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
+	r := newRoster(Options{Config: plan.Config{Node: "n1"}, MembersKeyFile: "none", Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()})
 	for states, want := range map[string]string{
 		"aad":  "2/3 [n3] []",
 		"aald": "2/4 [n4] []",
 		"ad":   "1/2 [] [n2 of 2 nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before]",
 	} {
-		s := r.status(look(Config{Node: "n1", Members: plantest.Members(states)}, &cluster.Snapshot{}))
+		s := r.status(plan.Decide(plan.Config{Node: "n1", Members: plantest.Members(states)}, &cluster.Snapshot{}).View)
 		if got := fmt.Sprint(s.Summary(), " ", s.LeftOut, " ", s.Problems); got != want {
 			t.Errorf("%s: %s, want %s", states, got, want)
 		}
@@ -144,7 +145,7 @@ func TestMembersStatus(t *testing.T) {
 	far := plantest.Members("aaa")
 	far.Nodes[2].ByLease, far.Nodes[2].Since = true, time.Now().Add(-time.Minute)
 	r.gossip.Port = 7946
-	s := r.status(look(Config{Node: "n1", Members: far}, &cluster.Snapshot{}))
+	s := r.status(plan.Decide(plan.Config{Node: "n1", Members: far}, &cluster.Snapshot{}).View)
 	if got := fmt.Sprint(s.Summary(), s.Problems); got != "3/3[nodes are not heard of, and live by their Leases: n3; is port 7946 open between nodes, UDP and TCP?]" {
 		t.Error(got)
 	}

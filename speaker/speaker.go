@@ -18,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -39,7 +40,7 @@ const (
 
 // Options are what Run needs.
 type Options struct {
-	Config
+	plan.Config
 	// ProxyMode is what forwards; empty: what works.
 	ProxyMode proxy.Mode
 	// FastPath has flows of clients outside go past netfilter where they can, which come in by
@@ -87,7 +88,7 @@ type speaker struct {
 	routes  *way
 	links   *links
 	pass    *pass
-	decider *Decider
+	decider *plan.Decider
 	memory  memory
 	diary   *diary
 	herald  *herald
@@ -99,7 +100,7 @@ type speaker struct {
 	started time.Time
 	adopted []netip.Addr
 	// reshape changes what is desired while the speaker stops; nil before.
-	reshape func(*Desired) *Desired
+	reshape func(*plan.Desired) *plan.Desired
 	// settled is set when adopted addresses have got the time they still have.
 	settled bool
 	retry   *backoff.ExponentialBackOff
@@ -165,7 +166,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
 	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
-	s.decider = NewDecider(o.Config)
+	s.decider = plan.NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
 	s.outward = o.watchOutward(ctx)
 	s.roster = newRoster(o)
@@ -248,19 +249,19 @@ func (s *speaker) once(ctx context.Context) error {
 	s.settle()
 	snap := s.source.Snapshot()
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
-		s.decider.config.Gateways = s.gateway.now()
+		s.decider.Config.Gateways = s.gateway.now()
 	}
 	members := s.roster.now(snap)
-	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(snap), members
-	s.decider.config.Returning = s.links.returning(members, began)
+	s.decider.Config.Interfaces, s.decider.Config.Members = s.links.interfaces(snap), members
+	s.decider.Config.Returning = s.links.returning(members, began)
 	if s.roster.resignations() {
 		s.links.holds.renewAll()
 	}
-	s.decider.config.Refused = s.decider.config.Refused.still(began)
+	s.decider.Config.Refused = s.decider.Config.Refused.Still(began)
 	d := s.decide(snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.roster.tell(s.links.reach, s.links.offer(members, s.decider.config.Returning, began))
+		s.roster.tell(s.links.reach, s.links.offer(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
@@ -274,11 +275,11 @@ func (s *speaker) once(ctx context.Context) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.snap), s.memory.keepConfiguration(d.snap), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
 }
 
 // decide decides about a snapshot as far as the speaker is not about to stop.
-func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *Desired {
+func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired {
 	d := s.decider.Decide(snap)
 	s.links.prepare(d, snap, began)
 	if s.reshape != nil {
@@ -294,9 +295,9 @@ const maxRefused = 4
 // apply makes the pass. Addresses that the proxy refuses are decided about again, so that
 // they are withdrawn, and all others go on as if there were none of them. It returns what
 // was applied in the end.
-func (s *speaker) apply(ctx context.Context, d *Desired, began time.Time) (*Desired, error) {
+func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
-		s.pass.outward = s.outward.now(d.view.addresses())
+		s.pass.outward = s.outward.now(d.View.NodeAddresses())
 		s.pass.handed = s.links.handOn(d, began)
 		err := s.pass.run(ctx, d)
 		var refused *proxy.Refused
@@ -304,10 +305,10 @@ func (s *speaker) apply(ctx context.Context, d *Desired, began time.Time) (*Desi
 			return d, err
 		}
 		for _, r := range refused.Refusals {
-			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", enumerate(textOf(d.holders(r.VIP.Addr))), "reason", oneLine(r.Err))
+			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", plan.Enumerate(textOf(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
 		}
-		s.decider.config.Refused = s.decider.config.Refused.with(refused, began)
-		d = s.decide(d.snap, began)
+		s.decider.Config.Refused = s.decider.Config.Refused.With(refused, began)
+		d = s.decide(d.Snapshot, began)
 	}
 }
 
@@ -353,7 +354,7 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 	if next := s.links.handed.until; !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if next := s.decider.config.Refused.next(); !next.IsZero() && next.Before(at) {
+	if next := s.decider.Config.Refused.Next(); !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if err == nil && len(s.unanswered) == 0 {
@@ -388,20 +389,20 @@ func (s *speaker) stop(kill context.Context) error {
 	}
 	if d := s.published.Load().desired; d != nil {
 		switch {
-		case d.view.self == nil || d.view.self.Leaving != "":
+		case d.View.Self == nil || d.View.Self.Leaving != "":
 			linger := s.Linger
 			if len(s.links.way.have) > 0 {
 				linger = max(linger, s.LingerL2)
 			}
-			s.Log.Info("stopping for good: withdrawing", "reason", d.view.refusalMessage, "linger", linger)
+			s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
 			how = bgp.Withdraw
-			s.drain(kill, (*Desired).silent, linger)
-		case len(d.restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
+			s.drain(kill, (*plan.Desired).WithoutAnnouncements, linger)
+		case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
 			s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
-			s.drain(kill, func(d *Desired) *Desired { return d.restartable().unlinked() }, s.Linger)
+			s.drain(kill, func(d *plan.Desired) *plan.Desired { return d.Restartable().WithoutL2() }, s.Linger)
 		case len(s.links.way.have) > 0:
 			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
-			s.reshape = (*Desired).unlinked
+			s.reshape = (*plan.Desired).WithoutL2
 			// Its error is logged, and whoever comes next forwards what is in the kernel.
 			_ = s.once(context.WithoutCancel(kill))
 		default:
@@ -422,7 +423,7 @@ func (s *speaker) stop(kill context.Context) error {
 }
 
 // drain goes on for the linger time with what reshape leaves of the desired.
-func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired, linger time.Duration) {
+func (s *speaker) drain(kill context.Context, reshape func(*plan.Desired) *plan.Desired, linger time.Duration) {
 	s.reshape = reshape
 	ctx, cancel := context.WithTimeout(kill, linger)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -55,7 +56,7 @@ func newTrustee(t *testing.T) *trustee {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Config: Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
+		Config: plan.Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
 		RunDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registry: prometheus.NewRegistry(),
 	}
 	s, err := start(ctx, o, still{plantest.Snapshot(t, weighed(2, 0, false))}, nil)
@@ -64,7 +65,7 @@ func newTrustee(t *testing.T) *trustee {
 	}
 	u := &trustee{speaker: s}
 	announced := false
-	s.reshape = func(d *Desired) *Desired { // in the loop's goroutine, before each pass
+	s.reshape = func(d *plan.Desired) *plan.Desired { // in the loop's goroutine, before each pass
 		told := len(s.routes.told) > 0
 		u.lost.Store(u.lost.Load() || announced && !told)
 		announced = told

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
@@ -16,7 +17,7 @@ type announcer interface {
 	// those that are allowed and no longer d's; and no others. allowed is sorted. It
 	// does as much as it can and returns what the network is told now, or may be told
 	// any time before the next Set, sorted, also when it returns an error.
-	Set(ctx context.Context, d *Desired, allowed []netip.Prefix) (told []netip.Prefix, err error)
+	Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) (told []netip.Prefix, err error)
 }
 
 // handover is how long an address stays announced after its last endpoint on
@@ -31,7 +32,7 @@ const handover = 250 * time.Millisecond
 type way struct {
 	protocol  string // as Reasons name it
 	announcer announcer
-	wants     func(*Desired) wish
+	wants     func(*plan.Desired) wish
 	// linger is how long an address is forwarded after it left this way.
 	linger time.Duration
 
@@ -55,7 +56,7 @@ type way struct {
 	handing map[netip.Addr]time.Time
 	// keeps says whether an address that is no longer wanted stays for now, since whoever
 	// takes over is not ready; nil: none does.
-	keeps func(d *Desired, a netip.Addr, now time.Time) bool
+	keeps func(d *plan.Desired, a netip.Addr, now time.Time) bool
 }
 
 // A departure is an address that left the network.
@@ -68,17 +69,17 @@ type departure struct {
 
 // byBGP is the way to routers.
 func byBGP(a announcer, linger time.Duration) *way {
-	w := newWay("bgp", a, linger, func(d *Desired) wish { return wish{d.prefixes, d.Routed} })
+	w := newWay("bgp", a, linger, func(d *plan.Desired) wish { return wish{d.Prefixes, d.Routed} })
 	w.handing = map[netip.Addr]time.Time{}
 	return w
 }
 
 // byL2 is the way to neighbours.
 func byL2(a announcer, linger time.Duration) *way {
-	return newWay("l2", a, linger, func(d *Desired) wish { return wish{d.hosts, d.Answered} })
+	return newWay("l2", a, linger, func(d *plan.Desired) wish { return wish{d.Hosts, d.Answered} })
 }
 
-func newWay(protocol string, a announcer, linger time.Duration, wants func(*Desired) wish) *way {
+func newWay(protocol string, a announcer, linger time.Duration, wants func(*plan.Desired) wish) *way {
 	return &way{protocol: protocol, announcer: a, linger: linger, wants: wants, departed: map[netip.Addr]departure{}, released: map[netip.Prefix]time.Time{}}
 }
 
@@ -108,7 +109,7 @@ func (w *way) settle(until time.Time) {
 
 // wish is what d wants announced this way and, for now, those addresses that others
 // are about to take over.
-func (w *way) wish(d *Desired, now time.Time) wish {
+func (w *way) wish(d *plan.Desired, now time.Time) wish {
 	want := w.wants(d)
 	if w.keeps != nil {
 		return w.and(want, d, now)
@@ -143,7 +144,7 @@ func (w *way) wish(d *Desired, now time.Time) wish {
 }
 
 // and is want, and what is kept.
-func (w *way) and(want wish, d *Desired, now time.Time) wish {
+func (w *way) and(want wish, d *plan.Desired, now time.Time) wish {
 	var kept []netip.Addr
 	for _, a := range sortedset.Minus(w.have, want.addrs) {
 		if w.keeps(d, a, now) {
@@ -233,7 +234,7 @@ func (w *way) lingering(now time.Time) (addrs []netip.Addr) {
 
 // attracted are the aggregates whose traffic may still come although d does not
 // announce them.
-func (w *way) attracted(d *Desired, now time.Time) (more []netip.Prefix) {
+func (w *way) attracted(d *plan.Desired, now time.Time) (more []netip.Prefix) {
 	for _, prefix := range sortedset.MinusFunc(w.told, w.wants(d).prefixes, sortedset.ComparePrefixes) {
 		if !prefix.IsSingleIP() {
 			more = append(more, prefix)

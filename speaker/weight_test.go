@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -74,9 +75,9 @@ func (l *log) reset() (lines string) {
 
 type logAnnouncer struct{ *log }
 
-func (l logAnnouncer) Set(_ context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (l logAnnouncer) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	var routes []string
-	for _, r := range routesTo(allowed, d.BGP.Routes) {
+	for _, r := range plan.RoutesTo(allowed, d.BGP.Routes) {
 		routes = append(routes, r.String())
 	}
 	l.lines = append(l.lines, "announce "+strings.Join(routes, ", "))
@@ -101,7 +102,7 @@ func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 func TestPassWeighsAfterForwarding(t *testing.T) {
 	done := &log{}
 	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(logAnnouncer{done}, testLinger))
-	decider := NewDecider(Config{Node: "n1"})
+	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		pods  int
 		other bool
@@ -130,7 +131,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 	defer server.Close(t.Context(), bgp.Withdraw)
 	network, done := &overBGP{server: server}, &log{}
 	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(network, testLinger))
-	decider := NewDecider(Config{Node: "n1"})
+	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		here, there int
 		want        string

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"bufio"
@@ -61,7 +61,7 @@ func asked(t *testing.T, question string) string {
 			s.Endpoints.List = append(s.Endpoints.List, endpoint(i, word))
 		}
 	}
-	v := &view{node: "n1", self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
+	v := &View{Node: "n1", Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
 	fronts, is := v.serve(netip.MustParseAddr("192.0.2.1"), s)
 	if len(fronts) != 1 {
 		t.Fatalf("%s: %d frontends", question, len(fronts))

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"cmp"
@@ -44,7 +44,7 @@ type portEndpoints struct {
 }
 
 // sort places the endpoints of a Service.
-func (v *view) sort(s cluster.Service, addr netip.Addr) (e endpoints) {
+func (v *View) sort(s cluster.Service, addr netip.Addr) (e endpoints) {
 	if s.Endpoints == nil {
 		return nil
 	}
@@ -62,7 +62,7 @@ func (v *view) sort(s cluster.Service, addr netip.Addr) (e endpoints) {
 }
 
 // place places the endpoints of one port, of which like is one.
-func (v *view) place(all []cluster.Endpoint, s *cluster.Spec, like *cluster.Endpoint) portEndpoints {
+func (v *View) place(all []cluster.Endpoint, s *cluster.Spec, like *cluster.Endpoint) portEndpoints {
 	p := portEndpoints{name: like.PortName, protocol: like.Protocol}
 	p.usable, p.missed = v.usable(all, s.PublishNotReady)
 	p.near = p.usable
@@ -77,7 +77,7 @@ func (v *view) place(all []cluster.Endpoint, s *cluster.Spec, like *cluster.Endp
 }
 
 // has says whether an endpoint is on this node.
-func (v *view) has(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == v.node }
+func (v *View) has(e *cluster.Endpoint) bool { return e.Node != "" && e.Node == v.Node }
 
 // ready is a condition, or a promise.
 func ready(e *cluster.Endpoint, notReady bool) bool { return e.Ready || notReady }
@@ -94,7 +94,7 @@ func usable(all []cluster.Endpoint, notReady bool) []cluster.Endpoint {
 // came of it. Hints hold only if every endpoint has one and one of them is for this
 // node, or else for its zone: a node that knows only a part of them would send all
 // its clients to the first one that was hinted.
-func (v *view) nearest(ready []cluster.Endpoint) (near []cluster.Endpoint, said string) {
+func (v *View) nearest(ready []cluster.Endpoint) (near []cluster.Endpoint, said string) {
 	forZones, forNodes := 0, 0
 	for i := range ready {
 		if ready[i].ForZones != "" {
@@ -109,8 +109,8 @@ func (v *view) nearest(ready []cluster.Endpoint) (near []cluster.Endpoint, said 
 	}
 	zone := v.zone()
 	if forNodes == len(ready) {
-		if near = filter(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.node) }); len(near) > 0 {
-			return near, "by topology hints those for node " + v.node
+		if near = filter(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.Node) }); len(near) > 0 {
+			return near, "by topology hints those for node " + v.Node
 		}
 	}
 	if forZones == len(ready) && zone != "" {
@@ -122,25 +122,25 @@ func (v *view) nearest(ready []cluster.Endpoint) (near []cluster.Endpoint, said 
 }
 
 // unhinted says why hints do not hold here, in words that end a sentence.
-func (v *view) unhinted(zones, nodes bool, zone string) string {
+func (v *View) unhinted(zones, nodes bool, zone string) string {
 	switch {
 	case zones && zone == "":
-		return fmt.Sprintf("node %s has no label %s", v.node, corev1.LabelTopologyZone)
+		return fmt.Sprintf("node %s has no label %s", v.Node, corev1.LabelTopologyZone)
 	case zones:
 		return "none is for zone " + zone
 	case nodes:
-		return "none is for node " + v.node
+		return "none is for node " + v.Node
 	default:
 		return "some endpoints have none"
 	}
 }
 
 // zone is where this node is, empty when it does not say.
-func (v *view) zone() string {
-	if v.self == nil {
+func (v *View) zone() string {
+	if v.Self == nil {
 		return ""
 	}
-	return v.self.Labels[corev1.LabelTopologyZone]
+	return v.Self.Labels[corev1.LabelTopologyZone]
 }
 
 // filter returns those of list that are wanted: list itself where all are, as
@@ -209,7 +209,7 @@ func (e endpoints) each(list func(portEndpoints) []cluster.Endpoint) (all []clus
 
 // judge says why a Service is not announced from this node, and with an empty code
 // that nothing speaks against it.
-func (v *view) judge(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Code, string) {
+func (v *View) judge(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Code, string) {
 	local := s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	usable := e.each(func(p portEndpoints) []cluster.Endpoint { return p.usable })
 	what := "endpoints: " + addresses(e.each(func(p portEndpoints) []cluster.Endpoint { return p.near })) + e.hinted() + e.missed()
@@ -223,7 +223,7 @@ func (v *view) judge(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Cod
 	case len(usable) == 0:
 		return cluster.NoEndpoints, "no endpoint is ready anywhere"
 	case local && !slices.ContainsFunc(usable, func(e cluster.Endpoint) bool { return v.has(&e) }):
-		return cluster.NoLocalEndpoint, fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", v.node, nodes(usable))
+		return cluster.NoLocalEndpoint, fmt.Sprintf("externalTrafficPolicy is Local and no endpoint is ready on %s, only on %s", v.Node, nodes(usable))
 	default:
 		return "", what + wishes(s, networks)
 	}
@@ -266,7 +266,7 @@ func wishes(s *cluster.Spec, networks []netip.Prefix) string {
 		for _, n := range networks {
 			names = append(names, n.String())
 		}
-		fmt.Fprintf(&b, "; for clients of %s only", enumerate(names))
+		fmt.Fprintf(&b, "; for clients of %s only", Enumerate(names))
 	}
 	if s.Affinity > 0 {
 		fmt.Fprintf(&b, "; a client comes back to the same for %s", s.Affinity)

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"testing"
@@ -48,7 +48,7 @@ func TestAggregateAttributes(t *testing.T) {
 			t.Errorf("%s: decided again: %v", first.Addresses[i].Addr, !same)
 		}
 	}
-	if got := second.attributes(prefixesOf(second.Addresses[0].routes)); len(got) != 1 || got[0] != "med 5 community 64500:1" {
+	if got := second.AttributesOf(PrefixesOf(second.Addresses[0].Routes)); len(got) != 1 || got[0] != "med 5 community 64500:1" {
 		t.Errorf("status: %v", got)
 	}
 }

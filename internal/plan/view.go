@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -20,21 +20,21 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A view is what a node decides by, apart from the Services: itself, the
+// A View is what a node decides by, apart from the Services: itself, the
 // routers and the pools.
-type view struct {
-	node string
-	self *cluster.Node
+type View struct {
+	Node string
+	Self *cluster.Node
 
 	asn      uint32
 	routerID netip.Addr
 	sessions []bgp.Session
 	unsigned []string        // peers that wait for their password
 	lost     []*cluster.Peer // whose router is a default gateway that is not known
-	// duplicates are peers whose router an older one has here.
-	duplicates []cluster.Duplicate
+	// Duplicates are peers whose router an older one has here.
+	Duplicates []cluster.Duplicate
 	gateways   Gateways            // what the config said
-	members    *membership.Members // what the config said
+	Members    *membership.Members // what the config said
 	told       [2]string           // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	// silent are the nodes whose endpoints are left out, and since when nothing has been
@@ -49,11 +49,11 @@ type view struct {
 
 	// refusal is why this node announces nothing, empty when it may.
 	refusal        cluster.Code
-	refusalMessage string
+	RefusalMessage string
 	// planned: somebody wants it so, and there is time to say it to routers before.
 	planned bool
 
-	owned        []netip.Prefix
+	Owned        []netip.Prefix
 	limits       proxy.Limits
 	refused      *Refused // what the config said
 	clients      proxy.LocalClients
@@ -68,8 +68,8 @@ type view struct {
 	// links says that addresses may go over L2; the rest is there only then.
 	links      bool
 	ready      bool // all is known that decides about L2
-	fromNodes  []*cluster.Node
-	interfaces []l2.Interface
+	Nodes      []*cluster.Node
+	Interfaces []l2.Interface
 	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
 	electorate *election.Candidates // nil until ready
 	elector    election.Node        // this node
@@ -80,45 +80,45 @@ type view struct {
 }
 
 // of says whether the view is what look would return.
-func (v *view) of(c Config, snap *cluster.Snapshot) bool {
-	return v.self == snap.Node(c.Node) && v.gateways == c.Gateways && v.members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
+func (v *View) of(c Config, snap *cluster.Snapshot) bool {
+	return v.Self == snap.Node(c.Node) && v.gateways == c.Gateways && v.Members == c.Members && v.refused == c.Refused && slices.Equal(v.fromPeers, snap.Peers) && slices.Equal(v.fromPools, snap.Pools) &&
 		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.ofLinks(c, snap)
 }
 
-// addresses are this node's, as its Node object has them.
-func (v *view) addresses() []netip.Addr {
-	if v.self == nil {
+// NodeAddresses are this node's, as its Node object has them.
+func (v *View) NodeAddresses() []netip.Addr {
+	if v.Self == nil {
 		return nil
 	}
-	return v.self.InternalIPs
+	return v.Self.InternalIPs
 }
 
 // ofLinks is of for what L2 depends on.
-func (v *view) ofLinks(c Config, snap *cluster.Snapshot) bool {
+func (v *View) ofLinks(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.links == snap.UsesL2() &&
-		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.fromNodes, snap.Nodes) && sortedset.Same(v.interfaces, c.Interfaces) && v.returning == c.Returning)
+		(!v.links || v.ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && v.returning == c.Returning)
 }
 
-func look(c Config, snap *cluster.Snapshot) *view {
-	v := &view{node: c.Node, self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, members: c.Members}
+func look(c Config, snap *cluster.Snapshot) *View {
+	v := &View{Node: c.Node, Self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, Members: c.Members}
 	v.silent = c.Members.Silent(c.Node)
 	v.refused = c.Refused
 	if v.limits = c.Limits; v.limits == (proxy.Limits{}) {
 		v.limits = proxy.DefaultLimits(proxy.ModeNFTables)
 	}
-	v.owned = owned(snap.Pools)
+	v.Owned = owned(snap.Pools)
 	v.occupied, v.allNodes = snap.Occupied, snap.AllNodes
 	v.clients, v.healthChecks = c.DetectLocal, c.HealthChecks
-	if v.self != nil {
-		v.next4, v.next6 = first(v.self.InternalIPs, netip.Addr.Is4), first(v.self.InternalIPs, netip.Addr.Is6)
+	if v.Self != nil {
+		v.next4, v.next6 = first(v.Self.InternalIPs, netip.Addr.Is4), first(v.Self.InternalIPs, netip.Addr.Is6)
 		if c.NodeCIDR {
-			v.clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(v.clients.CIDRs), v.self.PodCIDRs...))
+			v.clients.CIDRs = sortedset.MergePrefixes(append(slices.Clone(v.clients.CIDRs), v.Self.PodCIDRs...))
 		}
 	}
 	peers := v.resolve(snap.Peers)
 	v.lookAtPeers(peers)
 	v.lookAtOthers(peers)
-	v.refusal, v.refusalMessage = v.refuse(len(snap.Peers))
+	v.refusal, v.RefusalMessage = v.refuse(len(snap.Peers))
 	v.lookAtLinks(c, snap)
 	v.planned = v.refusal == cluster.NodeLeaving || v.refusal == cluster.NodeExcluded
 	return v
@@ -126,10 +126,10 @@ func look(c Config, snap *cluster.Snapshot) *view {
 
 // lookAtPeers takes over the peers that select this node, without duplicates. The first of
 // them, by name, gives the node's own AS number.
-func (v *view) lookAtPeers(peers []*cluster.Peer) {
-	v.duplicates = cluster.Duplicates(peers, v.self)
+func (v *View) lookAtPeers(peers []*cluster.Peer) {
+	v.Duplicates = cluster.Duplicates(peers, v.Self)
 	for _, p := range peers {
-		if v.self == nil || !p.NodeSelector.Matches(v.self.Labels) || v.duplicate(p.Name) != nil {
+		if v.Self == nil || !p.NodeSelector.Matches(v.Self.Labels) || v.duplicate(p.Name) != nil {
 			continue
 		}
 		if v.asn == 0 {
@@ -146,11 +146,11 @@ func (v *view) lookAtPeers(peers []*cluster.Peer) {
 		v.sessions = append(v.sessions, session(p))
 	}
 	v.told = [2]string{v.tell(true, ""), v.tell(false, "")}
-	v.routerID = routerID(v.node, v.next4)
+	v.routerID = routerID(v.Node, v.next4)
 }
 
 // resolve puts the address of the default gateway in where that is the router.
-func (v *view) resolve(peers []*cluster.Peer) []*cluster.Peer {
+func (v *View) resolve(peers []*cluster.Peer) []*cluster.Peer {
 	resolved := slices.Clone(peers)
 	for i, p := range peers {
 		if p.DefaultGateway != "" {
@@ -163,50 +163,50 @@ func (v *view) resolve(peers []*cluster.Peer) []*cluster.Peer {
 }
 
 // duplicate says whose duplicate a peer is here; nil if it is none.
-func (v *view) duplicate(peer string) *cluster.Duplicate {
-	i := slices.IndexFunc(v.duplicates, func(d cluster.Duplicate) bool { return d.Peer.Name == peer })
+func (v *View) duplicate(peer string) *cluster.Duplicate {
+	i := slices.IndexFunc(v.Duplicates, func(d cluster.Duplicate) bool { return d.Peer.Name == peer })
 	if i < 0 {
 		return nil
 	}
-	return &v.duplicates[i]
+	return &v.Duplicates[i]
 }
 
 // duplicateProblems are those of peers without a session, and of advertisements that name only
 // such peers.
-func (v *view) duplicateProblems() (all []cluster.Problem) {
-	for _, d := range v.duplicates {
-		all = append(all, d.Problem(v.node))
+func (v *View) duplicateProblems() (all []cluster.Problem) {
+	for _, d := range v.Duplicates {
+		all = append(all, d.Problem(v.Node))
 	}
 	for _, a := range v.fromAdverts {
-		if v.self == nil || !a.NodeSelector.Matches(v.self.Labels) || v.reaches(a) {
+		if v.Self == nil || !a.NodeSelector.Matches(v.Self.Labels) || v.reaches(a) {
 			continue
 		}
-		if d, ok := a.NamesOnly(v.duplicates); ok {
-			all = append(all, d.Unheard(a, v.node))
+		if d, ok := a.NamesOnly(v.Duplicates); ok {
+			all = append(all, d.Unheard(a, v.Node))
 		}
 	}
 	return all
 }
 
-// problems are those that an object has on this node.
-func (v *view) problems() (all []cluster.Problem) {
+// Problems are those that an object has on this node.
+func (v *View) Problems() (all []cluster.Problem) {
 	for _, p := range v.lost {
 		all = append(all, cluster.Problem{Object: "BGPPeer " + p.Name, Field: "spec.defaultGateway", Value: string(p.DefaultGateway),
-			Message: fmt.Sprintf("node %s is not known to have such a gateway; give it a default route, or name the router by peerAddress", v.node)})
+			Message: fmt.Sprintf("node %s is not known to have such a gateway; give it a default route, or name the router by peerAddress", v.Node)})
 	}
 	return slices.Concat(all, v.duplicateProblems(), v.interfaceProblems())
 }
 
 // interfaceProblems are the L2Advertisements that select this node and name no interface
 // that it has. Nothing is known before the interfaces are.
-func (v *view) interfaceProblems() (all []cluster.Problem) {
+func (v *View) interfaceProblems() (all []cluster.Problem) {
 	for _, a := range v.fromL2 {
-		if v.interfaces == nil || v.self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.self.Labels) {
+		if v.Interfaces == nil || v.Self == nil || len(a.Interfaces) == 0 || !a.NodeSelector.Matches(v.Self.Labels) {
 			continue
 		}
-		if !slices.ContainsFunc(v.interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
+		if !slices.ContainsFunc(v.Interfaces, func(i l2.Interface) bool { ok, _ := a.Allows(i.Name); return ok }) {
 			all = append(all, cluster.Problem{Object: "L2Advertisement " + a.Name, Field: "spec.interfaces", Value: strings.Join(a.Interfaces, ", "), Code: cluster.NoInterface, Warning: true,
-				Message: fmt.Sprintf("node %s has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector", v.node)})
+				Message: fmt.Sprintf("node %s has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector", v.Node)})
 		}
 	}
 	return all
@@ -245,10 +245,10 @@ func session(p *cluster.Peer) bgp.Session {
 }
 
 // refuse says why this node announces nothing.
-func (v *view) refuse(peers int) (cluster.Code, string) {
-	switch n := v.self; {
+func (v *View) refuse(peers int) (cluster.Code, string) {
+	switch n := v.Self; {
 	case n == nil:
-		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.node)
+		return cluster.NodeUnavailable, fmt.Sprintf("there is no Node object named %q; is --node-name right?", v.Node)
 	case n.Leaving != "":
 		return cluster.NodeLeaving, fmt.Sprintf("taint %s says that node %s is going away", n.Leaving, n.Name)
 	case n.Excluded:
@@ -260,9 +260,9 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 	case peers == 0:
 		return cluster.NoPeer, "there is no BGPPeer; add one that names your router"
 	case len(v.sessions) == 0 && len(v.lost) > 0:
-		return cluster.NoPeer, "there is no router yet: " + v.problems()[0].String()
+		return cluster.NoPeer, "there is no router yet: " + v.Problems()[0].String()
 	case len(v.sessions) == 0 && len(v.unsigned) > 0:
-		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", enumerate(v.unsigned))
+		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", Enumerate(v.unsigned))
 	case len(v.sessions) == 0:
 		return cluster.NoPeer, fmt.Sprintf("none of the %d BGPPeers has a nodeSelector that matches node %s (labels %s)", peers, n.Name, labels.FormatLabels(n.Labels))
 	default:
@@ -273,7 +273,7 @@ func (v *view) refuse(peers int) (cluster.Code, string) {
 // tell names the routers of peers that are told addresses of a family. One that is
 // reached over IPv4 is told IPv6 addresses if this node has one to name as the next
 // hop; one over IPv6 may take its IPv6 address for IPv4 as well (RFC 8950).
-func (v *view) tell(is4 bool, peers bgp.Peers) string {
+func (v *View) tell(is4 bool, peers bgp.Peers) string {
 	var told, all []string
 	for _, s := range v.sessions {
 		if !peers.Has(s.Name) {
@@ -285,13 +285,13 @@ func (v *view) tell(is4 bool, peers bgp.Peers) string {
 		}
 	}
 	if len(told) > 0 {
-		return enumerate(told)
+		return Enumerate(told)
 	}
-	return enumerate(all)
+	return Enumerate(all)
 }
 
 // toldOf names the routers that are told r.
-func (v *view) toldOf(r bgp.Route) string {
+func (v *View) toldOf(r bgp.Route) string {
 	is4 := r.Prefix.Addr().Is4()
 	switch {
 	case r.Peers != "":

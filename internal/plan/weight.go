@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ import (
 // of any node; so an address of such Services alone has no weight. For one with a
 // Local Service every node that announces it has a pod, unless no node has: none
 // leaves out its weight while others say theirs, which would undo these.
-func (v *view) weigh(routes []bgp.Route, pods []netip.Addr) {
+func (v *View) weigh(routes []bgp.Route, pods []netip.Addr) {
 	slices.SortFunc(pods, netip.Addr.Compare)
 	n := uint32(len(slices.Compact(pods)))
 	for i := range routes {
@@ -32,7 +32,7 @@ func (v *view) weigh(routes []bgp.Route, pods []netip.Addr) {
 // pods adds to a list what external clients reach of a Service by frontends that are
 // all of this node; nothing if no router wants to know: a route would change with
 // every endpoint, and for nobody.
-func (v *view) pods(list []netip.Addr, s *cluster.Spec, fronts []proxy.Frontend) []netip.Addr {
+func (v *View) pods(list []netip.Addr, s *cluster.Spec, fronts []proxy.Frontend) []netip.Addr {
 	if s.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal || !v.weighs("") {
 		return list
 	}
@@ -45,13 +45,13 @@ func (v *view) pods(list []netip.Addr, s *cluster.Spec, fronts []proxy.Frontend)
 }
 
 // weighs says whether any router of peers is told weights.
-func (v *view) weighs(peers bgp.Peers) bool {
+func (v *View) weighs(peers bgp.Peers) bool {
 	return slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return s.Weights && peers.Has(s.Name) })
 }
 
 // weightOf says how a route is weighed, and by whom if not by all that are told it,
 // in words that end a sentence.
-func (v *view) weightOf(r bgp.Route) string {
+func (v *View) weightOf(r bgp.Route) string {
 	if r.Weight == 0 {
 		return ""
 	}
@@ -69,5 +69,5 @@ func (v *view) weightOf(r bgp.Route) string {
 	if all {
 		return fmt.Sprintf(" with weight %d", r.Weight)
 	}
-	return fmt.Sprintf(" (with weight %d to %s)", r.Weight, enumerate(told))
+	return fmt.Sprintf(" (with weight %d to %s)", r.Weight, Enumerate(told))
 }

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -12,12 +12,12 @@ import (
 // are silent are left out, unless nothing is left without them: such a node may live
 // after all, and nobody is helped by being sent nowhere. Missed says so, in words that
 // end a sentence.
-func (v *view) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endpoint, missed string) {
+func (v *View) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endpoint, missed string) {
 	use = usable(all, notReady)
 	if len(v.silent) == 0 {
 		return use, ""
 	}
-	there := func(e *cluster.Endpoint) bool { return !v.isSilent(e.Node) }
+	there := func(e *cluster.Endpoint) bool { return !v.IsSilent(e.Node) }
 	out := filter(use, func(e *cluster.Endpoint) bool { return !there(e) })
 	if len(out) == 0 {
 		return use, ""
@@ -28,24 +28,24 @@ func (v *view) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endp
 	return use, v.silence(out) + "; what is there is used all the same, since there is nothing else"
 }
 
-func (v *view) isSilent(node string) bool {
+func (v *View) IsSilent(node string) bool {
 	_, silent := v.silent[node]
 	return silent
 }
 
 // silence says since when nothing has been heard of the nodes of endpoints.
-func (v *view) silence(of []cluster.Endpoint) string {
+func (v *View) silence(of []cluster.Endpoint) string {
 	var names []string
 	for _, e := range of {
 		names = append(names, fmt.Sprintf("node %s has not been heard of since %s", e.Node, v.silent[e.Node].UTC().Format(time.RFC3339)))
 	}
 	slices.Sort(names)
-	return enumerate(slices.Compact(names))
+	return Enumerate(slices.Compact(names))
 }
 
-// whyLeftOut says why the endpoints of a node that is dead for some time are left out now.
-func (v *view) whyLeftOut(node string) string {
-	if m, _ := v.members.Find(node); m.Absent && v.members.Halved(v.node) {
+// WhyLeftOut says why the endpoints of a node that is dead for some time are left out now.
+func (v *View) WhyLeftOut(node string) string {
+	if m, _ := v.Members.Find(node); m.Absent && v.Members.Halved(v.Node) {
 		return "its Lease is not renewed either, while that of this node is"
 	}
 	return "more than half of the nodes are heard of again"

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"net/netip"
@@ -40,8 +40,8 @@ func TestDeciderEqualsDecide(t *testing.T) {
 			}
 			snap := w.Snapshot()
 			c.Members, c.Returning = w.Members, w.Returning
-			decider.config.Members, decider.config.Returning = w.Members, w.Returning
-			c.Interfaces, decider.config.Interfaces = w.Interfaces, w.Interfaces
+			decider.Config.Members, decider.Config.Returning = w.Members, w.Returning
+			c.Interfaces, decider.Config.Interfaces = w.Interfaces, w.Interfaces
 			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
 			if !reflect.DeepEqual(got, want) {
 				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -14,12 +14,12 @@ import (
 
 // lookAtLinks takes over what decides about L2. In a cluster that only speaks BGP that is
 // nothing, and other nodes are none of our business.
-func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
+func (v *View) lookAtLinks(c Config, snap *cluster.Snapshot) {
 	v.links = snap.UsesL2()
 	if !v.links {
 		return
 	}
-	v.fromNodes, v.interfaces, v.returning, v.ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
+	v.Nodes, v.Interfaces, v.returning, v.ready = snap.Nodes, c.Interfaces, c.Returning, snap.L2Ready
 	v.terms = &cluster.Snapshot{L2Advertisements: snap.L2Advertisements}
 	v.speakers, v.neighbours = speakersOf(c.Members, c.Node), nodesBut(snap.Nodes, c.Node)
 	if !snap.L2Ready {
@@ -45,7 +45,7 @@ func (v *view) lookAtLinks(c Config, snap *cluster.Snapshot) {
 // candidate is what this node knows of one that may answer. It is itself alive; of others
 // that is known only of those that are members, and without members of all but those
 // whose kubelets are silent while most are not.
-func (v *view) candidate(c Config, n *cluster.Node) election.Node {
+func (v *View) candidate(c Config, n *cluster.Node) election.Node {
 	out := election.Node{Name: n.Name, Labels: n.Labels}
 	if n.Name == c.Node {
 		out.Standing = election.StandingOf(n, true)
@@ -115,7 +115,7 @@ type seat struct {
 
 // elect decides who answers for an address that services hold, of which verdicts say how
 // they are served here.
-func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict) (s seat) {
+func (v *View) elect(a *Address, services []cluster.Service, verdicts []verdict) (s seat) {
 	if !v.links {
 		return s
 	}
@@ -140,7 +140,7 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 	switch s.owner, s.by = v.electorate.Elect(&from); {
 	case s.owner == "":
 		s.code, s.why = cluster.NoCandidate, v.electorate.None(&from)
-	case s.owner != v.node:
+	case s.owner != v.Node:
 		s.code, s.why = cluster.AnotherNode, fmt.Sprintf("node %s answers for it (%s)", s.owner, s.by)
 	case !slices.ContainsFunc(verdicts, verdict.good):
 		s.code, s.why = cluster.NoLocalEndpoint, "this node shall answer for it, and has no endpoint yet"
@@ -155,7 +155,7 @@ func (v *view) elect(a *Address, services []cluster.Service, verdicts []verdict)
 }
 
 // sayLinks gives the reason for one Service of an address that goes over L2, or might.
-func (v *view) sayLinks(s seat, is verdict, reason func(protocol string, code cluster.Code, format string, args ...any)) {
+func (v *View) sayLinks(s seat, is verdict, reason func(protocol string, code cluster.Code, format string, args ...any)) {
 	switch {
 	case !s.linked && s.why == "":
 	case s.answer != nil && is.good():
@@ -171,7 +171,7 @@ func (v *view) sayLinks(s seat, is verdict, reason func(protocol string, code cl
 
 // onlyL2 says whether BGP has nothing to do with an address: its pool says L2, or says
 // Advertised and only L2Advertisements select it.
-func (v *view) onlyL2(from cluster.Origin) bool {
+func (v *View) onlyL2(from cluster.Origin) bool {
 	if from.Announce != cluster.AnnounceAdvertised {
 		return from.Announce == cluster.AnnounceL2
 	}
@@ -181,7 +181,7 @@ func (v *view) onlyL2(from cluster.Origin) bool {
 
 // onInterfaces lists the interfaces to answer on for a sentence. A plan for another node
 // does not know them.
-func (v *view) onInterfaces(terms election.Eligibility, addr netip.Addr) string {
+func (v *View) onInterfaces(terms election.Eligibility, addr netip.Addr) string {
 	if names := terms.Interfaces(addr, &v.elector); len(names) > 0 {
 		return strings.Join(names, ", ")
 	}

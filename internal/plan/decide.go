@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"cmp"
@@ -25,19 +25,19 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 // A Decider decides about one snapshot after the other, and computes only what
 // the difference between them touches. Its answers are those of Decide.
 type Decider struct {
-	config Config
+	Config Config
 	last   *Desired
 	// holders lives as long as the Assignments do.
 	holders holders
 }
 
 // NewDecider returns a Decider that has not seen a snapshot yet.
-func NewDecider(c Config) *Decider { return &Decider{config: c} }
+func NewDecider(c Config) *Decider { return &Decider{Config: c} }
 
 // Decide decides about snap.
 func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 	v := d.look(snap)
-	if d.last != nil && d.last.view == v {
+	if d.last != nil && d.last.View == v {
 		if changed, ok := d.changed(snap); ok {
 			d.last = d.again(snap, v, changed)
 			return d.last
@@ -48,18 +48,18 @@ func (d *Decider) Decide(snap *cluster.Snapshot) *Desired {
 }
 
 // look reuses the last view when nothing it depends on has changed.
-func (d *Decider) look(snap *cluster.Snapshot) *view {
-	if d.last != nil && d.last.view.of(d.config, snap) {
-		return d.last.view
+func (d *Decider) look(snap *cluster.Snapshot) *View {
+	if d.last != nil && d.last.View.of(d.Config, snap) {
+		return d.last.View
 	}
-	return look(d.config, snap)
+	return look(d.Config, snap)
 }
 
 // changed returns the indexes of the Services that differ from the last
 // snapshot's, sorted, and false when who holds what has changed as well.
 func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
-	have := d.last.snap
-	if d.last.view.links && !sortedset.Same(have.Claims, snap.Claims) {
+	have := d.last.Snapshot
+	if d.last.View.links && !sortedset.Same(have.Claims, snap.Claims) {
 		return nil, false
 	}
 	if !sortedset.Same(have.Assignments, snap.Assignments) || len(have.Services) != len(snap.Services) {
@@ -79,9 +79,9 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 }
 
 // again decides about the changed Services and takes the rest from last.
-func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired {
+func (d *Decider) again(snap *cluster.Snapshot, v *View, changed []int) *Desired {
 	next := *d.last
-	next.snap = snap
+	next.Snapshot = snap
 	next.checkAgain(v, changed)
 	addresses := d.holders.of(changed)
 	if len(addresses) == 0 {
@@ -93,7 +93,7 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 	for _, i := range addresses {
 		was := next.Addresses[i]
 		is := v.decide(was.Addr, was.Pool, was.origin, d.services(nil, snap, i), was.claim).after(was)
-		routes = routes || !alike(is.answer, was.answer) || !slices.Equal(is.routes, was.routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
+		routes = routes || !alike(is.answer, was.answer) || !slices.Equal(is.Routes, was.Routes) || !slices.EqualFunc(is.aggregated, was.aggregated, offer.equal)
 		next.Addresses[i], next.Proxy.VIPs[i] = is, is.VIP
 	}
 	if routes {
@@ -103,15 +103,15 @@ func (d *Decider) again(snap *cluster.Snapshot, v *view, changed []int) *Desired
 }
 
 // anew decides about everything.
-func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
+func (d *Decider) anew(snap *cluster.Snapshot, v *View) *Desired {
 	d.holders = d.holders.next(snap)
 	next := &Desired{
-		Proxy: proxy.State{Node: v.node, Clients: v.clients, SNAT: d.config.SNAT},
-		BGP:   bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
-		L2:    l2.State{Speakers: v.speakers, Nodes: v.neighbours},
-		Links: v.links,
-		snap:  snap,
-		view:  v,
+		Proxy:    proxy.State{Node: v.Node, Clients: v.clients, SNAT: d.Config.SNAT},
+		BGP:      bgp.State{ASN: v.asn, RouterID: v.routerID, NextHop4: v.next4, NextHop6: v.next6, Sessions: v.sessions, Shutdown: v.planned},
+		L2:       l2.State{Speakers: v.speakers, Nodes: v.neighbours},
+		Links:    v.links,
+		Snapshot: snap,
+		View:     v,
 	}
 	assigned := slices.CompactFunc(slices.Clone(snap.Assignments), func(a, b cluster.Assignment) bool { return a.Addr == b.Addr })
 	next.Addresses = make([]*Address, len(assigned))
@@ -126,7 +126,7 @@ func (d *Decider) anew(snap *cluster.Snapshot, v *view) *Desired {
 			claim = snap.Claim(a.Addr)
 		}
 		origin := snap.OriginOf(a)
-		if was != nil && d.last.view == v && was.Pool == a.Pool && was.origin == origin && was.claim == claim && slices.Equal(was.from, services) {
+		if was != nil && d.last.View == v && was.Pool == a.Pool && was.origin == origin && was.claim == claim && slices.Equal(was.from, services) {
 			next.Addresses[i] = was
 		} else {
 			next.Addresses[i] = v.decide(a.Addr, a.Pool, origin, slices.Clone(services), claim).after(was)
@@ -193,7 +193,7 @@ func find(snap *cluster.Snapshot, name cluster.Name) int {
 
 // announce fills in what is announced from the addresses. What is equal to was,
 // which may be nil, is was's.
-func (d *Desired) announce(v *view, was *Desired) {
+func (d *Desired) announce(v *View, was *Desired) {
 	routed, routes := make([]netip.Addr, 0, len(d.Addresses)), make([]bgp.Route, 0, len(d.Addresses))
 	var answered []netip.Addr
 	var answers []l2.Address
@@ -201,13 +201,13 @@ func (d *Desired) announce(v *view, was *Desired) {
 	first := map[netip.Prefix]*Address{} // of each aggregate
 	var unfit []cluster.Reason
 	for _, a := range d.Addresses {
-		if len(a.routes) > 0 {
+		if len(a.Routes) > 0 {
 			routed = append(routed, a.Addr)
 		}
 		if a.answer != nil {
 			answered, answers = append(answered, a.Addr), append(answers, *a.answer)
 		}
-		for _, r := range a.routes {
+		for _, r := range a.Routes {
 			if r.Prefix.IsSingleIP() {
 				routes = append(routes, r)
 			}
@@ -222,17 +222,17 @@ func (d *Desired) announce(v *view, was *Desired) {
 		}
 	}
 	var aggregates []bgp.Route
-	d.clashes = unfit
+	d.Clashes = unfit
 	for _, o := range offers {
 		r, clashes := v.route(o)
 		a := first[o.prefix]
 		if err := r.Validate(); err != nil {
-			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused, Message: "the aggregate is not announced: " + err.Error()})
+			d.Clashes = append(d.Clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: cluster.AttributesRefused, Message: "the aggregate is not announced: " + err.Error()})
 			continue
 		}
 		aggregates = append(aggregates, r)
 		for _, c := range clashes {
-			d.clashes = append(d.clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: c.code, Message: c.message})
+			d.Clashes = append(d.Clashes, cluster.Reason{VIP: a.Addr, Service: a.Services[0], Protocol: "bgp", Code: c.code, Message: c.message})
 		}
 	}
 	if len(aggregates) > 0 {
@@ -242,21 +242,21 @@ func (d *Desired) announce(v *view, was *Desired) {
 	if was == nil {
 		was = &Desired{}
 	}
-	d.Routed, d.aggregates = sortedset.Keep(was.Routed, routed), sortedset.Keep(was.aggregates, prefixesOf(aggregates))
+	d.Routed, d.Aggregates = sortedset.Keep(was.Routed, routed), sortedset.Keep(was.Aggregates, PrefixesOf(aggregates))
 	if d.L2.Addresses = answers; slices.EqualFunc(was.L2.Addresses, answers, answersAlike) {
 		d.L2.Addresses = was.L2.Addresses
 	}
 	if d.Answered = sortedset.Keep(was.Answered, answered); !sortedset.Same(d.Answered, was.Answered) {
-		d.hosts = sortedset.HostPrefixes(d.Answered)
+		d.Hosts = sortedset.HostPrefixes(d.Answered)
 	} else {
-		d.hosts = was.hosts
+		d.Hosts = was.Hosts
 	}
 	d.Announce = sortedset.Keep(was.Announce, sortedset.Union(d.Routed, d.Answered, netip.Addr.Compare))
-	d.BGP.Routes, d.prefixes = sortedset.Keep(was.BGP.Routes, routes), sortedset.Keep(was.prefixes, prefixesOf(routes))
-	d.Proxy.Owned = sortedset.Keep(was.Proxy.Owned, sortedset.AddPrefixes(v.owned, d.aggregates))
+	d.BGP.Routes, d.Prefixes = sortedset.Keep(was.BGP.Routes, routes), sortedset.Keep(was.Prefixes, PrefixesOf(routes))
+	d.Proxy.Owned = sortedset.Keep(was.Proxy.Owned, sortedset.AddPrefixes(v.Owned, d.Aggregates))
 }
 
-func prefixesOf(routes []bgp.Route) []netip.Prefix {
+func PrefixesOf(routes []bgp.Route) []netip.Prefix {
 	prefixes := make([]netip.Prefix, len(routes))
 	for i, r := range routes {
 		prefixes[i] = r.Prefix
@@ -266,7 +266,7 @@ func prefixesOf(routes []bgp.Route) []netip.Prefix {
 
 // decide decides about one address, which the given Services hold, in the order
 // of precedence.
-func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, services []cluster.Service, claim *cluster.Claim) *Address {
+func (v *View) decide(addr netip.Addr, pool string, origin cluster.Origin, services []cluster.Service, claim *cluster.Claim) *Address {
 	a := &Address{Addr: addr, Pool: pool, origin: origin, VIP: &proxy.VIP{Addr: addr}, from: services, claim: claim}
 	verdicts, parts := make([]verdict, len(services)), make([]part, len(services))
 	var pods []netip.Addr
@@ -294,21 +294,21 @@ func (v *view) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 	slices.SortFunc(a.VIP.Frontends, func(a, b proxy.Frontend) int {
 		return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 	})
-	if a.refusal = v.refuses(a.VIP); a.refusal != "" {
+	if a.Refusal = v.refuses(a.VIP); a.Refusal != "" {
 		a.VIP = &proxy.VIP{Addr: addr}
 		for i, s := range services {
-			verdicts[i] = refusedBy(s.Name, a.refusal)
+			verdicts[i] = refusedBy(s.Name, a.Refusal)
 		}
 		seat = v.elect(a, services, verdicts)
 	}
 	away := awayOf(verdicts)
-	p := v.plan(a, services, verdicts, away)
+	p := v.announcement(a, services, verdicts, away)
 	v.weigh(p.routes, pods)
 	for i, s := range services {
 		a.Reasons = append(a.Reasons, v.explain(a, s, verdicts[i], away, p, seat)...)
 	}
-	a.routes, a.aggregated, a.linked, a.owner, a.by, a.answer = p.routes, p.aggregated, seat.linked, seat.owner, seat.by, seat.answer
-	a.Announce = len(a.routes) > 0 || a.answer != nil
+	a.Routes, a.aggregated, a.OverL2, a.Owner, a.OwnerBy, a.answer = p.routes, p.aggregated, seat.linked, seat.owner, seat.by, seat.answer
+	a.Announce = len(a.Routes) > 0 || a.answer != nil
 	a.Handover = away != nil && v.refusal == "" || v.planned && away == nil && slices.ContainsFunc(verdicts, verdict.good)
 	return a
 }
@@ -355,7 +355,7 @@ func awayOf(verdicts []verdict) *verdict {
 }
 
 // explain gives the reasons for one Service of an address that p announces.
-func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict, p plan, seat seat) (reasons []cluster.Reason) {
+func (v *View) explain(a *Address, s cluster.Service, is verdict, away *verdict, p announcement, seat seat) (reasons []cluster.Reason) {
 	reason := func(protocol string, code cluster.Code, format string, args ...any) {
 		reasons = append(reasons, cluster.Reason{VIP: a.Addr, Service: s.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
 	}
@@ -378,7 +378,7 @@ func (v *view) explain(a *Address, s cluster.Service, is verdict, away *verdict,
 	case is.code != "":
 		reason("bgp", is.code, "not announced: %s", is.message)
 	case v.refusal != "":
-		reason("bgp", v.refusal, "not announced: %s", v.refusalMessage)
+		reason("bgp", v.refusal, "not announced: %s", v.RefusalMessage)
 	case away != nil:
 		reason("bgp", away.code, "not announced: %s shares the address, and for it %s", away.service, away.message)
 	case len(p.routes) == 0 && len(p.unfit) > 0:
@@ -434,7 +434,7 @@ func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Nam
 }
 
 // serve decides how a Service is served on addr.
-func (v *view) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verdict) {
+func (v *View) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verdict) {
 	e := v.sort(s, addr)
 	networks, open := permitted(s.Spec, addr)
 	var fronts []proxy.Frontend
@@ -460,7 +460,7 @@ func nodes(list []cluster.Endpoint) string {
 		names = append(names, cmp.Or(e.Node, "an unnamed node"))
 	}
 	slices.Sort(names)
-	return enumerate(slices.Compact(names))
+	return Enumerate(slices.Compact(names))
 }
 
 // addresses lists endpoints for a sentence.
@@ -478,7 +478,7 @@ func addresses(list []cluster.Endpoint) string {
 	return strings.Join(names, ", ")
 }
 
-func enumerate(names []string) string {
+func Enumerate(names []string) string {
 	if more := len(names) - most; more > 1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
 	}
@@ -486,7 +486,7 @@ func enumerate(names []string) string {
 }
 
 // frontend serves one port of a Service.
-func (v *view) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.Frontend {
+func (v *View) frontend(s *cluster.Spec, p cluster.Port, e portEndpoints) proxy.Frontend {
 	all := backends(e.near)
 	f := proxy.Frontend{
 		Protocol: protocol(p.Protocol),
@@ -569,22 +569,22 @@ func scheduler(name string) proxy.Scheduler {
 	}
 }
 
-// lingering is how an address that has left the network, or is about to, is
+// Lingering is how an address that has left the network, or is about to, is
 // forwarded for those who have not heard: as decided for the Services that
 // hold or last held it, except that where nothing on this node could answer,
 // endpoints elsewhere do, masqueraded. Never a pod that is gone: its address
 // may be another tenant's by now.
-func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
+func (d *Desired) Lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 	a := d.Address(addr)
 	if a == nil {
 		var services []cluster.Service
 		for _, name := range owners {
-			if i := find(d.snap, name); i >= 0 {
-				services = append(services, d.snap.Services[i])
+			if i := find(d.Snapshot, name); i >= 0 {
+				services = append(services, d.Snapshot.Services[i])
 			}
 		}
 		byPrecedence(services)
-		a = d.view.decide(addr, "", cluster.Origin{}, services, nil)
+		a = d.View.decide(addr, "", cluster.Origin{}, services, nil)
 	}
 	vip := &proxy.VIP{Addr: addr, Frontends: slices.Clone(a.VIP.Frontends)}
 	for i := range vip.Frontends {
@@ -593,7 +593,7 @@ func (d *Desired) lingering(addr netip.Addr, owners []cluster.Name) *proxy.VIP {
 			f.External = proxy.Target{Backends: f.Internal.Backends, Remote: proxy.Masquerade}
 		}
 	}
-	if d.view.refuses(vip) != "" {
+	if d.View.refuses(vip) != "" {
 		return &proxy.VIP{Addr: addr}
 	}
 	return vip

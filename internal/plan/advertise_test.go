@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"net/netip"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // advertWorld has one node, two routers and Services with an endpoint each.
@@ -128,8 +129,8 @@ func TestAggregates(t *testing.T) {
 				t.Errorf("announces %s\nwant      %s", got, tt.want)
 			}
 			last := d.Addresses[len(d.Addresses)-1]
-			if !strings.Contains(d.why(last.Addr, "bgp"), tt.says) {
-				t.Errorf("says %q, want %q", d.why(last.Addr, "bgp"), tt.says)
+			if !strings.Contains(d.Why(last.Addr, "bgp"), tt.says) {
+				t.Errorf("says %q, want %q", d.Why(last.Addr, "bgp"), tt.says)
 			}
 			for _, r := range d.BGP.Routes {
 				if !netipPrefixesContain(d.Proxy.Owned, r.Prefix) {
@@ -164,7 +165,7 @@ func TestAggregatesContainNothingElse(t *testing.T) {
 		c := Config{Node: "n1"}
 		c.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}
 		d := Decide(c, snap)
-		if got := d.BGP.Routes[0].Prefix; got != host(netip.MustParseAddr(addr)) {
+		if got := d.BGP.Routes[0].Prefix; got != sortedset.HostPrefix(netip.MustParseAddr(addr)) {
 			t.Errorf("announces %s", got)
 		}
 		if r := d.Addresses[0].Reasons; r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {

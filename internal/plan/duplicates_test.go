@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"net/netip"
@@ -15,7 +15,7 @@ func duplicatesOf(d *Desired) (text string) {
 	for _, s := range d.BGP.Sessions {
 		parts = append(parts, s.Name)
 	}
-	for _, dup := range d.view.duplicates {
+	for _, dup := range d.View.Duplicates {
 		parts = append(parts, dup.Peer.Name+"="+dup.Of.Name)
 	}
 	return strings.Join(parts, " ")
@@ -39,9 +39,9 @@ func TestDuplicatesAtRunTime(t *testing.T) {
 		{"the older one is deleted", "10.0.0.1", false, "tor1 gateway=tor1"},
 		{"the gateway becomes another", "10.0.0.253", false, "gateway tor1"},
 	} {
-		decider.config.Gateways = Gateways{}
+		decider.Config.Gateways = Gateways{}
 		if step.gateway != "" {
-			decider.config.Gateways.IPv4 = netip.MustParseAddr(step.gateway)
+			decider.Config.Gateways.IPv4 = netip.MustParseAddr(step.gateway)
 		}
 		now := snap
 		if step.older {
@@ -59,7 +59,7 @@ func TestProblemsOfDuplicates(t *testing.T) {
 	const want = `BGPPeer tor1: spec.peerAddress "10.0.0.1": node n1 has no session by it: BGPPeer tor2, which is older, names router 10.0.0.1 too. ` +
 		`Delete one of the two, or give them nodeSelectors that never match the same node`
 	var got []string
-	for _, p := range d.view.problems() {
+	for _, p := range d.View.Problems() {
 		got = append(got, p.String())
 	}
 	if !slices.Contains(got, want) {

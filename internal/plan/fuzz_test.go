@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"encoding/binary"
@@ -140,8 +140,8 @@ func FuzzState(f *testing.F) {
 			}
 			for _, a := range d.Addresses {
 				refused := slices.ContainsFunc(a.Reasons, func(r cluster.Reason) bool { return r.Code == cluster.ProxyRefused })
-				if a.refusal != "" && (!refused || a.Announce || len(a.VIP.Frontends) > 0) {
-					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.refusal, a.Announce, len(a.VIP.Frontends))
+				if a.Refusal != "" && (!refused || a.Announce || len(a.VIP.Frontends) > 0) {
+					t.Fatalf("%s: %s: refusal %q, announced %t, %d ports", mode, a.Addr, a.Refusal, a.Announce, len(a.VIP.Frontends))
 				}
 				if err := proxy.DefaultLimits(mode).Check(a.VIP); err != nil {
 					t.Fatalf("%s: %s: %v", mode, a.Addr, err)

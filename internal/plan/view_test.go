@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"net/netip"
@@ -38,20 +38,20 @@ spec: {defaultGateway: IPv6, peerASN: 65000, myASN: 65001}
 	if got, want := addresses(), "tor1 10.0.0.1, tor2 10.0.0.2"; got != want {
 		t.Errorf("without gateways: %s, want %s", got, want)
 	}
-	problems := decider.last.view.problems()
+	problems := decider.last.View.Problems()
 	if len(problems) != 2 || problems[0].String() != `BGPPeer gw4: spec.defaultGateway "IPv4": node n1 is not known to have such a gateway; give it a default route, or name the router by peerAddress` {
 		t.Errorf("problems: %v", problems)
 	}
-	decider.config.Gateways = Gateways{netip.MustParseAddr("10.0.0.254"), netip.MustParseAddr("fe80::1%eth0")}
+	decider.Config.Gateways = Gateways{netip.MustParseAddr("10.0.0.254"), netip.MustParseAddr("fe80::1%eth0")}
 	if got, want := addresses(), "gw4 10.0.0.254, gw6 fe80::1%eth0, tor1 10.0.0.1, tor2 10.0.0.2"; got != want {
 		t.Errorf("with gateways: %s, want %s", got, want)
 	}
 	before := decider.last.BGP.Sessions
-	decider.config.Gateways.IPv4 = netip.MustParseAddr("10.0.0.253")
+	decider.Config.Gateways.IPv4 = netip.MustParseAddr("10.0.0.253")
 	addresses()
 	after := decider.last.BGP.Sessions
 	changed := slices.DeleteFunc(slices.Clone(after), func(s bgp.Session) bool { return slices.Contains(before, s) })
-	if len(changed) != 1 || changed[0].Name != "gw4" || len(decider.last.view.problems()) != 0 {
+	if len(changed) != 1 || changed[0].Name != "gw4" || len(decider.last.View.Problems()) != 0 {
 		t.Errorf("with another gateway these change: %v", changed)
 	}
 }
@@ -76,7 +76,7 @@ func TestInterfaceThatNoNodeHas(t *testing.T) {
 	} {
 		d := Decide(Config{Node: "n1", Interfaces: tt.have}, world(tt.named))
 		got := ""
-		for _, p := range d.view.problems() {
+		for _, p := range d.View.Problems() {
 			got += p.String()
 		}
 		if got != tt.want || tt.want != "" && !strings.Contains(d.String(), tt.want) {

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"cmp"
@@ -44,7 +44,7 @@ func mergeOffer(offers []offer, o offer) []offer {
 
 // merge is mergeOffer without the communities of an offer for which a route has no room
 // beside those of others; why says so.
-func (v *view) merge(offers []offer, o offer) (merged []offer, why error) {
+func (v *View) merge(offers []offer, o offer) (merged []offer, why error) {
 	i, found := slices.BinarySearchFunc(offers, o, func(a, b offer) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) })
 	if !found || withCommunities(offers[i].own, o.own) == offers[i].own {
 		return mergeOffer(offers, o), nil
@@ -94,7 +94,7 @@ type remark struct {
 
 // route is what an offer makes: to whom the prefix is announced, and with what; and
 // what had to be decided between advertisements for that.
-func (v *view) route(o offer) (r bgp.Route, clashes []remark) {
+func (v *View) route(o offer) (r bgp.Route, clashes []remark) {
 	r = bgp.Route{Prefix: o.prefix, Peers: v.peers(o.adverts)}
 	if o.own == (bgp.Attributes{}) && !slices.ContainsFunc(o.adverts, hasAttributes) {
 		return r, nil
@@ -119,7 +119,7 @@ func hasAttributes(a *cluster.Advertisement) bool {
 
 // peers are the sessions that any of adverts names. Empty: all, which is nothing
 // special if they are named.
-func (v *view) peers(adverts []*cluster.Advertisement) bgp.Peers {
+func (v *View) peers(adverts []*cluster.Advertisement) bgp.Peers {
 	var names []string
 	for _, s := range v.sessions {
 		if slices.ContainsFunc(adverts, func(a *cluster.Advertisement) bool { return tells(a, s.Name) }) {
@@ -197,7 +197,7 @@ type clash struct {
 func (c clash) of(prefix netip.Prefix, peers []string) remark {
 	code, why := c.decision()
 	return remark{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and %d; %d counts, since %s",
-		c.winner.Name, c.loser.Name, prefix, enumerate(peers), c.field, c.won, c.lost, c.won, why)}
+		c.winner.Name, c.loser.Name, prefix, Enumerate(peers), c.field, c.won, c.lost, c.won, why)}
 }
 
 // decision says why the winner counts and the loser does not.

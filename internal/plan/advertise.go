@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -17,8 +17,8 @@ import (
 // every router that selects the node.
 var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
 
-// A plan is what announces one address.
-type plan struct {
+// A announcement is what announces one address.
+type announcement struct {
 	routes []bgp.Route // sorted by prefix, each of which contains the address
 	// aggregated are the offers of those routes that are aggregates: other addresses
 	// have a part in them.
@@ -37,7 +37,7 @@ type plan struct {
 
 // advertised are the advertisements by which a Service's address is announced over
 // BGP on this node, and why there are none.
-func (v *view) advertised(from cluster.Origin, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
+func (v *View) advertised(from cluster.Origin, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
 	switch from.Announce {
 	case cluster.AnnounceBGP:
 		return plain, ""
@@ -53,7 +53,7 @@ func (v *view) advertised(from cluster.Origin, s *cluster.Spec) (list []*cluster
 
 // selecting are the BGPAdvertisements that select a Service's address of a pool, this
 // node and one of its routers, and why there are none.
-func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
+func (v *View) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertisement, why string) {
 	var about, elsewhere, peerless []string
 	for _, a := range v.fromAdverts {
 		if !a.SelectsPool(pool) {
@@ -62,7 +62,7 @@ func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 		about = append(about, a.Name)
 		switch {
 		case !a.ServiceSelector.Matches(s.Labels):
-		case v.self != nil && !a.NodeSelector.Matches(v.self.Labels):
+		case v.Self != nil && !a.NodeSelector.Matches(v.Self.Labels):
 			elsewhere = append(elsewhere, a.Name)
 		case !v.reaches(a):
 			peerless = append(peerless, a.Name)
@@ -76,35 +76,35 @@ func (v *view) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 	case len(about) == 0:
 		return nil, fmt.Sprintf("AddressPool %s has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it", pool)
 	case len(peerless) > 0:
-		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", enumerate(peerless)) + v.whyUnheard(peerless)
+		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", Enumerate(peerless)) + v.whyUnheard(peerless)
 	case len(elsewhere) > 0:
-		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", enumerate(elsewhere))
+		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", Enumerate(elsewhere))
 	default:
-		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other selects its pool", enumerate(about))
+		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other selects its pool", Enumerate(about))
 	}
 }
 
 // reaches says whether this node has a session with a router that a names.
-func (v *view) reaches(a *cluster.Advertisement) bool {
+func (v *View) reaches(a *cluster.Advertisement) bool {
 	return len(a.Peers) == 0 || slices.ContainsFunc(v.sessions, func(s bgp.Session) bool { return slices.Contains(a.Peers, s.Name) })
 }
 
 // whyUnheard says why no router hears the first of some advertisements that name a duplicate;
 // empty where none does.
-func (v *view) whyUnheard(names []string) string {
+func (v *View) whyUnheard(names []string) string {
 	for _, a := range v.fromAdverts {
-		if d, ok := a.NamesOnly(v.duplicates); ok && slices.Contains(names, a.Name) {
+		if d, ok := a.NamesOnly(v.Duplicates); ok && slices.Contains(names, a.Name) {
 			return fmt.Sprintf(": it names BGPPeer %s, but %s", d.Peer.Name, d.Why())
 		}
 	}
 	return ""
 }
 
-// plan merges what all advertisements want of an address that services hold: a
+// announcement merges what all advertisements want of an address that services hold: a
 // prefix that two of them want goes to the routers of both. It is empty if the
 // address is not to be announced.
-func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, away *verdict) plan {
-	var p plan
+func (v *View) announcement(a *Address, services []cluster.Service, verdicts []verdict, away *verdict) announcement {
+	var p announcement
 	if away != nil || v.refusal != "" {
 		return p
 	}
@@ -151,7 +151,7 @@ func (v *view) plan(a *Address, services []cluster.Service, verdicts []verdict, 
 // prefix is what an advertisement announces an address by. That is the address
 // alone if the policy of anybody who holds it is Local: an aggregate would attract
 // its traffic to nodes that cannot answer.
-func (p *plan) prefix(v *view, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
+func (p *announcement) prefix(v *View, ad *cluster.Advertisement, addr netip.Addr, local bool) netip.Prefix {
 	prefix, host := ad.Prefix(addr), netip.PrefixFrom(addr, addr.BitLen())
 	if prefix == host {
 		return host
@@ -176,7 +176,7 @@ func (p *plan) prefix(v *view, ad *cluster.Advertisement, addr netip.Addr, local
 // foreign says what a prefix contains that is not for Services; empty when
 // nothing is known. Whoever sends to it would be refused by this node, and where
 // it is a router the session would die of its own routes.
-func (v *view) foreign(prefix netip.Prefix) string {
+func (v *View) foreign(prefix netip.Prefix) string {
 	for _, f := range v.others {
 		if prefix.Overlaps(f.prefix) {
 			return f.what
@@ -205,18 +205,18 @@ var nobodys = []other{
 	{netip.MustParsePrefix("ff00::/8"), "multicast addresses (ff00::/8)"},
 }
 
-func (v *view) lookAtOthers(peers []*cluster.Peer) {
+func (v *View) lookAtOthers(peers []*cluster.Peer) {
 	host := func(a netip.Addr, format string) {
 		if a.IsValid() {
 			a = a.WithZone("")
 			v.others = append(v.others, other{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf(format, a)})
 		}
 	}
-	if v.self != nil {
-		for _, a := range v.self.InternalIPs {
+	if v.Self != nil {
+		for _, a := range v.Self.InternalIPs {
 			host(a, "this node's address %s")
 		}
-		for _, p := range v.self.PodCIDRs {
+		for _, p := range v.Self.PodCIDRs {
 			v.others = append(v.others, other{p.Masked(), fmt.Sprintf("the pod network %s", p)})
 		}
 	}
@@ -231,7 +231,7 @@ func (v *view) lookAtOthers(peers []*cluster.Peer) {
 }
 
 // says is what is said of an address that p announces.
-func (p plan) says(v *view) string {
+func (p announcement) says(v *View) string {
 	var parts []string
 	for _, r := range p.routes {
 		part, with := "to "+v.toldOf(r), r.Attributes.String()

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ func (p part) local() bool {
 // clients of the others on to other nodes, masqueraded: better without the client's
 // address than not at all. Where a node can serve all, the others leave it to that one;
 // but the one that answers over L2 is the only one that does.
-func (v *view) relieve(addr netip.Addr, parts []part, answers bool) (fronts []proxy.Frontend) {
+func (v *View) relieve(addr netip.Addr, parts []part, answers bool) (fronts []proxy.Frontend) {
 	v.scatter(addr, parts, answers)
 	for _, p := range parts {
 		fronts = append(fronts, p.fronts...)
@@ -39,7 +39,7 @@ func (v *view) relieve(addr netip.Addr, parts []part, answers bool) (fronts []pr
 }
 
 // scatter is what relieve does where no node can serve all.
-func (v *view) scatter(addr netip.Addr, parts []part, answers bool) {
+func (v *View) scatter(addr netip.Addr, parts []part, answers bool) {
 	away := slices.ContainsFunc(parts, func(p part) bool { return p.code == cluster.NoLocalEndpoint })
 	here := slices.ContainsFunc(parts, func(p part) bool { return p.good() && p.local() })
 	if !away || !here && !answers {
@@ -49,9 +49,9 @@ func (v *view) scatter(addr netip.Addr, parts []part, answers bool) {
 	if len(whole) > 0 && !answers {
 		return
 	}
-	why := "this node answers for the address, and not " + enumerate(whole)
+	why := "this node answers for the address, and not " + Enumerate(whole)
 	if len(whole) == 0 {
-		why = fmt.Sprintf("no node has endpoints of all of %s, which share the address", enumerate(needed(parts)))
+		why = fmt.Sprintf("no node has endpoints of all of %s, which share the address", Enumerate(needed(parts)))
 	}
 	for _, p := range parts {
 		if p.code != cluster.NoLocalEndpoint {
@@ -81,7 +81,7 @@ func needed(parts []part) (names []string) {
 
 // whole are the nodes that can serve all parts whose policy is Local, as far as there
 // is anybody who can.
-func (v *view) whole(addr netip.Addr, parts []part) (nodes []string) {
+func (v *View) whole(addr netip.Addr, parts []part) (nodes []string) {
 	first := true
 	for _, p := range parts {
 		if !p.needs() {
@@ -98,7 +98,7 @@ func (v *view) whole(addr netip.Addr, parts []part) (nodes []string) {
 }
 
 // nodesOf are the nodes with endpoints of a Service that get new connections.
-func (v *view) nodesOf(s cluster.Service, addr netip.Addr) (nodes []string) {
+func (v *View) nodesOf(s cluster.Service, addr netip.Addr) (nodes []string) {
 	for _, e := range v.sort(s, addr).each(func(p portEndpoints) []cluster.Endpoint { return p.usable }) {
 		if e.Node != "" && !slices.Contains(nodes, e.Node) {
 			nodes = append(nodes, e.Node)

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 )
 
 // answersFor says whether the healthCheckNodePort of a Service is answered here.
-func (v *view) answersFor(s *cluster.Spec) bool {
+func (v *View) answersFor(s *cluster.Spec) bool {
 	if s.HealthCheckPort == 0 || v.healthChecks == HealthChecksNone {
 		return false
 	}
@@ -22,7 +22,7 @@ func (v *view) answersFor(s *cluster.Spec) bool {
 // checks are what to answer for the health of a Service, sorted by family. That it
 // has no address here, or none at all yet, is no reason to be silent: whoever asks
 // wants to know of the node's pods, and may be what brings the address.
-func (v *view) checks(s cluster.Service) (checks []healthcheck.Check) {
+func (v *View) checks(s cluster.Service) (checks []healthcheck.Check) {
 	if !v.answersFor(s.Spec) {
 		return nil
 	}
@@ -37,14 +37,14 @@ func (v *view) checks(s cluster.Service) (checks []healthcheck.Check) {
 // readyHere counts pods, not their ports, and only the ready ones: kube-proxy says 0
 // as soon as the last one terminates, so that a load balancer turns away while
 // that one still serves (KEP-1669).
-func (v *view) readyHere(f healthcheck.Family, s cluster.Service) int {
+func (v *View) readyHere(f healthcheck.Family, s cluster.Service) int {
 	if s.Endpoints == nil {
 		return 0
 	}
 	var pods []netip.Addr
 	for i := range s.Endpoints.List {
 		e := &s.Endpoints.List[i]
-		if a := e.Addr.Addr(); v.has(e) && ready(e, s.PublishNotReady) && family(a) == f {
+		if a := e.Addr.Addr(); v.has(e) && ready(e, s.PublishNotReady) && FamilyOf(a) == f {
 			pods = append(pods, a)
 		}
 	}
@@ -53,19 +53,19 @@ func (v *view) readyHere(f healthcheck.Family, s cluster.Service) int {
 }
 
 // check collects what to answer for all Services, whose order is that of Checks.
-func (d *Desired) check(v *view) {
+func (d *Desired) check(v *View) {
 	d.Checks = nil
-	for _, s := range d.snap.Services {
+	for _, s := range d.Snapshot.Services {
 		d.Checks = append(d.Checks, v.checks(s)...)
 	}
 }
 
 // checkAgain is check where only some Services have changed, of which it gets the
 // indexes, sorted.
-func (d *Desired) checkAgain(v *view, changed []int) {
+func (d *Desired) checkAgain(v *View, changed []int) {
 	same := func(i int) bool {
-		from, to := d.checksOf(d.snap.Services[i].Name)
-		return slices.Equal(d.Checks[from:to], v.checks(d.snap.Services[i]))
+		from, to := d.checksOf(d.Snapshot.Services[i].Name)
+		return slices.Equal(d.Checks[from:to], v.checks(d.Snapshot.Services[i]))
 	}
 	if !slices.ContainsFunc(changed, func(i int) bool { return !same(i) }) {
 		return
@@ -73,8 +73,8 @@ func (d *Desired) checkAgain(v *view, changed []int) {
 	var now []healthcheck.Check
 	kept := 0
 	for _, i := range changed {
-		from, to := d.checksOf(d.snap.Services[i].Name)
-		now = append(append(now, d.Checks[kept:from]...), v.checks(d.snap.Services[i])...)
+		from, to := d.checksOf(d.Snapshot.Services[i].Name)
+		now = append(append(now, d.Checks[kept:from]...), v.checks(d.Snapshot.Services[i])...)
 		kept = to
 	}
 	d.Checks = append(now, d.Checks[kept:]...)
@@ -82,14 +82,14 @@ func (d *Desired) checkAgain(v *view, changed []int) {
 
 // checksOf finds the Checks of a Service: those from one index to before another.
 func (d *Desired) checksOf(name cluster.Name) (from, to int) {
-	from, _ = slices.BinarySearchFunc(d.Checks, name, func(c healthcheck.Check, n cluster.Name) int { return nameOf(c).Compare(n) })
-	for to = from; to < len(d.Checks) && nameOf(d.Checks[to]) == name; {
+	from, _ = slices.BinarySearchFunc(d.Checks, name, func(c healthcheck.Check, n cluster.Name) int { return ServiceOf(c).Compare(n) })
+	for to = from; to < len(d.Checks) && ServiceOf(d.Checks[to]) == name; {
 		to++
 	}
 	return from, to
 }
 
-func nameOf(c healthcheck.Check) cluster.Name {
+func ServiceOf(c healthcheck.Check) cluster.Name {
 	return cluster.Name{Namespace: c.Namespace, Name: c.Name}
 }
 
@@ -97,8 +97,8 @@ func checkText(c healthcheck.Check) string {
 	return fmt.Sprintf("%s/%s port %d IPv%d: %d endpoints", c.Namespace, c.Name, c.Port, c.Family, c.Endpoints)
 }
 
-// family is that of an address in a Check's words.
-func family(addr netip.Addr) healthcheck.Family {
+// FamilyOf is that of an address in a Check's words.
+func FamilyOf(addr netip.Addr) healthcheck.Family {
 	if addr.Is4() {
 		return healthcheck.IPv4
 	}

@@ -1,4 +1,4 @@
-package speaker
+package plan
 
 import (
 	"fmt"
@@ -30,25 +30,25 @@ type Desired struct {
 	// Announce are the addresses that this node announces: Routed, which BGP's routes
 	// are for, and Answered, which L2 answers for. All are sorted.
 	Announce, Routed, Answered []netip.Addr
-	// prefixes are BGP's routes', sorted, and aggregates those of them that are no
+	// Prefixes are BGP's routes', sorted, and aggregates those of them that are no
 	// single addresses.
-	prefixes, aggregates []netip.Prefix
-	// hosts are Answered as prefixes.
-	hosts []netip.Prefix
+	Prefixes, Aggregates []netip.Prefix
+	// Hosts are Answered as prefixes.
+	Hosts []netip.Prefix
 	// Links says that addresses may go over L2 here.
 	Links bool
 	// Checks are the healthCheckNodePorts to answer on, sorted by Service and family:
 	// like kube-proxy's, those of Services that have no address yet as well.
 	Checks []healthcheck.Check
-	// clashes are where advertisements contradict each other about an aggregate, said
+	// Clashes are where advertisements contradict each other about an aggregate, said
 	// of its first address.
-	clashes []cluster.Reason
+	Clashes []cluster.Reason
 
-	// unlinks: whatever goes over L2 is to be given up now.
-	unlinks bool
+	// L2Withdrawn: whatever goes over L2 is to be given up now.
+	L2Withdrawn bool
 
-	snap *cluster.Snapshot
-	view *view
+	Snapshot *cluster.Snapshot
+	View     *View
 }
 
 // An Address is the decision for one address.
@@ -59,7 +59,7 @@ type Address struct {
 	Services []cluster.Name // who holds it, in the order of precedence
 	VIP      *proxy.VIP
 	Announce bool        // by any protocol
-	routes   []bgp.Route // that announce it, sorted by prefix
+	Routes   []bgp.Route // that announce it, sorted by prefix
 	// aggregated are what makes those of routes that are aggregates.
 	aggregated []offer
 	// Handover says that this node does not announce the address because it is
@@ -70,12 +70,12 @@ type Address struct {
 	// and "l2" by which the address is announced or might be expected to.
 	Reasons []cluster.Reason
 
-	refusal string // why it is not forwarded, whatever its Services say; empty: it is
+	Refusal string // why it is not forwarded, whatever its Services say; empty: it is
 
-	linked bool        // it goes over L2
-	owner  string      // the node that answers for it there; empty when none does
-	by     string      // why it is that one
-	answer *l2.Address // how this node answers for it there; nil if it does not
+	OverL2  bool        // it goes over L2
+	Owner   string      // the node that answers for it there; empty when none does
+	OwnerBy string      // why it is that one
+	answer  *l2.Address // how this node answers for it there; nil if it does not
 
 	from  []cluster.Service // what was decided about
 	claim *cluster.Claim
@@ -90,16 +90,16 @@ func (d *Desired) Address(addr netip.Addr) *Address {
 	return d.Addresses[i]
 }
 
-// routes are those that announce addr.
-func (d *Desired) routes(addr netip.Addr) []bgp.Route {
+// RoutesOf are those that announce addr.
+func (d *Desired) RoutesOf(addr netip.Addr) []bgp.Route {
 	if a := d.Address(addr); a != nil {
-		return a.routes
+		return a.Routes
 	}
 	return nil
 }
 
-// why is the reason for announcing addr by a protocol or not, in a sentence.
-func (d *Desired) why(addr netip.Addr, protocol string) string {
+// Why is the reason for announcing addr by a protocol or not, in a sentence.
+func (d *Desired) Why(addr netip.Addr, protocol string) string {
 	a := d.Address(addr)
 	if a == nil {
 		return "no Service holds the address any more"
@@ -120,7 +120,7 @@ func (d *Desired) Reasons() []cluster.Reason {
 	for _, a := range d.Addresses {
 		all = append(all, a.Reasons...)
 	}
-	return slices.Concat(all, d.clashes, d.snap.Refusals)
+	return slices.Concat(all, d.Clashes, d.Snapshot.Refusals)
 }
 
 // String is what `fanfare plan` prints and what golden files hold.
@@ -144,14 +144,14 @@ func (d *Desired) String() string {
 	section("proxy", d.Proxy.String())
 	section("health", lines(len(d.Checks), func(i int) string { return checkText(d.Checks[i]) }))
 	section("why", lines(len(reasons), func(i int) string { return reasons[i].String() }))
-	problems := slices.Concat(d.snap.Problems, d.view.duplicateProblems(), d.view.interfaceProblems())
+	problems := slices.Concat(d.Snapshot.Problems, d.View.duplicateProblems(), d.View.interfaceProblems())
 	section("problems", lines(len(problems), func(i int) string { return problems[i].String() }))
 	return b.String()
 }
 
-// attributes are what routers are told of prefixes, as far as there is anything.
-func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
-	for _, r := range routesTo(prefixes, d.BGP.Routes) {
+// AttributesOf are what routers are told of prefixes, as far as there is anything.
+func (d *Desired) AttributesOf(prefixes []netip.Prefix) (texts []string) {
+	for _, r := range RoutesTo(prefixes, d.BGP.Routes) {
 		text := r.Attributes.String()
 		switch {
 		case text == "":
@@ -164,9 +164,9 @@ func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
 	return texts
 }
 
-// routesTo returns the routes to prefixes, from the first of the lists that has
+// RoutesTo returns the routes to prefixes, from the first of the lists that has
 // one. All are sorted.
-func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
+func RoutesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
 	var out []bgp.Route
 	for _, p := range prefixes {
 		for _, list := range lists {
@@ -180,8 +180,8 @@ func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
 	return out
 }
 
-// holders are the Services that d gives addr to; d may be nil.
-func (d *Desired) holders(addr netip.Addr) []cluster.Name {
+// Holders are the Services that d gives addr to; d may be nil.
+func (d *Desired) Holders(addr netip.Addr) []cluster.Name {
 	if d == nil {
 		return nil
 	}
@@ -191,22 +191,22 @@ func (d *Desired) holders(addr netip.Addr) []cluster.Name {
 	return nil
 }
 
-// silent is d without any announcement.
-func (d *Desired) silent() *Desired {
-	q := *d.unlinked()
-	q.Announce, q.Routed, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil, nil
+// WithoutAnnouncements is d without any announcement.
+func (d *Desired) WithoutAnnouncements() *Desired {
+	q := *d.WithoutL2()
+	q.Announce, q.Routed, q.BGP.Routes, q.Prefixes, q.Aggregates = nil, nil, nil, nil, nil
 	return &q
 }
 
-// unlinked is d without what goes over L2.
-func (d *Desired) unlinked() *Desired {
+// WithoutL2 is d without what goes over L2.
+func (d *Desired) WithoutL2() *Desired {
 	q := *d
-	q.L2.Addresses, q.Answered, q.hosts, q.Announce, q.unlinks = nil, nil, nil, d.Routed, true
+	q.L2.Addresses, q.Answered, q.Hosts, q.Announce, q.L2Withdrawn = nil, nil, nil, d.Routed, true
 	return &q
 }
 
-// restartable is d with only those sessions whose routers wait for us.
-func (d *Desired) restartable() *Desired {
+// Restartable is d with only those sessions whose routers wait for us.
+func (d *Desired) Restartable() *Desired {
 	q := *d
 	q.BGP.Sessions = nil
 	for _, session := range d.BGP.Sessions {
