@@ -256,6 +256,7 @@ func (d *Desired) announce(v *View, was *Desired) {
 	d.Proxy.Owned = sortedset.Keep(was.Proxy.Owned, sortedset.AddPrefixes(v.Owned, d.Aggregates))
 }
 
+// PrefixesOf are the prefixes of routes, in their order.
 func PrefixesOf(routes []bgp.Route) []netip.Prefix {
 	prefixes := make([]netip.Prefix, len(routes))
 	for i, r := range routes {
@@ -478,6 +479,7 @@ func addresses(list []cluster.Endpoint) string {
 	return strings.Join(names, ", ")
 }
 
+// Enumerate lists names for a sentence: the first ones, and how many more there are.
 func Enumerate(names []string) string {
 	if more := len(names) - most; more > 1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)

@@ -30,7 +30,7 @@ type Desired struct {
 	// Announce are the addresses that this node announces: Routed, which BGP's routes
 	// are for, and Answered, which L2 answers for. All are sorted.
 	Announce, Routed, Answered []netip.Addr
-	// Prefixes are BGP's routes', sorted, and aggregates those of them that are no
+	// Prefixes are BGP's routes', sorted, and Aggregates those of them that are no
 	// single addresses.
 	Prefixes, Aggregates []netip.Prefix
 	// Hosts are Answered as prefixes.
@@ -47,6 +47,7 @@ type Desired struct {
 	// L2Withdrawn: whatever goes over L2 is to be given up now.
 	L2Withdrawn bool
 
+	// Snapshot and View are what was decided by.
 	Snapshot *cluster.Snapshot
 	View     *View
 }

@@ -89,6 +89,7 @@ func (d *Desired) checksOf(name cluster.Name) (from, to int) {
 	return from, to
 }
 
+// ServiceOf is the Service that a Check is for.
 func ServiceOf(c healthcheck.Check) cluster.Name {
 	return cluster.Name{Namespace: c.Namespace, Name: c.Name}
 }

@@ -28,6 +28,7 @@ func (v *View) usable(all []cluster.Endpoint, notReady bool) (use []cluster.Endp
 	return use, v.silence(out) + "; what is there is used all the same, since there is nothing else"
 }
 
+// IsSilent says whether the endpoints of a node are left out.
 func (v *View) IsSilent(node string) bool {
 	_, silent := v.silent[node]
 	return silent

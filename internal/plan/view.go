@@ -23,19 +23,25 @@ import (
 // A View is what a node decides by, apart from the Services: itself, the
 // routers and the pools.
 type View struct {
-	Node string
-	Self *cluster.Node
+	Node       string
+	Self       *cluster.Node       // nil when there is no Node object of that name
+	Nodes      []*cluster.Node     // all, where addresses may go over L2
+	Members    *membership.Members // as the config has them
+	Interfaces []l2.Interface      // as the config has them, where addresses may go over L2
+	// Duplicates are peers whose router an older one has here.
+	Duplicates []cluster.Duplicate
+	// RefusalMessage says why this node announces nothing over BGP, empty when it may.
+	RefusalMessage string
+	// Owned are the prefixes of all pools in which traffic to unused addresses is rejected.
+	Owned []netip.Prefix
 
 	asn      uint32
 	routerID netip.Addr
 	sessions []bgp.Session
 	unsigned []string        // peers that wait for their password
 	lost     []*cluster.Peer // whose router is a default gateway that is not known
-	// Duplicates are peers whose router an older one has here.
-	Duplicates []cluster.Duplicate
-	gateways   Gateways            // what the config said
-	Members    *membership.Members // what the config said
-	told       [2]string           // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
+	gateways Gateways        // what the config said
+	told     [2]string       // names of the routers that are told IPv4 and IPv6 addresses, for a sentence
 
 	// silent are the nodes whose endpoints are left out, and since when nothing has been
 	// heard of them.
@@ -48,12 +54,10 @@ type View struct {
 	next4, next6 netip.Addr
 
 	// refusal is why this node announces nothing, empty when it may.
-	refusal        cluster.Code
-	RefusalMessage string
+	refusal cluster.Code
 	// planned: somebody wants it so, and there is time to say it to routers before.
 	planned bool
 
-	Owned        []netip.Prefix
 	limits       proxy.Limits
 	refused      *Refused // what the config said
 	clients      proxy.LocalClients
@@ -67,9 +71,7 @@ type View struct {
 
 	// links says that addresses may go over L2; the rest is there only then.
 	links      bool
-	ready      bool // all is known that decides about L2
-	Nodes      []*cluster.Node
-	Interfaces []l2.Interface
+	ready      bool                 // all is known that decides about L2
 	terms      *cluster.Snapshot    // what of the cluster says which addresses go over L2
 	electorate *election.Candidates // nil until ready
 	elector    election.Node        // this node

@@ -1,4 +1,4 @@
-package speaker
+package membership_test
 
 import (
 	"fmt"
