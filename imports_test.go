@@ -21,7 +21,6 @@ var sealed = map[string][]string{
 	"l2":                   nil,
 	"proxy":                nil,
 	"proxy/fastpath":       nil,
-	"speaker/gossip":       nil,
 	"internal/bubble":      nil,
 	"internal/cluster":     {"api/v1alpha1"},
 	"internal/crdtest":     nil,
@@ -80,7 +79,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
-		homes:     []string{"speaker"},
+		homes:     []string{"internal/membership"},
 		why:       "who is alive is a fact for Decide, not a service for everyone",
 	},
 	{
@@ -179,8 +178,8 @@ func TestViolations(t *testing.T) {
 		{"l2/link.go", "github.com/vishvananda/netlink", ""},
 		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
 		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
-		{"speaker/members.go", "github.com/hashicorp/memberlist", ""},
-		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in speaker"},
+		{"internal/membership/gossip/gossip.go", "github.com/hashicorp/memberlist", ""},
+		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in internal/membership"},
 
 		{"internal/cluster/watch.go", "k8s.io/client-go/tools/cache", ""},
 		{"speaker/status.go", "k8s.io/client-go/rest", ""},

@@ -17,7 +17,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/speaker/gossip"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
 // Who is there, by what is heard and by renewals, in seconds: the death is at 100.

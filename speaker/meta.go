@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/speaker/gossip"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
 // metaVersion begins what a speaker tells the others of its node, metaReturning in its place

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
-	"github.com/fanfare-lb/fanfare/speaker/gossip"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
 func TestInterfacesTravel(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 	"github.com/fanfare-lb/fanfare/internal/plan"
-	"github.com/fanfare-lb/fanfare/speaker/gossip"
 )
 
 // farewell is how long the last renewal of the Lease may take.

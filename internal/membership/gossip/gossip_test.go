@@ -349,7 +349,7 @@ func TestTrafficOf(t *testing.T) {
 
 // What the documentation says of the costs is what is reckoned.
 func TestTrafficIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/layer2.md")
+	text, err := os.ReadFile("../../../docs/reference/layer2.md")
 	if err != nil {
 		t.Fatal(err)
 	}
