@@ -27,7 +27,7 @@ var sealed = map[string][]string{
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
-	"internal/membership":  nil,
+	"internal/membership":  {"internal/cluster"},
 	"internal/nstest":      nil,
 	"internal/plan":        {"bgp", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "internal/sortedset", "l2", "proxy"},
 	"internal/plantest":    {"internal/cluster", "internal/ipam", "internal/membership", "l2"},
@@ -84,12 +84,12 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "speaker/lease.go", "speaker/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/plan", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }

@@ -428,7 +428,7 @@ func (is scene) came(addr netip.Addr) (all []event) {
 	what := fmt.Sprintf("announces %s", addr)
 	switch {
 	case len(heard) > 0:
-		what += " to " + plan.Enumerate(heard)
+		what += " to " + cluster.Enumerate(heard)
 	case len(deaf) > 0: // its routers are others than those that listen
 		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(deaf, "; "))
 	}
@@ -447,7 +447,7 @@ func (is scene) withdrawn(addr netip.Addr, was *plan.Desired, routers []bgp.Sess
 		for _, s := range routers {
 			names = append(names, s.Name)
 		}
-		from = " from " + plan.Enumerate(names)
+		from = " from " + cluster.Enumerate(names)
 	}
 	for _, name := range was.Holders(addr) {
 		ref, before := is.service(name), scene{desired: was}.service(name)

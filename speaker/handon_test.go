@@ -172,15 +172,15 @@ func TestOwnAddressesTravel(t *testing.T) {
 	for _, n := range []int{1, 20, 30} {
 		var r *reach
 		r = r.next(snap, all[:n:n], true)
-		list, err := decodeInterfaces(r.meta)
-		if err != nil || len(list)+r.unfit != n {
-			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.unfit, err)
+		list, err := membership.DecodeInterfaces(r.offer.Meta)
+		if err != nil || len(list)+r.offer.Unfit != n {
+			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Unfit, err)
 		}
 		one := membership.Member{Interfaces: list}
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces told %d addresses", n, got)
 		}
-		told, _ := encodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		told, _ := membership.EncodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(told); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are told", len(list), n)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -35,7 +36,7 @@ type Status struct {
 	Adopted int `json:"adopted,omitempty"`
 
 	// Members are the speakers of other nodes; absent without --members-key-file.
-	Members *MembersStatus `json:"members,omitempty"`
+	Members *membership.Status `json:"members,omitempty"`
 
 	BGP       bgp.Status        `json:"bgp"`
 	L2        LinkStatus        `json:"l2,omitzero"`
@@ -170,10 +171,10 @@ func (s *speaker) status() Status {
 		st.Error = p.err.Error()
 	}
 	if p.desired == nil {
-		st.Members = s.roster.status(nil)
+		st.Members = s.membership.Status(nil)
 		return st
 	}
-	st.Members = s.roster.status(p.desired.View)
+	st.Members = s.membership.Status(p.desired.View.Members)
 	if n := p.desired.View.Self; n != nil {
 		st.NodeUID = n.UID
 	}

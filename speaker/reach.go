@@ -16,9 +16,8 @@ import (
 // those that matter to any, and that the other speakers are told of. Who counted one that
 // they do not know would elect itself while they elect another, and two would answer.
 type reach struct {
-	list  []l2.Interface // never nil: they are known
-	meta  []byte         // what the others are told
-	unfit int            // how many more matter, and have no room in meta
+	list  []l2.Interface   // never nil: they are known
+	offer membership.Offer // what the others are told
 
 	// What it was found by; all of a snapshot would be kept for little.
 	links          bool
@@ -42,10 +41,10 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 	}
 	if bounded {
 		var left []string
-		if n.meta, left = encodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
-			n.meta, left = encodeInterfaces(told)
+		if n.offer.Meta, left = membership.EncodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
+			n.offer.Meta, left = membership.EncodeInterfaces(told)
 		}
-		n.unfit = len(left)
+		n.offer.Unfit = len(left)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
 	}
 	if r != nil && reflect.DeepEqual(r.list, n.list) {

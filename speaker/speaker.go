@@ -18,6 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -62,7 +63,7 @@ type Options struct {
 	MembersKeyFile string
 	MembersPort    uint16
 	// Leaser renews this node's Lease each LeaseInterval; nil or zero: nobody does.
-	Leaser        *Leaser
+	Leaser        *membership.Leaser
 	LeaseInterval time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen string
@@ -81,21 +82,21 @@ type Options struct {
 // of run.
 type speaker struct {
 	Options
-	source  cluster.Source
-	proxy   *proxy.Proxy
-	bgp     *bgp.Server
-	health  *healthcheck.Server
-	routes  *way
-	links   *links
-	pass    *pass
-	decider *plan.Decider
-	memory  memory
-	diary   *diary
-	herald  *herald
-	metrics *metrics
-	gateway *gatewayWatch
-	outward *outwardWatch // nil without a fast path
-	roster  *roster       // nil without a key
+	source     cluster.Source
+	proxy      *proxy.Proxy
+	bgp        *bgp.Server
+	health     *healthcheck.Server
+	routes     *way
+	links      *links
+	pass       *pass
+	decider    *plan.Decider
+	memory     memory
+	diary      *diary
+	herald     *herald
+	metrics    *metrics
+	gateway    *gatewayWatch
+	outward    *outwardWatch       // nil without a fast path
+	membership *membership.Tracker // nil without a key
 
 	started time.Time
 	adopted []netip.Addr
@@ -141,8 +142,8 @@ func Run(ctx, kill context.Context, o Options) error {
 	defer s.health.Close()
 	defer s.gateway.stop()
 	defer s.outward.stop()
-	s.roster.begin(kill, s.links.holds.hear)
-	defer s.roster.close()
+	s.membership.Start(kill, s.links.holds.hear)
+	defer s.membership.Close()
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
@@ -169,7 +170,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.decider = plan.NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
 	s.outward = o.watchOutward(ctx)
-	s.roster = newRoster(o)
+	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leaser: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
 	var known told
@@ -180,8 +181,8 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.metrics = newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
 	s.links = newLinks(o, s.adopted, &s.memory)
-	s.links.say, s.links.tell, s.links.sociable = s.roster.say, s.roster.whisper, s.roster != nil
-	s.links.holds.whisper = s.roster.whisper
+	s.links.say, s.links.tell, s.links.sociable = s.say, s.membership.Send, s.membership != nil
+	s.links.holds.whisper = s.membership.Send
 	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
@@ -219,8 +220,8 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
 		case <-s.outward.changes():
-		case <-s.roster.changed():
-		case <-s.roster.renewed():
+		case <-s.membership.Changed():
+		case <-s.membership.Renewed():
 		case <-s.links.announcer.Changed():
 		case <-s.links.holds.changed:
 		case <-s.proxy.Changed():
@@ -251,17 +252,17 @@ func (s *speaker) once(ctx context.Context) error {
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
 		s.decider.Config.Gateways = s.gateway.now()
 	}
-	members := s.roster.now(snap)
+	members := s.membership.Members(snap)
 	s.decider.Config.Interfaces, s.decider.Config.Members = s.links.interfaces(snap), members
 	s.decider.Config.Returning = s.links.returning(members, began)
-	if s.roster.resignations() {
+	if s.membership.Released() {
 		s.links.holds.renewAll()
 	}
 	s.decider.Config.Refused = s.decider.Config.Refused.Still(began)
 	d := s.decide(snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.roster.tell(s.links.reach, s.links.offer(members, s.decider.Config.Returning, began))
+		s.membership.Offer(&s.links.reach.offer, s.links.offer(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
@@ -305,7 +306,7 @@ func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (
 			return d, err
 		}
 		for _, r := range refused.Refusals {
-			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", plan.Enumerate(textOf(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
+			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", cluster.Enumerate(textOf(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
 		}
 		s.decider.Config.Refused = s.decider.Config.Refused.With(refused, began)
 		d = s.decide(d.Snapshot, began)
@@ -317,6 +318,12 @@ func textOf(names []cluster.Name) (out []string) {
 		out = append(out, n.String())
 	}
 	return out
+}
+
+// say tells all other speakers something.
+func (s *speaker) say(b []byte) {
+	m, err := parseSaying(b)
+	s.membership.Broadcast(b, err == nil && len(m.released) > 0)
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the
@@ -383,7 +390,7 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 // heard. The next speaker gets back what is its own.
 func (s *speaker) stop(kill context.Context) error {
 	how := bgp.Restart
-	leave := sync.OnceFunc(s.roster.leave)
+	leave := sync.OnceFunc(s.membership.Leave)
 	if len(s.links.way.have) > 0 {
 		leave()
 	}

@@ -76,11 +76,11 @@ func (v *View) selecting(pool string, s *cluster.Spec) (list []*cluster.Advertis
 	case len(about) == 0:
 		return nil, fmt.Sprintf("AddressPool %s has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it", pool)
 	case len(peerless) > 0:
-		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", Enumerate(peerless)) + v.whyUnheard(peerless)
+		return nil, fmt.Sprintf("no router that BGPAdvertisement %s names has a session with this node", cluster.Enumerate(peerless)) + v.whyUnheard(peerless)
 	case len(elsewhere) > 0:
-		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", Enumerate(elsewhere))
+		return nil, fmt.Sprintf("the nodeSelector of BGPAdvertisement %s does not match this node", cluster.Enumerate(elsewhere))
 	default:
-		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other selects its pool", Enumerate(about))
+		return nil, fmt.Sprintf("the serviceSelector of BGPAdvertisement %s does not match the Service, and no other selects its pool", cluster.Enumerate(about))
 	}
 }
 

@@ -197,7 +197,7 @@ type clash struct {
 func (c clash) of(prefix netip.Prefix, peers []string) remark {
 	code, why := c.decision()
 	return remark{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and %d; %d counts, since %s",
-		c.winner.Name, c.loser.Name, prefix, Enumerate(peers), c.field, c.won, c.lost, c.won, why)}
+		c.winner.Name, c.loser.Name, prefix, cluster.Enumerate(peers), c.field, c.won, c.lost, c.won, why)}
 }
 
 // decision says why the winner counts and the loser does not.

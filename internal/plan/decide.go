@@ -461,7 +461,7 @@ func nodes(list []cluster.Endpoint) string {
 		names = append(names, cmp.Or(e.Node, "an unnamed node"))
 	}
 	slices.Sort(names)
-	return Enumerate(slices.Compact(names))
+	return cluster.Enumerate(slices.Compact(names))
 }
 
 // addresses lists endpoints for a sentence.
@@ -474,14 +474,6 @@ func addresses(list []cluster.Endpoint) string {
 		names = append(names, e.Addr.String())
 	}
 	if more := len(list) - most; more > 1 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
-	}
-	return strings.Join(names, ", ")
-}
-
-// Enumerate lists names for a sentence: the first ones, and how many more there are.
-func Enumerate(names []string) string {
-	if more := len(names) - most; more > 1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
 	}
 	return strings.Join(names, ", ")

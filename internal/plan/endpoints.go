@@ -266,7 +266,7 @@ func wishes(s *cluster.Spec, networks []netip.Prefix) string {
 		for _, n := range networks {
 			names = append(names, n.String())
 		}
-		fmt.Fprintf(&b, "; for clients of %s only", Enumerate(names))
+		fmt.Fprintf(&b, "; for clients of %s only", cluster.Enumerate(names))
 	}
 	if s.Affinity > 0 {
 		fmt.Fprintf(&b, "; a client comes back to the same for %s", s.Affinity)

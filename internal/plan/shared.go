@@ -49,9 +49,9 @@ func (v *View) scatter(addr netip.Addr, parts []part, answers bool) {
 	if len(whole) > 0 && !answers {
 		return
 	}
-	why := "this node answers for the address, and not " + Enumerate(whole)
+	why := "this node answers for the address, and not " + cluster.Enumerate(whole)
 	if len(whole) == 0 {
-		why = fmt.Sprintf("no node has endpoints of all of %s, which share the address", Enumerate(needed(parts)))
+		why = fmt.Sprintf("no node has endpoints of all of %s, which share the address", cluster.Enumerate(needed(parts)))
 	}
 	for _, p := range parts {
 		if p.code != cluster.NoLocalEndpoint {

@@ -41,7 +41,7 @@ func (v *View) silence(of []cluster.Endpoint) string {
 		names = append(names, fmt.Sprintf("node %s has not been heard of since %s", e.Node, v.silent[e.Node].UTC().Format(time.RFC3339)))
 	}
 	slices.Sort(names)
-	return Enumerate(slices.Compact(names))
+	return cluster.Enumerate(slices.Compact(names))
 }
 
 // WhyLeftOut says why the endpoints of a node that is dead for some time are left out now.

@@ -264,7 +264,7 @@ func (v *View) refuse(peers int) (cluster.Code, string) {
 	case len(v.sessions) == 0 && len(v.lost) > 0:
 		return cluster.NoPeer, "there is no router yet: " + v.Problems()[0].String()
 	case len(v.sessions) == 0 && len(v.unsigned) > 0:
-		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", Enumerate(v.unsigned))
+		return cluster.NoPeer, fmt.Sprintf("BGPPeer %s waits for the Secret with its password", cluster.Enumerate(v.unsigned))
 	case len(v.sessions) == 0:
 		return cluster.NoPeer, fmt.Sprintf("none of the %d BGPPeers has a nodeSelector that matches node %s (labels %s)", peers, n.Name, labels.FormatLabels(n.Labels))
 	default:
@@ -287,9 +287,9 @@ func (v *View) tell(is4 bool, peers bgp.Peers) string {
 		}
 	}
 	if len(told) > 0 {
-		return Enumerate(told)
+		return cluster.Enumerate(told)
 	}
-	return Enumerate(all)
+	return cluster.Enumerate(all)
 }
 
 // toldOf names the routers that are told r.

@@ -69,5 +69,5 @@ func (v *View) weightOf(r bgp.Route) string {
 	if all {
 		return fmt.Sprintf(" with weight %d", r.Weight)
 	}
-	return fmt.Sprintf(" (with weight %d to %s)", r.Weight, Enumerate(told))
+	return fmt.Sprintf(" (with weight %d to %s)", r.Weight, cluster.Enumerate(told))
 }

@@ -1,4 +1,4 @@
-package speaker
+package membership
 
 import (
 	"context"
@@ -75,7 +75,7 @@ type sight struct {
 func newLeases(node string, l *Leaser, interval time.Duration, log *slog.Logger) *leases {
 	ctx, stop := context.WithCancel(context.Background())
 	// Until it is known by which interfaces this node can answer there are none.
-	nothing, _ := encodeInterfaces(nil)
+	nothing, _ := EncodeInterfaces(nil)
 	out := &leases{node: node, interval: interval, log: log, changed: make(chan struct{}, 1), news: make(chan struct{}, 1), boot: rand.Uint64(),
 		ctx: ctx, close: stop, says: bulletin{interfaces: nothing}, watched: map[string]context.CancelFunc{}, sights: map[string]sight{}}
 	if l != nil && interval > 0 { // else a nil Leaser were a leaser

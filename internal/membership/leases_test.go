@@ -1,4 +1,4 @@
-package speaker
+package membership
 
 import (
 	"context"
@@ -16,7 +16,6 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
@@ -329,8 +328,8 @@ func TestLeaseLimit(t *testing.T) {
 // them; who was never heard of lives by it, too.
 func TestMembersByLease(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
-	one, _ := encodeInterfaces([]membership.Interface{{Name: "eth0"}})
-	none, _ := encodeInterfaces(nil)
+	one, _ := EncodeInterfaces([]Interface{{Name: "eth0"}})
+	none, _ := EncodeInterfaces(nil)
 	v := &gossip.View{Members: []gossip.Member{{Node: "n1"}, {Node: "n3", State: gossip.Dead, Since: at(100), Meta: one}}}
 	for name, tt := range map[string]struct {
 		seen map[string]sight

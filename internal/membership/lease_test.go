@@ -1,4 +1,4 @@
-package speaker
+package membership
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package speaker
+package membership
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
@@ -18,12 +17,19 @@ const (
 	metaReturning = 2
 )
 
+// An Offer is what the other speakers are told of the interfaces by which this node can
+// answer for addresses. It is told again when it is another one.
+type Offer struct {
+	Meta  []byte // of encodeInterfaces
+	Unfit int    // how many more interfaces matter, and have no room in it
+}
+
 // macLength is that of Ethernet: no other link has ARP or NDP for us.
 const macLength = 6
 
-// encodeInterfaces is what a speaker tells the others of its node's interfaces, and the
+// EncodeInterfaces is what a speaker tells the others of its node's interfaces, and the
 // names of those that it leaves out since there is no room.
-func encodeInterfaces(list []membership.Interface) (b []byte, left []string) {
+func EncodeInterfaces(list []Interface) (b []byte, left []string) {
 	b = []byte{metaVersion}
 	for _, i := range list {
 		one := encodeInterface(i)
@@ -46,7 +52,7 @@ func isReturning(b []byte) bool { return len(b) > 0 && b[0] == metaReturning }
 
 // encodeInterface has of each prefix only the bytes that count. Names of interfaces are
 // of 15 bytes at most, and 255 subnets are more than fit.
-func encodeInterface(i membership.Interface) []byte {
+func encodeInterface(i Interface) []byte {
 	mac := make([]byte, macLength)
 	copy(mac, i.MAC)
 	b := append([]byte{byte(len(i.Name))}, i.Name...)
@@ -62,9 +68,9 @@ func encodeInterface(i membership.Interface) []byte {
 
 var errMeta = errors.New("is not what speakers of this release tell of their interfaces")
 
-// decodeInterfaces reads what encodeInterfaces wrote. Of a speaker that has said nothing
+// DecodeInterfaces reads what encodeInterfaces wrote. Of a speaker that has said nothing
 // there are none.
-func decodeInterfaces(b []byte) (list []membership.Interface, err error) {
+func DecodeInterfaces(b []byte) (list []Interface, err error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
@@ -72,7 +78,7 @@ func decodeInterfaces(b []byte) (list []membership.Interface, err error) {
 		return nil, errMeta
 	}
 	for b = b[1:]; len(b) > 0; {
-		var i membership.Interface
+		var i Interface
 		if i, b, err = decodeInterface(b); err != nil {
 			return nil, err
 		}
@@ -82,7 +88,7 @@ func decodeInterfaces(b []byte) (list []membership.Interface, err error) {
 }
 
 // decodeInterface reads one, and returns what follows.
-func decodeInterface(b []byte) (i membership.Interface, rest []byte, err error) {
+func decodeInterface(b []byte) (i Interface, rest []byte, err error) {
 	take := func(n int) (part []byte) {
 		if n > len(b) {
 			err = errMeta

@@ -1,8 +1,9 @@
-package speaker
+package membership
 
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -11,29 +12,29 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fanfare-lb/fanfare/internal/cluster"
-	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
-	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 // farewell is how long the last renewal of the Lease may take.
 const farewell = 500 * time.Millisecond
 
-// A roster makes Members of what other speakers say and of the Leases that they renew.
-// All but unfit belongs to the goroutine of run. A nil roster knows of nobody.
-type roster struct {
+// A Tracker makes Members of what other speakers say and of the Leases that they renew.
+// All but unfit belongs to the goroutine that calls Members. A nil Tracker knows no node.
+type Tracker struct {
 	gossip *gossip.Gossip
 	leases *leases
 
 	nodes      []*cluster.Node // that gossip knows of
 	view       *gossip.View    // that members is of
 	generation uint64          // of leases, that members is of
-	members    *membership.Members
+	members    *Members
 	missing    []string     // those who are not heard of
 	linked     bool         // whether addresses may go over L2, that missing is by
 	left       bool         // farewell was said
-	told       *reach       // what the others are told; nil before
+	told       *Offer       // what the others are told; nil before
 	returning  bool         // likewise
 	unfit      atomic.Int32 // how many interfaces they are not told of
 
@@ -41,20 +42,35 @@ type roster struct {
 	over sync.WaitGroup
 }
 
-// newRoster opens nothing yet. Without a key file there is none.
-func newRoster(o Options) *roster {
-	if o.MembersKeyFile == "" {
+// Options are what New needs.
+type Options struct {
+	// Node is the name of this node's Node object.
+	Node string
+	// KeyFile holds the keys that speakers use with each other, on Port, UDP and TCP; empty:
+	// they don't talk, and no node is known to be dead.
+	KeyFile string
+	Port    uint16
+	// Leaser renews this node's Lease each LeaseInterval; nil or zero: it is not renewed.
+	Leaser        *Leaser
+	LeaseInterval time.Duration
+	Log           *slog.Logger
+	Registerer    prometheus.Registerer
+}
+
+// New opens nothing yet. Without a key file it returns nil.
+func New(o Options) *Tracker {
+	if o.KeyFile == "" {
 		return nil
 	}
-	return &roster{
-		gossip: gossip.New(gossip.Options{Node: o.Node, Port: o.MembersPort, KeyFile: o.MembersKeyFile, Log: o.Log, Registerer: o.Registry}),
+	return &Tracker{
+		gossip: gossip.New(gossip.Options{Node: o.Node, Port: o.Port, KeyFile: o.KeyFile, Log: o.Log, Registerer: o.Registerer}),
 		leases: newLeases(o.Node, o.Leaser, o.LeaseInterval, o.Log),
 	}
 }
 
-// begin listens, and renews the Lease of this node, until close or ctx ends it. Hear
-// takes the words of other speakers.
-func (r *roster) begin(ctx context.Context, hear func(node string, message []byte) error) {
+// Start listens, and renews the Lease of this node, until Close or ctx ends it. Hear
+// takes the messages of other speakers.
+func (r *Tracker) Start(ctx context.Context, hear func(node string, message []byte) error) {
 	if r == nil {
 		return
 	}
@@ -75,14 +91,14 @@ func (r *roster) begin(ctx context.Context, hear func(node string, message []byt
 	r.over.Go(func() { r.leases.run(ctx) })
 }
 
-// leave says farewell to the others: nothing has happened to this node. Those who do not
+// Leave says farewell to the others: nothing has happened to this node. Those who do not
 // hear it read that it answers for nothing any more.
-func (r *roster) leave() {
+func (r *Tracker) Leave() {
 	if r == nil {
 		return
 	}
 	r.left = true
-	nothing, _ := encodeInterfaces(nil)
+	nothing, _ := EncodeInterfaces(nil)
 	r.leases.tell(nothing, false)
 	if len(r.missing) > 0 {
 		// Not by hurry: this process may end before that.
@@ -93,20 +109,21 @@ func (r *roster) leave() {
 	r.gossip.Leave()
 }
 
-func (r *roster) close() {
+func (r *Tracker) Close() {
 	if r != nil {
 		r.end()
 		r.over.Wait()
 	}
 }
 
-// say tells all other speakers something of 512 bytes at most: once, and as soon as a
-// packet arrives, or a little later. Who does not hear that something was released reads it.
-func (r *roster) say(b []byte) {
+// Broadcast tells all other speakers something of 512 bytes at most: once, and as soon as a
+// packet arrives, or a little later. Releases says that it tells of an address that this node
+// has stopped to answer for: nodes that are not heard read that in the Lease.
+func (r *Tracker) Broadcast(b []byte, releases bool) {
 	if r == nil {
 		return
 	}
-	if s, err := parseSaying(b); err == nil && len(s.released) > 0 && len(r.missing) > 0 {
+	if releases && len(r.missing) > 0 {
 		r.leases.release()
 	}
 	if err := r.gossip.Broadcast(b); err != nil {
@@ -114,9 +131,9 @@ func (r *roster) say(b []byte) {
 	}
 }
 
-// whisper tells one other speaker something of 512 bytes at most, by a packet that may get
+// Send tells one other speaker something of 512 bytes at most, by a packet that may get
 // lost.
-func (r *roster) whisper(node string, b []byte) {
+func (r *Tracker) Send(node string, b []byte) {
 	if r == nil {
 		return
 	}
@@ -125,24 +142,24 @@ func (r *roster) whisper(node string, b []byte) {
 	}
 }
 
-// changed has a value when now has another answer.
-func (r *roster) changed() <-chan struct{} {
+// Changed has a value when Members has another result.
+func (r *Tracker) Changed() <-chan struct{} {
 	if r == nil {
 		return nil
 	}
 	return r.gossip.Changed()
 }
 
-// renewed has a value when a Lease was renewed that is watched, or is so no longer.
-func (r *roster) renewed() <-chan struct{} {
+// Renewed has a value when a Lease was renewed that is watched, or is so no longer.
+func (r *Tracker) Renewed() <-chan struct{} {
 	if r == nil {
 		return nil
 	}
 	return r.leases.changed
 }
 
-// now is who is there, among the nodes of snap.
-func (r *roster) now(snap *cluster.Snapshot) *membership.Members {
+// Members are the nodes of snap that are known, and whether they are alive.
+func (r *Tracker) Members(snap *cluster.Snapshot) *Members {
 	if r == nil {
 		return nil
 	}
@@ -193,22 +210,21 @@ func missingIn(v *gossip.View, snap *cluster.Snapshot, self string) (names []str
 	return names
 }
 
-// membersOf is who is there, by what is heard of them and by what their Leases show: who
-// has renewed it since he is not heard of any more lives, until he has not renewed it for
-// patience; and what it says is newer than what was heard. It is nil while nobody is heard
-// of.
-func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, now time.Time) *membership.Members {
+// membersOf combines what gossip and the Leases show. A node that gossip takes for dead is
+// alive if it has renewed its Lease since, less than patience ago; what that Lease says is
+// newer than what gossip had received. It is nil while gossip knows no node.
+func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, now time.Time) *Members {
 	if len(v.Members) == 0 {
 		return nil
 	}
 	lives := func(s sight, since time.Time) bool {
 		return s.renewed.After(since) && now.Sub(s.renewed) < patience
 	}
-	all, strangers := &membership.Members{}, maps.Clone(sights)
+	all, strangers := &Members{}, maps.Clone(sights)
 	for _, m := range v.Members {
 		delete(strangers, m.Node)
 		seen := sights[m.Node]
-		one := membership.Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
+		one := Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
 		meta := m.Meta
 		switch {
 		case m.State != gossip.Dead:
@@ -221,7 +237,7 @@ func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, 
 			}
 		}
 		// Another release's are unknown: that node answers for no address then.
-		one.Interfaces, _ = decodeInterfaces(meta)
+		one.Interfaces, _ = DecodeInterfaces(meta)
 		one.Returning = isReturning(meta)
 		all.Nodes = append(all.Nodes, one)
 	}
@@ -229,32 +245,32 @@ func membersOf(v *gossip.View, sights map[string]sight, patience time.Duration, 
 		if !lives(seen, time.Time{}) {
 			continue // most likely no speaker runs there
 		}
-		one := membership.Member{Node: name, Alive: true, ByLease: true, Since: seen.since}
-		one.Interfaces, _ = decodeInterfaces(seen.says.interfaces)
+		one := Member{Node: name, Alive: true, ByLease: true, Since: seen.since}
+		one.Interfaces, _ = DecodeInterfaces(seen.says.interfaces)
 		one.Returning = isReturning(seen.says.interfaces)
 		all.Nodes = append(all.Nodes, one)
 	}
-	slices.SortFunc(all.Nodes, func(a, b membership.Member) int { return strings.Compare(a.Node, b.Node) })
+	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
 	return all
 }
 
-// resignations says, once, whether a speaker that is not heard has stopped to answer for
+// Released says, once, whether a speaker that is not heard has stopped to answer for
 // something, for which this one may answer.
-func (r *roster) resignations() bool { return r != nil && r.leases.resignations() }
+func (r *Tracker) Released() bool { return r != nil && r.leases.resignations() }
 
-// tell has the other speakers know by which interfaces this node can answer for
+// Offer has the other speakers know by which interfaces this node can answer for
 // addresses, and whether it is back only now.
-func (r *roster) tell(now *reach, returning bool) {
+func (r *Tracker) Offer(now *Offer, returning bool) {
 	if r == nil || r.left || r.told == now && r.returning == returning {
 		return
 	}
 	r.told, r.returning = now, returning
-	meta := now.meta
+	meta := now.Meta
 	if returning {
 		meta = returningMeta(meta)
 	}
 	r.leases.tell(meta, len(r.missing) > 0)
-	r.unfit.Store(int32(now.unfit))
+	r.unfit.Store(int32(now.Unfit))
 	if err := r.gossip.SetMeta(meta); err != nil {
 		panic(fmt.Sprintf("BUG: %v", err)) // encodeInterfaces knows how long it may be.
 	}
@@ -269,8 +285,8 @@ type MemberStatus struct {
 	Since time.Time `json:"since"`
 }
 
-// A MembersStatus is what is known of the speakers of other nodes.
-type MembersStatus struct {
+// A Status is what is known of the speakers of other nodes.
+type Status struct {
 	Nodes []MemberStatus `json:"nodes,omitempty"`
 	// LeftOut are the nodes whose endpoints get no new connections.
 	LeftOut []string `json:"leftOut,omitempty"`
@@ -280,7 +296,7 @@ type MembersStatus struct {
 
 // Summary counts the nodes that are there, of all that were heard of: "2/3"; empty
 // where nobody listens.
-func (s *MembersStatus) Summary() string {
+func (s *Status) Summary() string {
 	if s == nil || len(s.Nodes) == 0 {
 		return ""
 	}
@@ -293,36 +309,37 @@ func (s *MembersStatus) Summary() string {
 	return fmt.Sprintf("%d/%d", here, len(s.Nodes))
 }
 
-// status says what is known by v, which may be nil; nil where no members are wanted.
-func (r *roster) status(v *plan.View) *MembersStatus {
+// Status says what is known by m, which may be nil; nil where no members are wanted.
+func (r *Tracker) Status(m *Members) *Status {
 	if r == nil {
 		return nil
 	}
-	s := &MembersStatus{Problems: r.gossip.Problems()}
+	s := &Status{Problems: r.gossip.Problems()}
 	if n := r.unfit.Load(); n > 0 {
 		s.Problems = append(s.Problems, fmt.Sprintf("%d interfaces of this node are unknown to the others, since there are too many with addresses of pools: this node answers for no address by them; name fewer in L2Advertisements", n))
 	}
 	if problem := r.leases.problem(); problem != "" {
 		s.Problems = append(s.Problems, problem)
 	}
-	if v == nil || v.Members == nil {
+	if m == nil {
 		return s
 	}
-	for _, m := range v.Members.Nodes {
-		s.Nodes = append(s.Nodes, MemberStatus{Node: m.Node, State: m.State(), Since: m.Since})
-		if v.IsSilent(m.Node) {
-			s.LeftOut = append(s.LeftOut, m.Node)
+	silent := m.Silent(r.gossip.Node)
+	for _, n := range m.Nodes {
+		s.Nodes = append(s.Nodes, MemberStatus{Node: n.Node, State: n.State(), Since: n.Since})
+		if _, out := silent[n.Node]; out {
+			s.LeftOut = append(s.LeftOut, n.Node)
 		}
 	}
-	if names := v.Members.Unheard(time.Now()); len(names) > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("nodes are not heard of, and live by their Leases: %s; is port %d open between nodes, UDP and TCP?", plan.Enumerate(names), r.gossip.Port))
+	if names := m.Unheard(time.Now()); len(names) > 0 {
+		s.Problems = append(s.Problems, fmt.Sprintf("nodes are not heard of, and live by their Leases: %s; is port %d open between nodes, UDP and TCP?", cluster.Enumerate(names), r.gossip.Port))
 	}
-	if dead := v.Members.Dead(v.Node); len(dead) > 0 && len(s.LeftOut) == 0 {
+	if dead := m.Dead(r.gossip.Node); len(dead) > 0 && len(s.LeftOut) == 0 {
 		var names []string
-		for _, m := range dead {
-			names = append(names, m.Node)
+		for _, n := range dead {
+			names = append(names, n.Node)
 		}
-		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", plan.Enumerate(names), len(v.Members.Nodes)))
+		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes are not heard of: half or more, so it may be this one that is cut off; their endpoints are used as before", cluster.Enumerate(names), len(m.Nodes)))
 	}
 	return s
 }

@@ -1,4 +1,4 @@
-package speaker
+package membership
 
 import (
 	"context"
@@ -19,6 +19,9 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
+
+// leaseTimeout ends a request of which nothing is heard.
+const leaseTimeout = 10 * time.Second
 
 // A Leaser reads and writes the Leases of speakers, one for each node, in the API server.
 type Leaser struct {
@@ -86,7 +89,7 @@ func leaseOf(node string) string {
 // renew renews a node's own Lease, and makes it where there is none. The Node is its
 // owner, so that it goes with that.
 func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, says bulletin) error {
-	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	name, now := leaseOf(node), metav1.NowMicro()
 	seconds := max(int32(leasePatience*interval/time.Second), 1)
