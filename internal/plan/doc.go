@@ -12,11 +12,12 @@
 //     pools, and which nodes are silent (silent.go).
 //   - holders.go: which Services hold which address.
 //   - endpoints.go: which endpoints of a Service get new flows, which only keep theirs.
-//   - decide.go: the frontends of an address, and why the node may announce it;
-//     shared.go for an address that several Services share, refused.go for one that
-//     the proxy cannot hold.
+//   - decider.go, decide.go: for each address its frontends, and why the node may
+//     announce it; shared.go for an address that several Services share, refused.go
+//     for one that the proxy cannot hold.
 //   - elect.go: which node answers for the address over Layer 2.
-//   - advertise.go, attributes.go, weight.go: the BGP routes and their attributes.
+//   - advertise.go, attributes.go, weight.go: the BGP routes and their attributes;
+//     announce.go adds up those of all addresses.
 //   - health.go: which healthCheckNodePorts to serve.
 //
 // A [Decider] computes the same incrementally: what did not change since the last
