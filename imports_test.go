@@ -21,18 +21,21 @@ var sealed = map[string][]string{
 	"l2":                   nil,
 	"proxy":                nil,
 	"proxy/fastpath":       nil,
-	"speaker/gossip":       nil,
 	"internal/bubble":      nil,
 	"internal/cluster":     {"api/v1alpha1"},
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
+	"internal/membership":  {"internal/cluster"},
 	"internal/nstest":      nil,
+	"internal/plan":        {"bgp", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "internal/sortedset", "l2", "proxy"},
+	"internal/plantest":    {"internal/cluster", "internal/ipam", "internal/membership", "l2"},
+	"internal/sortedset":   nil,
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest"}
+var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest", "internal/plantest"}
 
 // A fence keeps libraries in the places that are theirs.
 type fence struct {
@@ -76,17 +79,17 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
-		homes:     []string{"speaker"},
+		homes:     []string{"internal/membership"},
 		why:       "who is alive is a fact for Decide, not a service for everyone",
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "speaker/lease.go", "speaker/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }
@@ -175,16 +178,16 @@ func TestViolations(t *testing.T) {
 		{"l2/link.go", "github.com/vishvananda/netlink", ""},
 		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
 		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
-		{"speaker/members.go", "github.com/hashicorp/memberlist", ""},
-		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in speaker"},
+		{"internal/membership/gossip/gossip.go", "github.com/hashicorp/memberlist", ""},
+		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in internal/membership"},
 
 		{"internal/cluster/watch.go", "k8s.io/client-go/tools/cache", ""},
 		{"speaker/status.go", "k8s.io/client-go/rest", ""},
 		{"e2e/kube/client.go", "k8s.io/client-go/dynamic", ""},
 		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/cluster"},
-		{"speaker/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
+		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
 		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
-		{"speaker/decide.go", "k8s.io/api/core/v1", ""},
+		{"internal/plan/decide.go", "k8s.io/api/core/v1", ""},
 		{"bgp/bgp.go", "k8s.io/api/core/v1", "can be used and tested without a cluster"},
 		{"proxy/proxy.go", "k8s.io/utils/ptr", "without a cluster"},
 		{"l2/l2_test.go", "k8s.io/apimachinery/pkg/labels", "without a cluster"},
@@ -201,7 +204,11 @@ func TestViolations(t *testing.T) {
 		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1"},
 		{"internal/ipam/allocate.go", ours + "speaker", "nothing of this module but internal/cluster"},
 		{"api/v1alpha1/pool.go", ours + "internal/cluster", "api/v1alpha1 imports nothing of this module"},
+		{"internal/plan/decide.go", ours + "bgp", ""},
+		{"internal/plan/decide.go", ours + "speaker", "internal/plan imports nothing of this module but bgp"},
+		{"internal/plan/decide_test.go", ours + "internal/plantest", ""},
 		{"speaker/pass.go", ours + "bgp", ""},
+		{"speaker/pass.go", ours + "internal/plan", ""},
 		{"cmd/fanfare/main.go", ours + "speaker", ""},
 		{"bgproute/x.go", "k8s.io/client-go/rest", "belongs in"},
 	} {

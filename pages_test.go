@@ -93,7 +93,7 @@ func TestDocsExamples(t *testing.T) {
 			}
 		}
 		for _, at := range planned.FindAllStringSubmatchIndex(text, -1) {
-			if want := plan(t, examples(t, text[:at[0]]), text[at[2]:at[3]]); !strings.HasPrefix(text[at[1]:], want) {
+			if want := planOf(t, examples(t, text[:at[0]]), text[at[2]:at[3]]); !strings.HasPrefix(text[at[1]:], want) {
 				t.Errorf("%s shows another plan than\n%s", name, want)
 			}
 		}

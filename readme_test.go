@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
@@ -27,7 +27,7 @@ func TestReadme(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if plan := plan(t, dir, "node1"); !strings.Contains(text, "--node-name node1\n"+plan+"```\n") {
+	if plan := planOf(t, dir, "node1"); !strings.Contains(text, "--node-name node1\n"+plan+"```\n") {
 		t.Errorf("the README shows another plan than\n%s", plan)
 	}
 }
@@ -78,12 +78,12 @@ func TestLayer2(t *testing.T) {
 	}
 }
 
-// plan is what `fanfare plan` prints.
-func plan(t *testing.T, dir, node string) string {
+// planOf is what `fanfare plan` prints.
+func planOf(t *testing.T, dir, node string) string {
 	t.Helper()
 	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return speaker.Decide(speaker.Config{Node: node, NodeCIDR: true}, ipam.NewSource(files, nil).Snapshot()).String()
+	return plan.Decide(plan.Config{Node: node, NodeCIDR: true}, ipam.NewSource(files, nil).Snapshot()).String()
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // overBGP announces over BGP. A pass calls it each time; what did not change
@@ -21,15 +23,15 @@ type overBGP struct {
 }
 
 // Set implements announcer.
-func (b *overBGP) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (b *overBGP) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	want := d.BGP
-	if !same(allowed, d.prefixes) {
-		want.Routes = routesTo(allowed, d.BGP.Routes, b.sent)
+	if !sortedset.Same(allowed, d.Prefixes) {
+		want.Routes = plan.RoutesTo(allowed, d.BGP.Routes, b.sent)
 	}
 	b.sent = want.Routes
 	prefixes, err := b.server.Set(ctx, want)
 	err = undone(err)
-	if same(prefixes, b.prefixes) && same(allowed, b.allowed) {
+	if sortedset.Same(prefixes, b.prefixes) && sortedset.Same(allowed, b.allowed) {
 		return b.told, err
 	}
 	b.prefixes, b.allowed, b.told = prefixes, allowed, prefixes
@@ -55,20 +57,4 @@ func undone(err error) error {
 		rest = append(rest, undone(e))
 	}
 	return errors.Join(rest...)
-}
-
-// routesTo returns the routes to prefixes, from the first of the lists that has
-// one. All are sorted.
-func routesTo(prefixes []netip.Prefix, lists ...[]bgp.Route) []bgp.Route {
-	var out []bgp.Route
-	for _, p := range prefixes {
-		for _, list := range lists {
-			i, ok := slices.BinarySearchFunc(list, p, func(r bgp.Route, p netip.Prefix) int { return comparePrefixes(r.Prefix, p) })
-			if ok {
-				out = append(out, list[i])
-				break
-			}
-		}
-	}
-	return out
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 func TestUndone(t *testing.T) {
@@ -33,7 +34,7 @@ func TestBadSessionIsNoFailure(t *testing.T) {
 	server := bgp.New(bgp.Options{Logger: slog.New(slog.DiscardHandler)})
 	defer server.Close(t.Context(), bgp.Withdraw)
 	router := netip.MustParseAddr("127.0.0.1")
-	d := &Desired{BGP: bgp.State{ASN: 65001, RouterID: router, Sessions: []bgp.Session{
+	d := &plan.Desired{BGP: bgp.State{ASN: 65001, RouterID: router, Sessions: []bgp.Session{
 		{Name: "a", PeerAddress: router, PeerPort: 1, PeerASN: 65000, ConnectTime: time.Hour},
 		{Name: "b", PeerAddress: router, PeerPort: 1, PeerASN: 65000, ConnectTime: time.Hour},
 	}}}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -29,14 +31,14 @@ type overL2 struct {
 // Set implements announcer. An address that the link has been asked for counts as told:
 // the link answers for it as soon as it has found that nobody else does, and asks nobody
 // here whether it is forwarded still.
-func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (o *overL2) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	if !d.Links && len(o.sent)+len(o.have) == 0 {
 		return nil, nil // A node of a cluster without L2 opens nothing for it.
 	}
 	// What waits is not allowed in every call, but wanted.
 	o.holds.want(d.Answered)
 	want := d.L2.Addresses
-	if !same(allowed, d.hosts) {
+	if !sortedset.Same(allowed, d.Hosts) {
 		want = answersTo(allowed, d.L2.Addresses, o.sent)
 	}
 	state := l2.State{Speakers: d.L2.Speakers, Nodes: d.L2.Nodes, Addresses: o.holds.admit(want, time.Now())}
@@ -46,27 +48,16 @@ func (o *overL2) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([
 	have, err := o.link.Set(ctx, state)
 	o.sent, o.have = state.Addresses, have
 	o.holds.tell(have)
-	told := union(hostsOf(state.Addresses), hostPrefixes(have), comparePrefixes)
+	told := sortedset.Union(hostsOf(state.Addresses), sortedset.HostPrefixes(have), sortedset.ComparePrefixes)
 	// The same slice, so that whoever compares need not look into it.
-	o.told = keep(o.told, keep(allowed, told))
+	o.told = sortedset.Keep(o.told, sortedset.Keep(allowed, told))
 	return o.told, err
 }
 
 // saidAlike compares all that the link is told. What was to be probed when it was new must
 // not be when the link takes it again.
 func saidAlike(a, b l2.Address) bool {
-	return answersAlike(a, b) && a.Probe == b.Probe && a.Round == b.Round
-}
-
-// answersAlike compares what is decided: whether to probe, and when to announce anew, is for
-// holdings to say.
-func answersAlike(a, b l2.Address) bool {
-	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces)
-}
-
-// alike is answersAlike for addresses that may be nil.
-func alike(a, b *l2.Address) bool {
-	return a == b || a != nil && b != nil && answersAlike(*a, *b)
+	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces) && a.Probe == b.Probe && a.Round == b.Round
 }
 
 // answersTo returns the addresses of prefixes, from the first of the lists that has one.
@@ -88,15 +79,7 @@ func answersTo(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 func hostsOf(list []l2.Address) []netip.Prefix {
 	hosts := make([]netip.Prefix, len(list))
 	for i, a := range list {
-		hosts[i] = hostPrefix(a.Addr)
-	}
-	return hosts
-}
-
-func hostPrefixes(list []netip.Addr) []netip.Prefix {
-	hosts := make([]netip.Prefix, len(list))
-	for i, a := range list {
-		hosts[i] = hostPrefix(a)
+		hosts[i] = sortedset.HostPrefix(a.Addr)
 	}
 	return hosts
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -17,7 +18,7 @@ func (willing) Set(context.Context, proxy.State) error { return nil }
 // mute is a way to announce that fails at each try.
 type mute struct{}
 
-func (mute) Set(context.Context, *Desired, []netip.Prefix) ([]netip.Prefix, error) {
+func (mute) Set(context.Context, *plan.Desired, []netip.Prefix) ([]netip.Prefix, error) {
 	return nil, errors.Join(errors.New("first"), errors.New("second"))
 }
 
@@ -46,7 +47,7 @@ func TestBehindForMoreThanL2(t *testing.T) {
 				s.links.way.announcer = mute{}
 			}
 			s.published.Store(&published{})
-			d := Decide(s.decider.config, &cluster.Snapshot{})
+			d := plan.Decide(s.decider.Config, &cluster.Snapshot{})
 			s.busy(s.full)
 			err := s.pass.run(t.Context(), d)
 			s.publish(d, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -58,9 +59,9 @@ func BenchmarkPass(b *testing.B) {
 
 // BenchmarkDecide measures the decision alone.
 func BenchmarkDecide(b *testing.B) {
-	c := Config{Node: "n1"}
+	c := plan.Config{Node: "n1"}
 	b.Run("one endpoint", func(b *testing.B) {
-		decider, snap := NewDecider(c), benchSnapshot()
+		decider, snap := plan.NewDecider(c), benchSnapshot()
 		decider.Decide(snap)
 		for i := 0; b.Loop(); i++ {
 			snap = changed(snap, i)
@@ -68,7 +69,7 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	})
 	b.Run("one Service", func(b *testing.B) {
-		decider, snap := NewDecider(c), benchSnapshot()
+		decider, snap := plan.NewDecider(c), benchSnapshot()
 		for i := 0; b.Loop(); i++ {
 			decider.Decide(without(snap, i))
 		}
@@ -76,12 +77,12 @@ func BenchmarkDecide(b *testing.B) {
 	b.Run("everything", func(b *testing.B) {
 		snap := benchSnapshot()
 		for b.Loop() {
-			Decide(c, snap)
+			plan.Decide(c, snap)
 		}
 	})
 }
 
-func benchPass(b *testing.B) (*pass, *Decider) {
+func benchPass(b *testing.B) (*pass, *plan.Decider) {
 	b.Helper()
 	nstest.Isolate(b)
 	log := slog.New(slog.DiscardHandler)
@@ -90,10 +91,10 @@ func benchPass(b *testing.B) (*pass, *Decider) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { forwarder.Close() })
-	return newPass(forwarder, log, byBGP(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), NewDecider(Config{Node: "n1"})
+	return newPass(forwarder, log, byBGP(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
 }
 
-func benchRun(b *testing.B, p *pass, decider *Decider, snap *cluster.Snapshot) {
+func benchRun(b *testing.B, p *pass, decider *plan.Decider, snap *cluster.Snapshot) {
 	if err := p.run(b.Context(), decider.Decide(snap)); err != nil {
 		b.Fatal(err)
 	}

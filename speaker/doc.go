@@ -1,9 +1,6 @@
-// Package speaker is what runs on every node: it decides what this node shall
-// forward and announce, and makes the kernel and the network match in an order
-// that never advertises what would be dropped.
-//
-// [Decide] is a pure function from a [cluster.Snapshot] to a [Desired]. A pass
-// applies a Desired in three steps:
+// Package speaker is the agent that runs on every node: it applies what package
+// internal/plan decides for the node, in an order that never announces what would
+// be dropped. A pass applies a [plan.Desired] in three steps:
 //
 //  1. shrink: what is announced and no longer wanted is withdrawn,
 //  2. forward: the kernel is given everything that is wanted, still announced or
@@ -14,10 +11,10 @@
 //
 //   - I1: announced is a subset of programmed, at every instant.
 //   - I2: an address is forwarded for at least the linger time after it left the
-//     network. BGP has no acknowledgement; routers need a moment to hear and to
+//     network. BGP has no acknowledgement; routers need a moment to receive and to
 //     act, so lingering is a time.
 //
-// The one exception to I1 is somebody else who destroys the table. The time
+// The one exception to I1 is another program that destroys the table. The time
 // until it is repaired is not ours to promise; if it cannot be repaired, the
 // addresses are withdrawn.
 package speaker

@@ -2,119 +2,27 @@ package speaker
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
-
-// duplicateWorld has two BGPPeers with one router, as far as the objects say, and one whose
-// router is the default gateway.
-const duplicateWorld = `
-apiVersion: fanfare.io/v1alpha1
-kind: AddressPool
-metadata: {name: lan}
-spec: {announce: BGP, addresses: [192.0.2.0/24]}
----
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor1, uid: uid-tor1, creationTimestamp: "2026-01-02T00:00:00Z"}
-spec: {peerAddress: 10.0.0.1, peerASN: 65000, myASN: 65001}
----
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: gateway, uid: uid-gateway, creationTimestamp: "2026-01-03T00:00:00Z"}
-spec: {defaultGateway: IPv4, peerASN: 65000, myASN: 65001}
----
-apiVersion: v1
-kind: Node
-metadata: {name: n1, uid: uid-n1}
-status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
----
-`
-
-const olderPeer = `
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor2, uid: uid-tor2, creationTimestamp: "2026-01-01T00:00:00Z"}
-spec: {peerAddress: 10.0.0.1, peerASN: 65000, myASN: 65001}
----
-`
-
-// duplicatesOf are a decision's sessions, and its duplicates with the older BGPPeers.
-func duplicatesOf(d *Desired) (text string) {
-	var parts []string
-	for _, s := range d.BGP.Sessions {
-		parts = append(parts, s.Name)
-	}
-	for _, dup := range d.view.duplicates {
-		parts = append(parts, dup.Peer.Name+"="+dup.Of.Name)
-	}
-	return strings.Join(parts, " ")
-}
-
-// A default gateway may turn out to be a router that another BGPPeer names, and become
-// another one. When the older BGPPeer is deleted, the newer takes the session over.
-func TestDuplicatesAtRunTime(t *testing.T) {
-	decider := NewDecider(Config{Node: "n1"})
-	snap, after := snapshotOf(t, []byte(duplicateWorld)), snapshotOf(t, []byte(duplicateWorld+olderPeer))
-	for _, step := range []struct {
-		when    string
-		gateway string
-		older   bool
-		want    string
-	}{
-		{"the gateway is not known", "", false, "tor1"},
-		{"it is another router", "10.0.0.254", false, "gateway tor1"},
-		{"it is tor1", "10.0.0.1", false, "tor1 gateway=tor1"},
-		{"an older BGPPeer names it as well", "10.0.0.1", true, "tor2 gateway=tor2 tor1=tor2"},
-		{"the older one is deleted", "10.0.0.1", false, "tor1 gateway=tor1"},
-		{"the gateway becomes another", "10.0.0.253", false, "gateway tor1"},
-	} {
-		decider.config.Gateways = Gateways{}
-		if step.gateway != "" {
-			decider.config.Gateways.IPv4 = netip.MustParseAddr(step.gateway)
-		}
-		now := snap
-		if step.older {
-			now = after
-		}
-		if got := duplicatesOf(decider.Decide(now)); got != step.want {
-			t.Errorf("%s: %s, want %s", step.when, got, step.want)
-		}
-	}
-}
-
-// What is wrong with a duplicate is among the problems, which the status says, and in the plan.
-func TestProblemsOfDuplicates(t *testing.T) {
-	d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(duplicateWorld+olderPeer)))
-	const want = `BGPPeer tor1: spec.peerAddress "10.0.0.1": node n1 has no session by it: BGPPeer tor2, which is older, names router 10.0.0.1 too. ` +
-		`Delete one of the two, or give them nodeSelectors that never match the same node`
-	var got []string
-	for _, p := range d.view.problems() {
-		got = append(got, p.String())
-	}
-	if !slices.Contains(got, want) {
-		t.Errorf("problems %q, want %q", got, want)
-	}
-	if plan := d.String(); !strings.Contains(plan, want) {
-		t.Errorf("%s\nwant %q in it", plan, want)
-	}
-}
 
 // An Event on the newer BGPPeer names both, once; another follows when another one is in its
 // place.
 func TestNewsOfDuplicates(t *testing.T) {
 	p := newPlay(t, told{})
 	world := func(more string) {
-		p.desired = Decide(Config{Node: "n1", Gateways: Gateways{IPv4: netip.MustParseAddr("10.0.0.254")}}, snapshotOf(t, []byte(duplicateWorld+more)))
+		p.desired = plan.Decide(plan.Config{Node: "n1", Gateways: plan.Gateways{IPv4: netip.MustParseAddr("10.0.0.254")}}, plantest.Snapshot(t, []byte(plantest.DuplicatePeers+more)))
 	}
 	world("")
 	p.tells("no duplicates")
-	world(olderPeer)
+	world(plantest.OlderPeer)
 	p.tells("a duplicate", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session by BGPPeer tor1: BGPPeer tor2, which is older, names router 10.0.0.1 too")
-	world(strings.NewReplacer("tor2", "tor3").Replace(olderPeer))
+	world(strings.NewReplacer("tor2", "tor3").Replace(plantest.OlderPeer))
 	p.tells("of another one", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session by BGPPeer tor1: BGPPeer tor3, which is older, names router 10.0.0.1 too")
 	world("")
 	p.tells("no duplicate any more")

@@ -2,10 +2,11 @@ package speaker
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -27,10 +28,10 @@ func TestElect(t *testing.T) {
 	}
 	silent := func(n *cluster.Node) { n.Silent = true }
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
-	members := func(alive ...string) *Members {
-		m := &Members{}
+	members := func(alive ...string) *membership.Members {
+		m := &membership.Members{}
 		for _, name := range []string{"n1", "n2", "n3"} {
-			one := Member{Node: name, Interfaces: []Interface{{Name: "eth0", Prefixes: fleetSubnet}}}
+			one := membership.Member{Node: name, Interfaces: []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}}
 			for _, a := range alive {
 				one.Alive = one.Alive || a == name
 			}
@@ -39,23 +40,23 @@ func TestElect(t *testing.T) {
 		return m
 	}
 	for name, tt := range map[string]struct {
-		config Config // of n2
+		config plan.Config // of n2
 		change func(*fleet)
 		code   cluster.Code
 		why    string
 	}{
-		"another is preferred":                     {Config{Interfaces: eth0}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"it is preferred":                          {Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.Announced, "answered for on eth0 (named by its AddressClaim)"},
-		"it has no interface":                      {Config{Interfaces: []l2.Interface{}}, func(f *fleet) { f.prefer("n2") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
-		"the preferred one is dead":                {Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.Announced, "answered for on eth0 (the only candidate)"},
-		"the preferred one lives":                  {Config{Interfaces: eth0, Members: members("n1", "n2")}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"a kubelet is silent":                      {Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
-		"most kubelets are silent":                 {Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"a silent kubelet, and a speaker":          {Config{Interfaces: eth0, Members: members("n1", "n2")}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
-		"the API server has not told of the nodes": {Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false }, cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
-		"nobody can": {Config{Interfaces: []l2.Interface{}, Members: members()}, nil, cluster.NoCandidate,
+		"another is preferred":                     {plan.Config{Interfaces: eth0}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"it is preferred":                          {plan.Config{Interfaces: eth0}, func(f *fleet) { f.prefer("n2") }, cluster.Announced, "answered for on eth0 (named by its AddressClaim)"},
+		"it has no interface":                      {plan.Config{Interfaces: []l2.Interface{}}, func(f *fleet) { f.prefer("n2") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
+		"the preferred one is dead":                {plan.Config{Interfaces: eth0, Members: members("n2")}, nil, cluster.Announced, "answered for on eth0 (the only candidate)"},
+		"the preferred one lives":                  {plan.Config{Interfaces: eth0, Members: members("n1", "n2")}, nil, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"a kubelet is silent":                      {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n3 answers for it (by hash, of 2 candidates)"},
+		"most kubelets are silent":                 {plan.Config{Interfaces: eth0}, func(f *fleet) { on(f, silent, "n1", "n3") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"a silent kubelet, and a speaker":          {plan.Config{Interfaces: eth0, Members: members("n1", "n2")}, func(f *fleet) { on(f, silent, "n1") }, cluster.AnotherNode, "not announced: node n1 answers for it (named by its AddressClaim)"},
+		"the API server has not told of the nodes": {plan.Config{Interfaces: eth0}, func(f *fleet) { f.snap.L2Ready = false }, cluster.WaitingForNodes, "not announced: the other nodes are not known yet"},
+		"nobody can": {plan.Config{Interfaces: []l2.Interface{}, Members: members()}, nil, cluster.NoCandidate,
 			"not announced: of 3 nodes none can answer: 2 have no live speaker, 1 has no interface in the subnet of 192.0.2.200"},
-		"no endpoint": {Config{Interfaces: eth0}, func(f *fleet) { f.snap.Services[0].Endpoints = nil }, cluster.NoEndpoints, "not announced: no endpoint is ready anywhere"},
+		"no endpoint": {plan.Config{Interfaces: eth0}, func(f *fleet) { f.snap.Services[0].Endpoints = nil }, cluster.NoEndpoints, "not announced: no endpoint is ready anywhere"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, 3)
@@ -63,7 +64,7 @@ func TestElect(t *testing.T) {
 				tt.change(f)
 			}
 			tt.config.Node = "n2"
-			d := Decide(tt.config, f.snap)
+			d := plan.Decide(tt.config, f.snap)
 			a := d.Address(netip.MustParseAddr("192.0.2.200"))
 			var got []cluster.Reason
 			for _, r := range a.Reasons {
@@ -78,34 +79,5 @@ func TestElect(t *testing.T) {
 				t.Errorf("answers for %v, %v", d.Answered, d.L2)
 			}
 		})
-	}
-}
-
-// A node that has none of the interfaces of an L2Advertisement says so, in its plan and in
-// its status.
-func TestInterfaceThatNoNodeHas(t *testing.T) {
-	world := func(interfaces string) *cluster.Snapshot {
-		return snapshotOf(t, []byte(advertisedWorld+"---\napiVersion: fanfare.io/v1alpha1\nkind: L2Advertisement\nmetadata: {name: lan}\nspec: {interfaces: ["+interfaces+"]}\n"))
-	}
-	here := []l2.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}}
-	const want = `L2Advertisement lan: spec.interfaces "eht0": node n1 has no such interface in a subnet of a pool; correct the names, or exclude the node by nodeSelector`
-	for _, tt := range []struct {
-		named string
-		have  []l2.Interface
-		want  string
-	}{
-		{"eht0", here, want},
-		{"eht0, eth0", here, ""},
-		{"eth*", here, ""},
-		{"eht0", nil, ""}, // of another node: its interfaces are not known
-	} {
-		d := Decide(Config{Node: "n1", Interfaces: tt.have}, world(tt.named))
-		got := ""
-		for _, p := range d.view.problems() {
-			got += p.String()
-		}
-		if got != tt.want || tt.want != "" && !strings.Contains(d.String(), tt.want) {
-			t.Errorf("%s on %v: %q, want %q\n%s", tt.named, tt.have, got, tt.want, d)
-		}
 	}
 }

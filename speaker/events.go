@@ -3,7 +3,6 @@ package speaker
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -43,7 +43,7 @@ type event struct {
 // A scene is what Events tell of, at one instant.
 type scene struct {
 	at       time.Time
-	desired  *Desired
+	desired  *plan.Desired
 	sessions []bgp.SessionStatus
 	// obstacles are in the way of traffic on this node.
 	obstacles []proxy.Obstacle
@@ -79,7 +79,7 @@ type told struct {
 	announced []netip.Addr
 	answered  map[netip.Addr]string // over L2, and on which interfaces
 	conflicts map[netip.Addr]int    // how many there have been
-	desired   *Desired              // that announced was of; nil at first
+	desired   *plan.Desired         // that announced was of; nil at first
 	failing   bool                  // the kernel does not take what is desired
 	refused   map[claimed]bool      // what is not forwarded
 	dead      []string              // nodes that are not heard of, sorted
@@ -212,7 +212,7 @@ func (is scene) turn(now, was map[string]toldSession, name string, s toldSession
 // what became of it.
 func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
 	ref := peerReference(s.Name, "")
-	for _, p := range is.desired.snap.Peers {
+	for _, p := range is.desired.Snapshot.Peers {
 		if p.Name == s.Name {
 			ref.UID = p.UID
 		}
@@ -224,7 +224,7 @@ func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more st
 // routers. When one has its session after all, that is what is told.
 func (t *told) tellDuplicates(was told, is scene) (all []event) {
 	t.duplicates = map[string]string{}
-	for _, d := range is.desired.view.duplicates {
+	for _, d := range is.desired.View.Duplicates {
 		t.duplicates[d.Peer.Name] = d.Of.Name
 		if was.duplicates[d.Peer.Name] == d.Of.Name {
 			continue
@@ -294,24 +294,24 @@ func (t *told) tellObstacles(was told, is scene) (all []event) {
 // tellMembers tells which nodes are not heard of any more, what becomes of what is there,
 // and which are heard again. One node tells it for all.
 func (t *told) tellMembers(was told, is scene) (all []event) {
-	v := is.desired.view
-	if v.members == nil {
+	v := is.desired.View
+	if v.Members == nil {
 		t.dead, t.leftOut = was.dead, was.leftOut
 		return nil
 	}
 	since := map[string]time.Time{}
-	for _, m := range v.members.dead(v.node) {
+	for _, m := range v.Members.Dead(v.Node) {
 		t.dead = append(t.dead, m.Node)
 		since[m.Node] = m.Since
-		if v.isSilent(m.Node) {
+		if v.IsSilent(m.Node) {
 			t.leftOut = append(t.leftOut, m.Node)
 		}
 	}
-	if !v.members.teller(v.node) {
+	if !v.Members.Reporter(v.Node) {
 		return nil
 	}
 	for _, name := range t.dead {
-		out := v.isSilent(name)
+		out := v.IsSilent(name)
 		switch {
 		case !slices.Contains(was.dead, name):
 			what := "what is there is left out"
@@ -322,7 +322,7 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
 		case out && !slices.Contains(was.leftOut, name):
 			all = append(all, is.event(is.other(name), true, "EndpointsLeftOut", "Listen", fmt.Sprintf(
-				"leaves out what is on node %s, which is not heard of: %s", name, v.whyLeftOut(name))))
+				"leaves out what is on node %s, which is not heard of: %s", name, v.WhyLeftOut(name))))
 		case !out && slices.Contains(was.leftOut, name):
 			all = append(all, is.event(is.other(name), true, "EndpointsUsed", "Listen", fmt.Sprintf(
 				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
@@ -336,184 +336,9 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 	return all
 }
 
-// whyLeftOut says why the endpoints of a node that is dead for some time are left out now.
-func (v *view) whyLeftOut(node string) string {
-	if m, _ := v.members.Find(node); m.Absent && v.members.halved(v.node) {
-		return "its Lease is not renewed either, while that of this node is"
-	}
-	return "more than half of the nodes are heard of again"
-}
-
-// tellAddresses tells which addresses the network hears of, and no longer. While
-// no router listens, nothing is news: the sessions are.
-func (t *told) tellAddresses(was told, is scene, limit int) []event {
-	routers := is.established()
-	left := minus(was.announced, is.announced)
-	var came []netip.Addr
-	if len(routers) > 0 {
-		came = minus(minus(is.announced, was.announced), was.adopted)
-		t.announced = is.announced
-	} else {
-		t.announced = intersect(was.announced, is.announced)
-	}
-	if is.at.Before(t.presumed) {
-		t.adopted = minus(was.adopted, t.announced)
-	}
-	var all []event
-	if len(came)+len(left) <= limit {
-		for _, a := range left {
-			all = append(all, is.withdrawn(a, was.desired, routers)...)
-		}
-		for _, a := range came {
-			all = append(all, is.came(a)...)
-		}
-		return all
-	}
-	return []event{is.event(is.node(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
-		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(is.announced)))}
-}
-
-// tellAnswers tells for which addresses this node has begun to answer over L2, and for
-// which it has stopped.
-func (t *told) tellAnswers(was told, is scene, limit int) (all []event) {
-	t.answered = map[netip.Addr]string{}
-	changes := 0
-	for _, a := range is.answers {
-		if a.Phase != l2.Held {
-			continue
-		}
-		t.answered[a.Addr] = strings.Join(a.Interfaces, ", ")
-		if _, before := was.answered[a.Addr]; before {
-			continue
-		}
-		changes++
-		for _, name := range is.desired.holders(a.Addr) {
-			all = append(all, is.event(is.service(name), false, "Announced", "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, t.answered[a.Addr])))
-		}
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(was.answered), netip.Addr.Compare) {
-		if _, still := t.answered[a]; still {
-			continue
-		}
-		changes++
-		for _, name := range was.desired.holders(a) {
-			if ref, before := is.service(name), (scene{desired: was.desired}).service(name); ref.Name != "" && ref.UID == before.UID {
-				all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, is.why(a, name, "l2"))))
-			}
-		}
-	}
-	if changes > limit {
-		return []event{is.event(is.node(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
-			"began or stopped to answer for %d addresses; it answers for %d now: `fanfare status` there says which", changes, len(t.answered)))}
-	}
-	return all
-}
-
-// tellConflicts tells who else uses addresses.
-func (t *told) tellConflicts(was told, is scene, limit int) (all []event) {
-	t.conflicts = map[netip.Addr]int{}
-	for _, a := range is.answers {
-		if a.Conflict == nil {
-			continue
-		}
-		// Once it is told, more of the same are no news until it was over.
-		t.conflicts[a.Addr] = a.Conflict.Count
-		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
-			continue
-		}
-		for _, name := range is.desired.holders(a.Addr) {
-			all = append(all, is.event(is.service(name), true, "AddressInUse", "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
-		}
-	}
-	return all
-}
-
-// came is an event on each Service that holds addr.
-func (is scene) came(addr netip.Addr) (all []event) {
-	heard, deaf := audience(addr, is.desired.routes(addr), is.sessions)
-	what := fmt.Sprintf("announces %s", addr)
-	switch {
-	case len(heard) > 0:
-		what += " to " + enumerate(heard)
-	case len(deaf) > 0: // its routers are others than those that listen
-		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(deaf, "; "))
-	}
-	for _, name := range is.desired.holders(addr) {
-		all = append(all, is.event(is.service(name), false, "Announced", "Announce", what))
-	}
-	return all
-}
-
-// withdrawn is an event on each Service that held addr and that is there still:
-// nobody asks for those of one that is gone.
-func (is scene) withdrawn(addr netip.Addr, was *Desired, routers []bgp.SessionStatus) (all []event) {
-	from := ""
-	if len(routers) > 0 {
-		var names []string
-		for _, s := range routers {
-			names = append(names, s.Name)
-		}
-		from = " from " + enumerate(names)
-	}
-	for _, name := range was.holders(addr) {
-		ref, before := is.service(name), scene{desired: was}.service(name)
-		if ref.Name == "" || ref.UID != before.UID {
-			continue
-		}
-		all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, is.why(addr, name, "bgp"))))
-	}
-	return all
-}
-
-// why is why addr is not announced by a protocol for the Service.
-func (is scene) why(addr netip.Addr, name cluster.Name, protocol string) string {
-	a := is.desired.Address(addr)
-	if a == nil || !slices.Contains(a.Services, name) {
-		return "the Service does not hold it any more"
-	}
-	for _, r := range a.Reasons {
-		if r.Protocol == protocol && r.Service == name && !r.Code.Announces() {
-			return strings.TrimPrefix(r.Message, "not announced: ")
-		}
-	}
-	for _, s := range is.answers {
-		if protocol == "l2" && s.Addr == addr && s.Reason != "" {
-			return s.Reason
-		}
-	}
-	switch {
-	case is.err != nil:
-		return is.err.Error()
-	case protocol == "l2":
-		return "its speaker is about to stop"
-	default:
-		return "no session can carry it"
-	}
-}
-
-func (is scene) established() (up []bgp.SessionStatus) {
-	for _, s := range is.sessions {
-		if s.State == bgp.Established {
-			up = append(up, s)
-		}
-	}
-	return up
-}
-
-// holders are the Services that d gives addr to; d may be nil.
-func (d *Desired) holders(addr netip.Addr) []cluster.Name {
-	if d == nil {
-		return nil
-	}
-	if a := d.Address(addr); a != nil {
-		return a.Services
-	}
-	return nil
-}
-
 // service refers to a Service, and is empty when there is none.
 func (is scene) service(name cluster.Name) corev1.ObjectReference {
-	all := is.desired.snap.Services
+	all := is.desired.Snapshot.Services
 	i, ok := slices.BinarySearchFunc(all, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
 	if !ok {
 		return corev1.ObjectReference{}
@@ -522,8 +347,8 @@ func (is scene) service(name cluster.Name) corev1.ObjectReference {
 }
 
 func (is scene) node() corev1.ObjectReference {
-	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.view.node}
-	if n := is.desired.view.self; n != nil {
+	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: is.desired.View.Node}
+	if n := is.desired.View.Self; n != nil {
 		ref.UID = n.UID
 	}
 	return ref
@@ -532,13 +357,13 @@ func (is scene) node() corev1.ObjectReference {
 // other refers to a node that may be another one.
 func (is scene) other(name string) corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: name}
-	if n := node(is.desired.snap, name); n != nil {
+	if n := is.desired.Snapshot.Node(name); n != nil {
 		ref.UID = n.UID
 	}
 	return ref
 }
 
 func (is scene) event(ref corev1.ObjectReference, warning bool, reason, action, what string) event {
-	note := fmt.Sprintf("node %s %s", is.desired.view.node, what)
+	note := fmt.Sprintf("node %s %s", is.desired.View.Node, what)
 	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }

@@ -13,51 +13,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
-
-const eventWorld = `
-apiVersion: fanfare.io/v1alpha1
-kind: AddressPool
-metadata: {name: lan}
-spec: {announce: BGP, addresses: [192.0.2.0/24]}
----
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor1, uid: uid-tor1}
-spec: {peerAddress: 10.0.0.1, peerASN: 65000, myASN: 65001}
----
-apiVersion: fanfare.io/v1alpha1
-kind: BGPPeer
-metadata: {name: tor2, uid: uid-tor2}
-spec: {peerAddress: 10.0.0.2, peerASN: 65000, myASN: 65001}
----
-apiVersion: v1
-kind: Node
-metadata: {name: n1, uid: uid-n1}
-status: {addresses: [{type: InternalIP, address: 10.0.0.11}]}
-`
-
-// advertisedWorld is eventWorld with a pool that is announced as advertisements say.
-var advertisedWorld = strings.Replace(eventWorld, "announce: BGP", "announce: Advertised", 1)
-
-// eventService is a Local Service with one endpoint, on the node.
-func eventService(name, uid, addr, node string) string {
-	return fmt.Sprintf(`---
-apiVersion: v1
-kind: Service
-metadata: {namespace: shop, name: %[1]s, uid: %[2]s}
-spec: {type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 80}]}
-status: {loadBalancer: {ingress: [{ip: %[3]s}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: shop, name: %[1]s-1, labels: {kubernetes.io/service-name: %[1]s}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.1.5], nodeName: %[4]s, conditions: {ready: true}}]
-`, name, uid, addr, node)
-}
 
 // A play is a sequence of scenes, and what is told of them.
 type play struct {
@@ -77,7 +36,7 @@ func newPlay(t *testing.T, known told) *play {
 }
 
 func (p *play) world(services ...string) {
-	p.desired = Decide(Config{Node: "n1"}, snapshotOf(p.t, []byte(eventWorld+strings.Join(services, ""))))
+	p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(p.t, []byte(plantest.TwoRouters+strings.Join(services, ""))))
 	p.announced = p.desired.Announce
 }
 
@@ -155,7 +114,7 @@ func TestNewsOfBFD(t *testing.T) {
 
 func TestNewsOfAddresses(t *testing.T) {
 	p := newPlay(t, told{})
-	web, db := eventService("web", "uid-web", "192.0.2.1", "n1"), eventService("db", "uid-db", "192.0.2.2", "n1")
+	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
 	p.world(web)
 	p.tells("no router listens")
 	p.session("tor1", bgp.Established, "")
@@ -168,18 +127,18 @@ func TestNewsOfAddresses(t *testing.T) {
 	p.tells("another Service, which one router cannot be told",
 		"Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
 		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
-	p.world(eventService("web", "uid-web", "192.0.2.1", "n2"), db)
+	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"), db)
 	p.tells("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
-	p.world(eventService("web", "uid-web", "192.0.2.1", "n2"))
+	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"))
 	p.tells("a Service is deleted: nobody asks for its Events")
 	p.world(web, db)
 	p.tells("both are back",
 		"Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1, tor2",
 		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
-	p.world(web, eventService("db", "uid-2", "192.0.2.3", "n1"))
+	p.world(web, plantest.LocalService("db", "uid-2", "192.0.2.3", "n1"))
 	p.tells("another Service of that name",
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.3 to tor1, tor2")
-	p.world(web, eventService("db", "uid-2", "192.0.2.4", "n1"))
+	p.world(web, plantest.LocalService("db", "uid-2", "192.0.2.4", "n1"))
 	p.tells("its address changes",
 		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service does not hold it any more",
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.4 to tor1, tor2")
@@ -195,7 +154,7 @@ func TestNewsOfManyAddresses(t *testing.T) {
 	p.session("tor1", bgp.Established, "")
 	var many []string
 	for i := range 10 {
-		many = append(many, eventService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), "n1"))
+		many = append(many, plantest.LocalService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), "n1"))
 	}
 	p.world(many...)
 	p.tells("a mass", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
@@ -237,7 +196,7 @@ func TestNewsOfObstacles(t *testing.T) {
 }
 
 func TestNewsAfterRestart(t *testing.T) {
-	web, db := eventService("web", "uid-web", "192.0.2.1", "n1"), eventService("db", "uid-db", "192.0.2.2", "n1")
+	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
 	p := newPlay(t, inherit([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, curtain))
 	p.world(web, db)
 	p.announced = nil
@@ -245,14 +204,14 @@ func TestNewsAfterRestart(t *testing.T) {
 	p.announced = p.desired.Announce
 	p.session("tor1", bgp.Established, "")
 	p.tells("only the Service that was created meanwhile", "Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
-	p.world(eventService("web", "uid-web", "192.0.2.1", "n2"), db)
+	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"), db)
 	p.tells("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
 	p.world(web, db)
 	p.tells("and comes back", "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
 	p.at = p.at.Add(sessionPatience)
 	p.tells("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): not up yet")
 	p.session("tor2", bgp.Established, "")
-	p.world(web, db, eventService("old", "uid-old", "192.0.2.9", "n1"))
+	p.world(web, db, plantest.LocalService("old", "uid-old", "192.0.2.9", "n1"))
 	p.tells("late", "Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
 		"Normal Announced Service/old (uid-old): node n1 announces 192.0.2.9 to tor1, tor2")
 }
@@ -260,12 +219,12 @@ func TestNewsAfterRestart(t *testing.T) {
 // In any sequence of scenes, what is told adds up: of one address Announced and
 // Withdrawn take turns, and nothing is told twice.
 func TestNewsAddUp(t *testing.T) {
-	worlds := map[int]*Desired{} // by which Services have their pod here, in bits
+	worlds := map[int]*plan.Desired{} // by which Services have their pod here, in bits
 	p := newPlay(t, told{})
 	for here := range 8 {
 		var services []string
 		for i := range 3 {
-			services = append(services, eventService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), []string{"n2", "n1"}[here>>i&1]))
+			services = append(services, plantest.LocalService(fmt.Sprintf("s%d", i), fmt.Sprintf("uid-%d", i), fmt.Sprintf("192.0.2.%d", 10+i), []string{"n2", "n1"}[here>>i&1]))
 		}
 		p.world(services...)
 		worlds[here] = p.desired

@@ -15,6 +15,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -57,9 +59,9 @@ type fleetNode struct {
 	told    time.Time     // when that was said; zero when it has read all
 
 	snap    *cluster.Snapshot // as it read it last
-	members *Members
+	members *membership.Members
 	heard   map[string]time.Time // when others were heard of last
-	decider *Decider
+	decider *plan.Decider
 	links   *links
 	pass    *pass
 	kernel  map[netip.Addr]bool
@@ -140,7 +142,7 @@ func (n *fleetNode) start() {
 	n.heard, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}
 	n.had, n.news = map[netip.Addr]l2.Address{}, nil
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
-	n.decider = NewDecider(Config{Node: n.name, Interfaces: eth0})
+	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
 	over := &overL2{link: (*fleetLink)(n), holds: holds}
 	n.links = &links{over: over, holds: holds, way: byL2(over, time.Minute), tell: n.tell, reach: &reach{list: eth0}}
 	n.links.way.keeps = holds.keepsFor
@@ -151,7 +153,7 @@ func (n *fleetNode) start() {
 func (n *fleetNode) stop() {
 	n.leaving = true
 	n.fleet.run(100 * time.Millisecond)
-	n.step((*Desired).unlinked)
+	n.step((*plan.Desired).WithoutL2)
 	n.gone = true
 }
 
@@ -238,7 +240,7 @@ func (n *fleetNode) offered() {
 
 // listen has the node know what memberlist would tell it.
 func (n *fleetNode) listen() {
-	now, m := time.Now(), &Members{}
+	now, m := time.Now(), &membership.Members{}
 	for _, o := range n.nodes {
 		if o == n || n.hears(o) {
 			n.heard[o.name] = now
@@ -249,13 +251,13 @@ func (n *fleetNode) listen() {
 		}
 		silent := now.Sub(at)
 		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
-		one := Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
+		one := membership.Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
 		if o.offers {
-			one.Interfaces = []Interface{{Name: "eth0", Prefixes: fleetSubnet}}
+			one.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 		}
 		m.Nodes = append(m.Nodes, one)
 	}
-	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b Member) bool {
+	if n.members == nil || !slices.EqualFunc(n.members.Nodes, m.Nodes, func(a, b membership.Member) bool {
 		return a.Node == b.Node && a.Alive == b.Alive && a.ByLease == b.ByLease && a.Left == b.Left && a.Returning == b.Returning && len(a.Interfaces) == len(b.Interfaces)
 	}) {
 		n.members = m
@@ -290,7 +292,7 @@ func (n *fleetNode) tell(node string, message []byte) {
 }
 
 // step is one pass of the node's speaker.
-func (n *fleetNode) step(reshape func(*Desired) *Desired) {
+func (n *fleetNode) step(reshape func(*plan.Desired) *plan.Desired) {
 	if n.snap != n.fleet.snap && n.told.IsZero() {
 		n.told = time.Now()
 	}
@@ -299,11 +301,11 @@ func (n *fleetNode) step(reshape func(*Desired) *Desired) {
 	}
 	n.listen()
 	now := time.Now()
-	n.decider.config.Members, n.decider.config.Returning = n.members, n.links.returning(n.members, now)
+	n.decider.Config.Members, n.decider.Config.Returning = n.members, n.links.returning(n.members, now)
 	d := n.decider.Decide(n.snap)
 	n.links.meet(n.members, n.snap.Nodes, n.say, now)
 	if n.links.ready(now) {
-		n.news = append(n.news, fleetOffer{now.Add(fleetNews), n.links.offer(n.members, n.decider.config.Returning, now)})
+		n.news = append(n.news, fleetOffer{now.Add(fleetNews), n.links.offer(n.members, n.decider.Config.Returning, now)})
 	}
 	if reshape != nil {
 		d = reshape(d)

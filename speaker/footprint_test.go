@@ -16,13 +16,14 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
 // What a speaker keeps of a Service with two endpoints, as it comes from an API server,
 // and of the decision about it stays small: every node pays for every Service.
 func TestFootprint(t *testing.T) {
 	const services, limit = 2000, 3600 // bytes of each
-	b, decider := cluster.NewBuilder(), NewDecider(Config{Node: "n1"})
+	b, decider := cluster.NewBuilder(), plan.NewDecider(plan.Config{Node: "n1"})
 	b.Set(&v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceBGP, Addresses: []string{"198.18.0.0/16"}}}, "")
 	b.Set(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, "")
 	before := heap()

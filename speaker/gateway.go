@@ -11,26 +11,16 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/plan"
 )
-
-// Gateways are the routers by which a node reaches what it knows no other way to, by
-// address family: invalid where none is known.
-type Gateways struct{ IPv4, IPv6 netip.Addr }
-
-func (g Gateways) of(family corev1.IPFamily) netip.Addr {
-	if family == corev1.IPv6Protocol {
-		return g.IPv6
-	}
-	return g.IPv4
-}
 
 // A gatewayWatch follows the node's default routes from the first call of now on.
 type gatewayWatch struct {
 	*netWatch
 
 	mu    sync.Mutex
-	known Gateways
+	known plan.Gateways
 	links map[int]bool // that default routes go out by
 }
 
@@ -43,7 +33,7 @@ func newGatewayWatch(log *slog.Logger) *gatewayWatch {
 }
 
 // now are the gateways.
-func (g *gatewayWatch) now() Gateways {
+func (g *gatewayWatch) now() plan.Gateways {
 	g.begin()
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -68,7 +58,7 @@ func (g *gatewayWatch) look() {
 	}
 	g.mu.Lock()
 	was := g.known
-	g.known = Gateways{cmp.Or(ipv4, was.IPv4), cmp.Or(ipv6, was.IPv6)}
+	g.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
 	is := g.known
 	g.links = map[int]bool{}
 	for _, index := range append(links4, links6...) {

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -21,7 +24,7 @@ type handing struct {
 	// until is when there may be another answer though nothing changes; zero: never.
 	until time.Time
 
-	view    *view
+	view    *plan.View
 	answers []l2.Address
 	former  uint64
 	linger  time.Duration
@@ -31,11 +34,11 @@ type handing struct {
 // knows in its state of that number. What this node answered for until now, and left says
 // until when it lingers, is handed on as before: hosts still send what belongs to the node before. A
 // node whose speaker was stopped forwards on for linger at least. It keeps what is the same.
-func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]string, state uint64, left func(netip.Addr) time.Time, linger time.Duration, now time.Time) *handing {
-	if h.view == d.view && same(h.answers, d.L2.Addresses) && h.former == state && (h.until.IsZero() || now.Before(h.until)) {
+func (h *handing) next(d *plan.Desired, former func([]netip.Addr) map[netip.Addr]string, state uint64, left func(netip.Addr) time.Time, linger time.Duration, now time.Time) *handing {
+	if h.view == d.View && sortedset.Same(h.answers, d.L2.Addresses) && h.former == state && (h.until.IsZero() || now.Before(h.until)) {
 		return h
 	}
-	n := &handing{view: d.view, answers: d.L2.Addresses, former: state, linger: linger, to: map[netip.Addr]string{}}
+	n := &handing{view: d.View, answers: d.L2.Addresses, former: state, linger: linger, to: map[netip.Addr]string{}}
 	before := former(d.Answered)
 	for _, a := range d.L2.Addresses {
 		if node := before[a.Addr]; node != "" {
@@ -59,16 +62,16 @@ func (h *handing) next(d *Desired, former func([]netip.Addr) map[netip.Addr]stri
 			n.nodes = append(n.nodes, proxy.MAC(mac))
 		}
 	}
-	n.list, n.nodes = keep(h.list, n.list), keep(h.nodes, n.nodes)
+	n.list, n.nodes = sortedset.Keep(h.list, n.list), sortedset.Keep(h.nodes, n.nodes)
 	return n
 }
 
 // add has an address handed on to a node, by each interface that this one answers on, if
 // the node forwards and its address there is known.
 func (h *handing) add(a l2.Address, node string, now time.Time) {
-	m, _ := h.view.members.Find(node)
+	m, _ := h.view.Members.Find(node)
 	switch {
-	case m.heard():
+	case m.Heard():
 	case m.Left && now.Before(m.Since.Add(h.linger)):
 		h.expire(m.Since.Add(h.linger))
 	default:
@@ -76,11 +79,11 @@ func (h *handing) add(a l2.Address, node string, now time.Time) {
 		// whether it can be reached: clients that are refused try again, others would wait.
 		return
 	}
-	own := m.addresses()
-	if n := nodeOf(h.view.fromNodes, node); n != nil {
+	own := m.Addresses()
+	if n := cluster.NodeOf(h.view.Nodes, node); n != nil {
 		own = append(own, n.InternalIPs...)
 	}
-	for _, i := range h.view.interfaces {
+	for _, i := range h.view.Interfaces {
 		if !i.Carries(a) || !proxy.PlainIfname(i.Name) {
 			continue
 		}
@@ -98,17 +101,4 @@ func (h *handing) expire(at time.Time) {
 	if h.until.IsZero() || at.Before(h.until) {
 		h.until = at
 	}
-}
-
-// addresses are a member's own, as far as it has told them: it tells them as prefixes of one
-// address.
-func (m *Member) addresses() (own []netip.Addr) {
-	for _, i := range m.Interfaces {
-		for _, p := range i.Prefixes {
-			if p.IsSingleIP() {
-				own = append(own, p.Addr())
-			}
-		}
-	}
-	return own
 }

@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -27,12 +31,12 @@ func TestHandOn(t *testing.T) {
 	addr := netip.MustParseAddr
 	vip4, vip6 := addr("192.0.2.1"), addr("2001:db8::1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")}
-	told := []Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
-	alive := Member{Node: "n2", Alive: true, Interfaces: told}
+	told := []membership.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
+	alive := membership.Member{Node: "n2", Alive: true, Interfaces: told}
 	onEth0 := []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
 	gone := func(netip.Addr) time.Time { return time.Time{} }
 	for name, tt := range map[string]struct {
-		member   Member
+		member   membership.Member
 		internal []netip.Addr
 		own      []l2.Interface
 		only     []string // interfaces of the addresses
@@ -40,13 +44,13 @@ func TestHandOn(t *testing.T) {
 		until    time.Duration
 	}{
 		"alive":                       {member: alive, own: []l2.Interface{eth0}, want: onEth0},
-		"told nothing, by InternalIP": {member: Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
-		"not on this link":            {member: Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
-		"dead":                        {member: Member{Node: "n2", Interfaces: told}, own: []l2.Interface{eth0}},
-		"lives by its Lease":          {member: Member{Node: "n2", Alive: true, ByLease: true, Interfaces: told}, own: []l2.Interface{eth0}},
-		"never heard of":              {member: Member{Node: "n3", Alive: true, Interfaces: told}, own: []l2.Interface{eth0}},
-		"stopped lately":              {member: Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: told}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
-		"stopped long ago":            {member: Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: told}, own: []l2.Interface{eth0}},
+		"told nothing, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
+		"not on this link":            {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
+		"dead":                        {member: membership.Member{Node: "n2", Interfaces: told}, own: []l2.Interface{eth0}},
+		"lives by its Lease":          {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: told}, own: []l2.Interface{eth0}},
+		"never heard of":              {member: membership.Member{Node: "n3", Alive: true, Interfaces: told}, own: []l2.Interface{eth0}},
+		"stopped lately":              {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: told}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
+		"stopped long ago":            {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: told}, own: []l2.Interface{eth0}},
 		"no interface":                {member: alive},
 		"odd name":                    {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
 		"another interface":           {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
@@ -55,8 +59,8 @@ func TestHandOn(t *testing.T) {
 		for i := range tt.own {
 			tt.own[i].IPv6 = true
 		}
-		d := &Desired{Answered: []netip.Addr{vip4, vip6}, view: &view{
-			node: "n1", members: &Members{Nodes: []Member{tt.member}}, interfaces: tt.own, fromNodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
+		d := &plan.Desired{Answered: []netip.Addr{vip4, vip6}, View: &plan.View{
+			Node: "n1", Members: &membership.Members{Nodes: []membership.Member{tt.member}}, Interfaces: tt.own, Nodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
 		}}
 		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}, Speakers: []l2.MAC{{2, 1}}}
 		h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
@@ -80,7 +84,7 @@ func TestHandOn(t *testing.T) {
 			t.Errorf("%s: looked for again", name)
 		}
 		h.remember(vip4, "n2")
-		if again := got.next(d, h.before, h.changes(), gone, time.Minute, now); again == got || !same(again.list, got.list) {
+		if again := got.next(d, h.before, h.changes(), gone, time.Minute, now); again == got || !sortedset.Same(again.list, got.list) {
 			t.Errorf("%s: %v after %v", name, again.list, got.list)
 		}
 		if tt.until != 0 {
@@ -96,9 +100,9 @@ func TestHandOn(t *testing.T) {
 func TestHandOnLingers(t *testing.T) {
 	now, vip := time.Now(), netip.MustParseAddr("192.0.2.1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
-	v := &view{node: "n1", interfaces: []l2.Interface{eth0}, members: &Members{Nodes: []Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
-		fromNodes: []*cluster.Node{{Name: "n2", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.12")}}, {Name: "n3", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.13")}}}}
-	answers := &Desired{Answered: []netip.Addr{vip}, view: v, L2: l2.State{Addresses: []l2.Address{{Addr: vip}}, Speakers: []l2.MAC{{2}}}}
+	v := &plan.View{Node: "n1", Interfaces: []l2.Interface{eth0}, Members: &membership.Members{Nodes: []membership.Member{{Node: "n2", Alive: true}, {Node: "n3", Alive: true}}},
+		Nodes: []*cluster.Node{{Name: "n2", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.12")}}, {Name: "n3", InternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.13")}}}}
+	answers := &plan.Desired{Answered: []netip.Addr{vip}, View: v, L2: l2.State{Addresses: []l2.Address{{Addr: vip}}, Speakers: []l2.MAC{{2}}}}
 	before := func(node string) func([]netip.Addr) map[netip.Addr]string {
 		return func(of []netip.Addr) map[netip.Addr]string {
 			all := map[netip.Addr]string{}
@@ -111,11 +115,11 @@ func TestHandOnLingers(t *testing.T) {
 	until := now.Add(time.Minute)
 	left := func(netip.Addr) time.Time { return until }
 	h := (&handing{}).next(answers, before("n2"), 1, left, time.Minute, now)
-	parted := h.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, now)
-	if len(h.list) != 1 || !same(parted.list, h.list) || parted.until != until {
+	parted := h.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, now)
+	if len(h.list) != 1 || !sortedset.Same(parted.list, h.list) || parted.until != until {
 		t.Errorf("%v until %s; want %v until %s", parted.list, parted.until, h.list, until)
 	}
-	if over := parted.next(&Desired{view: v}, before("n3"), 2, left, time.Minute, until); len(over.list)+len(over.nodes) > 0 {
+	if over := parted.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, until); len(over.list)+len(over.nodes) > 0 {
 		t.Errorf("%v after it has lingered", over.list)
 	}
 }
@@ -160,7 +164,7 @@ func TestFormerHolders(t *testing.T) {
 
 // Addresses of interfaces travel where there is room for all, and crowd out none.
 func TestOwnAddressesTravel(t *testing.T) {
-	snap := snapshotOf(t, []byte(advertisedWorld+linkedWorld))
+	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	var all []l2.Interface
 	for i := range 40 {
 		all = append(all, l2.Interface{Name: "vlan" + strings.Repeat("x", i%3), MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.7")}})
@@ -168,15 +172,15 @@ func TestOwnAddressesTravel(t *testing.T) {
 	for _, n := range []int{1, 20, 30} {
 		var r *reach
 		r = r.next(snap, all[:n:n], true)
-		list, err := decodeInterfaces(r.meta)
-		if err != nil || len(list)+r.unfit != n {
-			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.unfit, err)
+		list, err := membership.DecodeInterfaces(r.offer.Meta)
+		if err != nil || len(list)+r.offer.Unfit != n {
+			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Unfit, err)
 		}
-		one := Member{Interfaces: list}
-		if got := len(one.addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
+		one := membership.Member{Interfaces: list}
+		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces told %d addresses", n, got)
 		}
-		told, _ := encodeInterfaces([]Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		told, _ := membership.EncodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(told); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are told", len(list), n)
 		}

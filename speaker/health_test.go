@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -16,101 +15,14 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
-
-// Two Services with a healthCheckNodePort, of which kube-proxy serves one.
-const healthYAML = `
-apiVersion: fanfare.io/v1alpha1
-kind: AddressPool
-metadata: {name: lan}
-spec: {announce: L2, addresses: [192.0.2.0/24, "2001:db8::/64"]}
----
-apiVersion: v1
-kind: Service
-metadata: {namespace: shop, name: a-ours, labels: {service.kubernetes.io/service-proxy-name: fanfare}}
-spec:
-  type: LoadBalancer
-  externalTrafficPolicy: Local
-  healthCheckNodePort: 32001
-  ipFamilies: [IPv4, IPv6]
-  ipFamilyPolicy: RequireDualStack
-  ports: [{name: http, port: 80}, {name: https, port: 443}]
-status: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {ip: "2001:db8::1"}]}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: shop, name: a-4, labels: {kubernetes.io/service-name: a-ours}}
-addressType: IPv4
-ports: [{name: http, port: 8080}, {name: https, port: 8443}]
-endpoints:
-- {addresses: [10.244.1.1], nodeName: n1, conditions: {ready: true}}
-- {addresses: [10.244.1.2], nodeName: n1, conditions: {ready: true}}
-- {addresses: [10.244.1.3], nodeName: n1, conditions: {ready: false, serving: true, terminating: true}}
-- {addresses: [10.244.2.1], nodeName: n2, conditions: {ready: true}}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: shop, name: a-6, labels: {kubernetes.io/service-name: a-ours}}
-addressType: IPv6
-ports: [{name: http, port: 8080}, {name: https, port: 8443}]
-endpoints:
-- {addresses: ["fd00::3"], nodeName: n1, conditions: {ready: false, serving: true, terminating: true}}
----
-apiVersion: v1
-kind: Service
-metadata: {namespace: shop, name: b-kube-proxys}
-spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32002, ports: [{port: 80}]}
-status: {loadBalancer: {ingress: [{ip: 192.0.2.2}]}}
----
-apiVersion: v1
-kind: Service
-metadata: {namespace: shop, name: c-cluster, labels: {service.kubernetes.io/service-proxy-name: fanfare}}
-spec: {type: LoadBalancer, externalTrafficPolicy: Cluster, healthCheckNodePort: 32003, ports: [{port: 80}]}
-status: {loadBalancer: {ingress: [{ip: 192.0.2.3}]}}
----
-apiVersion: v1
-kind: Service
-metadata:
-  namespace: shop
-  name: d-waits # for an address of a pool that is to come
-  labels: {service.kubernetes.io/service-proxy-name: fanfare}
-  annotations: {fanfare.io/load-balancer-ips: 198.18.0.1}
-spec: {type: LoadBalancer, externalTrafficPolicy: Local, healthCheckNodePort: 32004, clusterIPs: [10.96.0.4], ports: [{port: 80}]}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {namespace: shop, name: d-4, labels: {kubernetes.io/service-name: d-waits}}
-addressType: IPv4
-ports: [{port: 8080}]
-endpoints: [{addresses: [10.244.1.1], nodeName: n1, conditions: {ready: true}}]
-`
-
-// The count is of ready pods on this node, not of their ports; who serves as the last
-// one while it terminates does not count, as with kube-proxy. As with kube-proxy, a
-// Service without an address counts like any other.
-func TestChecks(t *testing.T) {
-	snap := snapshotOf(t, []byte(healthYAML))
-	ours := []healthcheck.Check{
-		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv4, Endpoints: 2},
-		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv6, Endpoints: 0},
-		{Namespace: "shop", Name: "d-waits", Port: 32004, Family: healthcheck.IPv4, Endpoints: 1},
-	}
-	all := slices.Insert(slices.Clone(ours), 2,
-		healthcheck.Check{Namespace: "shop", Name: "b-kube-proxys", Port: 32002, Family: healthcheck.IPv4})
-	for _, row := range []struct {
-		which HealthChecks
-		want  []healthcheck.Check
-	}{{HealthChecksLabelled, ours}, {HealthChecksAll, all}, {HealthChecksNone, nil}} {
-		if got := Decide(Config{Node: "n1", HealthChecks: row.which}, snap).Checks; !reflect.DeepEqual(got, row.want) {
-			t.Errorf("%d: %v, want %v", row.which, got, row.want)
-		}
-	}
-}
 
 // A port that somebody else has is said of its Service, with the address of its
 // family if there is one, and needs attention.
 func TestUnansweredIsSaid(t *testing.T) {
-	d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(healthYAML)))
+	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
 	p := &published{desired: d, programmed: true, unanswered: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
 	st := Status{Waiting: p.unansweredNowhere()}
 	var said []string
@@ -153,7 +65,7 @@ func healthPortIsTriedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(healthYAML)))
+	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
 	s.answer(t.Context(), d)
 	if len(s.unanswered) != 1 || s.unanswered[0].Family != healthcheck.IPv4 {
 		t.Fatalf("unanswered: %v", s.unanswered)

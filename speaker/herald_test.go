@@ -16,6 +16,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // A board is where an API server keeps Events. It answers as one does.
@@ -98,7 +99,7 @@ type stage struct {
 // perform runs f in a bubble, with a herald that tells of what it does.
 func perform(t *testing.T, f func(s *stage)) {
 	worlds := newPlay(t, told{}) // Files are read outside of the bubble.
-	worlds.world(eventService("web", "uid-web", "192.0.2.1", "n1"))
+	worlds.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"))
 	bubble.Test(t, func(t *testing.T) {
 		s := &stage{board: &board{events: map[string]*eventsv1.Event{}}, play: worlds}
 		s.herald = reporterTo(t, s.board).herald(told{})

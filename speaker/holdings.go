@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -10,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -178,9 +179,9 @@ func (h *holdings) consider(want []l2.Address, now time.Time) (_ []l2.Address, n
 }
 
 // keepsFor is keeps for what was decided.
-func (h *holdings) keepsFor(d *Desired, a netip.Addr, now time.Time) bool {
+func (h *holdings) keepsFor(d *plan.Desired, a netip.Addr, now time.Time) bool {
 	decided := d.Address(a)
-	return decided != nil && decided.linked && !d.unlinks && h.keeps(a, decided.owner, now)
+	return decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now)
 }
 
 // keeps says whether this node goes on to answer for an address that it answers for and
@@ -311,62 +312,6 @@ func (h *holdings) renewAll() {
 	}
 }
 
-// tell says to the others what differs between have, for which this node answers now, and
-// what it has said before.
-func (h *holdings) tell(have []netip.Addr) {
-	h.mu.Lock()
-	var begun, ended []netip.Addr
-	for _, a := range have {
-		if !h.words[a][h.node].held {
-			begun = append(begun, a)
-		}
-	}
-	for a, said := range h.words {
-		if _, still := slices.BinarySearchFunc(have, a, netip.Addr.Compare); said[h.node].held && !still {
-			ended = append(ended, a)
-		}
-	}
-	if len(begun)+len(ended) == 0 {
-		h.mu.Unlock()
-		return
-	}
-	h.count++
-	now := time.Now()
-	for _, a := range begun {
-		h.put(a, h.node, word{h.count, true, now})
-	}
-	for _, a := range ended {
-		h.put(a, h.node, word{h.count, false, now})
-	}
-	say, message := h.say, saying{boot: h.boot, count: h.count, released: ended, held: begun}
-	h.mu.Unlock()
-	for _, m := range message.messages() {
-		say(m)
-	}
-}
-
-// greeting is all that this node answers for, for somebody who knows nothing. It is in
-// one message at least: that an earlier speaker of this node answers for nothing any more.
-func (h *holdings) greeting() [][]byte {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.count++
-	message := saying{boot: h.boot, count: h.count}
-	for a, said := range h.words {
-		if w := said[h.node]; w.held {
-			message.held = append(message.held, a)
-		}
-	}
-	return message.messages()
-}
-
-// question is what a greeting answers.
-func (h *holdings) question() []byte {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return saying{boot: h.boot, count: h.count, asks: true}.messages()[0]
-}
-
 func (h *holdings) put(a netip.Addr, node string, w word) {
 	if h.words[a] == nil {
 		h.words[a] = map[string]word{}
@@ -374,60 +319,15 @@ func (h *holdings) put(a netip.Addr, node string, w word) {
 	h.words[a][node] = w
 }
 
-// hear takes one message of another node's speaker.
-func (h *holdings) hear(node string, message []byte) error {
-	s, err := parseSaying(message)
-	if err != nil {
-		return fmt.Errorf("what the speaker of node %s said: %w", node, err)
-	}
-	if node == h.node {
-		return nil
-	}
-	h.take(node, s)
-	if s.asks {
-		for _, m := range h.greeting() {
-			h.whisper(node, m)
-		}
-	}
-	return nil
-}
-
-// take takes down what a node says.
-func (h *holdings) take(node string, s saying) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if !h.met[node] {
-		h.met[node] = true
-		h.poke()
-	}
-	if h.boots[node] != s.boot {
-		h.boots[node] = s.boot
-		h.void(node)
-	}
-	if s.wants {
-		for _, a := range s.held {
-			h.demands[a] = demand{node, time.Now()}
-		}
-		h.poke()
-		return
-	}
-	for _, a := range s.held {
-		h.note(a, node, word{s.count, true, time.Now()})
-	}
-	for _, a := range s.released {
-		h.note(a, node, word{s.count, false, time.Now()})
-	}
-}
-
 // strangers are those that are heard and have not said what they answer for.
-func (h *holdings) strangers(m *Members) (names []string) {
+func (h *holdings) strangers(m *membership.Members) (names []string) {
 	if m == nil {
 		return nil
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range m.Nodes {
-		if n.heard() && n.Node != h.node && !h.met[n.Node] {
+		if n.Heard() && n.Node != h.node && !h.met[n.Node] {
 			names = append(names, n.Node)
 		}
 	}
@@ -442,13 +342,13 @@ func (h *holdings) cutOff() {
 }
 
 // others says whether somebody who is heard answers for anything.
-func (h *holdings) others(m *Members) bool {
+func (h *holdings) others(m *membership.Members) bool {
 	if m == nil {
 		return false
 	}
 	heard := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.heard() && n.Node != h.node
+		heard[n.Node] = n.Heard() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -526,12 +426,12 @@ func (h *holdings) changes() uint64 {
 // keep forgets addresses that no Service has any more, and takes it that those were
 // answered for that were another node's so far: where speakers do not talk to one another,
 // a probe would find that node. Assigned is sorted.
-func (h *holdings) keep(assigned []*Address, now time.Time) {
+func (h *holdings) keep(assigned []*plan.Address, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, a := range assigned {
-		if a.owner != "" && a.owner != h.node && len(h.words[a.Addr]) == 0 {
-			h.put(a.Addr, a.owner, word{heard: now})
+		if a.Owner != "" && a.Owner != h.node && len(h.words[a.Addr]) == 0 {
+			h.put(a.Addr, a.Owner, word{heard: now})
 		}
 	}
 	for a, d := range h.demands {
@@ -540,7 +440,7 @@ func (h *holdings) keep(assigned []*Address, now time.Time) {
 		}
 	}
 	for a, said := range h.words {
-		_, of := slices.BinarySearchFunc(assigned, a, func(x *Address, b netip.Addr) int { return x.Addr.Compare(b) })
+		_, of := slices.BinarySearchFunc(assigned, a, func(x *plan.Address, b netip.Addr) int { return x.Addr.Compare(b) })
 		for node, w := range said {
 			if !of && now.Sub(w.heard) > wordsKept && !(w.held && node == h.node) {
 				delete(said, node)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -234,12 +235,12 @@ func TestHoldings(t *testing.T) {
 		},
 		"what is no Service's is forgotten, in time": func(t *testing.T, c *circle) {
 			c.nodes["n1"].tell([]netip.Addr{x, y})
-			c.nodes["n2"].keep([]*Address{{Addr: y}}, time.Now())
+			c.nodes["n2"].keep([]*plan.Address{{Addr: y}}, time.Now())
 			c.expect("it may become a Service's", "n2", x, "no")
 			c.nodes["n2"].want(nil)
 			time.Sleep(wordsKept + time.Second)
 			for _, h := range c.nodes {
-				h.keep([]*Address{{Addr: y}}, time.Now())
+				h.keep([]*plan.Address{{Addr: y}}, time.Now())
 			}
 			c.expect("it became none's", "n2", x, "yes, after a probe")
 			c.expect("it is a Service's", "n2", y, "no")
@@ -247,7 +248,7 @@ func TestHoldings(t *testing.T) {
 		},
 		"what was another's so far is not probed": func(t *testing.T, c *circle) {
 			c.lost = true
-			c.nodes["n2"].keep([]*Address{{Addr: x, owner: "n1"}, {Addr: y, owner: "n2"}}, time.Now())
+			c.nodes["n2"].keep([]*plan.Address{{Addr: x, Owner: "n1"}, {Addr: y, Owner: "n2"}}, time.Now())
 			c.expect("it was n1's", "n2", x, "yes")
 			c.expect("it is n2's from the first", "n2", y, "yes, after a probe")
 		},

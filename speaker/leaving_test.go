@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 // A node that is to go says so with its routes before it withdraws them, and goes on
@@ -34,28 +35,28 @@ func TestPassLeaves(t *testing.T) {
 
 func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 	trial := newTrial(1)
-	trial.services, trial.assignments, trial.adverts = nil, nil, nil
-	trial.toggleService(0)
-	spec := *trial.services[0].Spec
+	trial.Services, trial.Assignments, trial.Advertisements = nil, nil, nil
+	trial.ToggleService(0)
+	spec := *trial.Services[0].Spec
 	spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
 	vip := netip.MustParseAddr("192.0.2.1")
-	trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
-	trial.services[0] = cluster.Service{Spec: &spec, Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP,
+	trial.Assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
+	trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP,
 		Node: "n2", Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}}
 	var nodes []*cluster.Node
-	for _, n := range trial.nodes {
+	for _, n := range trial.Nodes {
 		whole := *n
 		whole.Excluded = false
 		nodes = append(nodes, &whole)
 	}
-	trial.nodes = nodes
-	trial.peers = newWorld(1).peers
-	if len(trial.peers) == 0 {
+	trial.Nodes = nodes
+	trial.Peers = plantest.NewWorld(1).Peers
+	if len(trial.Peers) == 0 {
 		t.Fatal("the world has no peer")
 	}
 	expect := func(when string, announced, shutdown, forwarded bool) {
 		t.Helper()
-		d := trial.decider.Decide(trial.snapshot())
+		d := trial.decider.Decide(trial.Snapshot())
 		trial.desired = d
 		if err := trial.pass.run(t.Context(), d); err != nil {
 			t.Fatal(err)
@@ -65,15 +66,15 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 		}
 	}
 	expect("before", true, false, true)
-	there := trial.nodes[0]
+	there := trial.Nodes[0]
 	gone := *there
 	change(&gone)
-	trial.nodes[0] = &gone
+	trial.Nodes[0] = &gone
 	expect("at once", says || stays, says, true)
 	time.Sleep(handover)
 	expect("after the handover", stays, says, true)
 	time.Sleep(testLinger)
 	expect("after the linger time", stays, says, true) // its pods and its clients still use it
-	trial.nodes[0] = there
+	trial.Nodes[0] = there
 	expect("back", true, false, true)
 }

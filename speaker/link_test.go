@@ -10,6 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -27,20 +30,20 @@ type trialLinks struct {
 	unasked   map[netip.Addr]time.Time // since when the link is not asked for it any more
 	asked     map[netip.Addr]bool      // that the link was asked for last
 	held      map[netip.Addr]time.Time // since when another node holds what is wanted here
-	last      *Desired
+	last      *plan.Desired
 }
 
 func newTrialLinks(seed uint64, log *slog.Logger) trialLinks {
 	return trialLinks{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHoldings("n1", nil, log), ours: map[netip.Addr]bool{},
 		asking: map[netip.Addr]bool{}, answering: map[netip.Addr]bool{}, quiet: map[netip.Addr]time.Time{}, unasked: map[netip.Addr]time.Time{},
-		held: map[netip.Addr]time.Time{}, last: &Desired{}}
+		held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
 }
 
 // elect has this node answer for some addresses: for those of which it is the owner and
 // that can be served.
-func (t *trial) elect(d *Desired) *Desired {
+func (t *trial) elect(d *plan.Desired) *plan.Desired {
 	if t.links.luck.IntN(3) == 0 {
-		a := worldAddrs()[t.links.luck.IntN(worldAddresses)]
+		a := worldAddrs()[t.links.luck.IntN(plantest.Addresses)]
 		t.links.ours[a] = !t.links.ours[a]
 	}
 	q, was := *d, t.links.last
@@ -52,8 +55,8 @@ func (t *trial) elect(d *Desired) *Desired {
 			q.Answered = append(q.Answered, a.Addr)
 		}
 	}
-	q.Answered, q.hosts = keep(was.Answered, q.Answered), keep(was.hosts, hostPrefixes(q.Answered))
-	q.Announce = keep(was.Announce, union(q.Routed, q.Answered, netip.Addr.Compare))
+	q.Answered, q.Hosts = sortedset.Keep(was.Answered, q.Answered), sortedset.Keep(was.Hosts, sortedset.HostPrefixes(q.Answered))
+	q.Announce = sortedset.Keep(was.Announce, sortedset.Union(q.Routed, q.Answered, netip.Addr.Compare))
 	t.links.last = &q
 	return &q
 }
@@ -64,7 +67,7 @@ func (t *trial) hear() {
 	if luck.IntN(4) > 0 {
 		return
 	}
-	addrs := []netip.Addr{worldAddrs()[luck.IntN(worldAddresses)]}
+	addrs := []netip.Addr{worldAddrs()[luck.IntN(plantest.Addresses)]}
 	s := saying{boot: luck.Uint64N(2), count: uint64(time.Now().UnixNano())}
 	if luck.IntN(2) == 0 {
 		s.held = addrs
@@ -134,7 +137,7 @@ func (t *trial) afterLinks() {
 	now := time.Now()
 	waiting := t.links.holds.waiting(now)
 	asked := slices.SortedFunc(maps.Keys(t.links.answering), netip.Addr.Compare)
-	asked = union(asked, slices.SortedFunc(maps.Keys(t.links.asking), netip.Addr.Compare), netip.Addr.Compare)
+	asked = sortedset.Union(asked, slices.SortedFunc(maps.Keys(t.links.asking), netip.Addr.Compare), netip.Addr.Compare)
 	want := slices.DeleteFunc(slices.Clone(t.desired.Answered), func(a netip.Addr) bool { return waiting[a] != "" })
 	if !slices.Equal(asked, want) {
 		t.violate("after: answered for or asked about %v, want %v", asked, want)
@@ -204,9 +207,9 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 // A sceptic tells only what the link has begun to answer for.
 type sceptic struct{ of *overL2 }
 
-func (s sceptic) Set(ctx context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (s sceptic) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	_, err := s.of.Set(ctx, d, allowed)
-	return hostPrefixes(s.of.have), err
+	return sortedset.HostPrefixes(s.of.have), err
 }
 
 func (s sceptic) overL2() *overL2 { return s.of }

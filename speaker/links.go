@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -33,8 +36,8 @@ type links struct {
 	tell      func(node string, b []byte) // to one of them
 	sociable  bool                        // there are others to be heard of
 	reach     *reach                      // as it was last
-	met       *Members                    // that holds knows of
-	kept      []*Address                  // that holds knows of
+	met       *membership.Members         // that holds knows of
+	kept      []*plan.Address             // that holds knows of
 	probation probation                   // of this node, which may be back
 	asks      bool                        // others have yet to say what they answer for
 	asked     time.Time                   // when they were asked that last
@@ -94,20 +97,20 @@ func (k *links) interfaces(snap *cluster.Snapshot) []l2.Interface {
 }
 
 // prepare has L2 know what d was decided by, before it is applied.
-func (k *links) prepare(d *Desired, snap *cluster.Snapshot, now time.Time) {
+func (k *links) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
 	if !d.Links {
 		return
 	}
-	if !same(k.kept, d.Addresses) {
+	if !sortedset.Same(k.kept, d.Addresses) {
 		k.kept = d.Addresses
 		k.holds.keep(d.Addresses, now)
 	}
 	k.gain(k.reach.list, now)
-	k.meet(d.view.members, snap.Nodes, k.say, now)
+	k.meet(d.View.Members, snap.Nodes, k.say, now)
 }
 
 // handOn says what of d's addresses is handed on to whom.
-func (k *links) handOn(d *Desired, now time.Time) *handing {
+func (k *links) handOn(d *plan.Desired, now time.Time) *handing {
 	left := func(a netip.Addr) time.Time {
 		if _, still := slices.BinarySearchFunc(k.way.have, a, netip.Addr.Compare); still {
 			return now.Add(k.way.linger) // it leaves in this pass
@@ -120,7 +123,7 @@ func (k *links) handOn(d *Desired, now time.Time) *handing {
 
 // gain notices when there is one more interface by which others may be heard.
 func (k *links) gain(list []l2.Interface, now time.Time) {
-	if same(k.known, list) {
+	if sortedset.Same(k.known, list) {
 		return
 	}
 	for _, i := range list {
@@ -136,7 +139,7 @@ func (k *links) gain(list []l2.Interface, now time.Time) {
 // be there have been heard of, and those that live have said what they answer for, for a
 // bounded time; also when this one heard nobody, and has an interface again: it may have
 // been the one that was cut off.
-func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
+func (k *links) meet(m *membership.Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
 	if m == nil && !k.sociable {
 		return
 	}
@@ -149,7 +152,7 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 		until = time.Time{}
 		k.stranger = now
 	}
-	if back := k.gained.Add(acquaintance); (m.alone(k.holds.node) || len(strangers) > 0) && back.After(until) {
+	if back := k.gained.Add(acquaintance); (m.Alone(k.holds.node) || len(strangers) > 0) && back.After(until) {
 		until = back
 	}
 	k.holds.pause(until)
@@ -162,7 +165,7 @@ func (k *links) meet(m *Members, nodes []*cluster.Node, say func([]byte), now ti
 	k.holds.meet(say, func(node string) bool {
 		n, known := m.Find(node)
 		// Of one that lives by its Lease nothing would be heard if it stopped.
-		return !known || n.dead() || n.ByLease
+		return !known || n.Dead() || n.ByLease
 	})
 	if len(back) == 0 {
 		return
@@ -203,9 +206,9 @@ func (k *links) next(now time.Time) (at time.Time) {
 }
 
 // back are the nodes that are heard and were not when holdings was told of them last.
-func (k *links) back(m *Members) (names []string) {
+func (k *links) back(m *membership.Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := k.met.Find(n.Node); n.heard() && !was.heard() && n.Node != k.holds.node {
+		if was, _ := k.met.Find(n.Node); n.Heard() && !was.Heard() && n.Node != k.holds.node {
 			names = append(names, n.Node)
 		}
 	}
@@ -216,14 +219,14 @@ func (k *links) back(m *Members) (names []string) {
 func (k *links) ready(now time.Time) bool { return !k.holds.isPaused(now) }
 
 // look finds out what is in the way of traffic, now and then.
-func (k *links) look(ctx context.Context, d *Desired, now time.Time) {
+func (k *links) look(ctx context.Context, d *plan.Desired, now time.Time) {
 	if !d.Links || now.Sub(k.looked) < problemInterval {
 		return
 	}
 	k.looked = now
 	var addrs []netip.Addr
 	for _, a := range d.Addresses {
-		if a.linked {
+		if a.OverL2 {
 			addrs = append(addrs, a.Addr)
 		}
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -31,7 +34,7 @@ func TestLinksAreInherited(t *testing.T) {
 		if err := before.keepAnswered(w, holds); err != nil {
 			t.Fatal(err)
 		}
-		o := Options{Config: Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+		o := Options{Config: plan.Config{Node: "n1"}, LingerL2: time.Minute, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 		k := newLinks(o, []netip.Addr{held, left}, &memory{dir: dir})
 		for addr, want := range map[netip.Addr]time.Duration{held: time.Minute, left: 20 * time.Second, lost: -time.Since(time.Time{})} {
 			if got := time.Until(k.way.departed[addr].until); addr != lost && got != want || addr == lost && got > 0 {
@@ -81,25 +84,25 @@ func greet(t *testing.T, h *holdings, node string, held ...netip.Addr) {
 func TestLinksWaitForOthers(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(sociable bool) *links {
 			return &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: sociable, say: func([]byte) {}, tell: func(string, []byte) {}}
 		}
 		for name, tt := range map[string]struct {
 			sociable bool
-			members  *Members
+			members  *membership.Members
 			after    time.Duration
 			ready    bool
 		}{
 			"nobody to hear":          {false, nil, 0, true},
 			"nobody heard":            {true, nil, 0, false},
 			"nobody heard for long":   {true, nil, acquaintance, true},
-			"one missing":             {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}}}, 0, false},
-			"one missing for long":    {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}}}, acquaintance, true},
+			"one missing":             {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, 0, false},
+			"one missing for long":    {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, acquaintance, true},
 			"all heard":               {true, both, 0, false},
 			"all heard for long":      {true, both, acquaintance, true},
 			"all have spoken":         {true, both, 0, true},
-			"one heard to be no more": {true, &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
+			"one heard to be no more": {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
 		} {
 			k := begin(tt.sociable)
 			if name == "all have spoken" {
@@ -121,15 +124,15 @@ func TestLinksWaitForOthers(t *testing.T) {
 // A node that hears nobody and has its link back takes nothing until it has heard what
 // somebody answers for, for a bounded time. What it has it keeps, and who is heard changes nothing.
 func TestLinksWaitWhenOneIsBack(t *testing.T) {
-	snap := snapshotOf(t, []byte(advertisedWorld+linkedWorld))
+	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		eth0 := l2.Interface{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}}
 		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
-		alone := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		alone := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		k := &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), sociable: true, say: func([]byte) {}, tell: func(string, []byte) {}}
-		step := func(what string, ready bool, m *Members, all ...l2.Interface) {
+		step := func(what string, ready bool, m *membership.Members, all ...l2.Interface) {
 			t.Helper()
 			k.gain(relevant(snap, all), time.Now())
 			k.meet(m, nodes, k.say, time.Now())
@@ -167,7 +170,7 @@ func TestLinksWaitWhenOneIsBack(t *testing.T) {
 func TestLinksAsk(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		n2 := newHoldings("n2", nil, slog.New(slog.DiscardHandler))
 		n2.tell([]netip.Addr{vip})
@@ -247,7 +250,7 @@ spec: {pools: [lan]}
 // Who answers, and who else uses an address, is told on the Service.
 func TestNewsOfAnswers(t *testing.T) {
 	p := newPlay(t, told{})
-	p.world(eventService("web", "uid-web", "192.0.2.1", "n1"), linkedWorld)
+	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), linkedWorld)
 	p.tells("at the start")
 	vip := netip.MustParseAddr("192.0.2.1")
 	answers := func(phase l2.Phase, conflicts int) {

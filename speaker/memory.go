@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // A memory keeps under the run directory which Service holds which address, so
@@ -44,7 +45,7 @@ func (m *memory) partingsPath() string { return filepath.Join(m.dir, "answered.j
 
 // keepAnswered writes what is answered for over L2, and what was until lately.
 func (m *memory) keepAnswered(w *way, h *holdings) error {
-	if same(m.answered, w.have) {
+	if sortedset.Same(m.answered, w.have) {
 		return nil
 	}
 	list := []parting{}
@@ -82,7 +83,7 @@ func (m *memory) deathsPath() string { return filepath.Join(m.dir, "deaths.json"
 
 // keepDeaths writes when others had to take over from this node.
 func (m *memory) keepDeaths(deaths []time.Time) error {
-	if same(m.dead, deaths) {
+	if sortedset.Same(m.dead, deaths) {
 		return nil
 	}
 	if err := m.write(m.deathsPath(), deaths); err != nil {
@@ -130,7 +131,7 @@ func (m *memory) cluster() bool {
 
 // keep writes the assignments if they have changed.
 func (m *memory) keep(snap *cluster.Snapshot) error {
-	if m.written && same(m.kept, snap.Assignments) {
+	if m.written && sortedset.Same(m.kept, snap.Assignments) {
 		return nil
 	}
 	list := slices.Clone(snap.Assignments)

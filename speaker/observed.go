@@ -13,6 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -34,7 +36,7 @@ type Status struct {
 	Adopted int `json:"adopted,omitempty"`
 
 	// Members are the speakers of other nodes; absent without --members-key-file.
-	Members *MembersStatus `json:"members,omitempty"`
+	Members *membership.Status `json:"members,omitempty"`
 
 	BGP       bgp.Status        `json:"bgp"`
 	L2        LinkStatus        `json:"l2,omitzero"`
@@ -87,7 +89,7 @@ type ReasonStatus struct {
 // published is what the loop leaves behind after a pass for whoever asks. It is
 // never written again.
 type published struct {
-	desired    *Desired // nil before the first pass
+	desired    *plan.Desired // nil before the first pass
 	have       []netip.Addr
 	departed   map[netip.Addr]departure
 	parted     map[netip.Addr]departure // departed from L2
@@ -115,13 +117,13 @@ func (p *published) late() string {
 	}
 	text := "a change has been waiting since " + p.behind.UTC().Format(time.RFC3339)
 	if p.err != nil {
-		text += ": " + oneLine(p.err)
+		text += ": " + plan.OneLine(p.err)
 	}
 	return text
 }
 
 // publish leaves behind what the last pass achieved.
-func (s *speaker) publish(d *Desired, err error) {
+func (s *speaker) publish(d *plan.Desired, err error) {
 	was := s.published.Load()
 	now := &published{desired: d, err: err, unanswered: s.unanswered}
 	if d != nil {
@@ -169,18 +171,18 @@ func (s *speaker) status() Status {
 		st.Error = p.err.Error()
 	}
 	if p.desired == nil {
-		st.Members = s.roster.status(nil)
+		st.Members = s.membership.Status(nil)
 		return st
 	}
-	st.Members = s.roster.status(p.desired.view)
-	if n := p.desired.view.self; n != nil {
+	st.Members = s.membership.Status(p.desired.View.Members)
+	if n := p.desired.View.Self; n != nil {
 		st.NodeUID = n.UID
 	}
 	if p.desired.Links {
-		st.L2 = LinkStatus{Interfaces: relevant(p.desired.snap, s.links.announcer.Interfaces()), Problems: p.problems, Detours: p.detours}
+		st.L2 = LinkStatus{Interfaces: relevant(p.desired.Snapshot, s.links.announcer.Interfaces()), Problems: p.problems, Detours: p.detours}
 	}
-	st.Problems = append(slices.Clip(p.desired.snap.Problems), p.desired.view.problems()...)
-	for _, r := range p.desired.snap.Refusals {
+	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.View.Problems()...)
+	for _, r := range p.desired.Snapshot.Refusals {
 		st.Waiting = append(st.Waiting, reasonStatus(r))
 	}
 	st.Waiting = append(st.Waiting, p.unansweredNowhere()...)
@@ -196,16 +198,16 @@ func (s *speaker) status() Status {
 }
 
 // address combines what was decided for an address with what came of it.
-func (p *published) address(a *Address, b bgp.Status) AddressStatus {
-	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.owner, OwnerBy: a.by, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed && a.refusal == ""}
+func (p *published) address(a *plan.Address, b bgp.Status) AddressStatus {
+	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: a.OwnerBy, HandsOn: p.handsOn[a.Addr], Programmed: p.programmed && a.Refusal == ""}
 	_, st.routed = slices.BinarySearchFunc(p.have, a.Addr, netip.Addr.Compare)
 	st.L2 = p.on(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
 		st.Lingering = p.lingering(a.Addr)
 	}
-	st.Prefixes = prefixesOf(a.routes)
-	st.Attributes = p.desired.attributes(st.Prefixes)
-	for _, r := range a.routes {
+	st.Prefixes = plan.PrefixesOf(a.Routes)
+	st.Attributes = p.desired.AttributesOf(st.Prefixes)
+	for _, r := range a.Routes {
 		st.Weight = max(st.Weight, r.Weight)
 	}
 	st.Services, st.Ports, st.Reasons = make([]string, 0, len(a.Services)), make([]string, 0, len(a.VIP.Frontends)), make([]ReasonStatus, 0, len(a.Reasons))
@@ -218,7 +220,7 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
-	for _, r := range p.desired.clashes {
+	for _, r := range p.desired.Clashes {
 		if r.VIP == a.Addr {
 			st.Reasons = append(st.Reasons, reasonStatus(r))
 		}
@@ -227,21 +229,6 @@ func (p *published) address(a *Address, b bgp.Status) AddressStatus {
 		st.Reasons = append(st.Reasons, p.unansweredAt(a.Addr, name)...)
 	}
 	return st
-}
-
-// attributes are what routers are told of prefixes, as far as there is anything.
-func (d *Desired) attributes(prefixes []netip.Prefix) (texts []string) {
-	for _, r := range routesTo(prefixes, d.BGP.Routes) {
-		text := r.Attributes.String()
-		switch {
-		case text == "":
-			continue
-		case len(prefixes) > 1:
-			text = r.Prefix.String() + " " + text
-		}
-		texts = append(texts, text)
-	}
-	return texts
 }
 
 // observed replaces a reason that says what is meant by one that says what is in
@@ -261,7 +248,7 @@ func (p *published) observed(r cluster.Reason, st AddressStatus, b bgp.Status) c
 			r.Code, r.Message = cluster.WaitingForSession, "not announced: "+p.obstacle(st.Address, b)
 		}
 	case r.Code == cluster.Announced && r.Protocol == "bgp":
-		heard, deaf := audience(st.Address, p.desired.routes(st.Address), b.Sessions)
+		heard, deaf := audience(st.Address, p.desired.RoutesOf(st.Address), b.Sessions)
 		switch {
 		case len(heard) == 0:
 			r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+strings.Join(deaf, "; ")

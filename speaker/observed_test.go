@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
 const toldToOne = `---
@@ -43,11 +45,11 @@ func TestReasonsOfDeafRouters(t *testing.T) {
 		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router hears it: tor2 (Active): wrong AS number"},
 		{"another one is not up", toldToOne, []bgp.SessionStatus{down1, up2}, "Announced announced to tor2"},
 	} {
-		world := eventWorld
+		world := plantest.TwoRouters
 		if c.more != "" {
-			world = advertisedWorld
+			world = plantest.Advertised
 		}
-		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(world+eventService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
+		d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(world+plantest.LocalService("web", "uid-web", "192.0.2.1", "n1")+c.more)))
 		p := &published{desired: d, programmed: true, have: d.Announce}
 		var got []string
 		for _, r := range p.address(d.Addresses[0], bgp.Status{Sessions: c.sessions}).Reasons {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -28,7 +30,7 @@ type pass struct {
 	ways      []*way
 	// last is the Desired that was forwarded last; it remembers who held an
 	// address that nobody holds any more.
-	last *Desired
+	last *plan.Desired
 	// outward are the interfaces that clients outside come in by, for the fast path.
 	outward []string
 	// handed is what is handed on to the nodes that answered for it before; nil: nothing.
@@ -44,7 +46,7 @@ func newPass(f forwarder, log *slog.Logger, ways ...*way) *pass {
 // run makes kernel and network match d as far as it can. If the forwarder fails while the
 // kernel's table is not intact, nothing is known to be forwarded, so everything is
 // withdrawn. Nothing else that fails withdraws anything.
-func (p *pass) run(ctx context.Context, d *Desired) error {
+func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	now := time.Now()
 	wants := make([]wish, len(p.ways))
 	var shrunk []error
@@ -103,7 +105,7 @@ func (p *pass) next(now time.Time) (at time.Time) {
 // with what was said before. What stays stays as it was: a route that attracts more
 // traffic than before, by a greater weight, has to wait until the kernel has what
 // that is for.
-func (p *pass) shrink(ctx context.Context, w *way, d *Desired, want wish) error {
+func (p *pass) shrink(ctx context.Context, w *way, d *plan.Desired, want wish) error {
 	stay, less := w.stays(want)
 	if !less {
 		return nil
@@ -113,13 +115,13 @@ func (p *pass) shrink(ctx context.Context, w *way, d *Desired, want wish) error 
 }
 
 // announce makes the announcer announce d as far as it is wanted.
-func (p *pass) announce(ctx context.Context, w *way, d *Desired, want wish) error {
+func (p *pass) announce(ctx context.Context, w *way, d *plan.Desired, want wish) error {
 	told, err := w.announcer.Set(ctx, d, want.prefixes)
 	return p.note(w, d, told, want, err)
 }
 
 // note takes down what an announcer said, and logs who came and who left.
-func (p *pass) note(w *way, d *Desired, told []netip.Prefix, want wish, err error) error {
+func (p *pass) note(w *way, d *plan.Desired, told []netip.Prefix, want wish, err error) error {
 	left, came := w.note(told, want, func(a netip.Addr) []cluster.Name { return p.owners(d, a) })
 	p.tell(w, d, left, came)
 	if err != nil {
@@ -151,22 +153,22 @@ func beyondL2(err error) bool {
 }
 
 // tell logs a line for each change, and one for all when they are many.
-func (p *pass) tell(w *way, d *Desired, left, came []netip.Addr) {
+func (p *pass) tell(w *way, d *plan.Desired, left, came []netip.Addr) {
 	if len(left)+len(came) > 20 {
 		p.log.Info("announcements changed", "protocol", w.protocol, "announced", len(came), "withdrawn", len(left), "now", len(w.have))
 		return
 	}
 	for _, a := range left {
-		p.log.Info("withdrawn", "protocol", w.protocol, "vip", a, "reason", d.why(a, w.protocol))
+		p.log.Info("withdrawn", "protocol", w.protocol, "vip", a, "reason", d.Why(a, w.protocol))
 	}
 	for _, a := range came {
-		p.log.Info("announced", "protocol", w.protocol, "vip", a, "reason", d.why(a, w.protocol))
+		p.log.Info("announced", "protocol", w.protocol, "vip", a, "reason", d.Why(a, w.protocol))
 	}
 }
 
 // owners says who holds or last held an address.
-func (p *pass) owners(d *Desired, addr netip.Addr) []cluster.Name {
-	for _, d := range []*Desired{d, p.last} {
+func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
+	for _, d := range []*plan.Desired{d, p.last} {
 		if d == nil {
 			continue
 		}
@@ -184,7 +186,7 @@ func (p *pass) owners(d *Desired, addr netip.Addr) []cluster.Name {
 
 // forward gives the kernel what is wanted, what is still announced although it
 // is not wanted, and what lingers.
-func (p *pass) forward(ctx context.Context, d *Desired) error {
+func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	now := time.Now()
 	state := d.Proxy
 	state.Outward = p.outward
@@ -194,7 +196,7 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 	state.Taking = p.taking(d)
 	state.VIPs = p.overlay(d, p.extra(d, now))
 	for _, w := range p.ways {
-		state.Owned = with(state.Owned, w.attracted(d, now))
+		state.Owned = sortedset.AddPrefixes(state.Owned, w.attracted(d, now))
 	}
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)
@@ -207,19 +209,19 @@ func (p *pass) forward(ctx context.Context, d *Desired) error {
 }
 
 // taking are the addresses that this node is about to answer for over L2, sorted.
-func (p *pass) taking(d *Desired) []netip.Addr {
+func (p *pass) taking(d *plan.Desired) []netip.Addr {
 	i := slices.IndexFunc(p.ways, func(w *way) bool { return w.protocol == "l2" })
 	if i < 0 {
 		return nil
 	}
-	return minus(d.Answered, p.ways[i].have)
+	return sortedset.Minus(d.Answered, p.ways[i].have)
 }
 
 // extra are the addresses that have to be forwarded although d does not announce
 // them, sorted: they are announced still, or whoever used them may not have heard.
-func (p *pass) extra(d *Desired, now time.Time) (extra []netip.Addr) {
+func (p *pass) extra(d *plan.Desired, now time.Time) (extra []netip.Addr) {
 	for _, w := range p.ways {
-		extra = append(extra, minus(w.have, d.Announce)...)
+		extra = append(extra, sortedset.Minus(w.have, d.Announce)...)
 		extra = append(extra, w.lingering(now)...)
 	}
 	slices.SortFunc(extra, netip.Addr.Compare)
@@ -228,7 +230,7 @@ func (p *pass) extra(d *Desired, now time.Time) (extra []netip.Addr) {
 
 // overlay puts lingering addresses over d's, replacing those of the same
 // address unless d means to announce it.
-func (p *pass) overlay(d *Desired, extra []netip.Addr) []*proxy.VIP {
+func (p *pass) overlay(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	vips := d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {
@@ -238,7 +240,7 @@ func (p *pass) overlay(d *Desired, extra []netip.Addr) []*proxy.VIP {
 		if !copied {
 			vips, copied = slices.Clone(vips), true
 		}
-		vip := d.lingering(addr, p.owners(d, addr))
+		vip := d.Lingering(addr, p.owners(d, addr))
 		i, found := slices.BinarySearchFunc(vips, addr, func(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 		if found {
 			vips[i] = vip

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +15,9 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -29,11 +31,11 @@ const (
 // A trial runs passes over a random world, with a kernel and a network that fail
 // at random, and notes every violation of what DESIGN promises.
 type trial struct {
-	*world
+	*plantest.World
 	pass    *pass
-	decider *Decider
-	desired *Desired
-	applied *Desired // that was forwarded last
+	decider *plan.Decider
+	desired *plan.Desired
+	applied *plan.Desired // that was forwarded last
 
 	kernel    map[netip.Addr]*proxy.VIP
 	owned     []netip.Prefix
@@ -56,9 +58,9 @@ type trial struct {
 }
 
 func newTrial(seed uint64) *trial {
-	t := &trial{world: newWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
+	t := &trial{World: plantest.NewWorld(seed), kernel: map[netip.Addr]*proxy.VIP{}, network: map[netip.Prefix]bool{},
 		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
-	t.decider = NewDecider(Config{Node: "n1"})
+	t.decider = plan.NewDecider(plan.Config{Node: "n1"})
 	log := slog.New(slog.DiscardHandler)
 	t.links = newTrialLinks(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
@@ -72,7 +74,7 @@ func (p *pass) l2() *way  { return p.ways[1] }
 
 // decide decides about the world as it is now.
 func (t *trial) decide() {
-	t.desired = t.elect(t.decider.Decide(t.snapshot()))
+	t.desired = t.elect(t.decider.Decide(t.Snapshot()))
 	t.observe()
 }
 
@@ -143,7 +145,7 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 		if !p.Contains(a) {
 			continue
 		}
-		_, forOthers := slices.BinarySearchFunc(t.desired.aggregates, p, comparePrefixes)
+		_, forOthers := slices.BinarySearchFunc(t.desired.Aggregates, p, sortedset.ComparePrefixes)
 		own = own || wanted || !forOthers
 	}
 	return own
@@ -207,7 +209,7 @@ func (t *trial) refuses(p netip.Prefix) bool {
 // never by a pod that is gone.
 func (t *trial) checkBackends() {
 	exists := map[netip.AddrPort]bool{}
-	for _, s := range t.services {
+	for _, s := range t.Services {
 		if s.Endpoints == nil {
 			continue
 		}
@@ -234,14 +236,14 @@ func (t *trial) checkBackends() {
 // other, and may give up in between.
 type trialNetwork trial
 
-func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	t := (*trial)(n)
 	if !t.forwarded {
 		t.violate("sessions are opened before anything is forwarded")
 	}
 	var err error
 	for _, p := range allowed {
-		_, known := slices.BinarySearchFunc(d.prefixes, p, comparePrefixes)
+		_, known := slices.BinarySearchFunc(d.Prefixes, p, sortedset.ComparePrefixes)
 		switch {
 		case t.network[p]:
 		case !known:
@@ -253,7 +255,7 @@ func (n *trialNetwork) Set(_ context.Context, d *Desired, allowed []netip.Prefix
 		}
 	}
 	for _, p := range t.told() {
-		if _, stays := slices.BinarySearchFunc(allowed, p, comparePrefixes); stays {
+		if _, stays := slices.BinarySearchFunc(allowed, p, sortedset.ComparePrefixes); stays {
 			continue
 		}
 		if t.fails() {
@@ -300,17 +302,17 @@ func (t *trial) leave(p netip.Prefix) {
 }
 
 func (t *trial) told() []netip.Prefix {
-	return slices.SortedFunc(maps.Keys(t.network), comparePrefixes)
+	return slices.SortedFunc(maps.Keys(t.network), sortedset.ComparePrefixes)
 }
 
 // A runner is pass.run, or a mutant of it.
-type runner func(p *pass, ctx context.Context, d *Desired) error
+type runner func(p *pass, ctx context.Context, d *plan.Desired) error
 
 // steps changes the world and passes, n times.
 func (t *trial) steps(n int, run runner) {
 	for range n {
 		for range t.IntN(3) {
-			t.step()
+			t.Step()
 		}
 		time.Sleep(time.Duration(t.IntN(3000)) * time.Millisecond)
 		if t.IntN(15) == 0 {
@@ -334,7 +336,7 @@ func (t *trial) after(err error) {
 		t.violate("after: told %v, but the network is told %v", told, t.told())
 	}
 	var alone []netip.Addr
-	for _, p := range minusFunc(t.told(), t.desired.prefixes, comparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.told(), t.desired.Prefixes, sortedset.ComparePrefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -345,11 +347,11 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().have, union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().have, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
 	t.afterLinks()
-	for _, p := range minusFunc(t.desired.prefixes, t.told(), comparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.told(), sortedset.ComparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
@@ -359,7 +361,7 @@ func (t *trial) after(err error) {
 		}
 	}
 	for _, a := range worldAddrs() {
-		if t.refuses(host(a)) && !t.pools[0].Contains(a) && !t.led(a) {
+		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.led(a) {
 			t.violate("after: %s is refused for no reason", a)
 		}
 	}
@@ -416,19 +418,12 @@ func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	return violations
 }
 
-func seeds(t *testing.T) uint64 {
-	if testing.Short() {
-		return 300
-	}
-	return 2000
-}
-
 // strayed is a world in which an aggregate leads to an address that is new in it, and
 // goes before the address can be told of by itself: one of some thousands.
 const strayed = 7919
 
 func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
-	for n := range seeds(t) + 1 {
+	for n := range plantest.Seeds(t) + 1 {
 		seed := (n + strayed) % (strayed + 1)
 		if violations := try(t, seed, (*pass).run); len(violations) > 0 {
 			t.Fatalf("seed %d:\n%s", seed, violations)
@@ -437,7 +432,7 @@ func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
 }
 
 // each does something for each way of a pass, with what is wanted of it.
-func each(p *pass, d *Desired, do func(w *way, want wish) error) error {
+func each(p *pass, d *plan.Desired, do func(w *way, want wish) error) error {
 	var errs []error
 	for _, w := range p.ways {
 		errs = append(errs, do(w, w.wish(d, time.Now())))
@@ -446,97 +441,97 @@ func each(p *pass, d *Desired, do func(w *way, want wish) error) error {
 }
 
 // shrinkAll and announceAll are steps of run.
-func shrinkAll(p *pass, ctx context.Context, d *Desired) error {
+func shrinkAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	if p.last == nil {
 		return nil
 	}
 	return each(p, d, func(w *way, want wish) error { return p.shrink(ctx, w, d, want) })
 }
 
-func announceAll(p *pass, ctx context.Context, d *Desired) error {
+func announceAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	return each(p, d, func(w *way, want wish) error { return p.announce(ctx, w, d, want) })
 }
 
 // mutants break one thing each that the pass does for a reason.
 var mutants = map[string]runner{
-	"announces before it forwards": func(p *pass, ctx context.Context, d *Desired) error {
+	"announces before it forwards": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
 	},
-	"forwards before it withdraws": func(p *pass, ctx context.Context, d *Desired) error {
+	"forwards before it withdraws": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder.Set(ctx, d.Proxy)
 		return p.run(ctx, d)
 	},
-	"announces what it could not program": func(p *pass, ctx context.Context, d *Desired) error {
+	"announces what it could not program": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), p.forward(ctx, d), announceAll(p, ctx, d))
 	},
-	"lingers for ever": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers for ever": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.bgp().linger, p.l2().linger = time.Hour, time.Hour
 		return p.run(ctx, d)
 	},
-	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		shrunk := shrinkAll(p, ctx, d)
 		if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
 			return errors.Join(shrunk, err)
 		}
 		return errors.Join(shrunk, announceAll(p, ctx, d))
 	},
-	"opens sessions at once": func(p *pass, ctx context.Context, d *Desired) error {
+	"opens sessions at once": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d))
 	},
-	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
-		if p.last != nil && len(minus(p.bgp().have, d.Announce)) > 0 {
+		if p.last != nil && len(sortedset.Minus(p.bgp().have, d.Announce)) > 0 {
 			// as if the kernel were only touched for what is announced
 			stale.Proxy = p.last.Proxy
 		}
 		return p.run(ctx, &stale)
 	},
-	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *Desired) error {
+	"does not refuse what is in an aggregate": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		careless := *d
-		careless.Proxy.Owned = d.view.owned
+		careless.Proxy.Owned = d.View.Owned
 		return p.run(ctx, &careless)
 	},
-	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *Desired) error {
+	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		clear(p.bgp().released)
 		return p.run(ctx, d)
 	},
-	"withdraws before there is another route": func(p *pass, ctx context.Context, d *Desired) error {
+	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		w := p.bgp()
-		stay := intersectFunc(w.told, d.prefixes, comparePrefixes)
+		stay := sortedset.IntersectFunc(w.told, d.Prefixes, sortedset.ComparePrefixes)
 		if len(stay) == len(w.told) {
 			return p.run(ctx, d)
 		}
-		return errors.Join(p.announce(ctx, w, d, wish{stay, intersect(w.have, d.Routed)}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, w, d, wish{stay, sortedset.Intersect(w.have, d.Routed)}), p.run(ctx, d))
 	},
-	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *Desired) error {
+	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		if p.l2().handing == nil {
 			p.l2().handing = map[netip.Addr]time.Time{}
 		}
 		return p.run(ctx, d)
 	},
-	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *Desired) error {
+	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		for _, a := range p.bgp().have {
 			delete(p.l2().departed, a)
 		}
 		return p.run(ctx, d)
 	},
-	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *Desired) error {
+	"lingers for neighbours as for routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.l2().linger = p.bgp().linger
 		return p.run(ctx, d)
 	},
-	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *Desired) error {
+	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
 		return p.run(ctx, d)
 	},
-	"takes addresses without a word": func(p *pass, ctx context.Context, d *Desired) error {
+	"takes addresses without a word": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder = taciturn{p.forwarder}
 		return p.run(ctx, d)
 	},
-	"takes what it has": func(p *pass, ctx context.Context, d *Desired) error {
+	"takes what it has": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder = greedy{p.forwarder, d.Answered}
 		return p.run(ctx, d)
 	},
-	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *Desired) error {
+	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		both := p.ways
 		defer func() { p.ways = both }()
 		if p.forwarder.Intact().Intact {
@@ -571,16 +566,16 @@ func (f greedy) Set(ctx context.Context, want proxy.State) error {
 }
 
 // inEach are mutants that break it for one of the ways.
-var inEach = map[string]func(w *way, d *Desired){
-	"does not linger": func(w *way, _ *Desired) { w.linger = 0 },
-	"forgets the withdrawal when the address is wanted again": func(w *way, d *Desired) {
+var inEach = map[string]func(w *way, d *plan.Desired){
+	"does not linger": func(w *way, _ *plan.Desired) { w.linger = 0 },
+	"forgets the withdrawal when the address is wanted again": func(w *way, d *plan.Desired) {
 		for _, a := range d.Announce {
 			delete(w.departed, a)
 		}
 	},
-	"believes that a failed withdrawal succeeded": func(w *way, d *Desired) {
+	"believes that a failed withdrawal succeeded": func(w *way, d *plan.Desired) {
 		want := w.wants(d)
-		w.have, w.told = intersect(w.have, want.addrs), intersectFunc(w.told, want.prefixes, comparePrefixes)
+		w.have, w.told = sortedset.Intersect(w.have, want.addrs), sortedset.IntersectFunc(w.told, want.prefixes, sortedset.ComparePrefixes)
 	},
 }
 
@@ -590,7 +585,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	for name, breaks := range inEach {
 		for i, way := range []string{"BGP", "L2"} {
-			all[way+" "+name] = func(p *pass, ctx context.Context, d *Desired) error {
+			all[way+" "+name] = func(p *pass, ctx context.Context, d *plan.Desired) error {
 				breaks(p.ways[i], d)
 				return p.run(ctx, d)
 			}
@@ -683,7 +678,7 @@ func TestPassAdopts(t *testing.T) {
 		trial.pass.bgp().adopt(old, time.Now().Add(35*time.Second))
 		pass := func() bool {
 			t.Helper()
-			trial.desired = trial.decider.Decide(trial.snapshot())
+			trial.desired = trial.decider.Decide(trial.Snapshot())
 			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
@@ -708,77 +703,25 @@ func TestPassAdopts(t *testing.T) {
 	})
 }
 
-func TestMinusAndIntersect(t *testing.T) {
-	set := func(last ...byte) (out []netip.Addr) {
-		for _, b := range last {
-			out = append(out, netip.AddrFrom4([4]byte{192, 0, 2, b}))
-		}
-		return out
-	}
-	for _, row := range []struct{ a, b, minus, both []netip.Addr }{
-		{set(), set(), set(), set()},
-		{set(1, 2, 3), set(), set(1, 2, 3), set()},
-		{set(), set(1, 2), set(), set()},
-		{set(1, 2, 3), set(2, 4), set(1, 3), set(2)},
-		{set(1, 2), set(1, 2), set(), set(1, 2)},
-	} {
-		if got := minus(row.a, row.b); !slices.Equal(got, row.minus) {
-			t.Errorf("minus(%v, %v) = %v, want %v", row.a, row.b, got, row.minus)
-		}
-		if got := intersect(row.a, row.b); !slices.Equal(got, row.both) {
-			t.Errorf("intersect(%v, %v) = %v, want %v", row.a, row.b, got, row.both)
-		}
-	}
-}
-
-func TestCoveredAndHolding(t *testing.T) {
-	for _, row := range []struct{ addrs, prefixes, covered, holding string }{
-		{"", "", "", ""},
-		{"192.0.2.1", "", "", ""},
-		{"", "192.0.2.0/24", "", ""},
-		{"192.0.2.1 192.0.2.5", "192.0.2.1/32 192.0.2.2/32", "192.0.2.1", "192.0.2.1/32"},
-		{"192.0.2.1 192.0.2.5 192.0.2.9", "192.0.2.0/24 192.0.2.4/30", "192.0.2.1 192.0.2.5 192.0.2.9", "192.0.2.0/24 192.0.2.4/30"},
-		{"192.0.2.1 192.0.2.5 192.0.2.9", "192.0.2.0/30 192.0.2.2/31 192.0.2.8/31", "192.0.2.1 192.0.2.9", "192.0.2.0/30 192.0.2.8/31"},
-		{"192.0.2.5 2001:db8::5", "0.0.0.0/0 2001:db8::4/127", "192.0.2.5 2001:db8::5", "0.0.0.0/0 2001:db8::4/127"},
-		{"192.0.2.5 2001:db8::5", "192.0.3.0/24 2001:db8:1::/64", "", ""},
-	} {
-		var addrs []netip.Addr
-		for s := range strings.FieldsSeq(row.addrs) {
-			addrs = append(addrs, netip.MustParseAddr(s))
-		}
-		var prefixes []netip.Prefix
-		for s := range strings.FieldsSeq(row.prefixes) {
-			prefixes = append(prefixes, netip.MustParsePrefix(s))
-		}
-		text := func(list any) string { return strings.Trim(fmt.Sprint(list), "[]") }
-		if got := text(covered(addrs, prefixes)); got != row.covered {
-			t.Errorf("%s: %s are in %s, want %s", row.addrs, got, row.prefixes, row.covered)
-		}
-		if got := text(holding(prefixes, addrs)); got != row.holding {
-			t.Errorf("%s: %s have %s in them, want %s", row.prefixes, got, row.addrs, row.holding)
-		}
-	}
-}
-
 // When the last local endpoint goes and another node has one, this node goes on
 // announcing for a moment and sends clients there: the other node's route may
 // arrive later than our withdrawal would.
 func TestPassHandsOver(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
-		trial.services, trial.assignments = nil, nil
-		trial.toggleService(0)
-		spec := *trial.services[0].Spec
+		trial.Services, trial.Assignments = nil, nil
+		trial.ToggleService(0)
+		spec := *trial.Services[0].Spec
 		spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 		vip := netip.MustParseAddr("192.0.2.1")
-		trial.assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
+		trial.Assignments = []cluster.Assignment{{Addr: vip, Service: spec.Name, Pool: "lan"}}
 		on := func(node string) *cluster.Endpoints {
 			return &cluster.Endpoints{List: []cluster.Endpoint{{PortName: "http", Protocol: corev1.ProtocolTCP, Node: node,
 				Addr: netip.MustParseAddrPort("10.244.0.1:8080"), Ready: true, Serving: true}}}
 		}
 		observe := func() (announced bool, answers int) {
 			t.Helper()
-			trial.desired = trial.decider.Decide(trial.snapshot())
+			trial.desired = trial.decider.Decide(trial.Snapshot())
 			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
@@ -793,9 +736,9 @@ func TestPassHandsOver(t *testing.T) {
 				t.Errorf("%s: announced %v with %d backends, want %v with %d", when, a, n, announced, answers)
 			}
 		}
-		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
+		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
 		expect("endpoint here", true, 1)
-		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
+		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
 		expect("endpoint gone to n2", true, 1)
 		time.Sleep(handover - time.Millisecond)
 		expect("n2 may not announce it yet", true, 1)
@@ -805,9 +748,9 @@ func TestPassHandsOver(t *testing.T) {
 		expect("routers may not have heard", false, 1)
 		time.Sleep(time.Millisecond)
 		expect("all have heard", false, 0)
-		trial.services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
+		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
 		expect("back", true, 1)
-		trial.services[0] = cluster.Service{Spec: &spec}
+		trial.Services[0] = cluster.Service{Spec: &spec}
 		expect("no endpoint anywhere", false, 0)
 	})
 }

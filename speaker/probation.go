@@ -3,6 +3,8 @@ package speaker
 import (
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/membership"
 )
 
 const (
@@ -58,7 +60,7 @@ func (p *probation) next(now time.Time) time.Time {
 
 // returning says whether this node is back so lately that others come before it; before they
 // know of it, whether it will be.
-func (k *links) returning(m *Members, now time.Time) bool {
+func (k *links) returning(m *membership.Members, now time.Time) bool {
 	if k.probation.offered {
 		return k.probation.under(now)
 	}
@@ -68,7 +70,7 @@ func (k *links) returning(m *Members, now time.Time) bool {
 // offer is called when the others are told by which interfaces this node can answer, which
 // was decided by decided, and returns what they are told about its return. If somebody
 // answers for something already, this node comes back to that, or comes late.
-func (k *links) offer(m *Members, decided bool, now time.Time) (returning bool) {
+func (k *links) offer(m *membership.Members, decided bool, now time.Time) (returning bool) {
 	p := &k.probation
 	able := len(k.reach.list) > 0
 	if able && !p.offered {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -15,12 +16,12 @@ import (
 func TestProbation(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
-		both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(deaths []time.Time, died bool) *links {
 			h := newHoldings("n1", nil, slog.New(slog.DiscardHandler))
 			return &links{holds: h, probation: probation{deaths: deaths, died: died}, reach: &reach{list: []l2.Interface{{Name: "eth0"}}}}
 		}
-		lasts := func(what string, k *links, m *Members, want time.Duration) {
+		lasts := func(what string, k *links, m *membership.Members, want time.Duration) {
 			t.Helper()
 			decided := k.returning(m, time.Now())
 			if k.offer(m, decided, time.Now()) != (want > 0) || decided != (want > 0) {
@@ -42,10 +43,10 @@ func TestProbation(t *testing.T) {
 
 		k = begin(nil, false)
 		greet(t, k.holds, "n2", vip)
-		lasts("somebody has answered, and is dead", k, &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0)
+		lasts("somebody has answered, and is dead", k, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0)
 		k = begin(nil, false)
 		greet(t, k.holds, "n2", vip)
-		lasts("somebody is known by its Lease only", k, &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true, ByLease: true}}}, 0)
+		lasts("somebody is known by its Lease only", k, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true, ByLease: true}}}, 0)
 		lasts("without members", begin(nil, false), nil, 0)
 
 		k = begin(nil, false)
@@ -83,7 +84,7 @@ func (k *links) lengthBefore() time.Duration {
 // Who changes its mind after it has decided decides again.
 func TestProbationPokes(t *testing.T) {
 	k := &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), reach: &reach{list: []l2.Interface{{Name: "eth0"}}}}
-	both := &Members{Nodes: []Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
+	both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 	decided := k.returning(both, time.Now())
 	greet(t, k.holds, "n2", netip.MustParseAddr("192.0.2.1"))
 	<-k.holds.changed // that somebody has been met

@@ -7,6 +7,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/election"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -14,9 +16,8 @@ import (
 // those that matter to any, and that the other speakers are told of. Who counted one that
 // they do not know would elect itself while they elect another, and two would answer.
 type reach struct {
-	list  []l2.Interface // never nil: they are known
-	meta  []byte         // what the others are told
-	unfit int            // how many more matter, and have no room in meta
+	list  []l2.Interface   // never nil: they are known
+	offer membership.Offer // what the others are told
 
 	// What it was found by; all of a snapshot would be kept for little.
 	links          bool
@@ -33,17 +34,17 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 		return r
 	}
 	n := &reach{list: []l2.Interface{}, links: snap.UsesL2(), pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
-	var told []Interface
+	var told []membership.Interface
 	for _, i := range relevant(snap, all) {
-		told = append(told, Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
+		told = append(told, membership.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
 		n.list = append(n.list, i)
 	}
 	if bounded {
 		var left []string
-		if n.meta, left = encodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
-			n.meta, left = encodeInterfaces(told)
+		if n.offer.Meta, left = membership.EncodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
+			n.offer.Meta, left = membership.EncodeInterfaces(told)
 		}
-		n.unfit = len(left)
+		n.offer.Unfit = len(left)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
 	}
 	if r != nil && reflect.DeepEqual(r.list, n.list) {
@@ -55,11 +56,11 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 // withAddresses tells of interfaces their own addresses as well, as prefixes of one address.
 // Where there is no room for all of that, nobody hands connections on to this node but by its
 // InternalIP.
-func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
+func withAddresses(told []membership.Interface, list []l2.Interface) (all []membership.Interface) {
 	for n, i := range told {
 		i.Prefixes = slices.Clone(i.Prefixes)
 		for _, a := range list[n].Addrs {
-			i.Prefixes = append(i.Prefixes, hostPrefix(a))
+			i.Prefixes = append(i.Prefixes, sortedset.HostPrefix(a))
 		}
 		all = append(all, i)
 	}
@@ -69,7 +70,7 @@ func withAddresses(told []Interface, list []l2.Interface) (all []Interface) {
 // of says whether next would find the same. Most snapshots differ in what does not matter
 // here.
 func (r *reach) of(snap *cluster.Snapshot, all []l2.Interface) bool {
-	return same(r.all, all) && r.links == snap.UsesL2() && same(r.assignments, snap.Assignments) &&
+	return sortedset.Same(r.all, all) && r.links == snap.UsesL2() && sortedset.Same(r.assignments, snap.Assignments) &&
 		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
 }
 

@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -75,21 +78,21 @@ func TestReachIsAgreedOn(t *testing.T) {
 			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}}}
 			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
 			var reaches []*reach
-			members := &Members{}
+			members := &membership.Members{}
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *reach
 				r := none.next(&snap, all, true)
-				list, err := decodeInterfaces(r.meta)
+				list, err := membership.DecodeInterfaces(r.offer.Meta)
 				if err != nil || len(list) != len(r.list) {
 					t.Fatalf("told of %v, can be elected by %v: %v", list, r.list, err)
 				}
 				reaches = append(reaches, r)
-				members.Nodes = append(members.Nodes, Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
+				members.Nodes = append(members.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
 			}
 			var answers []string
 			for i, r := range reaches {
 				node := fmt.Sprintf("n%d", i+1)
-				if d := Decide(Config{Node: node, Interfaces: r.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
+				if d := plan.Decide(plan.Config{Node: node, Interfaces: r.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
 					answers = append(answers, node)
 				}
 			}
@@ -112,7 +115,7 @@ func TestReachIsKept(t *testing.T) {
 		t.Error("found anew although nothing that matters has changed")
 	}
 	other.Assignments = slices.Clone(other.Assignments)
-	if again := first.next(&other, all, true); again == first || !same(again.list, first.list) {
+	if again := first.next(&other, all, true); again == first || !sortedset.Same(again.list, first.list) {
 		t.Errorf("of %v became %v", first.list, again.list)
 	}
 	other.Pools = nil

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,8 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -40,7 +41,7 @@ func (t *trial) refuse(want proxy.State, kernel map[netip.Addr]*proxy.VIP) error
 }
 
 // again is what a speaker does when its proxy refuses addresses.
-func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
+func (t *trial) again(p *pass, ctx context.Context, d *plan.Desired) (err error) {
 	var before error // of a way, which the next run has mended
 	for range maxRefused {
 		err = p.run(ctx, d)
@@ -51,13 +52,13 @@ func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
 		if t.failed {
 			before = err
 		}
-		t.decider.config.Refused = t.decider.config.Refused.with(refused, time.Now())
+		t.decider.Config.Refused = t.decider.Config.Refused.With(refused, time.Now())
 		t.decide()
 		d = t.desired
 		t.before = nil // they may lose their last route now
 	}
 	for _, a := range t.desired.Addresses {
-		if a.refusal == "" || t.failed {
+		if a.Refusal == "" || t.failed {
 			continue
 		}
 		if t.network[host(a.Addr)] || t.links.answering[a.Addr] {
@@ -74,7 +75,7 @@ func (t *trial) again(p *pass, ctx context.Context, d *Desired) (err error) {
 // everything that holds of a pass goes on to hold of the others, in random worlds.
 func TestPassGoesOnBesideRefusals(t *testing.T) {
 	refused := 0
-	for seed := range seeds(t) / 4 {
+	for seed := range plantest.Seeds(t) / 4 {
 		var violations []string
 		bubble.Test(t, func(*testing.T) {
 			trial := newTrial(seed)
@@ -96,62 +97,6 @@ func TestPassGoesOnBesideRefusals(t *testing.T) {
 	}
 	if refused < 100 {
 		t.Errorf("only %d addresses were refused", refused)
-	}
-}
-
-// hugeWorld is a snapshot with a Service of so many endpoints, and one beside it.
-func hugeWorld(t *testing.T, endpoints int) *cluster.Snapshot {
-	t.Helper()
-	snap := *snapshotOf(t, []byte(eventWorld+eventService("huge", "uid-huge", "192.0.2.1", "n1")+eventService("web", "uid-web", "192.0.2.2", "n1")))
-	huge := snap.Services[0]
-	like := huge.Endpoints.List[0]
-	var list []cluster.Endpoint
-	for i := range endpoints {
-		like.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)}), 8080)
-		list = append(list, like)
-	}
-	huge.Endpoints = &cluster.Endpoints{List: list}
-	snap.Services = slices.Clone(snap.Services)
-	snap.Services[0] = huge
-	return &snap
-}
-
-// A Service with more endpoints than an address can have is refused with a Reason, and the one
-// beside it is served as ever.
-func TestDecideRefuses(t *testing.T) {
-	c := Config{Node: "n1"}
-	fits, over := Decide(c, hugeWorld(t, 65535)), Decide(c, hugeWorld(t, 65536))
-	text := func(d *Desired, addr string) string {
-		var lines []string
-		for _, r := range d.Address(netip.MustParseAddr(addr)).Reasons {
-			lines = append(lines, r.String())
-		}
-		return strings.Join(lines, "\n")
-	}
-	if got := text(fits, "192.0.2.1"); !strings.Contains(got, " proxy Programmed: ") || len(fits.Routed) != 2 {
-		t.Errorf("65,535 endpoints: %s", got)
-	}
-	const why = "endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
-	want := "192.0.2.1 shop/huge proxy ProxyRefused: not forwarded: " + why + "\n192.0.2.1 shop/huge bgp ProxyRefused: not announced: " + why
-	if got := text(over, "192.0.2.1"); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	if got, want := text(over, "192.0.2.2"), text(fits, "192.0.2.2"); got != want {
-		t.Errorf("the Service beside it: got\n%s\nwant\n%s", got, want)
-	}
-	if fmt.Sprint(over.Routed) != "[192.0.2.2]" || fmt.Sprint(over.BGP.Routes) == fmt.Sprint(fits.BGP.Routes) {
-		t.Errorf("announced %v", over.Routed)
-	}
-	if v := over.Proxy.VIPs[0]; v.Addr != netip.MustParseAddr("192.0.2.1") || len(v.Frontends) > 0 {
-		t.Errorf("forwarded: %v", v.Addr)
-	}
-	if err := over.Proxy.Validate(); err != nil {
-		t.Error(err)
-	}
-	// iptables mode has other limits.
-	c.Limits = proxy.DefaultLimits(proxy.ModeIPTables)
-	if got := text(Decide(c, hugeWorld(t, 5000)), "192.0.2.1"); !strings.Contains(got, "5000; in iptables mode") {
-		t.Errorf("iptables: %s", got)
 	}
 }
 
@@ -188,7 +133,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 	p := &proxyOf{refuses: func(v *proxy.VIP) bool { return full && v.Addr.String() == "192.0.2.1" && len(v.Frontends) > 0 }}
 	s := quietSpeaker(t, p)
 	world := func(endpoints int) *cluster.Snapshot {
-		snap := hugeWorld(t, endpoints)
+		snap := plantest.HugeService(t, endpoints)
 		snap.Peers, snap.Pools = nil, nil // nothing goes to the network
 		return snap
 	}
@@ -215,11 +160,11 @@ func TestRefusedByTheKernel(t *testing.T) {
 	}
 	pass("192.0.2.2:1; 192.0.2.1:0 192.0.2.2:1")
 	code(cluster.ProxyRefused, false)
-	refused := func() *Refused { return s.decider.config.Refused }
-	if at := s.wake(time.Now(), nil); !at.Equal(refused().since.Add(refusedAgain)) {
+	refused := func() *plan.Refused { return s.decider.Config.Refused }
+	if at := s.wake(time.Now(), nil); !at.Equal(refused().Since.Add(plan.RefusalRetry)) {
 		t.Errorf("tried again at %s", at)
 	}
-	if refused().still(refused().since.Add(refusedAgain-1)) == nil || refused().still(refused().since.Add(refusedAgain)) != nil {
+	if refused().Still(refused().Since.Add(plan.RefusalRetry-1)) == nil || refused().Still(refused().Since.Add(plan.RefusalRetry)) != nil {
 		t.Error("tried again too early or too late")
 	}
 	pass("192.0.2.1:0 192.0.2.2:1")
@@ -229,7 +174,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 	s.source = still{snap}
 	pass("192.0.2.1:0 192.0.2.2:1")
 	full = false
-	refused().since = time.Now().Add(-refusedAgain)
+	refused().Since = time.Now().Add(-plan.RefusalRetry)
 	pass("192.0.2.1:1 192.0.2.2:1")
 	code(cluster.Programmed, true)
 }
@@ -240,7 +185,7 @@ func TestNewsOfRefusals(t *testing.T) {
 	p.session("tor1", bgp.Established, "")
 	p.tells("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	scene := func(endpoints int) {
-		p.desired = Decide(Config{Node: "n1"}, hugeWorld(t, endpoints))
+		p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.HugeService(t, endpoints))
 		p.announced = p.desired.Announce
 	}
 	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of port tcp/80: 65536; " +
@@ -254,96 +199,4 @@ func TestNewsOfRefusals(t *testing.T) {
 	scene(65536)
 	p.tells("too large again", refused, "Normal Withdrawn Service/huge (uid-huge): node n1 withdrew 192.0.2.1 from tor1: "+
 		"endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints")
-}
-
-// Of Services that share an address, only the one that is too large is refused.
-func TestDecideRefusesOneOfTwo(t *testing.T) {
-	world := func(endpoints int) *Desired {
-		snap := hugeWorld(t, endpoints)
-		shared := *snap.Services[1].Spec
-		shared.Ports = []cluster.Port{{Protocol: "TCP", Port: 443}}
-		snap.Services[1].Spec = &shared
-		snap.Assignments = slices.Clone(snap.Assignments)
-		for i := range snap.Assignments {
-			snap.Assignments[i].Addr = netip.MustParseAddr("192.0.2.1")
-		}
-		return Decide(Config{Node: "n1"}, snap)
-	}
-	for endpoints, want := range map[int]string{
-		65535: "192.0.2.1 tcp/80 tcp/443: huge Programmed, web Programmed",
-		65536: "192.0.2.1 tcp/443: huge ProxyRefused, web Programmed",
-	} {
-		d := world(endpoints)
-		a := d.Addresses[0]
-		got := a.Addr.String()
-		for _, f := range a.VIP.Frontends {
-			got += fmt.Sprintf(" %s/%d", f.Protocol, f.Port)
-		}
-		separator := ": "
-		for _, r := range a.Reasons {
-			if r.Protocol == "proxy" {
-				got += separator + r.Service.Name + " " + string(r.Code)
-				separator = ", "
-			}
-		}
-		if got != want || !a.Announce || len(d.Routed) != 1 {
-			t.Errorf("got %s, announced %t; want %s", got, a.Announce, want)
-		}
-	}
-}
-
-// A route whose communities fit into no message is left out with a reason, and all others
-// are announced. In an aggregate, the communities of one Service are left out.
-func TestDecideRefusesAttributes(t *testing.T) {
-	annotated := func(first, n int) string {
-		var list []string
-		for i := range n {
-			list = append(list, fmt.Sprintf("64500:%d", first+i))
-		}
-		return "metadata: {annotations: {fanfare.io/bgp-communities: \"" + strings.Join(list, ",") + "\"}, namespace"
-	}
-	service := func(name, addr string, first, n int) string {
-		return strings.Replace(eventService(name, "uid", addr, "n1"), "metadata: {namespace", annotated(first, n), 1)
-	}
-	text := func(aggregate string, services ...string) string {
-		yaml := eventWorld + strings.Join(services, "")
-		if aggregate != "" {
-			yaml = advertisedWorld + aggregate + strings.Join(services, "")
-		}
-		d := Decide(Config{Node: "n1"}, snapshotOf(t, []byte(yaml)))
-		var lines []string
-		for _, r := range d.BGP.Routes {
-			a := r.Attributes.Of("tor1")
-			lines = append(lines, fmt.Sprintf("%s with %d", r.Prefix, len(a.Communities)/4))
-		}
-		for _, r := range d.Reasons() {
-			if r.Code == cluster.AttributesRefused {
-				lines = append(lines, r.String())
-			}
-		}
-		if err := d.BGP.Validate(); err != nil {
-			t.Error(err)
-		}
-		return strings.Join(lines, "\n")
-	}
-	const room = "take 3604 bytes: a BGP message has room for 3600; remove some"
-	got := text("", service("full", "192.0.2.1", 0, 900), service("over", "192.0.2.2", 0, 901), service("plain", "192.0.2.3", 0, 1))
-	want := "192.0.2.1/32 with 900\n192.0.2.3/32 with 1\n" +
-		"192.0.2.2 shop/over bgp AttributesRefused: not announced: route 192.0.2.2/32: 901 communities and 0 large communities " + room
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
-	const aggregate = `---
-apiVersion: fanfare.io/v1alpha1
-kind: BGPAdvertisement
-metadata: {name: all}
-spec: {aggregationLength: 24}
-`
-	cluster := func(s string) string { return strings.Replace(s, "externalTrafficPolicy: Local, ", "", 1) }
-	got = text(aggregate, cluster(service("first", "192.0.2.1", 0, 600)), cluster(service("second", "192.0.2.2", 1000, 301)), cluster(service("third", "192.0.2.3", 2000, 300)))
-	want = "192.0.2.0/24 with 900\n" +
-		"192.0.2.2 shop/second bgp AttributesRefused: its communities are left out of those of the aggregate: with them, route 192.0.2.0/24: 901 communities and 0 large communities " + room
-	if got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
 }

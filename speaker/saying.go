@@ -3,7 +3,10 @@ package speaker
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
+	"time"
 )
 
 // maxSaying is the most bytes of one message between speakers.
@@ -85,4 +88,105 @@ func parseSaying(b []byte) (saying, error) {
 		}
 	}
 	return s, nil
+}
+
+// tell says to the others what differs between have, for which this node answers now, and
+// what it has said before.
+func (h *holdings) tell(have []netip.Addr) {
+	h.mu.Lock()
+	var begun, ended []netip.Addr
+	for _, a := range have {
+		if !h.words[a][h.node].held {
+			begun = append(begun, a)
+		}
+	}
+	for a, said := range h.words {
+		if _, still := slices.BinarySearchFunc(have, a, netip.Addr.Compare); said[h.node].held && !still {
+			ended = append(ended, a)
+		}
+	}
+	if len(begun)+len(ended) == 0 {
+		h.mu.Unlock()
+		return
+	}
+	h.count++
+	now := time.Now()
+	for _, a := range begun {
+		h.put(a, h.node, word{h.count, true, now})
+	}
+	for _, a := range ended {
+		h.put(a, h.node, word{h.count, false, now})
+	}
+	say, message := h.say, saying{boot: h.boot, count: h.count, released: ended, held: begun}
+	h.mu.Unlock()
+	for _, m := range message.messages() {
+		say(m)
+	}
+}
+
+// greeting is all that this node answers for, for somebody who knows nothing. It is in
+// one message at least: that an earlier speaker of this node answers for nothing any more.
+func (h *holdings) greeting() [][]byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.count++
+	message := saying{boot: h.boot, count: h.count}
+	for a, said := range h.words {
+		if w := said[h.node]; w.held {
+			message.held = append(message.held, a)
+		}
+	}
+	return message.messages()
+}
+
+// question is what a greeting answers.
+func (h *holdings) question() []byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return saying{boot: h.boot, count: h.count, asks: true}.messages()[0]
+}
+
+// hear takes one message of another node's speaker.
+func (h *holdings) hear(node string, message []byte) error {
+	s, err := parseSaying(message)
+	if err != nil {
+		return fmt.Errorf("what the speaker of node %s said: %w", node, err)
+	}
+	if node == h.node {
+		return nil
+	}
+	h.take(node, s)
+	if s.asks {
+		for _, m := range h.greeting() {
+			h.whisper(node, m)
+		}
+	}
+	return nil
+}
+
+// take takes down what a node says.
+func (h *holdings) take(node string, s saying) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.met[node] {
+		h.met[node] = true
+		h.poke()
+	}
+	if h.boots[node] != s.boot {
+		h.boots[node] = s.boot
+		h.void(node)
+	}
+	if s.wants {
+		for _, a := range s.held {
+			h.demands[a] = demand{node, time.Now()}
+		}
+		h.poke()
+		return
+	}
+	for _, a := range s.held {
+		h.note(a, node, word{s.count, true, time.Now()})
+	}
+	for _, a := range s.released {
+		h.note(a, node, word{s.count, false, time.Now()})
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -48,7 +49,7 @@ func (s *server) probes() (health, ready int, why string) {
 // refuses an address.
 func TestProbes(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		s := &server{Options: Options{Config: Config{Node: "n1"}, Version: "v1"}, began: time.Now()}
+		s := &server{Options: Options{Config: plan.Config{Node: "n1"}, Version: "v1"}, began: time.Now()}
 		expect := func(when string, health, ready int, reason string) {
 			t.Helper()
 			bubble.Wait()
@@ -107,9 +108,9 @@ func TestProbes(t *testing.T) {
 
 // quietSpeaker has no kernel but the given one, and no routers.
 func quietSpeaker(t *testing.T, k forwarder) *speaker {
-	o := Options{Config: Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
+	o := Options{Config: plan.Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), full: time.Now().Add(24 * time.Hour)}
-	s.decider, s.memory, s.metrics = NewDecider(o.Config), memory{dir: o.RunDir}, newMetrics(o.Registry)
+	s.decider, s.memory, s.metrics = plan.NewDecider(o.Config), memory{dir: o.RunDir}, newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, time.Second)
 	s.links = newLinks(o, nil, &s.memory)
 	s.pass = newPass(k, o.Log, s.routes, s.links.way)
@@ -123,7 +124,7 @@ func TestStopWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	asked := make(chan error, 1)
-	o := Options{Config: Config{Node: "n1"}, RunDir: dir, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Version: "v1"}
+	o := Options{Config: plan.Config{Node: "n1"}, RunDir: dir, Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(), Version: "v1"}
 	o.Open = func(ctx context.Context) (cluster.Source, func() bool, error) {
 		st, err := Ask(ctx, dir)
 		if err == nil && !strings.Contains(st.Error, "waiting since") {

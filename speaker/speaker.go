@@ -18,6 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -39,7 +41,7 @@ const (
 
 // Options are what Run needs.
 type Options struct {
-	Config
+	plan.Config
 	// ProxyMode is what forwards; empty: what works.
 	ProxyMode proxy.Mode
 	// FastPath has flows of clients outside go past netfilter where they can, which come in by
@@ -61,7 +63,7 @@ type Options struct {
 	MembersKeyFile string
 	MembersPort    uint16
 	// Leaser renews this node's Lease each LeaseInterval; nil or zero: nobody does.
-	Leaser        *Leaser
+	Leaser        *membership.Leaser
 	LeaseInterval time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen string
@@ -80,26 +82,26 @@ type Options struct {
 // of run.
 type speaker struct {
 	Options
-	source  cluster.Source
-	proxy   *proxy.Proxy
-	bgp     *bgp.Server
-	health  *healthcheck.Server
-	routes  *way
-	links   *links
-	pass    *pass
-	decider *Decider
-	memory  memory
-	diary   *diary
-	herald  *herald
-	metrics *metrics
-	gateway *gatewayWatch
-	outward *outwardWatch // nil without a fast path
-	roster  *roster       // nil without a key
+	source     cluster.Source
+	proxy      *proxy.Proxy
+	bgp        *bgp.Server
+	health     *healthcheck.Server
+	routes     *way
+	links      *links
+	pass       *pass
+	decider    *plan.Decider
+	memory     memory
+	diary      *diary
+	herald     *herald
+	metrics    *metrics
+	gateway    *gatewayWatch
+	outward    *outwardWatch       // nil without a fast path
+	membership *membership.Tracker // nil without a key
 
 	started time.Time
 	adopted []netip.Addr
 	// reshape changes what is desired while the speaker stops; nil before.
-	reshape func(*Desired) *Desired
+	reshape func(*plan.Desired) *plan.Desired
 	// settled is set when adopted addresses have got the time they still have.
 	settled bool
 	retry   *backoff.ExponentialBackOff
@@ -140,8 +142,8 @@ func Run(ctx, kill context.Context, o Options) error {
 	defer s.health.Close()
 	defer s.gateway.stop()
 	defer s.outward.stop()
-	s.roster.begin(kill, s.links.holds.hear)
-	defer s.roster.close()
+	s.membership.Start(kill, s.links.holds.hear)
+	defer s.membership.Close()
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
 	go s.herald.run(kill, s.scene)
@@ -165,10 +167,10 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
 	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
-	s.decider = NewDecider(o.Config)
+	s.decider = plan.NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
 	s.outward = o.watchOutward(ctx)
-	s.roster = newRoster(o)
+	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leaser: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
 	var known told
@@ -179,8 +181,8 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.metrics = newMetrics(o.Registry)
 	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
 	s.links = newLinks(o, s.adopted, &s.memory)
-	s.links.say, s.links.tell, s.links.sociable = s.roster.say, s.roster.whisper, s.roster != nil
-	s.links.holds.whisper = s.roster.whisper
+	s.links.say, s.links.tell, s.links.sociable = s.say, s.membership.Send, s.membership != nil
+	s.links.holds.whisper = s.membership.Send
 	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
@@ -218,8 +220,8 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
 		case <-s.outward.changes():
-		case <-s.roster.changed():
-		case <-s.roster.renewed():
+		case <-s.membership.Changed():
+		case <-s.membership.Renewed():
 		case <-s.links.announcer.Changed():
 		case <-s.links.holds.changed:
 		case <-s.proxy.Changed():
@@ -248,19 +250,19 @@ func (s *speaker) once(ctx context.Context) error {
 	s.settle()
 	snap := s.source.Snapshot()
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
-		s.decider.config.Gateways = s.gateway.now()
+		s.decider.Config.Gateways = s.gateway.now()
 	}
-	members := s.roster.now(snap)
-	s.decider.config.Interfaces, s.decider.config.Members = s.links.interfaces(snap), members
-	s.decider.config.Returning = s.links.returning(members, began)
-	if s.roster.resignations() {
+	members := s.membership.Members(snap)
+	s.decider.Config.Interfaces, s.decider.Config.Members = s.links.interfaces(snap), members
+	s.decider.Config.Returning = s.links.returning(members, began)
+	if s.membership.Released() {
 		s.links.holds.renewAll()
 	}
-	s.decider.config.Refused = s.decider.config.Refused.still(began)
+	s.decider.Config.Refused = s.decider.Config.Refused.Still(began)
 	d := s.decide(snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.roster.tell(s.links.reach, s.links.offer(members, s.decider.config.Returning, began))
+		s.membership.Offer(&s.links.reach.offer, s.links.offer(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
@@ -274,11 +276,11 @@ func (s *speaker) once(ctx context.Context) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.snap), s.memory.keepConfiguration(d.snap), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
 }
 
 // decide decides about a snapshot as far as the speaker is not about to stop.
-func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *Desired {
+func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired {
 	d := s.decider.Decide(snap)
 	s.links.prepare(d, snap, began)
 	if s.reshape != nil {
@@ -294,9 +296,9 @@ const maxRefused = 4
 // apply makes the pass. Addresses that the proxy refuses are decided about again, so that
 // they are withdrawn, and all others go on as if there were none of them. It returns what
 // was applied in the end.
-func (s *speaker) apply(ctx context.Context, d *Desired, began time.Time) (*Desired, error) {
+func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
-		s.pass.outward = s.outward.now(d.view.addresses())
+		s.pass.outward = s.outward.now(d.View.NodeAddresses())
 		s.pass.handed = s.links.handOn(d, began)
 		err := s.pass.run(ctx, d)
 		var refused *proxy.Refused
@@ -304,10 +306,10 @@ func (s *speaker) apply(ctx context.Context, d *Desired, began time.Time) (*Desi
 			return d, err
 		}
 		for _, r := range refused.Refusals {
-			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", enumerate(textOf(d.holders(r.VIP.Addr))), "reason", oneLine(r.Err))
+			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", cluster.Enumerate(textOf(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
 		}
-		s.decider.config.Refused = s.decider.config.Refused.with(refused, began)
-		d = s.decide(d.snap, began)
+		s.decider.Config.Refused = s.decider.Config.Refused.With(refused, began)
+		d = s.decide(d.Snapshot, began)
 	}
 }
 
@@ -316,6 +318,12 @@ func textOf(names []cluster.Name) (out []string) {
 		out = append(out, n.String())
 	}
 	return out
+}
+
+// say tells all other speakers something.
+func (s *speaker) say(b []byte) {
+	m, err := parseSaying(b)
+	s.membership.Broadcast(b, err == nil && len(m.released) > 0)
 }
 
 // remember keeps what the next speaker needs. Who has which address is in the
@@ -353,7 +361,7 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 	if next := s.links.handed.until; !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if next := s.decider.config.Refused.next(); !next.IsZero() && next.Before(at) {
+	if next := s.decider.Config.Refused.Next(); !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if err == nil && len(s.unanswered) == 0 {
@@ -382,26 +390,26 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 // heard. The next speaker gets back what is its own.
 func (s *speaker) stop(kill context.Context) error {
 	how := bgp.Restart
-	leave := sync.OnceFunc(s.roster.leave)
+	leave := sync.OnceFunc(s.membership.Leave)
 	if len(s.links.way.have) > 0 {
 		leave()
 	}
 	if d := s.published.Load().desired; d != nil {
 		switch {
-		case d.view.self == nil || d.view.self.Leaving != "":
+		case d.View.Self == nil || d.View.Self.Leaving != "":
 			linger := s.Linger
 			if len(s.links.way.have) > 0 {
 				linger = max(linger, s.LingerL2)
 			}
-			s.Log.Info("stopping for good: withdrawing", "reason", d.view.refusalMessage, "linger", linger)
+			s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
 			how = bgp.Withdraw
-			s.drain(kill, (*Desired).silent, linger)
-		case len(d.restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
+			s.drain(kill, (*plan.Desired).WithoutAnnouncements, linger)
+		case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
 			s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
-			s.drain(kill, func(d *Desired) *Desired { return d.restartable().unlinked() }, s.Linger)
+			s.drain(kill, func(d *plan.Desired) *plan.Desired { return d.Restartable().WithoutL2() }, s.Linger)
 		case len(s.links.way.have) > 0:
 			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
-			s.reshape = (*Desired).unlinked
+			s.reshape = (*plan.Desired).WithoutL2
 			// Its error is logged, and whoever comes next forwards what is in the kernel.
 			_ = s.once(context.WithoutCancel(kill))
 		default:
@@ -422,35 +430,9 @@ func (s *speaker) stop(kill context.Context) error {
 }
 
 // drain goes on for the linger time with what reshape leaves of the desired.
-func (s *speaker) drain(kill context.Context, reshape func(*Desired) *Desired, linger time.Duration) {
+func (s *speaker) drain(kill context.Context, reshape func(*plan.Desired) *plan.Desired, linger time.Duration) {
 	s.reshape = reshape
 	ctx, cancel := context.WithTimeout(kill, linger)
 	defer cancel()
 	s.loop(ctx)
-}
-
-// silent is d without any announcement.
-func (d *Desired) silent() *Desired {
-	q := *d.unlinked()
-	q.Announce, q.Routed, q.BGP.Routes, q.prefixes, q.aggregates = nil, nil, nil, nil, nil
-	return &q
-}
-
-// unlinked is d without what goes over L2.
-func (d *Desired) unlinked() *Desired {
-	q := *d
-	q.L2.Addresses, q.Answered, q.hosts, q.Announce, q.unlinks = nil, nil, nil, d.Routed, true
-	return &q
-}
-
-// restartable is d with only those sessions whose routers wait for us.
-func (d *Desired) restartable() *Desired {
-	q := *d
-	q.BGP.Sessions = nil
-	for _, session := range d.BGP.Sessions {
-		if session.GracefulRestart {
-			q.BGP.Sessions = append(q.BGP.Sessions, session)
-		}
-	}
-	return &q
 }

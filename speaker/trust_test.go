@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -54,16 +56,16 @@ func newTrustee(t *testing.T) *trustee {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Config: Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
+		Config: plan.Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
 		RunDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registry: prometheus.NewRegistry(),
 	}
-	s, err := start(ctx, o, still{snapshotOf(t, weighed(2, 0, false))}, nil)
+	s, err := start(ctx, o, still{plantest.Snapshot(t, weighed(2, 0, false))}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	u := &trustee{speaker: s}
 	announced := false
-	s.reshape = func(d *Desired) *Desired { // in the loop's goroutine, before each pass
+	s.reshape = func(d *plan.Desired) *plan.Desired { // in the loop's goroutine, before each pass
 		told := len(s.routes.told) > 0
 		u.lost.Store(u.lost.Load() || announced && !told)
 		announced = told

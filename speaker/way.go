@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // An announcer tells the network which addresses this node has.
@@ -15,7 +17,7 @@ type announcer interface {
 	// those that are allowed and no longer d's; and no others. allowed is sorted. It
 	// does as much as it can and returns what the network is told now, or may be told
 	// any time before the next Set, sorted, also when it returns an error.
-	Set(ctx context.Context, d *Desired, allowed []netip.Prefix) (told []netip.Prefix, err error)
+	Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) (told []netip.Prefix, err error)
 }
 
 // handover is how long an address stays announced after its last endpoint on
@@ -30,7 +32,7 @@ const handover = 250 * time.Millisecond
 type way struct {
 	protocol  string // as Reasons name it
 	announcer announcer
-	wants     func(*Desired) wish
+	wants     func(*plan.Desired) wish
 	// linger is how long an address is forwarded after it left this way.
 	linger time.Duration
 
@@ -54,7 +56,7 @@ type way struct {
 	handing map[netip.Addr]time.Time
 	// keeps says whether an address that is no longer wanted stays for now, since whoever
 	// takes over is not ready; nil: none does.
-	keeps func(d *Desired, a netip.Addr, now time.Time) bool
+	keeps func(d *plan.Desired, a netip.Addr, now time.Time) bool
 }
 
 // A departure is an address that left the network.
@@ -67,17 +69,17 @@ type departure struct {
 
 // byBGP is the way to routers.
 func byBGP(a announcer, linger time.Duration) *way {
-	w := newWay("bgp", a, linger, func(d *Desired) wish { return wish{d.prefixes, d.Routed} })
+	w := newWay("bgp", a, linger, func(d *plan.Desired) wish { return wish{d.Prefixes, d.Routed} })
 	w.handing = map[netip.Addr]time.Time{}
 	return w
 }
 
 // byL2 is the way to neighbours.
 func byL2(a announcer, linger time.Duration) *way {
-	return newWay("l2", a, linger, func(d *Desired) wish { return wish{d.hosts, d.Answered} })
+	return newWay("l2", a, linger, func(d *plan.Desired) wish { return wish{d.Hosts, d.Answered} })
 }
 
-func newWay(protocol string, a announcer, linger time.Duration, wants func(*Desired) wish) *way {
+func newWay(protocol string, a announcer, linger time.Duration, wants func(*plan.Desired) wish) *way {
 	return &way{protocol: protocol, announcer: a, linger: linger, wants: wants, departed: map[netip.Addr]departure{}, released: map[netip.Prefix]time.Time{}}
 }
 
@@ -107,7 +109,7 @@ func (w *way) settle(until time.Time) {
 
 // wish is what d wants announced this way and, for now, those addresses that others
 // are about to take over.
-func (w *way) wish(d *Desired, now time.Time) wish {
+func (w *way) wish(d *plan.Desired, now time.Time) wish {
 	want := w.wants(d)
 	if w.keeps != nil {
 		return w.and(want, d, now)
@@ -115,7 +117,7 @@ func (w *way) wish(d *Desired, now time.Time) wish {
 	if w.handing == nil {
 		return want
 	}
-	leaving := minus(w.have, want.addrs)
+	leaving := sortedset.Minus(w.have, want.addrs)
 	for a := range w.handing {
 		if _, still := slices.BinarySearchFunc(leaving, a, netip.Addr.Compare); !still {
 			delete(w.handing, a)
@@ -124,8 +126,8 @@ func (w *way) wish(d *Desired, now time.Time) wish {
 	var addrs []netip.Addr
 	var prefixes []netip.Prefix
 	for _, addr := range leaving {
-		host := hostPrefix(addr)
-		_, alone := slices.BinarySearchFunc(w.told, host, comparePrefixes)
+		host := sortedset.HostPrefix(addr)
+		_, alone := slices.BinarySearchFunc(w.told, host, sortedset.ComparePrefixes)
 		if a := d.Address(addr); a == nil || !a.Handover || !alone {
 			continue
 		}
@@ -138,13 +140,13 @@ func (w *way) wish(d *Desired, now time.Time) wish {
 			addrs, prefixes = append(addrs, addr), append(prefixes, host)
 		}
 	}
-	return wish{union(want.prefixes, prefixes, comparePrefixes), union(want.addrs, addrs, netip.Addr.Compare)}
+	return wish{sortedset.Union(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Union(want.addrs, addrs, netip.Addr.Compare)}
 }
 
 // and is want, and what is kept.
-func (w *way) and(want wish, d *Desired, now time.Time) wish {
+func (w *way) and(want wish, d *plan.Desired, now time.Time) wish {
 	var kept []netip.Addr
-	for _, a := range minus(w.have, want.addrs) {
+	for _, a := range sortedset.Minus(w.have, want.addrs) {
 		if w.keeps(d, a, now) {
 			kept = append(kept, a)
 		}
@@ -152,40 +154,40 @@ func (w *way) and(want wish, d *Desired, now time.Time) wish {
 	if len(kept) == 0 {
 		return want
 	}
-	return wish{union(want.prefixes, hostPrefixes(kept), comparePrefixes), union(want.addrs, kept, netip.Addr.Compare)}
+	return wish{sortedset.Union(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes), sortedset.Union(want.addrs, kept, netip.Addr.Compare)}
 }
 
 // stays is what of the told remains before the kernel is given what want is for, and
 // false when that is all. A prefix that nobody wants stays until another one that does
 // the same for one of its addresses is there.
 func (w *way) stays(want wish) (wish, bool) {
-	addrs := intersect(w.have, want.addrs)
-	prefixes := intersectFunc(w.told, want.prefixes, comparePrefixes)
+	addrs := sortedset.Intersect(w.have, want.addrs)
+	prefixes := sortedset.IntersectFunc(w.told, want.prefixes, sortedset.ComparePrefixes)
 	if len(addrs) == len(w.have) && len(prefixes) == len(w.told) {
 		return wish{}, false
 	}
-	bridges := holding(minusFunc(w.told, prefixes, comparePrefixes), minus(addrs, covered(addrs, prefixes)))
-	prefixes = union(prefixes, bridges, comparePrefixes)
+	bridges := sortedset.Holding(sortedset.MinusFunc(w.told, prefixes, sortedset.ComparePrefixes), sortedset.Minus(addrs, sortedset.Covered(addrs, prefixes)))
+	prefixes = sortedset.Union(prefixes, bridges, sortedset.ComparePrefixes)
 	return wish{prefixes, addrs}, len(addrs) != len(w.have) || len(prefixes) != len(w.told)
 }
 
 // note takes down what the network is told after it was asked for want, and returns
 // who came and who left. owners says who holds an address that left.
 func (w *way) note(told []netip.Prefix, want wish, owners func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
-	if same(told, w.told) && same(want.addrs, w.asked) {
+	if sortedset.Same(told, w.told) && sortedset.Same(want.addrs, w.asked) {
 		return nil, nil
 	}
-	have := covered(want.addrs, told)
-	if stuck := minusFunc(told, want.prefixes, comparePrefixes); len(stuck) > 0 {
-		have = union(have, covered(minus(w.have, want.addrs), stuck), netip.Addr.Compare)
+	have := sortedset.Covered(want.addrs, told)
+	if stuck := sortedset.MinusFunc(told, want.prefixes, sortedset.ComparePrefixes); len(stuck) > 0 {
+		have = sortedset.Union(have, sortedset.Covered(sortedset.Minus(w.have, want.addrs), stuck), netip.Addr.Compare)
 	}
 	now := time.Now()
-	gone := minusFunc(w.told, told, comparePrefixes)
-	left, came = minus(w.have, have), minus(have, w.have)
+	gone := sortedset.MinusFunc(w.told, told, sortedset.ComparePrefixes)
+	left, came = sortedset.Minus(w.have, have), sortedset.Minus(have, w.have)
 	// An aggregate that was announced for others led here what is new in it, from when
 	// it was forwarded; now it is gone, and the address's own route could not be told.
-	strayed := minus(covered(minus(want.addrs, w.have), w.told), have)
-	left = union(left, strayed, netip.Addr.Compare)
+	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, w.have), w.told), have)
+	left = sortedset.Union(left, strayed, netip.Addr.Compare)
 	for _, a := range left {
 		w.departed[a] = departure{until: now.Add(w.linger), owners: owners(a)}
 	}
@@ -232,8 +234,8 @@ func (w *way) lingering(now time.Time) (addrs []netip.Addr) {
 
 // attracted are the aggregates whose traffic may still come although d does not
 // announce them.
-func (w *way) attracted(d *Desired, now time.Time) (more []netip.Prefix) {
-	for _, prefix := range minusFunc(w.told, w.wants(d).prefixes, comparePrefixes) {
+func (w *way) attracted(d *plan.Desired, now time.Time) (more []netip.Prefix) {
+	for _, prefix := range sortedset.MinusFunc(w.told, w.wants(d).prefixes, sortedset.ComparePrefixes) {
 		if !prefix.IsSingleIP() {
 			more = append(more, prefix)
 		}
@@ -273,5 +275,3 @@ func (w *way) deadlines(visit func(time.Time)) {
 		visit(until)
 	}
 }
-
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

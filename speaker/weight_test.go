@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
@@ -73,9 +75,9 @@ func (l *log) reset() (lines string) {
 
 type logAnnouncer struct{ *log }
 
-func (l logAnnouncer) Set(_ context.Context, d *Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
+func (l logAnnouncer) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	var routes []string
-	for _, r := range routesTo(allowed, d.BGP.Routes) {
+	for _, r := range plan.RoutesTo(allowed, d.BGP.Routes) {
 		routes = append(routes, r.String())
 	}
 	l.lines = append(l.lines, "announce "+strings.Join(routes, ", "))
@@ -100,7 +102,7 @@ func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 func TestPassWeighsAfterForwarding(t *testing.T) {
 	done := &log{}
 	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(logAnnouncer{done}, testLinger))
-	decider := NewDecider(Config{Node: "n1"})
+	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		pods  int
 		other bool
@@ -112,7 +114,7 @@ func TestPassWeighsAfterForwarding(t *testing.T) {
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 	} {
-		d := decider.Decide(snapshotOf(t, weighed(step.pods, 0, step.other)))
+		d := decider.Decide(plantest.Snapshot(t, weighed(step.pods, 0, step.other)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +131,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 	defer server.Close(t.Context(), bgp.Withdraw)
 	network, done := &overBGP{server: server}, &log{}
 	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(network, testLinger))
-	decider := NewDecider(Config{Node: "n1"})
+	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		here, there int
 		want        string
@@ -137,7 +139,7 @@ func TestHandoverKeepsItsWeight(t *testing.T) {
 		{2, 1, "forward to 2; [192.0.2.1/32 weight 2]"},
 		{0, 3, "forward to 3; [192.0.2.1/32 weight 2]"},
 	} {
-		d := decider.Decide(snapshotOf(t, weighed(step.here, step.there, false)))
+		d := decider.Decide(plantest.Snapshot(t, weighed(step.here, step.there, false)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}

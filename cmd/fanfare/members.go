@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/fanfare-lb/fanfare/speaker"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 )
 
 // A membersFlags value holds the flags of the membership between speakers.
@@ -35,7 +35,7 @@ func (f *membersFlags) check() error {
 
 // leaser returns nil for a folder, and if speakers do not communicate: no other node
 // reads the Lease then.
-func (f *nodeFlags) leaser(m membersFlags) (*speaker.Leaser, error) {
+func (f *nodeFlags) leaser(m membersFlags) (*membership.Leaser, error) {
 	if f.files != "" || m.keyFile == "" || m.lease == 0 {
 		return nil, nil
 	}
@@ -43,5 +43,5 @@ func (f *nodeFlags) leaser(m membersFlags) (*speaker.Leaser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return speaker.NewLeaser(config, ownNamespace())
+	return membership.NewLeaser(config, ownNamespace())
 }

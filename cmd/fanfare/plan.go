@@ -13,8 +13,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/l2"
-	"github.com/fanfare-lb/fanfare/speaker"
 )
 
 func planCommand() *cobra.Command {
@@ -49,7 +49,7 @@ it that they have the right one, and says so.`,
 			if config.Interfaces, err = interfacesOf(config.Node, snap); err != nil {
 				return err
 			}
-			d := speaker.Decide(config, snap)
+			d := plan.Decide(config, snap)
 			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.Links))
 			return err
 		},
@@ -61,7 +61,7 @@ it that they have the right one, and says so.`,
 
 // assumed lists the assumptions of a plan: if one is wrong, another node answers. links
 // says that addresses may go over layer 2.
-func assumed(c speaker.Config, snap *cluster.Snapshot, links bool) (text string) {
+func assumed(c plan.Config, snap *cluster.Snapshot, links bool) (text string) {
 	if !links {
 		return ""
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -57,8 +58,8 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 }
 
 // config checks the flags and turns them into a speaker's configuration.
-func (f *nodeFlags) config() (speaker.Config, error) {
-	c := speaker.Config{Node: f.node}
+func (f *nodeFlags) config() (plan.Config, error) {
+	c := plan.Config{Node: f.node}
 	if f.node == "" {
 		return c, errors.New("--node-name: missing; give the name of this node's Node object")
 	}
@@ -84,12 +85,12 @@ func (f *nodeFlags) config() (speaker.Config, error) {
 }
 
 // healthChecks are the values of --health-check-node-ports.
-var healthChecks = map[string]speaker.HealthChecks{
-	"labelled": speaker.HealthChecksLabelled, "all": speaker.HealthChecksAll, "none": speaker.HealthChecksNone,
+var healthChecks = map[string]plan.HealthChecks{
+	"labelled": plan.HealthChecksLabelled, "all": plan.HealthChecksAll, "none": plan.HealthChecksNone,
 }
 
 // detect adds one criterion of --detect-local.
-func detect(c *speaker.Config, criterion string) error {
+func detect(c *plan.Config, criterion string) error {
 	kind, value, _ := strings.Cut(criterion, "=")
 	if kind != "node-cidr" && value == "" {
 		return errors.New("want node-cidr, cidr=PREFIX, interface-prefix=NAME or bridge=NAME")

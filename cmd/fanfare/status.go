@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
@@ -99,12 +100,12 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 }
 
 // printMembers counts the speakers that are alive, and lists the others.
-func printMembers(w io.Writer, m *speaker.MembersStatus, now time.Time) {
+func printMembers(w io.Writer, m *membership.Status, now time.Time) {
 	if m.Summary() == "" {
 		return
 	}
 	fmt.Fprintf(w, "speakers alive: %s\n", m.Summary())
-	if !slices.ContainsFunc(m.Nodes, func(n speaker.MemberStatus) bool { return n.State != "alive" }) {
+	if !slices.ContainsFunc(m.Nodes, func(n membership.MemberStatus) bool { return n.State != "alive" }) {
 		return
 	}
 	fmt.Fprint(w, "\nNODE\tSTATE\tSINCE\tENDPOINTS\n")

@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fanfare-lb/fanfare/speaker/gossip"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
 // The controller makes the key under which speakers talk to one another. A speaker renews

@@ -126,3 +126,12 @@ func (c Code) Forwards() bool { return c == Programmed || c == Elsewhere }
 func (c Code) Announces() bool {
 	return c == Announced || c == AggregateRefused || c == AttributeOverride || c == AttributeClash
 }
+
+// Enumerate lists names for a sentence: the first ones, and how many more there are.
+func Enumerate(names []string) string {
+	const most = 4
+	if more := len(names) - most; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}

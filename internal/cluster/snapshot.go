@@ -77,6 +77,18 @@ func (s *Snapshot) Service(name Name) *Spec {
 	return s.Services[i].Spec
 }
 
+// Node finds a Node, nil if there is none of that name.
+func (s *Snapshot) Node(name string) *Node { return NodeOf(s.Nodes, name) }
+
+// NodeOf finds a node in a list that is sorted by name; nil if it is not there.
+func NodeOf(all []*Node, name string) *Node {
+	i, found := slices.BinarySearchFunc(all, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
+	if !found {
+		return nil
+	}
+	return all[i]
+}
+
 // Claim finds the Claim of an address, nil if there is none.
 func (s *Snapshot) Claim(addr netip.Addr) *Claim {
 	i, found := slices.BinarySearchFunc(s.Claims, addr, func(c *Claim, a netip.Addr) int { return c.Addr.Compare(a) })

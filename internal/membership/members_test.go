@@ -1,0 +1,52 @@
+package membership_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
+)
+
+// Endpoints of dead nodes are left out, as long as fewer than half are dead; of two
+// halves the one that the API server misses, too.
+func TestSilentNodes(t *testing.T) {
+	for _, tt := range []struct{ members, want string }{
+		{"", ""},
+		{"a", ""},
+		{"d", ""}, // itself
+		{"ad", ""},
+		{"aad", "n3"},
+		{"aal", ""},
+		{"ald", "n3"},
+		{"add", ""},
+		{"daa", ""},
+		{"dda", "n2"}, // one of three: to itself it is alive
+		{"addaa", "n2 n3"},
+		{"addda", ""},
+		{"aadd", ""},
+		{"aaddl", "n3 n4"},
+		{"ax", "n2"},
+		{"xa", ""}, // itself
+		{"aadx", "n4"},
+		{"aaxx", "n3 n4"},
+		{"axx", ""},
+		{"aaax", "n4"},
+		{"lx", "n2"},
+	} {
+		var got []string
+		silent := plantest.Members(tt.members).Silent("n1")
+		for i := range 9 {
+			if name := fmt.Sprintf("n%d", i); !silent[name].IsZero() {
+				got = append(got, name)
+			}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %s are silent, want %s", tt.members, got, tt.want)
+		}
+	}
+	if (*membership.Members)(nil).Silent("n1") != nil {
+		t.Error("without members somebody is silent")
+	}
+}

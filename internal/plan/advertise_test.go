@@ -1,0 +1,175 @@
+package plan
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+)
+
+// advertWorld has one node, two routers and Services with an endpoint each.
+func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
+	peer := func(name, addr string) *cluster.Peer {
+		return &cluster.Peer{Name: name, Address: netip.MustParseAddr(addr), MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}
+	}
+	for _, a := range adverts {
+		a.ServiceSelector, a.NodeSelector = labels.Everything(), labels.Everything()
+	}
+	return &cluster.Snapshot{
+		Nodes:          []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}},
+		Peers:          []*cluster.Peer{peer("tor1", "10.0.1.1"), peer("tor2", "fe80::2%eth0")},
+		Pools:          []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.1-192.0.2.9")}}},
+		Advertisements: adverts,
+		AllNodes:       true,
+	}
+}
+
+// Another node's address is as foreign as this node's, and while the other nodes are not
+// known, addresses are announced one by one.
+func TestAggregatesContainNoOtherNode(t *testing.T) {
+	of := func(snap *cluster.Snapshot) (route, why string) {
+		give(snap, "a", "192.0.2.5", corev1.ServiceExternalTrafficPolicyCluster, 80)
+		d := Decide(Config{Node: "n1"}, snap)
+		r := d.Addresses[0].Reasons
+		return routesText(d.BGP.Routes), r[len(r)-1].Message
+	}
+	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128})
+	snap.Occupied = []cluster.Occupied{
+		{Range: netipx.MustParseIPRange("192.0.1.0-192.0.1.255"), By: "the pods of Node n0"},
+		{Range: netipx.MustParseIPRange("192.0.2.200-192.0.2.200"), By: "Node n2"}}
+	if route, why := of(snap); route != "192.0.2.5/32" || !strings.Contains(why, "for that contains 192.0.2.200 of Node n2") {
+		t.Errorf("with another node in it: announces %s, says %s", route, why)
+	}
+	snap = advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128})
+	snap.AllNodes = false
+	if route, why := of(snap); route != "192.0.2.5/32" || !strings.Contains(why, "have not been read") {
+		t.Errorf("with unknown nodes: announces %s, says %s", route, why)
+	}
+}
+
+func give(s *cluster.Snapshot, name, addr string, policy corev1.ServiceExternalTrafficPolicy, port uint16) {
+	n, pod := cluster.Name{Namespace: "shop", Name: name}, "10.244.1.5:80"
+	if netip.MustParseAddr(addr).Is6() {
+		pod = "[fd00::5]:80"
+	}
+	s.Services = append(s.Services, cluster.Service{
+		Spec: &cluster.Spec{Name: n, ExternalTrafficPolicy: policy, Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: port}}},
+		Endpoints: &cluster.Endpoints{List: []cluster.Endpoint{{Protocol: corev1.ProtocolTCP, Node: "n1",
+			Addr: netip.MustParseAddrPort(pod), Ready: true, Serving: true}}},
+	})
+	s.Assignments = append(s.Assignments, cluster.Assignment{Addr: netip.MustParseAddr(addr), Service: n, Pool: "lan"})
+}
+
+func routesText(routes []bgp.Route) string {
+	var words []string
+	for _, r := range routes {
+		words = append(words, r.String())
+	}
+	return strings.Join(words, "; ")
+}
+
+// What is announced in place of one address, and what is not.
+func TestAggregates(t *testing.T) {
+	const cl, local = corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal
+	by := func(length int, peers ...string) *cluster.Advertisement {
+		return &cluster.Advertisement{Name: "a" + strings.Join(peers, ""), Length4: length, Length6: 128, Peers: peers}
+	}
+	for _, tt := range []struct {
+		name    string
+		adverts []*cluster.Advertisement
+		give    func(*cluster.Snapshot)
+		want    string
+		says    string
+	}{
+		{"none", nil, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) }, "",
+			"not announced: AddressPool lan has spec.announce Advertised, and no BGPAdvertisement or L2Advertisement selects it"},
+		{"none is needed", nil, func(s *cluster.Snapshot) {
+			s.Pools[0].Announce = cluster.AnnounceBGP
+			give(s, "a", "192.0.2.5", cl, 80)
+		}, "192.0.2.5/32", "announced to tor1"},
+		{"none applies", []*cluster.Advertisement{by(24, "tor1")}, func(s *cluster.Snapshot) {
+			s.Pools[0].Announce = cluster.AnnounceBGP
+			give(s, "a", "192.0.2.5", cl, 80)
+		}, "192.0.2.5/32", "announced to tor1, tor2"},
+		{"one", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) {
+			give(s, "a", "192.0.2.5", cl, 80)
+			give(s, "b", "192.0.2.6", cl, 80)
+		}, "192.0.2.0/24", "announced to tor1, tor2 as part of 192.0.2.0/24"},
+		{"one in two", []*cluster.Advertisement{by(30)}, func(s *cluster.Snapshot) {
+			give(s, "a", "192.0.2.2", cl, 80)
+			give(s, "b", "192.0.2.6", cl, 80)
+		}, "192.0.2.0/30; 192.0.2.4/30", "as part of 192.0.2.4/30"},
+		{"with the address as well", []*cluster.Advertisement{by(24, "tor1"), by(32, "tor2")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+			"192.0.2.0/24 to tor1; 192.0.2.5/32 to tor2", "announced to tor1 as part of 192.0.2.0/24, and to tor2"},
+		{"the same to all", []*cluster.Advertisement{by(24, "tor1"), by(24, "tor2")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+			"192.0.2.0/24", "announced to tor1, tor2 as part of 192.0.2.0/24"},
+		{"Local", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", local, 80) },
+			"192.0.2.5/32", "announced to tor1, tor2, not as part of 192.0.2.0/24: externalTrafficPolicy of shop/a is Local"},
+		{"shared with a Local one", []*cluster.Advertisement{by(24)}, func(s *cluster.Snapshot) {
+			give(s, "a", "192.0.2.5", cl, 80)
+			give(s, "b", "192.0.2.5", local, 81)
+		}, "192.0.2.5/32", "externalTrafficPolicy of shop/b is Local"},
+		{"a pod network in it", []*cluster.Advertisement{{Name: "a", Length4: 32, Length6: 0}, by(0)}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+			"192.0.2.5/32", "0.0.0.0/0 as BGPAdvertisement a wants, for that contains this node's address 10.0.0.11"},
+		{"nobody to tell", []*cluster.Advertisement{by(24, "tor3")}, func(s *cluster.Snapshot) { give(s, "a", "192.0.2.5", cl, 80) },
+			"", "not announced: no router that BGPAdvertisement ator3 names has a session with this node"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			snap := advertWorld(tt.adverts...)
+			tt.give(snap)
+			d := Decide(Config{Node: "n1"}, snap)
+			if got := routesText(d.BGP.Routes); got != tt.want {
+				t.Errorf("announces %s\nwant      %s", got, tt.want)
+			}
+			last := d.Addresses[len(d.Addresses)-1]
+			if !strings.Contains(d.Why(last.Addr, "bgp"), tt.says) {
+				t.Errorf("says %q, want %q", d.Why(last.Addr, "bgp"), tt.says)
+			}
+			for _, r := range d.BGP.Routes {
+				if !netipPrefixesContain(d.Proxy.Owned, r.Prefix) {
+					t.Errorf("%s is announced, and what is nobody's in it is not refused: %v", r.Prefix, d.Proxy.Owned)
+				}
+			}
+		})
+	}
+}
+
+func netipPrefixesContain(list []netip.Prefix, p netip.Prefix) bool {
+	var b netipx.IPSetBuilder
+	for _, q := range list {
+		b.AddPrefix(q)
+	}
+	set, err := b.IPSet()
+	return err == nil && set.ContainsPrefix(p)
+}
+
+// Whatever is not for Services is never in an aggregate: whoever sent there would be
+// refused.
+func TestAggregatesContainNothingElse(t *testing.T) {
+	for addr, what := range map[string]string{
+		"2001:db8::9": "the loopback address (::1)",
+		"10.0.0.9":    "this node's address 10.0.0.11",
+		"10.244.1.9":  "the pod network 10.244.1.0/24",
+		"10.0.1.9":    "the address 10.0.1.1 of router tor1",
+		"172.16.0.9":  "the pod network 172.16.0.0/16",
+	} {
+		snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 25, Length6: 1})
+		give(snap, "a", addr, corev1.ServiceExternalTrafficPolicyCluster, 80)
+		c := Config{Node: "n1"}
+		c.DetectLocal.CIDRs = []netip.Prefix{netip.MustParsePrefix("172.16.0.0/16")}
+		d := Decide(c, snap)
+		if got := d.BGP.Routes[0].Prefix; got != sortedset.HostPrefix(netip.MustParseAddr(addr)) {
+			t.Errorf("announces %s", got)
+		}
+		if r := d.Addresses[0].Reasons; r[len(r)-1].Code != cluster.AggregateRefused || !strings.Contains(r[len(r)-1].Message, what) {
+			t.Errorf("says %v, want %q", r, what)
+		}
+	}
+}

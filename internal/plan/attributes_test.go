@@ -1,0 +1,54 @@
+package plan
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// What users write as a name is what they read.
+func TestCommunityNames(t *testing.T) {
+	for name, n := range cluster.CommunityNames {
+		if got := bgp.Community(n).String(); got != name {
+			t.Errorf("%s is shown as %s", name, got)
+		}
+	}
+}
+
+// What an aggregate is told with depends on other addresses: who adds a community to
+// it, or takes one away, changes that one route, and no address of another Service.
+func TestAggregateAttributes(t *testing.T) {
+	const cl = corev1.ServiceExternalTrafficPolicyCluster
+	snap := advertWorld(&cluster.Advertisement{Name: "a", Length4: 24, Length6: 128, MED: new(uint32(5))})
+	give(snap, "a", "192.0.2.5", cl, 80)
+	give(snap, "b", "192.0.2.6", cl, 80)
+	give(snap, "c", "198.51.100.1", cl, 80)
+	d := NewDecider(Config{Node: "n1"})
+	is := func(want string) *Desired {
+		t.Helper()
+		got := d.Decide(snap)
+		if text := routesText(got.BGP.Routes); text != want {
+			t.Errorf("announces %s\nwant      %s", text, want)
+		}
+		return got
+	}
+	first := is("192.0.2.0/24 med 5; 198.51.100.0/24 med 5")
+
+	next, spec := *snap, *snap.Services[1].Spec
+	spec.Communities = &cluster.Communities{Standard: []uint32{64500<<16 | 1}}
+	next.Services = append([]cluster.Service{}, snap.Services...)
+	next.Services[1].Spec = &spec
+	snap = &next
+	second := is("192.0.2.0/24 med 5 community 64500:1; 198.51.100.0/24 med 5")
+	for i, same := range []bool{true, false, true} {
+		if (first.Addresses[i] == second.Addresses[i]) != same {
+			t.Errorf("%s: decided again: %v", first.Addresses[i].Addr, !same)
+		}
+	}
+	if got := second.AttributesOf(PrefixesOf(second.Addresses[0].Routes)); len(got) != 1 || got[0] != "med 5 community 64500:1" {
+		t.Errorf("status: %v", got)
+	}
+}

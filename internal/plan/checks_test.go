@@ -1,0 +1,32 @@
+package plan
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
+)
+
+// The count is of ready pods on this node, not of their ports; who serves as the last
+// one while it terminates does not count, as with kube-proxy. As with kube-proxy, a
+// Service without an address counts like any other.
+func TestChecks(t *testing.T) {
+	snap := plantest.Snapshot(t, []byte(plantest.HealthServices))
+	ours := []healthcheck.Check{
+		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv4, Endpoints: 2},
+		{Namespace: "shop", Name: "a-ours", Port: 32001, Family: healthcheck.IPv6, Endpoints: 0},
+		{Namespace: "shop", Name: "d-waits", Port: 32004, Family: healthcheck.IPv4, Endpoints: 1},
+	}
+	all := slices.Insert(slices.Clone(ours), 2,
+		healthcheck.Check{Namespace: "shop", Name: "b-kube-proxys", Port: 32002, Family: healthcheck.IPv4})
+	for _, row := range []struct {
+		which HealthChecks
+		want  []healthcheck.Check
+	}{{HealthChecksLabelled, ours}, {HealthChecksAll, all}, {HealthChecksNone, nil}} {
+		if got := Decide(Config{Node: "n1", HealthChecks: row.which}, snap).Checks; !reflect.DeepEqual(got, row.want) {
+			t.Errorf("%d: %v, want %v", row.which, got, row.want)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package plan
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/healthcheck"
+	"github.com/fanfare-lb/fanfare/internal/plantest"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
+	"github.com/fanfare-lb/fanfare/l2"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// What a Decider derives from the difference of two snapshots is what Decide
+// computes from the second alone, in any sequence of worlds.
+func TestDeciderEqualsDecide(t *testing.T) {
+	type visible struct {
+		Proxy     proxy.State
+		BGP       bgp.State
+		Addresses []*Address
+		Checks    []healthcheck.Check
+		Announce  any
+		L2        l2.State
+		Links     bool
+		Reasons   []cluster.Reason
+	}
+	see := func(d *Desired) visible {
+		return visible{d.Proxy, d.BGP, d.Addresses, d.Checks, [][]netip.Addr{d.Announce, d.Routed, d.Answered}, d.L2, d.Links, d.Reasons()}
+	}
+	c := Config{Node: "n1", HealthChecks: HealthChecksAll}
+	for seed := range plantest.Seeds(t) / 4 {
+		w, decider := plantest.NewWorld(seed), NewDecider(c)
+		for range 40 {
+			for range w.IntN(3) {
+				w.Step()
+			}
+			snap := w.Snapshot()
+			c.Members, c.Returning = w.Members, w.Returning
+			decider.Config.Members, decider.Config.Returning = w.Members, w.Returning
+			c.Interfaces, decider.Config.Interfaces = w.Interfaces, w.Interfaces
+			got, want := see(decider.Decide(snap)), see(Decide(c, snap))
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("seed %d:\ngot\n%+v\nwant\n%+v", seed, got, want)
+			}
+		}
+	}
+}
+
+// A changed endpoint changes its own address and nothing else, not even by
+// making equal copies: whoever applies the answer compares pointers.
+func TestDeciderSharesWhatDidNotChange(t *testing.T) {
+	for seed := range uint64(200) {
+		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
+		if len(w.Assignments) == 0 {
+			continue
+		}
+		was := decider.Decide(w.Snapshot())
+		i := w.IntN(len(w.Services))
+		w.SetEndpoints(i)
+		is := decider.Decide(w.Snapshot())
+		for n, a := range is.Addresses {
+			concerned := slices.Contains(a.Services, w.Services[i].Name)
+			if shared := a == was.Addresses[n]; shared == concerned {
+				t.Fatalf("seed %d: %s: shared %v, concerned %v", seed, a.Addr, shared, concerned)
+			}
+		}
+		if slices.Equal(was.Announce, is.Announce) && !sortedset.Same(was.Announce, is.Announce) {
+			t.Fatalf("seed %d: equal announcements were built again", seed)
+		}
+	}
+}
+
+// A Service that comes or goes changes its own addresses and nothing else.
+func TestDeciderSharesWhatOthersHold(t *testing.T) {
+	shared := 0
+	for seed := range uint64(200) {
+		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
+		was := decider.Decide(w.Snapshot())
+		w.ToggleService(w.IntN(plantest.Services))
+		is := decider.Decide(w.Snapshot())
+		for _, a := range is.Addresses {
+			old := was.Address(a.Addr)
+			if old == nil || old.Pool != a.Pool || !slices.Equal(old.from, a.from) {
+				continue
+			}
+			if shared++; old != a {
+				t.Fatalf("seed %d: %s was decided again", seed, a.Addr)
+			}
+		}
+	}
+	if shared == 0 {
+		t.Error("no address stayed in any world")
+	}
+}
+
+// What routers are told, and by which of them, changes nothing that the kernel holds:
+// nobody looks into thousands of addresses for that.
+func TestDeciderSharesWhatIsForwarded(t *testing.T) {
+	anew := 0
+	for seed := range uint64(200) {
+		w, decider := plantest.NewWorld(seed), NewDecider(Config{Node: "n1"})
+		was := decider.Decide(w.Snapshot())
+		w.Advertise()
+		is := decider.Decide(w.Snapshot())
+		for n, a := range is.Addresses {
+			if a.VIP != was.Addresses[n].VIP || is.Proxy.VIPs[n] != a.VIP {
+				t.Fatalf("seed %d: %s is to be forwarded anew", seed, a.Addr)
+			}
+			if a != was.Addresses[n] {
+				anew++
+			}
+		}
+	}
+	if anew == 0 {
+		t.Error("no address was decided again in any world")
+	}
+}

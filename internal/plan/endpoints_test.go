@@ -1,0 +1,96 @@
+package plan
+
+import (
+	"bufio"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/proxy"
+)
+
+// What a node does with endpoints is what kube-proxy does there, in every case that
+// its own code was asked about: terminating endpoints (KEP-1669), topology hints
+// (KEP-2433, KEP-3015), endpoints that name no node.
+func TestEndpointsAreThoseOfKubeProxy(t *testing.T) {
+	f, err := os.Open("testdata/kube-proxy.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	n := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), "#") {
+			continue
+		}
+		question, want, _ := strings.Cut(lines.Text(), " -> ")
+		if got := asked(t, question); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", question, got, want)
+		}
+		n++
+	}
+	if n < 100 {
+		t.Errorf("only %d cases", n)
+	}
+}
+
+// asked decides about a Service as a line of kube-proxy.txt has it, and answers in
+// its words.
+func asked(t *testing.T, question string) string {
+	field := map[string]string{}
+	for word := range strings.FieldsSeq(question) {
+		name, value, _ := strings.Cut(word, "=")
+		field[name] = value
+	}
+	s := cluster.Service{
+		Spec:      &cluster.Spec{Ports: []cluster.Port{{Protocol: corev1.ProtocolTCP, Port: 80}}},
+		Endpoints: &cluster.Endpoints{},
+	}
+	local := field["local"] == "true"
+	if local {
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	}
+	if field["endpoints"] != "" {
+		for i, word := range strings.Split(field["endpoints"], ",") {
+			s.Endpoints.List = append(s.Endpoints.List, endpoint(i, word))
+		}
+	}
+	v := &View{Node: "n1", Self: &cluster.Node{Name: "n1", Labels: map[string]string{corev1.LabelTopologyZone: field["zone"]}}}
+	fronts, is := v.serve(netip.MustParseAddr("192.0.2.1"), s)
+	if len(fronts) != 1 {
+		t.Fatalf("%s: %d frontends", question, len(fronts))
+	}
+	external := ""
+	if local {
+		external = indexes(fronts[0].External)
+	} else if indexes(fronts[0].External) != indexes(fronts[0].Internal) {
+		t.Errorf("%s: external and internal clients have other endpoints", question)
+	}
+	return fmt.Sprintf("cluster=%s local=%s any=%t", indexes(fronts[0].Internal), external, is.code != cluster.NoEndpoints)
+}
+
+// endpoint reads "rs@n1/a+b/n1": conditions, node, zone hints, node hints.
+func endpoint(i int, word string) cluster.Endpoint {
+	conditions, where, _ := strings.Cut(word, "@")
+	parts := strings.Split(where, "/")
+	hint := func(s string) cluster.Hint { return cluster.Hint(strings.ReplaceAll(s, "+", ",")) }
+	return cluster.Endpoint{
+		Protocol: corev1.ProtocolTCP, Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), 8080),
+		Ready: strings.Contains(conditions, "r"), Serving: strings.Contains(conditions, "s"), Terminating: strings.Contains(conditions, "t"),
+		Node: parts[0], ForZones: hint(parts[1]), ForNodes: hint(parts[2]),
+	}
+}
+
+func indexes(t proxy.Target) string {
+	var out []string
+	for _, b := range t.Backends {
+		out = append(out, strconv.Itoa(int(b.Addr.Addr().As4()[3])))
+	}
+	return strings.Join(out, "+")
+}

@@ -1,0 +1,69 @@
+package plantest
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+)
+
+// Snapshot reads YAML as a speaker with --files does. Where there are AddressClaims, it
+// gives out no addresses, as a speaker beside a controller.
+func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files.Snapshot().Claims) != 0 {
+		return ipam.NewReader(files).Snapshot()
+	}
+	return ipam.NewSource(files, nil).Snapshot()
+}
+
+// HugeService is a snapshot with a Service of so many endpoints, and one beside it.
+func HugeService(t *testing.T, endpoints int) *cluster.Snapshot {
+	t.Helper()
+	snap := *Snapshot(t, []byte(TwoRouters+LocalService("huge", "uid-huge", "192.0.2.1", "n1")+LocalService("web", "uid-web", "192.0.2.2", "n1")))
+	huge := snap.Services[0]
+	like := huge.Endpoints.List[0]
+	var list []cluster.Endpoint
+	for i := range endpoints {
+		like.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1 + byte(i>>16), byte(i >> 8), byte(i)}), 8080)
+		list = append(list, like)
+	}
+	huge.Endpoints = &cluster.Endpoints{List: list}
+	snap.Services = slices.Clone(snap.Services)
+	snap.Services[0] = huge
+	return &snap
+}
+
+// Members are members by a letter for each: a is alive, d dead, x dead and absent from the API
+// server, l has said farewell. They are called n1, n2 and so on.
+func Members(states string) *membership.Members {
+	m := &membership.Members{}
+	for i, s := range states {
+		m.Nodes = append(m.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: s == 'a', Absent: s == 'x', Left: s == 'l', Since: time.Date(2026, 5, 4, 3, 2, i, 0, time.UTC)})
+	}
+	return m
+}
+
+// Seeds is how many random worlds a test makes.
+func Seeds(t *testing.T) uint64 {
+	if testing.Short() {
+		return 300
+	}
+	return 2000
+}

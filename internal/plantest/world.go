@@ -1,0 +1,263 @@
+package plantest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go4.org/netipx"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/l2"
+)
+
+// A World is a small cluster that changes at random. Its snapshots share what
+// did not change, as those of internal/cluster do.
+type World struct {
+	*rand.Rand
+	// traits are what routers are told of routes: a source of its own, so that the same
+	// seeds go on making the same worlds otherwise.
+	traits         *rand.Rand
+	Services       []cluster.Service
+	Nodes          []*cluster.Node
+	Peers          []*cluster.Peer
+	Pools          []*cluster.Pool
+	Advertisements []*cluster.Advertisement
+	Assignments    []cluster.Assignment
+	Members        *membership.Members // nil at first
+	Returning      bool
+
+	// wires is what L2 depends on: a source of its own, as traits is.
+	wires            *rand.Rand
+	L2Advertisements []*cluster.L2Advertisement
+	Claims           []*cluster.Claim
+	Interfaces       []l2.Interface // of n1; nil at first
+}
+
+// How many Services a World has at most, and addresses.
+const (
+	Services  = 5
+	Addresses = 6
+)
+
+// Nodes are the names of the nodes of a World.
+var Nodes = []string{"n1", "n2", "n3"}
+
+// NewWorld makes the World of a seed: always the same.
+func NewWorld(seed uint64) *World {
+	w := &World{Rand: rand.New(rand.NewPCG(seed, 1)), traits: rand.New(rand.NewPCG(seed, 2)), wires: rand.New(rand.NewPCG(seed, 4))}
+	for _, name := range Nodes {
+		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
+	}
+	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
+	w.Peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+	for range Services {
+		w.Step()
+	}
+	return w
+}
+
+// Snapshot is the world as it is now.
+func (w *World) Snapshot() *cluster.Snapshot {
+	return &cluster.Snapshot{
+		Services: slices.Clone(w.Services), Nodes: slices.Clone(w.Nodes), Pools: w.announcedPools(),
+		Peers: slices.Clone(w.Peers), Advertisements: slices.Clone(w.Advertisements), Assignments: w.Assignments,
+		L2Advertisements: slices.Clone(w.L2Advertisements), L2Ready: w.Interfaces != nil, AllNodes: true, Claims: w.Claims,
+	}
+}
+
+// announcedPools are the pools, announced as the advertisements say where there are any,
+// else by BGP where there is a router, else by ARP.
+func (w *World) announcedPools() (list []*cluster.Pool) {
+	announce := cluster.AnnounceL2
+	switch {
+	case len(w.Advertisements)+len(w.L2Advertisements) > 0:
+		announce = cluster.AnnounceAdvertised
+	case len(w.Peers) > 0:
+		announce = cluster.AnnounceBGP
+	}
+	for i, p := range w.Pools {
+		if p.Announce != announce {
+			with := *p
+			with.Announce = announce
+			w.Pools[i] = &with
+		}
+		list = append(list, w.Pools[i])
+	}
+	return list
+}
+
+// Step changes one thing.
+func (w *World) Step() {
+	if w.traits.IntN(5) == 0 {
+		w.hear()
+	}
+	if w.wires.IntN(5) == 0 {
+		w.rewire()
+	}
+	switch n := w.IntN(20); {
+	case n < 2:
+		w.ToggleService(w.IntN(Services))
+	case n < 4 && len(w.Services) > 0:
+		w.reassign(w.IntN(len(w.Services)))
+	case n < 5:
+		i := w.IntN(len(w.Nodes))
+		node := *w.Nodes[i]
+		node.Excluded = w.IntN(3) == 0
+		w.Nodes[i] = &node
+	case n < 6:
+		w.Peers = nil
+		if w.IntN(4) > 0 {
+			w.Peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+		}
+	case n < 8:
+		w.Advertise()
+	case len(w.Services) > 0:
+		w.SetEndpoints(w.IntN(len(w.Services)))
+	}
+}
+
+// rewire changes what decides who answers over L2.
+func (w *World) rewire() {
+	switch w.wires.IntN(3) {
+	case 0:
+		w.L2Advertisements = nil
+		for i := range w.wires.IntN(3) {
+			a := &cluster.L2Advertisement{Name: fmt.Sprintf("l%d", i), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+			if w.wires.IntN(3) == 0 {
+				a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+			}
+			if w.wires.IntN(3) == 0 {
+				a.Interfaces = []string{"eth0"}
+			}
+			w.L2Advertisements = append(w.L2Advertisements, a)
+		}
+	case 1:
+		w.Claims = nil
+		for i := range Addresses {
+			if w.wires.IntN(2) == 0 {
+				w.Claims = append(w.Claims, &cluster.Claim{Addr: netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), Pool: "lan", Node: Nodes[w.wires.IntN(len(Nodes))]})
+			}
+		}
+	default:
+		w.Interfaces = []l2.Interface{}
+		for i := range w.wires.IntN(3) {
+			w.Interfaces = append(w.Interfaces, l2.Interface{Name: fmt.Sprintf("eth%d", i), Prefixes: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("192.0.2.0/%d", 24+w.wires.IntN(7)))}})
+		}
+	}
+}
+
+// hear has nodes die, say farewell and come back, or be heard of no more at all.
+func (w *World) hear() {
+	w.Members, w.Returning = nil, w.traits.IntN(3) == 0
+	if w.traits.IntN(6) == 0 {
+		return
+	}
+	w.Members = &membership.Members{}
+	for _, name := range Nodes {
+		m := membership.Member{Node: name, Alive: w.traits.IntN(3) > 0, Since: time.Unix(int64(w.traits.IntN(1000)), 0)}
+		m.Left = !m.Alive && w.traits.IntN(4) == 0
+		m.Returning = w.traits.IntN(4) == 0
+		m.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/29")}}}
+		w.Members.Nodes = append(w.Members.Nodes, m)
+	}
+}
+
+// Advertise has addresses announced otherwise: by aggregates that reach beyond the
+// pool, that contain one another or come and go, in part or not at all.
+func (w *World) Advertise() {
+	w.Advertisements = nil
+	for i := range w.IntN(3) {
+		a := &cluster.Advertisement{Name: fmt.Sprintf("a%d", i), Length4: 28 + w.IntN(5), Length6: 128,
+			ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+		if w.IntN(3) == 0 {
+			a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+		}
+		if w.traits.IntN(2) == 0 {
+			a.MED = new(uint32(w.traits.IntN(3)))
+		}
+		if w.traits.IntN(2) == 0 {
+			a.Communities = w.communities()
+		}
+		w.Advertisements = append(w.Advertisements, a)
+	}
+}
+
+// communities are one of few.
+func (w *World) communities() *cluster.Communities {
+	return &cluster.Communities{Standard: []uint32{uint32(w.traits.IntN(3))}}
+}
+
+// ToggleService creates or deletes a Service.
+func (w *World) ToggleService(n int) {
+	name := cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", n)}
+	i, found := slices.BinarySearchFunc(w.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
+	if found {
+		w.Services = slices.Delete(slices.Clone(w.Services), i, i+1)
+		w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments), func(a cluster.Assignment) bool { return a.Service == name })
+		return
+	}
+	spec := &cluster.Spec{
+		Name: name, ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyCluster, IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol},
+		Ports: []cluster.Port{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+	}
+	if w.IntN(2) == 0 {
+		spec.Labels = labels.Set{"tier": "gold"}
+	}
+	if w.IntN(2) == 0 {
+		spec.ExternalTrafficPolicy, spec.HealthCheckPort = corev1.ServiceExternalTrafficPolicyLocal, uint16(32000+n)
+	}
+	if w.traits.IntN(3) == 0 {
+		spec.Communities = w.communities()
+	}
+	w.Services = slices.Insert(slices.Clone(w.Services), i, cluster.Service{Spec: spec})
+	w.SetEndpoints(i)
+	w.reassign(i)
+}
+
+// reassign gives a Service another address, seldom one that is taken.
+func (w *World) reassign(i int) {
+	name := w.Services[i].Name
+	w.Assignments = slices.DeleteFunc(slices.Clone(w.Assignments), func(a cluster.Assignment) bool { return a.Service == name })
+	addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(w.IntN(Addresses))})
+	taken := slices.ContainsFunc(w.Assignments, func(a cluster.Assignment) bool { return a.Addr == addr })
+	if taken && w.IntN(4) > 0 || w.IntN(8) == 0 {
+		return // for now it has none
+	}
+	w.Assignments = append(w.Assignments, cluster.Assignment{Addr: addr, Service: name, Pool: "lan"})
+	slices.SortFunc(w.Assignments, func(a, b cluster.Assignment) int {
+		if c := a.Addr.Compare(b.Addr); c != 0 {
+			return c
+		}
+		return a.Service.Compare(b.Service)
+	})
+}
+
+// SetEndpoints gives a Service other endpoints.
+func (w *World) SetEndpoints(i int) {
+	var list []cluster.Endpoint
+	for pod := range 4 {
+		if w.IntN(2) == 0 {
+			continue
+		}
+		e := cluster.Endpoint{PortName: "http", Protocol: corev1.ProtocolTCP, Node: Nodes[pod%len(Nodes)],
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(pod)}), 8080)}
+		switch w.IntN(6) {
+		case 0:
+			e.Serving, e.Terminating = true, true
+		case 1:
+			e.Terminating = true
+		case 2: // not ready yet, or not any more
+		default:
+			e.Ready, e.Serving = true, true
+		}
+		list = append(list, e)
+	}
+	w.Services = slices.Clone(w.Services)
+	w.Services[i].Endpoints = &cluster.Endpoints{List: list}
+}

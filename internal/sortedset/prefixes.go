@@ -1,0 +1,88 @@
+package sortedset
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+)
+
+// Covered returns those of addrs that are in one of prefixes; both are sorted. It
+// returns addrs itself if all are.
+func Covered(addrs []netip.Addr, prefixes []netip.Prefix) []netip.Addr {
+	var in []netip.Addr
+	var reach netip.Addr // the last address of all prefixes that begin before
+	for _, a := range addrs {
+		for len(prefixes) > 0 && prefixes[0].Addr().Compare(a) <= 0 {
+			if last := netipx.PrefixLastIP(prefixes[0]); reach.Less(last) {
+				reach = last
+			}
+			prefixes = prefixes[1:]
+		}
+		if a.Compare(reach) <= 0 {
+			in = append(in, a)
+		}
+	}
+	if len(in) == len(addrs) {
+		return addrs
+	}
+	return in
+}
+
+// Holding returns those of prefixes that have one of addrs in them; both are sorted.
+func Holding(prefixes []netip.Prefix, addrs []netip.Addr) []netip.Prefix {
+	var some []netip.Prefix
+	for _, p := range prefixes {
+		i, _ := slices.BinarySearchFunc(addrs, p.Addr(), netip.Addr.Compare)
+		if i < len(addrs) && p.Contains(addrs[i]) {
+			some = append(some, p)
+		}
+	}
+	return some
+}
+
+// ComparePrefixes is netip.Prefix.Compare for prefixes without bits beyond their
+// length, as those of routes are.
+func ComparePrefixes(a, b netip.Prefix) int {
+	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+}
+
+// HostPrefix is the prefix of one address.
+func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// HostPrefixes are the prefixes of addresses, each of one.
+func HostPrefixes(list []netip.Addr) []netip.Prefix {
+	hosts := make([]netip.Prefix, len(list))
+	for i, a := range list {
+		hosts[i] = HostPrefix(a)
+	}
+	return hosts
+}
+
+// MergePrefixes sorts prefixes and joins those that overlap or touch.
+func MergePrefixes(list []netip.Prefix) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, p := range list {
+		b.AddPrefix(p)
+	}
+	return BuildPrefixes(&b)
+}
+
+// AddPrefixes adds prefixes to a list that MergePrefixes returned.
+func AddPrefixes(list, more []netip.Prefix) []netip.Prefix {
+	if len(more) == 0 {
+		return list
+	}
+	return MergePrefixes(slices.Concat(list, more))
+}
+
+// BuildPrefixes returns the prefixes of a builder. It cannot fail: the parts were checked
+// when they were parsed, and a builder reports nothing but bad parts.
+func BuildPrefixes(b *netipx.IPSetBuilder) []netip.Prefix {
+	set, err := b.IPSet()
+	if err != nil {
+		return nil
+	}
+	return set.Prefixes()
+}

@@ -1,0 +1,90 @@
+package sortedset
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Intersect returns what is in both of two sorted sets of addresses.
+func Intersect(a, b []netip.Addr) []netip.Addr { return IntersectFunc(a, b, netip.Addr.Compare) }
+
+// Minus returns what is in a and not in b, both sorted sets of addresses.
+func Minus(a, b []netip.Addr) []netip.Addr { return MinusFunc(a, b, netip.Addr.Compare) }
+
+// IntersectFunc is Intersect for any elements, in the order of compare.
+func IntersectFunc[T any](a, b []T, compare func(a, b T) int) []T {
+	if Same(a, b) {
+		return a
+	}
+	both := make([]T, 0, min(len(a), len(b)))
+	merged(a, b, compare, func(t T, inA, inB bool) {
+		if inA && inB {
+			both = append(both, t)
+		}
+	})
+	return both
+}
+
+// MinusFunc is Minus for any elements, in the order of compare.
+func MinusFunc[T any](a, b []T, compare func(a, b T) int) []T {
+	if Same(a, b) {
+		return nil
+	}
+	var only []T
+	merged(a, b, compare, func(t T, inA, inB bool) {
+		if inA && !inB {
+			only = append(only, t)
+		}
+	})
+	return only
+}
+
+// Union returns what is in either of two sets that are sorted by compare; a itself if b is
+// empty.
+func Union[T any](a, b []T, compare func(a, b T) int) []T {
+	if len(b) == 0 {
+		return a
+	}
+	either := make([]T, 0, len(a)+len(b))
+	merged(a, b, compare, func(t T, _, _ bool) { either = append(either, t) })
+	return either
+}
+
+// merged walks two sorted sets at once.
+func merged[T any](a, b []T, compare func(a, b T) int, visit func(t T, inA, inB bool)) {
+	for len(a) > 0 || len(b) > 0 {
+		order := 0
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		default:
+			order = compare(a[0], b[0])
+		}
+		switch {
+		case order < 0:
+			visit(a[0], true, false)
+			a = a[1:]
+		case order > 0:
+			visit(b[0], false, true)
+			b = b[1:]
+		default:
+			visit(a[0], true, true)
+			a, b = a[1:], b[1:]
+		}
+	}
+}
+
+// Keep is now, or was if that is equal, so that Same finds it unchanged.
+func Keep[T comparable](was, now []T) []T {
+	if was != nil && slices.Equal(was, now) {
+		return was
+	}
+	return now
+}
+
+// Same says whether two slices are one, without looking at what is in them.
+func Same[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
+}
