@@ -10,7 +10,7 @@ import (
 	"go4.org/netipx"
 )
 
-// Chains of iptables that are always there. doc.go explains them.
+// Chains of iptables that are always there. docs/concepts/iptables-mode.md explains them.
 const (
 	xtUnassigned = "FANFARE-UNASSIGNED"
 	xtHand       = "FANFARE-HANDON"
