@@ -353,7 +353,7 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1")))
 		l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", 0), 80))
 		p.watch.take()
-		p.pulse.beat()
+		p.poller.poll()
 		if p.watch.take() {
 			t.Error("disturbed by nobody")
 		}

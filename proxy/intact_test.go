@@ -229,7 +229,7 @@ func TestIntactBesideRetries(t *testing.T) {
 		if st := p.Status(); st.ForwardError == "" || st.FastPath.Error == "" {
 			t.Fatalf("FORWARD: %q, fast path: %q; want both to fail", st.ForwardError, st.FastPath.Error)
 		}
-		for range 2 { // FORWARD and the fast path; the lookout may wake the caller too
+		for range 2 { // FORWARD and the fast path; the monitor may wake the caller too
 			awaitChanged(t, p, "the next attempt")
 			mustRefuse(t, p)
 		}

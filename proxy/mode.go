@@ -63,11 +63,11 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 		}
 		return fmt.Errorf("iptables: %w", err)
 	}
-	if p.pulse, err = newPulse(p.watch, x.programs); err != nil {
+	if p.poller, err = newPoller(p.watch, x.programs); err != nil {
 		return fmt.Errorf("iptables: %w", err)
 	}
 	p.watch.iptables.Store(true)
-	p.lookout.nat.Store(priorityXTNAT)
+	p.monitor.nat.Store(priorityXTNAT)
 	p.record.mode(m, x.names(), why)
 	p.log.InfoContext(ctx, "using iptables", "programs", x.names())
 	return nil

@@ -37,8 +37,8 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 	sweeper *sweeper
-	lookout *lookout
-	pulse   *pulse // of iptables; nil in another mode
+	monitor *monitor
+	poller  *poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
 	overflow *overflow
 
@@ -93,10 +93,10 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.close()))
 	}
-	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
+	if p.monitor, err = newMonitor(p.log, p.metrics, p.watch.poke); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
 	}
-	p.watch.others.Store(p.lookout)
+	p.watch.others.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
 	if err := p.bypass.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
@@ -140,7 +140,7 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.lastError()
-	s.Obstacles, s.Unseen = p.lookout.found()
+	s.Obstacles, s.Unseen = p.monitor.found()
 	s.AffinityFull = p.overflow.count()
 	s.FastPath = p.bypass.status(p.record.state())
 	return s
@@ -148,7 +148,7 @@ func (p *Proxy) Status() Status {
 
 // Obstacles are those of Status, which to put together takes a look at all frontends.
 func (p *Proxy) Obstacles() []Obstacle {
-	all, _ := p.lookout.found()
+	all, _ := p.monitor.found()
 	return all
 }
 
@@ -162,7 +162,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.gate.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.pulse.close(), p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -196,7 +196,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	p.pulse.pause()
+	p.poller.pause()
 	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
@@ -204,12 +204,12 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
-		p.lookout.note(want, recheck)
+		p.monitor.setState(want, recheck)
 		p.leave(ctx)
 	} else {
 		p.examine(ctx)
 	}
-	p.pulse.settle()
+	p.poller.settle()
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)

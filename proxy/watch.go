@@ -26,7 +26,7 @@ type watch struct {
 	// told; the old interface has nothing of the kind.
 	forward atomic.Bool
 	// others hears of changes of other tables; nil: nobody does.
-	others atomic.Pointer[lookout]
+	others atomic.Pointer[monitor]
 	// iptables says that our rules are there, so that its changes are ours too.
 	iptables atomic.Bool
 	notify   chan struct{}
@@ -101,7 +101,7 @@ func (w *watch) run() {
 				w.disturb("another program changed chains of iptables that are ours or lead to ours")
 			}
 			if l := w.others.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
-				l.hear(uint8(m.Header.Type), m.Data)
+				l.receive(uint8(m.Header.Type), m.Data)
 			}
 			if ofForward(m) {
 				w.forward.Store(true)
