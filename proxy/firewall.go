@@ -15,8 +15,8 @@ const (
 )
 
 // A passage is one direction of flows of one kind. What a chain does to all
-// samples of a passage is an obstacle; what it does to some is somebody's policy,
-// such as a network policy.
+// samples of a passage is an obstacle; what it does to some is a policy,
+// such as a NetworkPolicy.
 type passage struct {
 	family      setID
 	reply       bool
@@ -133,7 +133,7 @@ func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 }
 
 // obstacle says in what way the trail shows the chain to be in the way of our traffic.
-func (w *trail) obstacle(base hookedChain, out prospect, p passage) (Obstacle, bool) {
+func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()
 	if p.reply {

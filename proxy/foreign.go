@@ -146,7 +146,7 @@ type setElement struct {
 	key, end string // end: of a range, inclusive; empty: none
 	ends     bool   // the key is the first one after an interval
 	value    string
-	ruling   *ruling
+	verdict  *verdict
 }
 
 // nftSetConcat is NFT_SET_CONCAT, and nftSetElemCatchall NFT_SET_ELEM_CATCHALL, which x/sys
@@ -214,22 +214,22 @@ func (s *valueSet) add(item []byte) {
 	}
 	s.elements = append(s.elements, setElement{
 		key: string(attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)), ends: flags&unix.NFT_SET_ELEM_INTERVAL_END != 0,
-		end:    string(attribute(item, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
-		value:  string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-		ruling: parseRuling(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)),
+		end:     string(attribute(item, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
+		value:   string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		verdict: parseVerdict(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)),
 	})
 }
 
-// A ruling is what a rule does with a packet: a verdict, in the kernel's words.
-type ruling struct {
+// A verdict is what a rule decides about a packet.
+type verdict struct {
 	code  int32  // of the kernel
 	chain string // that it goes to
 }
 
-func parseRuling(b []byte) *ruling {
+func parseVerdict(b []byte) *verdict {
 	code := attribute(b, unix.NFTA_VERDICT_CODE)
 	if len(code) != 4 {
 		return nil
 	}
-	return &ruling{int32(binary.BigEndian.Uint32(code)), cstring(attribute(b, unix.NFTA_VERDICT_CHAIN))}
+	return &verdict{int32(binary.BigEndian.Uint32(code)), cstring(attribute(b, unix.NFTA_VERDICT_CHAIN))}
 }

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What rules of others do with a packet of which not everything is known: the client
-// could be anybody, and come in anywhere. Each test of a rule is so true, false
-// or open. Whatever is not understood counts as open, and as able to accept: what
-// is said to be dropped is dropped for certain.
+// This file simulates other programs' rules for a packet that is partly known: its client
+// and interface may be any. So each test of a rule is true, false or open. What is
+// not understood is open, and may accept: a reported drop is certain.
 
 // tri is an answer that may be open.
 type tri uint8
@@ -129,11 +128,11 @@ const (
 	nfQueue  = 3
 )
 
-// prospect is what may become of a packet in a chain.
-type prospect uint8
+// outcomes are the possible results of a chain for a packet.
+type outcomes uint8
 
 const (
-	mayAccept prospect = 1 << iota
+	mayAccept outcomes = 1 << iota
 	mayDrop
 	mayFall // it comes back to where the chain was called, or to the policy
 )
@@ -152,8 +151,8 @@ type trail struct {
 
 const walkBudget = 20_000
 
-// walkHook says what becomes of the packet at a hook.
-func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, prospect) {
+// walkHook returns the possible results of a hook for the packet.
+func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, outcomes) {
 	w := &trail{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
 	out := w.chain(base.name, true, 0)
 	if out&mayFall != 0 {
@@ -169,8 +168,8 @@ func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, prospect) {
 	return w, out
 }
 
-// chain says what becomes of a packet in a chain. sure: it gets there for certain.
-func (w *trail) chain(name string, sure bool, depth int) (out prospect) {
+// chain returns the possible results of a chain. sure: the packet gets there for certain.
+func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
 	rules, ok := w.rules.chain(chainID{w.table, name})
 	if !ok || depth > 16 {
 		return mayAccept | mayDrop | mayFall
@@ -193,9 +192,9 @@ func (w *trail) chain(name string, sure bool, depth int) (out prospect) {
 	return out | mayFall
 }
 
-// verdict says what a verdict leads to, and whether the rule is the last that the
+// rule returns what a verdict leads to, and whether the rule is the last that the
 // packet meets in its chain.
-func (w *trail) rule(v *ruling, in string, sure bool, depth int) (may prospect, ends bool) {
+func (w *trail) rule(v *verdict, in string, sure bool, depth int) (may outcomes, ends bool) {
 	switch v.code {
 	case nfAccept:
 		return mayAccept, true
@@ -224,7 +223,7 @@ type ruleWalk struct {
 }
 
 // run goes through the expressions up to the first that is false or decides.
-func (r *ruleWalk) run(expressions []byte, depth int) (may prospect, ends bool) {
+func (r *ruleWalk) run(expressions []byte, depth int) (may outcomes, ends bool) {
 	for _, expr := range attributes(expressions) {
 		name, data := cstring(attribute(expr, unix.NFTA_EXPR_NAME)), attribute(expr, unix.NFTA_EXPR_DATA)
 		if v := r.decide(name, data); v != nil {
@@ -238,10 +237,10 @@ func (r *ruleWalk) run(expressions []byte, depth int) (may prospect, ends bool) 
 	return 0, false
 }
 
-// unknowable is a verdict that could be any.
-var unknowable = &ruling{code: nfQueue}
+// unknownVerdict is a verdict that could be any.
+var unknownVerdict = &verdict{code: nfQueue}
 
-// certainly notes in what the chain does if it does it for certain.
+// certainly records the chain in what if the rule applies for certain.
 func (r *ruleWalk) certainly(what *string) {
 	if r.sure && r.match == yes && *what == "" {
 		*what = r.in
@@ -249,72 +248,72 @@ func (r *ruleWalk) certainly(what *string) {
 }
 
 // decide returns the verdict that an expression has, nil if it has none.
-func (r *ruleWalk) decide(name string, data []byte) *ruling {
+func (r *ruleWalk) decide(name string, data []byte) *verdict {
 	switch name {
 	case "immediate":
-		return parseRuling(attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
+		return parseVerdict(attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
 	case "lookup":
 		if attribute(data, unix.NFTA_LOOKUP_DREG) != nil && number(attribute(data, unix.NFTA_LOOKUP_DREG)) == unix.NFT_REG_VERDICT {
 			return r.vmap(data)
 		}
 	case "reject":
-		return &ruling{code: nfDrop}
+		return &verdict{code: nfDrop}
 	case "nat":
 		const dnat = 1 // NFT_NAT_DNAT
 		if number(attribute(data, unix.NFTA_NAT_TYPE)) == dnat {
 			r.certainly(&r.translated)
 		}
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "redir":
 		r.certainly(&r.translated)
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "masq":
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "notrack":
 		r.certainly(&r.untracked)
 	case "target":
 		return r.target(data)
 	case "queue", "tproxy", "synproxy", "fwd":
-		return unknowable
+		return unknownVerdict
 	}
 	return nil
 }
 
 // target is one of iptables.
-func (r *ruleWalk) target(data []byte) *ruling {
+func (r *ruleWalk) target(data []byte) *verdict {
 	switch cstring(attribute(data, unix.NFTA_TARGET_NAME)) {
 	case "REJECT":
-		return &ruling{code: nfDrop}
+		return &verdict{code: nfDrop}
 	case "NOTRACK":
 		r.certainly(&r.untracked)
-		return &ruling{code: unix.NFT_CONTINUE}
+		return &verdict{code: unix.NFT_CONTINUE}
 	case "CT":
 		const notrack = 1 // XT_CT_NOTRACK
 		if info := attribute(data, unix.NFTA_TARGET_INFO); len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0 {
 			r.certainly(&r.untracked)
 		}
-		return &ruling{code: unix.NFT_CONTINUE}
+		return &verdict{code: unix.NFT_CONTINUE}
 	case "DNAT", "REDIRECT":
 		r.certainly(&r.translated)
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "CHECKSUM", "CLASSIFY", "SET":
-		return &ruling{code: unix.NFT_CONTINUE}
+		return &verdict{code: unix.NFT_CONTINUE}
 	}
-	return unknowable
+	return unknownVerdict
 }
 
 // vmap is the verdict that a map has for the packet.
-func (r *ruleWalk) vmap(data []byte) *ruling {
+func (r *ruleWalk) vmap(data []byte) *verdict {
 	found, e := r.lookup(data)
 	switch {
 	case found == no:
 		r.match = no
-		return &ruling{code: unix.NFT_CONTINUE}
-	case found == maybe || e.ruling == nil:
+		return &verdict{code: unix.NFT_CONTINUE}
+	case found == maybe || e.verdict == nil:
 		r.match = min(r.match, maybe)
-		return unknowable
+		return unknownVerdict
 	}
-	return e.ruling
+	return e.verdict
 }
 
 // test says whether an expression lets the rule go on, and does what it does to
