@@ -301,5 +301,5 @@ func (s *sweeper) endedFlows(all []fastpath.Flow) {
 			backend: f.Backend, dnat: true, replied: true,
 		})
 	}
-	s.inquire(flows)
+	s.challenge(flows)
 }
