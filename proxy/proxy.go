@@ -64,8 +64,8 @@ type Proxy struct {
 	damage string
 	// swept are prefixes that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
-	swept []netip.Prefix
-	gate  gate
+	swept   []netip.Prefix
+	forward forwardOpener
 	// forgotten are the VIPs that are being taken and whose ended connections are forgotten.
 	forgotten map[netip.Addr]bool
 }
@@ -74,7 +74,7 @@ type Proxy struct {
 // earlier process left. It changes nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
 	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
-	p.gate.due = true // an earlier process may have left rules there
+	p.forward.due = true // an earlier process may have left rules there
 	var err error
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
@@ -160,7 +160,7 @@ func (p *Proxy) Close() error {
 		return nil
 	}
 	p.closed = true
-	p.gate.stop()
+	p.forward.stop()
 	// The fast path tells the sweeper what ends.
 	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
 }
@@ -258,7 +258,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	// Taken before the kernel is read: what happens later tells anew.
 	p.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
-	p.gate.plan(want, vips, p.watch.takeForward() || recheck)
+	p.forward.plan(want, vips, p.watch.takeForward() || recheck)
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
 		return p.reconcile(ctx, want)
 	}

@@ -10,35 +10,34 @@ import (
 	"time"
 )
 
-// forwardRetry is when FORWARD is looked at again after that was impossible, and so
-// the least time between two attempts.
+// forwardRetry is the least time between two attempts to open FORWARD.
 const forwardRetry = 5 * time.Second
 
-// A gate keeps FORWARD of iptables open for our flows, on nodes where it drops what
-// it does not know: Docker sets it so. It is looked at only when something may
-// have changed, and costs a Set nothing otherwise.
-type gate struct {
+// A forwardOpener keeps the chain FORWARD of iptables open for our flows, on nodes where its
+// policy is to drop, as Docker sets it. It reads the chain only when something may have
+// changed, and costs a Set nothing otherwise.
+type forwardOpener struct {
 	owned    []netip.Prefix // of the last plan
-	prefixes []netip.Prefix // whose flows shall pass, sorted
+	prefixes []netip.Prefix // whose flows must pass, sorted
 	settled  bool           // the State of the last plan was set
 	due      bool
 	failed   time.Time // the last time; zero: it did not fail
 	retry    *time.Timer
 }
 
-// plan notes what shall pass. changed are the VIPs that differ from those of the
+// plan records which flows must pass. changed are the VIPs that differ from those of the
 // last State that was set.
-func (g *gate) plan(want State, changed []vipChange, look bool) {
-	same := g.settled && slices.Equal(g.owned, want.Owned) &&
+func (o *forwardOpener) plan(want State, changed []vipChange, look bool) {
+	same := o.settled && slices.Equal(o.owned, want.Owned) &&
 		!slices.ContainsFunc(changed, func(c vipChange) bool { return c.strays(want.Owned) })
-	g.settled = false
-	g.due = g.due || look
+	o.settled = false
+	o.due = o.due || look
 	if same {
 		return
 	}
 	prefixes := forwardPrefixes(want)
-	g.due = g.due || !slices.Equal(prefixes, g.prefixes)
-	g.owned, g.prefixes = want.Owned, prefixes
+	o.due = o.due || !slices.Equal(prefixes, o.prefixes)
+	o.owned, o.prefixes = want.Owned, prefixes
 }
 
 // strays says whether the address is in none of the prefixes, as one of a pool that
@@ -47,7 +46,7 @@ func (c vipChange) strays(owned []netip.Prefix) bool {
 	return c.have != nil && !containsAddr(owned, c.have.Addr) || c.want != nil && !containsAddr(owned, c.want.Addr)
 }
 
-// forwardPrefixes are the addresses whose flows shall pass. One prefix for a pool
+// forwardPrefixes are the addresses whose flows must pass. One prefix for a pool
 // is less for every packet to walk along than its VIPs, and changes less often.
 func forwardPrefixes(want State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
@@ -60,32 +59,32 @@ func forwardPrefixes(want State) []netip.Prefix {
 	return all
 }
 
-// openForward looks at FORWARD if that is due. What fails stops nothing else: it
-// is said, and tried again.
+// openForward opens FORWARD if that is due. An error stops nothing else: it is
+// logged, and retried.
 func (p *Proxy) openForward(ctx context.Context) {
-	g := &p.gate
-	g.settled = true
-	if !g.due || !g.failed.IsZero() && time.Since(g.failed) < forwardRetry {
+	o := &p.forward
+	o.settled = true
+	if !o.due || !o.failed.IsZero() && time.Since(o.failed) < forwardRetry {
 		return
 	}
-	opened, changed, err := openForward(ctx, g.prefixes)
+	opened, changed, err := openForward(ctx, o.prefixes)
 	if len(changed) > 0 {
 		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(changed, opened))
 	}
 	if before := p.record.forward(opened, err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "FORWARD of iptables may drop traffic to our addresses", "err", err)
 	}
-	g.due, g.failed = false, time.Time{}
+	o.due, o.failed = false, time.Time{}
 	if err != nil {
-		g.due, g.failed = true, time.Now()
-		g.retry = time.AfterFunc(forwardRetry, p.watch.poke)
+		o.due, o.failed = true, time.Now()
+		o.retry = time.AfterFunc(forwardRetry, p.watch.poke)
 	}
 }
 
 func changedForward(changed, opened []string) string {
 	var reasons []string
 	for _, name := range changed {
-		reason := name + " drops no more"
+		reason := name + " no longer drops"
 		if slices.Contains(opened, name) {
 			reason = name + " drops what it does not know"
 		}
@@ -95,9 +94,9 @@ func changedForward(changed, opened []string) string {
 }
 
 // stop ends the attempts.
-func (g *gate) stop() {
-	if g.retry != nil {
-		g.retry.Stop()
+func (o *forwardOpener) stop() {
+	if o.retry != nil {
+		o.retry.Stop()
 	}
 }
 
