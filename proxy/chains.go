@@ -44,11 +44,11 @@ const maxChainName = 28
 // chain. Each must be the first there that may lead to a translation.
 func xtJumps(f setID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
-	vip := "-m set --match-set " + setName(memberVIPs, f) + " dst "
+	vip := "-m set --match-set " + setName(ipsetVIPs, f) + " dst "
 	return map[string]map[string]string{
-		"raw": {"PREROUTING": "-m set --match-set " + setName(memberOwned, f) + " dst -m set ! --match-set " +
-			setName(memberVIPs, f) + " dst " + by + xtUnassigned},
-		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(memberHandOn, f) + " dst " + by + xtHand},
+		"raw": {"PREROUTING": "-m set --match-set " + setName(ipsetOwned, f) + " dst -m set ! --match-set " +
+			setName(ipsetVIPs, f) + " dst " + by + xtUnassigned},
+		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetHandOn, f) + " dst " + by + xtHand},
 		"nat": {
 			"PREROUTING":  vip + by + xtArriving,
 			"OUTPUT":      vip + by + xtLeaving,
@@ -104,10 +104,10 @@ func discovery(f setID) []string {
 }
 
 func xtFilter(s State, f setID) chainSet {
-	in := func(m member, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
+	in := func(m ipsetID, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
 	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	invalid := "-m conntrack --ctstate INVALID -j DROP"
-	miss := func(drop, reject member) []string {
+	miss := func(drop, reject ipsetID) []string {
 		return []string{
 			midstream + in(drop, "dst,dst") + " -g " + xtRefuse,
 			in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse,
@@ -115,17 +115,17 @@ func xtFilter(s State, f setID) chainSet {
 	}
 	return chainSet{
 		xtForward: {
-			in(memberVIPs, "dst") + " -g " + xtUnserved,
-			in(memberOwned, "dst") + " -g " + xtRefuse,
+			in(ipsetVIPs, "dst") + " -g " + xtUnserved,
+			in(ipsetOwned, "dst") + " -g " + xtRefuse,
 		},
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
 		// A VIP may be an address of the node: what it does not serve is the host's.
 		xtOutput: append(xtHandedOn(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
 		// nat drops nothing. What it left as it was is told apart here.
 		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
-		xtSources:  {in(memberLimited, "dst,dst") + " -m set ! --match-set " + setName(memberSources, f) + " dst,dst,src -j DROP"},
-		xtExternal: miss(memberExternalDrop, memberExternalReject),
-		xtInternal: miss(memberInternalDrop, memberInternalReject),
+		xtSources:  {in(ipsetLimited, "dst,dst") + " -m set ! --match-set " + setName(ipsetSources, f) + " dst,dst,src -j DROP"},
+		xtExternal: miss(ipsetExternalDrop, ipsetExternalReject),
+		xtInternal: miss(ipsetInternalDrop, ipsetInternalReject),
 		xtRefuse: slices.Concat(discovery(f), []string{
 			"-p tcp -j REJECT --reject-with tcp-reset",
 			"-j REJECT --reject-with " + unreachable,
@@ -139,7 +139,7 @@ const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
 // xtClients leads the clients on this node to a chain.
 func xtClients(s State, f setID, chain string) []string {
-	rules := []string{"-m set --match-set " + setName(memberClients, f) + " src -g " + chain}
+	rules := []string{"-m set --match-set " + setName(ipsetClients, f) + " src -g " + chain}
 	if p := s.Clients.InterfacePrefix; p != "" {
 		rules = append(rules, "-i "+p+"+ -g "+chain)
 	}
@@ -167,12 +167,12 @@ func xtNAT(s State, f setID) chainSet {
 		xtSource: {
 			// A process of the host has the VIP for its source where that is on an
 			// interface of ours. Other nodes have it too, and would get the answer.
-			"! -o lo -m set --match-set " + setName(memberVIPs, f) + " src -g " + xtReplace,
+			"! -o lo -m set --match-set " + setName(ipsetVIPs, f) + " src -g " + xtReplace,
 			// Others of the host have an address to which replies return.
 			"-m addrtype --src-type LOCAL -g " + xtKeep,
 			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
 			"-m mark ! --mark " + m.match() + " -j RETURN",
-			"-m set --match-set " + setName(memberNever, f) + " dst -g " + xtKeep,
+			"-m set --match-set " + setName(ipsetNever, f) + " dst -g " + xtKeep,
 			"-g " + xtReplace,
 		},
 		xtKeep:    {unmark(m)},
@@ -373,7 +373,7 @@ func (r xtRender) vip(to chainSet, v *VIP) {
 func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
 	name := frontendName(s, v, fe)
 	if fe.fenced(v.Addr) {
-		to.add(name, "-m set ! --match-set "+setName(memberSources, family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+		to.add(name, "-m set ! --match-set "+setName(ipsetSources, family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
 	}
 	t := fe.target(s)
 	if fe.Affinity > 0 {

@@ -239,16 +239,16 @@ var xtDamages = []xtDamage{
 	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
 	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
 
-	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(memberVIPs, 0), nil) }, // IPSET_CMD_FLUSH
+	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"an entry is deleted", "", func(s *socket) error {
-		return s.changeEntries(ipsetDel, []entry{{set: memberExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
+		return s.changeEntries(ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
 	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
 	{"an entry is added", "", func(s *socket) error {
-		return s.changeEntries(ipsetAdd, []entry{{set: memberVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+		return s.changeEntries(ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
 	{"an entry says the contrary", "", func(s *socket) error {
-		return s.ipset(ipsetAdd, 0, 0, setName(memberOwned, 0), func(e *encoder) {
+		return s.ipset(ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *encoder) {
 			at := e.open(ipsetAttrData)
 			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
 			e.bytes(ipsetAttrCIDR, []byte{24})
@@ -258,21 +258,21 @@ var xtDamages = []xtDamage{
 		})
 	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
 	{"a set has another's entries", "", func(s *socket) error {
-		return s.replaceSet(setName(memberVIPs, 0), staticForm(memberVIPs, 0), []entry{{set: memberVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+		return s.replaceSet(setName(ipsetVIPs, 0), staticForm(ipsetVIPs, 0), []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"a set is another", "", func(s *socket) error {
-		return s.replaceSet(setName(memberVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
+		return s.replaceSet(setName(ipsetVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
 	}, "", "sets of another form: fanfare-vips4"},
 	{"a set is destroyed", noLimits, func(s *socket) error {
-		return s.destroySet(setName(memberLimited, 0))
+		return s.destroySet(setName(ipsetLimited, 0))
 	}, "", "table filter"},
 	{"a set is of another type", noLimits, func(s *socket) error {
-		name := setName(memberLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(memberVIPs, 0)))
+		name := setName(ipsetLimited, 0)
+		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetVIPs, 0)))
 	}, "", "sets of another form: fanfare-limited4"},
 	{"a set that rules ask is of another type", noLimits, func(s *socket) error {
-		name := setName(memberLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(memberOwned, 0)))
+		name := setName(ipsetLimited, 0)
+		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetOwned, 0)))
 	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
 }
 

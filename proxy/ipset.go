@@ -211,7 +211,7 @@ func (s *socket) setNames() ([]string, error) {
 }
 
 // setEntries lists what is in a set; nothing if there is none.
-func (s *socket) setEntries(m member, f setID) ([]entry, error) {
+func (s *socket) setEntries(m ipsetID, f setID) ([]entry, error) {
 	var all []entry
 	name := setName(m, f)
 	err := s.listSets(name, func(data []byte) {
@@ -251,7 +251,7 @@ func (s *socket) requestSets(each func(data []byte), which func(e *encoder)) err
 	return nil
 }
 
-func parseEntry(m member, data []byte) entry {
+func parseEntry(m ipsetID, data []byte) entry {
 	e := entry{set: m}
 	var addr, net netip.Addr
 	var bits, netBits int

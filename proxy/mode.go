@@ -211,7 +211,7 @@ func probeSet(f setID) string { return setPrefix + "probe" + string("46"[f]) }
 
 // setsMissing says why there are no sets here.
 func (x *xtRenderer) setsMissing() error {
-	for m := range memberCount {
+	for m := range ipsetCount {
 		for f := range setID(2) {
 			if err := x.sock.createSet(probeSet(f), staticForm(m, f)); err != nil {
 				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", setShapes[m].kind, err)

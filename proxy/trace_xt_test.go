@@ -133,7 +133,7 @@ func parseXT(text string) (xtRules, error) {
 
 func newXTFamily(f setID) *xtFamily {
 	x := &xtFamily{tables: make(map[string]map[string][]xtTraced), sets: make(map[string]map[xtKey]bool)}
-	for m := range memberCount {
+	for m := range ipsetCount {
 		x.sets[setName(m, f)] = make(map[xtKey]bool)
 	}
 	return x

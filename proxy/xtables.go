@@ -53,7 +53,7 @@ type xtPlan struct {
 func (x *xtRenderer) vips() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range setID(2) {
-		entries, err := x.sock.setEntries(memberVIPs, f)
+		entries, err := x.sock.setEntries(ipsetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
 		}
@@ -387,7 +387,7 @@ func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
 // packets to rules.
 func splitEntries(all []entry) (first, last []entry) {
 	for _, e := range all {
-		if e.set == memberVIPs || e.set == memberOwned {
+		if e.set == ipsetVIPs || e.set == ipsetOwned {
 			last = append(last, e)
 		} else {
 			first = append(first, e)

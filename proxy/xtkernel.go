@@ -242,7 +242,7 @@ func (x *xtRenderer) read(ctx context.Context, f setID) (xtKernel, entrySet, err
 		return xtKernel{}, nil, err
 	}
 	entries := make(entrySet)
-	for m := range memberCount {
+	for m := range ipsetCount {
 		all, err := x.sock.setEntries(m, f)
 		if err != nil {
 			return xtKernel{}, nil, err
@@ -323,7 +323,7 @@ func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 func setForms(s State, f setID) map[string]setForm {
 	var plan xtPlan
 	affinityPlan(&plan, nil, s, f)
-	for m := range memberCount {
+	for m := range ipsetCount {
 		plan.create[setName(m, f)] = staticForm(m, f)
 	}
 	return plan.create
@@ -386,7 +386,7 @@ func unloadPlan(save string, f setID) xtPlan {
 }
 
 func (x *xtRenderer) createStatic(f setID) error {
-	for m := range memberCount {
+	for m := range ipsetCount {
 		if err := x.sock.createSet(setName(m, f), staticForm(m, f)); err != nil {
 			return err
 		}
@@ -464,7 +464,7 @@ func removeSets(s *socket) error {
 func heldElements(nat chainSet, entries entrySet, f setID) []element {
 	var all []element
 	for e := range entries {
-		if e.set == memberVIPs {
+		if e.set == ipsetVIPs {
 			all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(e.addr.Addr()))})
 		}
 	}
