@@ -235,8 +235,8 @@ func deleteHandOn() error {
 // handOn says what the rules can not do: they are written with all others.
 func (x *xtRenderer) handOn(_ context.Context, want State, _ bool) error {
 	for f := range setID(2) {
-		if len(handOnOf(want.HandOn, f)) > 0 && x.untee[f] != nil {
-			return x.untee[f]
+		if len(handOnOf(want.HandOn, f)) > 0 && x.teeErr[f] != nil {
+			return x.teeErr[f]
 		}
 	}
 	return nil
@@ -244,7 +244,7 @@ func (x *xtRenderer) handOn(_ context.Context, want State, _ bool) error {
 
 // able is s without what cannot be handed on here.
 func (x *xtRenderer) able(s State) State {
-	s.HandOn = slices.DeleteFunc(slices.Clone(s.HandOn), func(h HandOn) bool { return x.untee[family(h.VIP)] != nil })
+	s.HandOn = slices.DeleteFunc(slices.Clone(s.HandOn), func(h HandOn) bool { return x.teeErr[family(h.VIP)] != nil })
 	return s
 }
 

@@ -130,7 +130,7 @@ func (x *xtRenderer) find(ctx context.Context) error {
 			x.log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
 			continue
 		}
-		x.untee[f] = x.programs[f].tryOne(ctx, xtTee(f))
+		x.teeErr[f] = x.programs[f].tryOne(ctx, xtTee(f))
 	}
 	if x.programs[0] == nil && x.programs[1] == nil {
 		return errors.Join(x.missing[:]...)

@@ -211,7 +211,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
-		if err := n.watch.deafly(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
+		if err := n.watch.ignoringOwn(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
 			return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 		}
 		n.record.transaction()
@@ -267,7 +267,7 @@ func (n *nftRenderer) commit(b *batch) (err error) {
 	}
 	start := time.Now()
 	if b.large() {
-		err = n.watch.deafly(n.sock, 1, func() error { return b.commit(n.sock) })
+		err = n.watch.ignoringOwn(n.sock, 1, func() error { return b.commit(n.sock) })
 	} else {
 		err = b.commit(n.sock)
 	}

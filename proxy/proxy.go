@@ -96,7 +96,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.monitor, err = newMonitor(p.log, p.metrics, p.watch.poke); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
 	}
-	p.watch.others.Store(p.monitor)
+	p.watch.monitor.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
 	if err := p.bypass.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))

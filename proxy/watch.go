@@ -14,20 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watch listens to the kernel's notifications of changes of nftables and
-// tells when somebody else changed our table.
+// A watch receives the kernel's notifications of changes of nftables and
+// signals when another program changed our table.
 type watch struct {
 	conn  *netlink.Conn
 	log   *slog.Logger
-	dirty atomic.Bool // told, and not yet taken
+	dirty atomic.Bool // signalled, and not yet taken
 	// rules says whether our rules are as they were written.
 	rules *integrity
-	// forward is dirty's like for FORWARD of iptables. Only what iptables-nft changes is
-	// told; the old interface has nothing of the kind.
+	// forward is the same for FORWARD of iptables. Only iptables-nft sends
+	// notifications; iptables-legacy sends none.
 	forward atomic.Bool
-	// others hears of changes of other tables; nil: nobody does.
-	others atomic.Pointer[monitor]
-	// iptables says that our rules are there, so that its changes are ours too.
+	// monitor receives changes of other tables; nil: not yet there.
+	monitor atomic.Pointer[monitor]
+	// iptables says that our rules are chains of iptables, whose changes count too.
 	iptables atomic.Bool
 	notify   chan struct{}
 	closed   chan struct{}
@@ -35,7 +35,7 @@ type watch struct {
 	once     sync.Once
 }
 
-// newWatch starts listening. Changes made by own are not told.
+// newWatch starts listening. Changes made by the socket own are ignored.
 func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -54,8 +54,8 @@ func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	return w, nil
 }
 
-// dropPort is a filter that drops what the socket with this port caused. All that is in one datagram
-// is of one transaction, so the first header tells.
+// dropPort is a filter that drops notifications of changes by the socket with this port. A datagram
+// holds messages of one transaction, so its first header is enough.
 func dropPort(port uint32) []bpf.RawInstruction {
 	// The filter loads words in network order, the header is in the host's.
 	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
@@ -100,7 +100,7 @@ func (w *watch) run() {
 			case w.iptables.Load() && ofOurChains(m):
 				w.disturb("another program changed chains of iptables that are ours or lead to ours")
 			}
-			if l := w.others.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
+			if l := w.monitor.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
 				l.receive(uint8(m.Header.Type), m.Data)
 			}
 			if ofForward(m) {
@@ -111,8 +111,7 @@ func (w *watch) run() {
 	}
 }
 
-// foreign says whether a notification is of a change of our table by somebody
-// else.
+// foreign says whether another program has changed our table.
 func (w *watch) foreign(m netlink.Message) bool {
 	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data)
 }
@@ -127,7 +126,7 @@ func ofOurTable(data []byte) bool {
 
 // ofForward says whether a notification may be of a change of what iptables-nft
 // does to forwarded packets. Its other chains, which kube-proxy changes all the
-// time, are left aside.
+// time, are ignored.
 func ofForward(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
 	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == forwardChain)
@@ -164,14 +163,14 @@ func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
 	}
 }
 
-// disturb tells that the table may differ from what was set, and why.
+// disturb signals that the table may differ from what was set, and why.
 func (w *watch) disturb(reason string) {
 	w.rules.doubt(reason, time.Now())
 	w.dirty.Store(true)
 	w.poke()
 }
 
-// lost tells that anything may have changed unheard, and why.
+// lost signals that any change may have gone unnoticed, and why.
 func (w *watch) lost(reason string) {
 	w.forward.Store(true)
 	w.disturb(reason)
@@ -184,11 +183,11 @@ func (w *watch) poke() {
 	}
 }
 
-// deafly runs change, which is so many transactions of our own, without listening:
-// for a listener, the kernel keeps several kilobytes for every element until the
-// transaction is done. The number of generations tells whether anybody else
-// changed anything meanwhile, in which case it is taken for a disturbance.
-func (w *watch) deafly(s *socket, transactions uint32, change func() error) error {
+// ignoringOwn runs change, which makes a number of transactions, without listening: for a
+// listener, the kernel keeps several kilobytes for every element until the
+// transaction is done. The generation's number shows whether another program changed
+// anything meanwhile, which counts as a disturbance.
+func (w *watch) ignoringOwn(s *socket, transactions uint32, change func() error) error {
 	before, err := generation(s)
 	if err != nil {
 		return err

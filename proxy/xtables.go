@@ -30,8 +30,8 @@ type xtRenderer struct {
 	// the reason in missing.
 	programs [2]*iptables
 	missing  [2]error
-	// untee is why nothing can be handed on, where it cannot.
-	untee [2]error
+	// teeErr is why nothing can be handed on, where it cannot.
+	teeErr [2]error
 	// loose: a program shows rules in other words than they were written in.
 	// Then only their number is compared.
 	loose bool
@@ -103,7 +103,7 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 			if err := run(); err != nil {
 				return err
 			}
-		} else if err := x.watch.deafly(x.sock, 2, run); err != nil {
+		} else if err := x.watch.ignoringOwn(x.sock, 2, run); err != nil {
 			return err
 		}
 	}
@@ -412,5 +412,5 @@ func (x *xtRenderer) load(ctx context.Context, f setID, script string, tables in
 	if i.legacy() {
 		return run() // it tells nobody
 	}
-	return x.watch.deafly(x.sock, uint32(tables), run)
+	return x.watch.ignoringOwn(x.sock, uint32(tables), run)
 }
