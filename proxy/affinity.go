@@ -248,9 +248,9 @@ func (n *nftRenderer) forget(f forgetting) (found bool) {
 	return found
 }
 
-// forgetAll forgets what leads to backends that fade, so that they can be taken out of xback4 and iback4.
+// forgetAll forgets what leads to backends that expire, so that they can be taken out of xback4 and iback4.
 // Packets that were sent there when that was possible, or because of an entry that is forgotten here, are on
-// their way to the chain that judges them, and awaited. Those that were past the look at fading4 may have left
+// their way to the chain that judges them, and awaited. Those that were past the look at expiring4 may have left
 // an entry; who follows that one leaves none.
 func (n *nftRenderer) forgetAll(f forgetting) {
 	if f.empty() {

@@ -287,19 +287,19 @@ func TestStaleAffinity(t *testing.T) {
 // A client that is sent to a backend that goes, by what was remembered until now, gets there
 // and is not remembered again. What a process that ended in the middle of a change left
 // behind, the next one takes away.
-func TestFadingAffinity(t *testing.T) {
+func TestExpiringAffinity(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := affinityState(podBackends("pod1"), podBackends("pod1"))
 		mustSet(t, p, s)
-		var fading strings.Builder
+		var expiring strings.Builder
 		eachFlow(func(network string, to netip.AddrPort) {
 			f := family(to.Addr())
-			fmt.Fprintf(&fading, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
-				specs[setFading+f].name, to.Addr(), network, to.Port(), at("pod1", f))
+			fmt.Fprintf(&expiring, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
+				specs[setExpiring+f].name, to.Addr(), network, to.Port(), at("pod1", f))
 		})
-		nftables(t, fading.String())
+		nftables(t, expiring.String())
 		askAll := func(want string) {
 			eachFlow(func(network string, to netip.AddrPort) {
 				for _, client := range []*nstest.NS{l.client, l.pod2, l.node} {

@@ -133,7 +133,7 @@ func (f *Frontend) entries(m Mode) int {
 		n += 4                   // svc, fenced, sched, turn
 		n += 3 * len(t.Backends) // eps, masq, hair
 		if f.Affinity != 0 {
-			n += 2 * len(t.Backends) // back, and fading when it goes
+			n += 2 * len(t.Backends) // back, and expiring when it goes
 		}
 		if s := f.Scheduler.schedule(t.Backends); s.table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
 			n += s.slots(len(t.Backends))
