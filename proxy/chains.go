@@ -13,7 +13,7 @@ import (
 // Chains of iptables that are always there. docs/concepts/iptables-mode.md explains them.
 const (
 	xtUnassigned = "FANFARE-UNASSIGNED"
-	xtHand       = "FANFARE-HANDON"
+	xtRedirect   = "FANFARE-HANDON"
 
 	xtArriving = "FANFARE-ARRIVING"
 	xtLeaving  = "FANFARE-LEAVING"
@@ -48,7 +48,7 @@ func xtJumps(f setID) map[string]map[string]string {
 	return map[string]map[string]string{
 		"raw": {"PREROUTING": "-m set --match-set " + setName(ipsetOwned, f) + " dst -m set ! --match-set " +
 			setName(ipsetVIPs, f) + " dst " + by + xtUnassigned},
-		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetHandOn, f) + " dst " + by + xtHand},
+		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetRedirects, f) + " dst " + by + xtRedirect},
 		"nat": {
 			"PREROUTING":  vip + by + xtArriving,
 			"OUTPUT":      vip + by + xtLeaving,
@@ -86,7 +86,7 @@ func xtShared(s State, f setID) map[string]chainSet {
 			// FANFARE-FILTER refuses it.
 			[]string{"-j CT --notrack"},
 		)},
-		"mangle": {xtHand: xtHandOn(s, f)},
+		"mangle": {xtRedirect: xtRedirects(s, f)},
 		"filter": xtFilter(s, f),
 		"nat":    xtNAT(s, f),
 	}
@@ -120,7 +120,7 @@ func xtFilter(s State, f setID) chainSet {
 		},
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
 		// A VIP may be an address of the node: what it does not serve is the host's.
-		xtOutput: append(xtHandedOn(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
+		xtOutput: append(xtRedirected(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
 		// nat drops nothing. What it left as it was is told apart here.
 		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
 		xtSources:  {in(ipsetLimited, "dst,dst") + " -m set ! --match-set " + setName(ipsetSources, f) + " dst,dst,src -j DROP"},

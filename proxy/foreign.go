@@ -88,7 +88,7 @@ func readRuleset(s *socket, nat int32) (*ruleset, error) {
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
-		return t.name != tableName && t.name != spareTable && t.name != handOnTable && !t.kubeProxy()
+		return t.name != tableName && t.name != spareTable && t.name != redirectTable && !t.kubeProxy()
 	}
 	return false
 }

@@ -25,7 +25,7 @@ type nftRenderer struct {
 	uses  map[string]int // made chains, and how many elements go to each
 	table *table         // as last read; its patterns are copied
 
-	handed handing
+	redirects redirectTables
 
 	part int // the size of a part of a large change; 0: maxBatch
 }
@@ -189,7 +189,7 @@ func (n *nftRenderer) probe(context.Context) error {
 }
 
 func (n *nftRenderer) remove(context.Context) error {
-	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn())
+	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects())
 }
 
 func (n *nftRenderer) read() (*table, error) {

@@ -171,7 +171,7 @@ func (p *Proxy) Close() error {
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn(), deleteChains(ctx), err); err != nil {
+	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects(), deleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -200,7 +200,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
-		p.handOn(ctx, want, recheck || disturbed)
+		p.redirect(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
@@ -263,7 +263,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return p.reconcile(ctx, want)
 	}
 	c := diffStates(p.have, want, vips)
-	if c.empty() && len(vips) == 0 && sameHandOn(p.have, want) {
+	if c.empty() && len(vips) == 0 && sameRedirects(p.have, want) {
 		p.have = want
 		return nil
 	}
@@ -288,7 +288,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 // address.
 func (p *Proxy) validate(want State) ([]vipChange, error) {
 	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!sameShared(p.have, want) || !sameHandOn(p.have, want)) {
+	if err == nil && (!sameShared(p.have, want) || !sameRedirects(p.have, want)) {
 		err = validateShared(want)
 	}
 	return vips, err

@@ -13,7 +13,7 @@ import (
 )
 
 // tableName is our table's, in family inet. Nothing else of nftables is ours but what
-// handOnTable names.
+// redirectTable names.
 const tableName = "fanfare"
 
 // spareTable does the table's work while that is replaced.

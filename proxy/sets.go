@@ -17,7 +17,7 @@ const (
 	ipsetOwned
 	ipsetClients
 	ipsetNever
-	ipsetHandOn
+	ipsetRedirects
 	ipsetSources // before the sets that send packets to it
 	ipsetLimited
 	ipsetExternalDrop
@@ -38,7 +38,7 @@ var setShapes = [ipsetCount]setShape{
 	ipsetOwned:          {"fanfare-owned", "hash:net"},
 	ipsetClients:        {"fanfare-clients", "hash:net"},
 	ipsetNever:          {"fanfare-never", "hash:net"},
-	ipsetHandOn:         {"fanfare-handon", "hash:ip"},
+	ipsetRedirects:      {"fanfare-handon", "hash:ip"},
 	ipsetLimited:        {"fanfare-limited", "hash:ip,port"},
 	ipsetSources:        {"fanfare-sources", "hash:ip,port,net"},
 	ipsetExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
@@ -102,10 +102,10 @@ func sharedEntries(s State) []entry {
 			}
 		}
 	}
-	for i, h := range s.HandOn {
+	for i, h := range s.Redirects {
 		// A VIP may come by several interfaces.
-		if i == 0 || s.HandOn[i-1].VIP != h.VIP {
-			all = append(all, entry{set: ipsetHandOn, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
+		if i == 0 || s.Redirects[i-1].VIP != h.VIP {
+			all = append(all, entry{set: ipsetRedirects, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
 		}
 	}
 	return all

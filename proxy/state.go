@@ -29,14 +29,14 @@ type State struct {
 	// the fast path asks for them, and takes flows there alone.
 	Outward []string // sorted
 
-	// HandOn is by whom VIPs were answered for before, as long as connections may live
-	// there that began then. Sorted by VIP and Interface, no two alike.
-	HandOn []HandOn
+	// Redirects are the previous owners of VIPs, as long as connections that began there may
+	// live. Sorted by VIP and Interface, no two alike.
+	Redirects []Redirect
 	// Taking are the VIPs that this node will answer for on a link after Set and does not
-	// yet: what it remembers of their connections that have ended is in the way of those that live.
+	// yet. Set deletes its entries of their ended connections, which would block live ones.
 	Taking []netip.Addr // sorted
-	// Nodes are the hardware addresses of all other nodes: what comes from one of them was
-	// handed on before, and is not handed on again.
+	// Nodes are the hardware addresses of all other nodes. Packets from them are never
+	// redirected, so that none loops.
 	Nodes []MAC // sorted
 }
 

@@ -48,9 +48,9 @@ type Status struct {
 	// ForwardError is why it may still be dropped there.
 	ForwardError string `json:"forwardError,omitempty"`
 
-	// HandOnError is why connections to addresses that were taken over from another node
-	// end instead of being handed on to it.
-	HandOnError string `json:"handOnError,omitempty"`
+	// RedirectError is why connections to addresses that moved to this node end instead of
+	// being redirected to the previous owner.
+	RedirectError string `json:"redirectError,omitempty"`
 
 	// FastPath is what goes past the rules; absent where nothing shall.
 	FastPath *FastPathStatus `json:"fastPath,omitempty"`
@@ -118,14 +118,13 @@ func (r *record) repaired(found string) {
 	r.status.Found = found
 }
 
-// handOn notes what became of what is to be handed on, and returns the error of the last
-// time.
-func (r *record) handOn(err error) (before string) {
+// redirect records the outcome of the redirects, and returns the error of the last time.
+func (r *record) redirect(err error) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, r.status.HandOnError = r.status.HandOnError, ""
+	before, r.status.RedirectError = r.status.RedirectError, ""
 	if err != nil {
-		r.status.HandOnError = err.Error()
+		r.status.RedirectError = err.Error()
 	}
 	return before
 }

@@ -30,7 +30,7 @@ type xtRenderer struct {
 	// the reason in missing.
 	programs [2]*iptables
 	missing  [2]error
-	// teeErr is why nothing can be handed on, where it cannot.
+	// teeErr is why a family cannot redirect; nil: it can.
 	teeErr [2]error
 	// loose: a program shows rules in other words than they were written in.
 	// Then only their number is compared.
@@ -119,7 +119,7 @@ func planStep(u step, f setID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*VIP
-	leaves, strays := false, !sameShared(have, want) || !sameHandOn(have, want)
+	leaves, strays := false, !sameShared(have, want) || !sameRedirects(have, want)
 	for _, c := range u.vips {
 		if c.family() != f {
 			continue

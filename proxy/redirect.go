@@ -17,17 +17,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A HandOn says who has the connections to a VIP that this node does not know: the node
-// that had the VIP before. Packets of TCP for it that come in by Interface, begin nothing
-// and are of no connection that conntrack knows are sent to Via as they are, whatever the
-// frontend.
-type HandOn struct {
+// A Redirect names the previous owner of a VIP, which has the connections that this node
+// does not know. TCP packets for the VIP that come in by Interface, begin nothing and are
+// of no connection in conntrack are sent to Via unchanged, whatever the frontend.
+type Redirect struct {
 	VIP       netip.Addr
 	Interface string
 	Via       netip.Addr // the other node's, on the link that the interface is on
 }
 
-func (h HandOn) compare(o HandOn) int {
+func (h Redirect) compare(o Redirect) int {
 	return cmp.Or(h.VIP.Compare(o.VIP), strings.Compare(h.Interface, o.Interface))
 }
 
@@ -36,13 +35,13 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// sameHandOn says whether the same is handed on.
-func sameHandOn(a, b State) bool {
-	return slices.Equal(a.HandOn, b.HandOn) && slices.Equal(a.Nodes, b.Nodes)
+// sameRedirects says whether two States redirect the same.
+func sameRedirects(a, b State) bool {
+	return slices.Equal(a.Redirects, b.Redirects) && slices.Equal(a.Nodes, b.Nodes)
 }
 
-// handOnOf is what is handed on of one family.
-func handOnOf(all []HandOn, f setID) (of []HandOn) {
+// redirectsOf are the redirects of one family.
+func redirectsOf(all []Redirect, f setID) (of []Redirect) {
 	for _, h := range all {
 		if family(h.VIP) == f {
 			of = append(of, h)
@@ -51,17 +50,17 @@ func handOnOf(all []HandOn, f setID) (of []HandOn) {
 	return of
 }
 
-func validateHandOn(s State) error {
-	for i, h := range s.HandOn {
+func validateRedirects(s State) error {
+	for i, h := range s.Redirects {
 		switch {
 		case !isUnicast(h.VIP):
-			return fmt.Errorf("hand on %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
+			return fmt.Errorf("redirect %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
 		case !isUnicast(h.Via) || family(h.Via) != family(h.VIP):
-			return fmt.Errorf("hand on %s via %s: want an address of the same family without a zone", h.VIP, h.Via)
+			return fmt.Errorf("redirect %s via %s: want an address of the same family without a zone", h.VIP, h.Via)
 		case !PlainIfname(h.Interface):
-			return fmt.Errorf("hand on %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)
-		case i > 0 && s.HandOn[i-1].compare(h) >= 0:
-			return fmt.Errorf("hand on %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP, h.Interface, s.HandOn[i-1].VIP, s.HandOn[i-1].Interface)
+			return fmt.Errorf("redirect %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)
+		case i > 0 && s.Redirects[i-1].compare(h) >= 0:
+			return fmt.Errorf("redirect %s on %s: comes after %s on %s; want them sorted, no two alike", h.VIP, h.Interface, s.Redirects[i-1].VIP, s.Redirects[i-1].Interface)
 		}
 	}
 	if !slices.IsSortedFunc(s.Taking, netip.Addr.Compare) {
@@ -82,24 +81,25 @@ func PlainIfname(name string) bool {
 	return name != "" && len(name) <= maxIfname && !strings.ContainsFunc(name, odd)
 }
 
-// handOnTable is the name of the tables, one for each family, that hand connections on;
-// each is there as long as there is any. The statement dup, which sends a packet to another
-// host, does not exist in the family inet.
-const handOnTable = tableName + "-handon"
+// redirectTable is the name of the tables, one for each family, that redirect connections;
+// each exists as long as there is any. The statement dup, which sends a packet to another
+// host, does not exist in the family inet. The name stays, so that a new version replaces
+// the tables of an older one.
+const redirectTable = tableName + "-handon"
 
-// handOnText is such a table without elements.
+// redirectText is such a table without elements.
 //
 // What is invalid has no entry, or does not fit the one that it has. The latter may be an
 // open connection's, and the other node, which does not know that one, would refuse it. But FIN and RST
-// without an entry are invalid there as well, and vanish; here they may be the first that
-// is heard of a connection after it was moved.
-const handOnText = `table %[1]s %[2]s {
+// without an entry are invalid there as well, and vanish; here they may be the first
+// packet of a connection after it was moved.
+const redirectText = `table %[1]s %[2]s {
 	comment "Fanfare: managed, do not edit"
 
-	set nodes { type ether_addr; comment "other nodes, which hand on what they do not know"; }
+	set nodes { type ether_addr; comment "other nodes, which redirect what they do not know"; }
 	map via { typeof %[1]s daddr . iifname : %[1]s daddr; comment "VIP . interface : node that had it before"; }
 
-	# What another node has handed on goes no further.
+	# What another node has redirected goes no further.
 	chain unknown {
 		ether saddr @nodes return
 		dup to %[1]s daddr . iifname map @via device iif counter drop
@@ -116,11 +116,11 @@ const handOnText = `table %[1]s %[2]s {
 }
 `
 
-// handOnNames are what nft calls the families.
-var handOnNames = [2]string{"ip", "ip6"}
+// redirectFamilies are what nft calls the families.
+var redirectFamilies = [2]string{"ip", "ip6"}
 
-// A handing is what an nftRenderer knows of the tables that hand connections on.
-type handing struct {
+// redirectTables are what an nftRenderer knows of the tables that redirect connections.
+type redirectTables struct {
 	known bool // the tables are as said here
 	have  State
 	// listing is how nft shows them.
@@ -132,67 +132,66 @@ type handing struct {
 	at    time.Time
 }
 
-// handOn makes the kernel hand on what a State says. look compares with the kernel
-// first.
+// redirect writes the redirects of a State. look compares with the kernel first.
 //
 // Elements are changed one by one where a table is there: a packet that is in the chain
 // while another takes its place would find the old map empty, and be refused.
-func (n *nftRenderer) handOn(ctx context.Context, want State, look bool) error {
-	h := &n.handed
-	if h.err != nil && sameHandOn(h.tried, want) && time.Since(h.at) < forwardRetry {
-		return h.err
+func (n *nftRenderer) redirect(ctx context.Context, want State, look bool) error {
+	r := &n.redirects
+	if r.err != nil && sameRedirects(r.tried, want) && time.Since(r.at) < forwardRetry {
+		return r.err
 	}
-	h.err = h.write(ctx, want, look)
-	h.tried, h.at = State{HandOn: want.HandOn, Nodes: want.Nodes}, time.Now()
-	return h.err
+	r.err = r.write(ctx, want, look)
+	r.tried, r.at = State{Redirects: want.Redirects, Nodes: want.Nodes}, time.Now()
+	return r.err
 }
 
-func (h *handing) write(ctx context.Context, want State, look bool) error {
-	if look && h.known && len(h.have.HandOn) > 0 {
-		h.known = listHandOn(ctx, h.have) == h.listing
+func (r *redirectTables) write(ctx context.Context, want State, look bool) error {
+	if look && r.known && len(r.have.Redirects) > 0 {
+		r.known = listRedirects(ctx, r.have) == r.listing
 	}
-	if h.known && sameHandOn(h.have, want) {
+	if r.known && sameRedirects(r.have, want) {
 		return nil
 	}
 	var script strings.Builder
 	for f := range setID(2) {
-		had, has := handOnOf(h.have.HandOn, f), handOnOf(want.HandOn, f)
+		had, has := redirectsOf(r.have.Redirects, f), redirectsOf(want.Redirects, f)
 		switch {
 		case len(has) == 0:
-			if len(had) > 0 || !h.known {
-				if err := deleteTableOf(nfFamily(f), handOnTable); err != nil {
+			if len(had) > 0 || !r.known {
+				if err := deleteTableOf(nfFamily(f), redirectTable); err != nil {
 					return err
 				}
 			}
-		case !h.known || len(had) == 0:
-			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+handOnText, handOnNames[f], handOnTable)
-			handOnElements(&script, f, State{}, want)
+		case !r.known || len(had) == 0:
+			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+redirectText, redirectFamilies[f], redirectTable)
+			redirectElements(&script, f, State{}, want)
 		default:
-			handOnElements(&script, f, h.have, want)
+			redirectElements(&script, f, r.have, want)
 		}
 	}
-	h.known = false
+	r.known = false
 	if script.Len() > 0 {
 		if err := nft(ctx, script.String()); err != nil {
 			return err
 		}
 	}
-	h.known, h.have = true, State{HandOn: want.HandOn, Nodes: want.Nodes}
-	h.listing = listHandOn(ctx, h.have)
+	r.known, r.have = true, State{Redirects: want.Redirects, Nodes: want.Nodes}
+	r.listing = listRedirects(ctx, r.have)
 	return nil
 }
 
-// handOnElements writes what turns the elements of have into those of want.
-func handOnElements(b *strings.Builder, f setID, have, want State) {
-	via := func(h HandOn) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
+// redirectElements writes what turns the elements of have into those of want.
+func redirectElements(b *strings.Builder, f setID, have, want State) {
+	via := func(h Redirect) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
 	change := func(verb, set string, all []string) {
 		if len(all) > 0 {
-			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, handOnNames[f], handOnTable, set, strings.Join(all, ", "))
+			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, redirectFamilies[f], redirectTable, set, strings.Join(all, ", "))
 		}
 	}
 	text := func(m MAC) string { return m.String() }
-	change("delete", "via", lacking(handOnOf(have.HandOn, f), handOnOf(want.HandOn, f), via))
-	change("add", "via", lacking(handOnOf(want.HandOn, f), handOnOf(have.HandOn, f), via))
+	change("delete", "via", lacking(redirectsOf(have.Redirects, f), redirectsOf(want.Redirects, f), via))
+	change("add", "via", lacking(redirectsOf(want.Redirects, f), redirectsOf(have.Redirects, f), via))
 	change("delete", "nodes", lacking(have.Nodes, want.Nodes, text))
 	change("add", "nodes", lacking(want.Nodes, have.Nodes, text))
 }
@@ -211,14 +210,14 @@ func lacking[T comparable](all, of []T, text func(T) string) (out []string) {
 	return out
 }
 
-// listHandOn is how nft shows the tables for a State, without what they counted. It is
+// listRedirects is how nft shows the tables for a State, without what they counted. It is
 // empty for one that is not there.
-func listHandOn(ctx context.Context, s State) (listing string) {
+func listRedirects(ctx context.Context, s State) (listing string) {
 	for f := range setID(2) {
-		if len(handOnOf(s.HandOn, f)) == 0 {
+		if len(redirectsOf(s.Redirects, f)) == 0 {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", handOnNames[f], handOnTable).Output()
+		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], redirectTable).Output()
 		if err != nil {
 			return ""
 		}
@@ -227,36 +226,36 @@ func listHandOn(ctx context.Context, s State) (listing string) {
 	return listing
 }
 
-// deleteHandOn removes the tables.
-func deleteHandOn() error {
-	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, handOnTable), deleteTableOf(unix.NFPROTO_IPV6, handOnTable))
+// deleteRedirects removes the tables.
+func deleteRedirects() error {
+	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, redirectTable), deleteTableOf(unix.NFPROTO_IPV6, redirectTable))
 }
 
-// handOn says what the rules can not do: they are written with all others.
-func (x *xtRenderer) handOn(_ context.Context, want State, _ bool) error {
+// redirect returns what the rules cannot do: they are written with all others.
+func (x *xtRenderer) redirect(_ context.Context, want State, _ bool) error {
 	for f := range setID(2) {
-		if len(handOnOf(want.HandOn, f)) > 0 && x.teeErr[f] != nil {
+		if len(redirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
 			return x.teeErr[f]
 		}
 	}
 	return nil
 }
 
-// able is s without what cannot be handed on here.
+// able is s without the redirects that iptables cannot do here.
 func (x *xtRenderer) able(s State) State {
-	s.HandOn = slices.DeleteFunc(slices.Clone(s.HandOn), func(h HandOn) bool { return x.teeErr[family(h.VIP)] != nil })
+	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h Redirect) bool { return x.teeErr[family(h.VIP)] != nil })
 	return s
 }
 
-// xtTee is the rule that hands on, to see whether there can be one.
+// xtTee is the rule that redirects, to try whether the kernel takes it.
 func xtTee(f setID) xtFeature {
 	return xtFeature{"mangle", "-j TEE --gateway " + [2]string{"192.0.2.1", "2001:db8::1"}[f], "CONFIG_NETFILTER_XT_TARGET_TEE"}
 }
 
-// xtHandOn are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
+// xtRedirects are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
 // have connections elsewhere.
-func xtHandOn(s State, f setID) []string {
-	all := handOnOf(s.HandOn, f)
+func xtRedirects(s State, f setID) []string {
+	all := redirectsOf(s.Redirects, f)
 	if len(all) == 0 {
 		return nil
 	}
@@ -275,27 +274,27 @@ func xtHandOn(s State, f setID) []string {
 	return rules
 }
 
-// xtHandedOn lets what is handed on leave: it comes by OUTPUT, with its client's source.
-func xtHandedOn(s State, f setID) []string {
-	if len(handOnOf(s.HandOn, f)) == 0 {
+// xtRedirected lets copies leave: they pass OUTPUT, with the client's source.
+func xtRedirected(s State, f setID) []string {
+	if len(redirectsOf(s.Redirects, f)) == 0 {
 		return nil
 	}
 	return []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL -j RETURN"}
 }
 
-// handOn makes the kernel hand on what was set. What fails is no error of Set's: what is
-// not handed on is refused, and the rules work.
-func (p *Proxy) handOn(ctx context.Context, want State, look bool) {
-	err := p.renderer.handOn(ctx, want, look)
-	if before := p.record.handOn(err); err != nil && before != err.Error() {
-		p.log.WarnContext(ctx, "connections to addresses that this node takes over cannot be handed on", "err", err)
+// redirect writes the redirects of what was set. Its failure does not fail Set: connections
+// that are not redirected are refused, and the rules work.
+func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
+	err := p.renderer.redirect(ctx, want, look)
+	if before := p.record.redirect(err); err != nil && before != err.Error() {
+		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
 	}
 	if err != nil {
 		return
 	}
 	if err := p.forgetEnded(ctx, want); err != nil {
 		p.metrics.flowErrors.Inc()
-		p.log.WarnContext(ctx, "connections to addresses that this node takes over may be taken for earlier ones", "err", err)
+		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
 	}
 }
 
@@ -305,13 +304,13 @@ func (p *Proxy) handOn(ctx context.Context, want State, look bool) {
 // It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
 // ports may come as soon as Set returns, and those that fit an ended one would be sent to
 // its backend, which resets them. Nor is it done when the node answers already, as when
-// it hears only then who did before: a client may have begun another connection by the port of
+// it learns only then which node did before: a client may have begun another connection by the port of
 // an ended one since that was listed, and would lose it (see deleteAll).
 //
 // What fails is tried by the next Set.
 func (p *Proxy) forgetEnded(ctx context.Context, want State) error {
 	taken, fresh := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
-	for _, h := range want.HandOn {
+	for _, h := range want.Redirects {
 		if _, taking := slices.BinarySearchFunc(want.Taking, h.VIP, netip.Addr.Compare); !taking {
 			continue
 		}
