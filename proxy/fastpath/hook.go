@@ -89,7 +89,7 @@ func (p *Path) hookAll() error {
 	for index := range p.leads {
 		want[index] |= inward
 		if _, looked := p.peers[index]; !looked {
-			poke(p.altered)
+			poke(p.peersChanged)
 		}
 	}
 	for index, roles := range want {

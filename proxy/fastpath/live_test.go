@@ -118,7 +118,7 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-// A pod that refuses is heard, as if the VIP refused.
+// A pod's refusal reaches the client, as if the VIP refused.
 func TestRefusal(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -185,9 +185,8 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// Where the link to a pod, or to a client, is narrower than what is on its other side, who
-// sends too much is told.
-func TestNarrow(t *testing.T) {
+// Where the link to a pod or to a client has a smaller MTU, the sender gets an ICMP message.
+func TestTooBigForNarrowLink(t *testing.T) {
 	for _, iface := range []string{"cali1", "eth0"} {
 		t.Run(iface, func(t *testing.T) {
 			inNamespace(t, func(t *testing.T, l *lab) {
@@ -278,8 +277,8 @@ func (l *lab) pinned(prefix string) []string {
 	return names
 }
 
-// Who finds the table full takes the rules, and who is in it is not evicted.
-func TestFull(t *testing.T) {
+// New flows take the rules while the table is full, and no flow in it is evicted.
+func TestTableFull(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		o := l.options()
 		o.Flows = 3

@@ -28,9 +28,9 @@ func (p *Path) withPeer(index, roles uint32) uint32 {
 	return roles
 }
 
-// lookBetween finds out which interfaces to backends have nothing between their two ends
+// checkPeers finds out which interfaces to backends have nothing between their two ends
 // that somebody wants packets to meet, and tells the programs.
-func (p *Path) lookBetween() {
+func (p *Path) checkPeers() {
 	p.mu.Lock()
 	asked := slices.Collect(maps.Keys(p.leads))
 	p.mu.Unlock()
@@ -158,5 +158,5 @@ func (p *Path) leadsTo(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ways[a.Unmap()] != nil
+	return p.routes[a.Unmap()] != nil
 }

@@ -95,10 +95,10 @@ func TestPeer(t *testing.T) {
 					var err error
 					at, err = attach()
 					try(err)
-					poke(p.altered) // nobody tells; it is looked for every five seconds
+					poke(p.peersChanged) // nobody tells; it is looked for every five seconds
 				}, func() {
 					try(at.Close())
-					poke(p.altered)
+					poke(p.peersChanged)
 				}
 		}
 		straight := func() {

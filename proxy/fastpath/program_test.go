@@ -237,7 +237,7 @@ func TestWeights(t *testing.T) {
 
 // Whatever comes, nothing that is not ours is changed or sent anywhere, and what is ours
 // has right checksums.
-func TestRubbish(t *testing.T) {
+func TestMalformedPackets(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))
