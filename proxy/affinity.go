@@ -17,7 +17,7 @@ import (
 // Chains of affinity. Their rules are not in the text: those for IPv6 need more
 // registers than nft 1.0.6 gives to a change of a map, though it lists them.
 const (
-	chainBack   = "back"  // in the text: passes those who came to a backend
+	chainBack   = "back"  // in the text: passes clients that reached a backend
 	chainFull   = "full"  // in the text: counts
 	chainStale  = "stale" // forgets, and drops
 	learnPrefix = "learn" // learn10800: remembers for 10,800 s
@@ -50,8 +50,8 @@ func learnRules(d time.Duration, families setID) [][]byte {
 	return slices.Concat([][]byte{check.e.b}, rules, [][]byte{full.e.b})
 }
 
-// staleRules are those of the chain for flows that went to what is no backend any
-// more. They are dropped: the client tries again, and finds another.
+// staleRules are the rules of the chain for flows whose backend has gone. They are
+// dropped: the client retries, and finds another backend.
 func staleRules(families setID) [][]byte {
 	return affinityRules(families, func(x *expressions, set string, key, value uint32) {
 		x.dynset(set, dynsetDelete, key, value, 0)
@@ -63,15 +63,15 @@ func staleRules(families setID) [][]byte {
 const verdictDrop = 0 // NF_DROP
 
 // Rules are written for IPv4 alone, or for both families. nft 1.0.6 aborts where it
-// shall load from its own listing what changes a map whose key is longer than 16 bytes,
-// and with it whatever else is in the file, such as a firewall that is loaded when the
-// system starts. So those of IPv6 are there only where somebody needs them.
+// loads from its own listing a rule that changes a map with keys longer than 16 bytes,
+// and loads nothing else of the file, such as a firewall that is loaded when the
+// system starts. So the rules for IPv6 are there only if a frontend needs them.
 const (
 	onlyIPv4   = setID(1)
 	bothFamily = setID(2)
 )
 
-// affinityFamilies are those that the elements need rules for.
+// affinityFamilies are the families that the elements need rules for.
 func affinityFamilies(all []element) setID {
 	if slices.ContainsFunc(all, func(e element) bool { return e.set == setLearn+1 }) {
 		return bothFamily
@@ -79,7 +79,7 @@ func affinityFamilies(all []element) setID {
 	return onlyIPv4
 }
 
-// affinityFamilies are those that the table has rules for.
+// affinityFamilies are the families that the table has rules for.
 func (t *table) affinityFamilies() setID {
 	if len(t.chains[patternLearn].rules) < len(learnRules(time.Second, bothFamily)) {
 		return onlyIPv4
@@ -223,8 +223,8 @@ func planForget(c change, want State) forgetting {
 
 func (f forgetting) empty() bool { return len(f.gone) == 0 && f.kept == nil }
 
-// forgetAttempts bounds how often entries are listed anew because one that was to
-// be deleted has ended by itself, or others were learned meanwhile.
+// forgetAttempts bounds how often entries are listed again because one has expired before
+// it was deleted, or others were learned meanwhile.
 const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
@@ -249,9 +249,9 @@ func (n *nftRenderer) forget(f forgetting) (found bool) {
 }
 
 // forgetAll forgets what leads to backends that expire, so that they can be taken out of xback4 and iback4.
-// Packets that were sent there when that was possible, or because of an entry that is forgotten here, are on
-// their way to the chain that judges them, and awaited. Those that were past the look at expiring4 may have left
-// an entry; who follows that one leaves none.
+// Packets that were sent there before, or by an entry that is forgotten here, are in flight to the chain that
+// judges them, and awaited. A packet that had passed the lookup in expiring4 may have left an entry; a packet
+// that follows that entry leaves none.
 func (n *nftRenderer) forgetAll(f forgetting) {
 	if f.empty() {
 		return
@@ -264,7 +264,7 @@ func (n *nftRenderer) forgetAll(f forgetting) {
 }
 
 // awaitPackets returns when the packets that were at a hook have left it: a grace period of RCU, mostly 5 to
-// 18 ms. A kernel without membarrier(2) lets nobody wait.
+// 18 ms. On a kernel without membarrier(2) it does not wait.
 func awaitPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
@@ -282,8 +282,8 @@ func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
 	return !b.empty(), n.commit(b)
 }
 
-// wrong says whether an entry leads to a backend that its client has no more.
-// Which kind of client it is, the entry does not tell, but for known addresses. One that
+// wrong says whether an entry leads to a backend that its client no longer has.
+// The entry does not show which kind of client it is, except for known addresses. One that
 // could be of either kind keeps what both have.
 func (f forgetting) wrong(e element) bool {
 	n := specs[e.set].key[0].size()

@@ -196,8 +196,8 @@ func (b *batch) commit(s *socket) error {
 	return b.answer(s)
 }
 
-// answer reads what the kernel says of the batch. The first error is the one
-// that made it undo everything; others follow from it.
+// answer reads the kernel's answers to the batch. The first error made the kernel undo
+// everything; others follow from it.
 func (b *batch) answer(s *socket) error {
 	acked := false
 	var failed error
@@ -230,8 +230,8 @@ func (b *batch) name(seq uint32) string {
 	return "commit"
 }
 
-// isStale says whether err tells that the kernel does not hold what we
-// thought: somebody else changed our table.
+// isStale says whether err shows that the kernel does not hold what was
+// expected: another program changed our table.
 func isStale(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.ENOTEMPTY} {
 		if errors.Is(err, e) {

@@ -58,7 +58,7 @@ func xtJumps(f setID) map[string]map[string]string {
 	}
 }
 
-// xtTables are the tables that have chains of ours, in the order in which they
+// xtTables are the tables that have our chains, in the order in which they
 // are written: what refuses comes before what translates.
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
@@ -121,7 +121,7 @@ func xtFilter(s State, f setID) chainSet {
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
 		// A VIP may be an address of the node: what it does not serve is the host's.
 		xtOutput: append(xtRedirected(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
-		// nat drops nothing. What it left as it was is told apart here.
+		// nat drops nothing. What it left untranslated is refused or dropped here.
 		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
 		xtSources:  {in(ipsetLimited, "dst,dst") + " -m set ! --match-set " + setName(ipsetSources, f) + " dst,dst,src -j DROP"},
 		xtExternal: miss(ipsetExternalDrop, ipsetExternalReject),
@@ -166,7 +166,7 @@ func xtNAT(s State, f setID) chainSet {
 		xtLeave:    nil,
 		xtSource: {
 			// A process of the host has the VIP for its source where that is on an
-			// interface of ours. Other nodes have it too, and would get the answer.
+			// interface of this node. Other nodes have it too, and would get the answer.
 			"! -o lo -m set --match-set " + setName(ipsetVIPs, f) + " src -g " + xtReplace,
 			// Others of the host have an address to which replies return.
 			"-m addrtype --src-type LOCAL -g " + xtKeep,
@@ -208,9 +208,8 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// defaultFlag is the bit by which kube-proxy has always told that a source is to be
-// replaced. It means the same here, and is taken off again before kube-proxy's
-// rules see it.
+// defaultFlag is the bit by which kube-proxy marks packets whose source must be
+// replaced. It means the same here, and is removed before kube-proxy's rules see it.
 var defaultFlag = Mark{Value: 0x4000, Mask: 0x4000}
 
 // flag is the mark that tells POSTROUTING which flows need a new source: rules that
@@ -390,7 +389,7 @@ func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
 	ordered := r.ordered(t)
 	choices := fe.choices(t, ordered)
 	for i, b := range ordered {
-		// Those that need a new source come last, so that one rule marks all.
+		// Backends that need a new source come last, so that one rule marks all.
 		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
 			to.add(name, setMark(r.mark))
 			marked = true

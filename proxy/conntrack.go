@@ -76,8 +76,8 @@ type vipPurge struct {
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
 	born bool
-	// left: the address is no VIP any more. Where it is ours all the same, whoever has
-	// it next would find its clients led astray by what is left in conntrack.
+	// left: the address is no longer a VIP. If it is still one of Owned, entries that remain in
+	// conntrack would misdirect the clients of the next Service that gets it.
 	left bool
 	// ports are frontends that are new at a VIP that is not.
 	ports map[port]bool
@@ -88,13 +88,13 @@ type vipPurge struct {
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
 	filled map[port]bool
-	// gone are backends that get no new flows any more. Entries of protocols that
+	// gone are backends that no longer get new flows. Entries of protocols that
 	// have no end of their own would keep sending there, and so would those of TCP
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
-	// the last one. Others of TCP go when nobody knows the backend any more.
+	// the last one. Others of TCP go when no frontend has the backend.
 	gone map[goneBackend]sides
-	// orphaned are frontends that a table had which was found: who wrote it may have
-	// ended between a change and its sweep. Their flows to backends that nobody knows go.
+	// orphaned are frontends of a table that was found: the process that wrote it may have
+	// ended between a change and its sweep. Their flows to unknown backends go.
 	orphaned map[port]bool
 }
 
@@ -184,8 +184,8 @@ func (p purge) appeared(e element) {
 // firstSlot is the end of the key of a frontend's first slot.
 var firstSlot = string(encoding(nil).slot(0))
 
-// removed notes that a backend is not in a slot any more or drains no more, and kept
-// that it is in another one.
+// removed records that a backend has left a slot or stopped draining, and kept
+// that it is in another slot.
 func (p purge) removed(e element) {
 	if base(e.set) == setVIPs {
 		vip, _ := netip.AddrFromSlice([]byte(e.key))
@@ -201,7 +201,7 @@ func (p purge) kept(e element) {
 		return // it gets no new flows, and what it keeps is for wrong to say
 	}
 	vip, b, s := slotOf(e)
-	// Most that is added takes nobody's place. s is 0 for what is no slot.
+	// Most additions replace nothing. s is 0 for what is no slot.
 	if v := p[vip]; v != nil && v.gone[b]&s != 0 {
 		v.gone[b] &^= s
 	}
@@ -394,7 +394,7 @@ func (s State) asHost(client netip.Addr) *State {
 	return &s
 }
 
-// forbids says whether the flow is of a frontend and backend of ours, and of a
+// forbids says whether the flow is of one of our frontends and backends, and of a
 // source that may not use them.
 func (s *State) forbids(f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
@@ -426,7 +426,7 @@ func (s *State) frontend(vip netip.Addr, at port) *Frontend {
 	return &fronts[j]
 }
 
-// has says whether the frontend's flows may be at a backend: new ones, or those
+// has says whether the frontend's flows may be at a backend: new ones, or flows
 // that it keeps.
 func (f *Frontend) has(backend netip.AddrPort) bool {
 	return f.External.has(backend) || f.Internal.has(backend) || f.drains(backend)
@@ -447,8 +447,8 @@ func containsAddr(all []netip.Prefix, a netip.Addr) bool {
 }
 
 // deleteFlows deletes the entries that p says are wrong by all that wanted returns,
-// and returns them. It is asked about each entry anew: the walk takes a while, in which
-// a State may come that makes right what it meets. Entries that are gone by themselves
+// and returns them. wanted is called for each entry: the walk takes a while, in which
+// a new State may make an entry right. Entries that are gone by themselves
 // meanwhile are no error.
 func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted []flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
@@ -532,7 +532,7 @@ func requestOf(vips iter.Seq[netip.Addr]) (r flowRequest) {
 	return r
 }
 
-// attributes are those that have the kernel filter (since 5.8 by address, since
+// attributes make the kernel filter (since 5.8 by address, since
 // 5.16 by status; older ones list all, which is why the answer is checked in any
 // case).
 func (r flowRequest) attributes() []byte {
@@ -668,7 +668,7 @@ func flowKey(data []byte) []byte {
 // it can not delete, and all answers must fit in the socket's buffer.
 const deleteBatch = 256
 
-// deleteAll deletes listed entries, and returns those that it has deleted. Those that are gone by
+// deleteAll deletes listed entries, and returns the deleted ones. Entries that have gone by
 // themselves are no error.
 //
 // It has to be quick. A SYN may begin another connection in the place of one that has

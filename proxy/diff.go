@@ -25,7 +25,7 @@ func (c *change) append(o change) {
 // come into force at one moment. There are these exceptions:
 //
 //   - Sets of ranges follow the others (nft_set_commit_update in nf_tables_commit), so
-//     that a frontend would be fenced, for a moment, and nobody allowed.
+//     that a frontend would be fenced, for a moment, and no source allowed.
 //   - What goes is missing to a packet that was sent there. A key that gets another
 //     value is not.
 //   - A packet that chose its backend before a change must not be judged by the ones

@@ -33,8 +33,8 @@ type survey struct {
 	unseen []string
 }
 
-// note remembers what could not be looked at.
-func (s *survey) note(what string, err error) {
+// miss records what could not be looked at.
+func (s *survey) miss(what string, err error) {
 	if err != nil {
 		s.unseen = append(s.unseen, fmt.Sprintf("%s: %v", what, err))
 	}
@@ -63,7 +63,7 @@ func surveyNode(state State, before *tallies) *survey {
 func (s *survey) links() {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
-		s.note("interfaces", err)
+		s.miss("interfaces", err)
 		return
 	}
 	defer conn.Close()
@@ -71,7 +71,7 @@ func (s *survey) links() {
 		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request | netlink.Dump},
 		Data:   make([]byte, unix.SizeofIfInfomsg),
 	})
-	s.note("interfaces", err)
+	s.miss("interfaces", err)
 	for _, m := range messages {
 		if len(m.Data) < unix.SizeofIfInfomsg {
 			continue
@@ -157,7 +157,7 @@ func (s *survey) routes() {
 // networks notes which interfaces the main table leads to networks by.
 func (s *survey) networks(f setID) {
 	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
-	s.note("routes", err)
+	s.miss("routes", err)
 	for _, r := range routes {
 		indexes := []int{r.LinkIndex}
 		for _, hop := range r.MultiPath {
@@ -220,7 +220,7 @@ func (s *survey) sysctls() {
 		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
 			continue // one of many pods' that serve nothing
 		}
-		// An interface that has gone meanwhile is in nobody's way.
+		// An interface that has gone meanwhile is no obstacle.
 		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding", 1) != 0
 		w.force6 = s.sysctl("net/ipv6/conf/"+w.name+"/force_forwarding", 0) != 0
 		w.rpFilter = max(strict, s.sysctl("net/ipv4/conf/"+w.name+"/rp_filter", 0))
@@ -238,7 +238,7 @@ func (s *survey) sysctl(name string, absent int) int {
 	if err == nil {
 		n, parse = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
-	s.note(name, errors.Join(err, parse))
+	s.miss(name, errors.Join(err, parse))
 	return n
 }
 
@@ -247,9 +247,9 @@ func (s *survey) counters(before *tallies) {
 	now := tallies{known: true}
 	var err error
 	now.reversed, err = reversedPackets()
-	s.note("packets dropped by rp_filter", err)
+	s.miss("packets dropped by rp_filter", err)
 	now.early, now.refused, err = conntrackDrops()
-	s.note("packets dropped by conntrack", err)
+	s.miss("packets dropped by conntrack", err)
 	if before.known {
 		f := &s.facts
 		f.reversed = now.reversed > before.reversed

@@ -91,7 +91,7 @@ func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Ob
 }
 
 // meets is how a chain meets a packet of the sample, nil if it does not. Of two that
-// translate at one priority the kernel asks the younger first, which nobody can see: it
+// translate at one priority the kernel asks the younger first, which no listing shows: it
 // is taken for the later one.
 func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 	before := c.hook == hookPrerouting && c.priority < nat

@@ -101,9 +101,8 @@ func (o *forwardOpener) stop() {
 }
 
 // openForward makes every iptables of this namespace accept the flows to the
-// prefixes where it would drop them. It returns the names of those that have a
-// rule for that, and of those that it changed. With no prefixes nothing of ours is
-// left.
+// prefixes where it would drop them. It returns the names of the iptables that have a
+// rule for that, and of the changed ones. With no prefixes it removes our chain and rules.
 func openForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
 	var errs []error
 	for _, i := range allIPTables {
@@ -121,7 +120,7 @@ func openForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed 
 	return opened, changed, errors.Join(errs...)
 }
 
-// open says whether there is a rule of ours afterwards, and whether anything was
+// open says whether our rule is there afterwards, and whether anything was
 // written.
 func (i iptables) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote bool, err error) {
 	if has, err := i.has(); !has || err != nil {

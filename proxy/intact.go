@@ -43,7 +43,7 @@ func (i *integrity) doubt(reason string, at time.Time) {
 	}
 }
 
-// mark is to be taken before the kernel is read, for confirm or specify.
+// mark must be taken before the kernel is read, for confirm or specify.
 func (i *integrity) mark() uint64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -84,7 +84,7 @@ func (s *socket) ipset(command uint8, flags uint16, f setID, name string, body f
 	return errUnanswered
 }
 
-// A setError is what ipset says of a set and no errno does.
+// A setError is an error code of ipset that is no errno.
 type setError struct{ set, text string }
 
 func (e *setError) Error() string { return "set " + e.set + ": " + e.text }
@@ -139,8 +139,8 @@ func (s *socket) replaceSet(name string, form setForm, all []entry) error {
 	return errors.Join(err, s.destroySet(spare))
 }
 
-// changeEntries adds or deletes entries that are sorted by set. What is already as
-// it shall be is no error.
+// changeEntries adds or deletes entries that are sorted by set. An entry that is already as
+// wanted is no error.
 func (s *socket) changeEntries(command uint8, all []entry) error {
 	for len(all) > 0 {
 		first, n := all[0], 1

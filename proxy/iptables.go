@@ -42,7 +42,7 @@ func (i iptables) has() (bool, error) {
 	}
 	tables, err := os.ReadFile(i.tables)
 	// A kernel without the old interface; or a user namespace that is as old as its
-	// network, in which the file is nobody's, and iptables-legacy-save fails too.
+	// network, in which the file has no owner, and iptables-legacy-save fails too.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
@@ -137,8 +137,7 @@ var unconditional = regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\
 
 // closed says whether FORWARD drops or rejects whatever it does not accept for a
 // reason, and how many rules come before it does. Rules that drop for a reason
-// are not looked at: they are somebody's policy, and hold for our packets as for
-// all others.
+// do not count: they are a policy, which holds for our packets as for all others.
 func (f *filter) closed() (at int, closed bool) {
 	for n, rule := range f.rules {
 		m := unconditional.FindStringSubmatch(rule)
@@ -157,7 +156,7 @@ func (f *filter) closed() (at int, closed bool) {
 
 // planForward is the input for iptables-restore that makes FORWARD accept the flows
 // to the prefixes, where it would drop them, and that takes our chain away where
-// there is nothing to accept. It is empty if all is as it should be.
+// there is nothing to accept. It is empty if nothing must change.
 //
 // The jump is the last rule before FORWARD drops everything: what others drop
 // before, such as the network policies of a CNI, stays dropped.

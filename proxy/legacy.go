@@ -235,12 +235,12 @@ func (s *survey) legacyRules() (all []Obstacle) {
 			continue
 		}
 		has, err := i.has()
-		s.note("tables of "+i.name, err)
+		s.miss("tables of "+i.name, err)
 		if !has {
 			continue
 		}
 		save, err := i.save(context.Background()) // which ends by itself in some seconds
-		s.note("rules of "+i.name, err)
+		s.miss("rules of "+i.name, err)
 		if err == nil {
 			all = append(all, judgeLegacy(i, save, s.facts.arrivals())...)
 		}

@@ -73,8 +73,8 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 	return nil
 }
 
-// xtPrograms are those that may have rules here. Old systems have iptables under
-// no other name; where there are others, that is one of them.
+// xtPrograms are the iptables that may have rules here. Old systems have iptables under
+// no other name; where there are other names, that is one of them.
 func xtPrograms() []iptables {
 	var all []iptables
 	for _, i := range allIPTables {
@@ -164,7 +164,7 @@ func (x *xtRenderer) findFamily(ctx context.Context, f setID) (*iptables, error)
 	return nil, errors.Join(errs...)
 }
 
-// traces is more the more there is to be said for an iptables.
+// traces is higher the more points to the use of an iptables.
 func (i iptables) traces(ctx context.Context) int {
 	save, err := i.saveAll(ctx)
 	switch {
@@ -299,9 +299,9 @@ func ruleWords(rule string) (words []string) {
 	return words
 }
 
-// leave removes what the other mode and other iptables have of ours, once the rules
-// of this one are there: until then both forward. What fails is told and tried
-// again.
+// leave removes our rules of the other mode and of other iptables, once the rules
+// of this mode are there: until then both forward. Errors are reported and
+// retried.
 func (p *Proxy) leave(ctx context.Context) {
 	if p.former == nil || !p.left.IsZero() && time.Since(p.left) < forwardRetry {
 		return

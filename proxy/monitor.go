@@ -159,15 +159,15 @@ func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.facts), make(map[chainID]bool)
 	sock, err := dial()
 	if err != nil {
-		s.note("nftables", err)
+		s.miss("nftables", err)
 		return obstacles, met
 	}
 	defer sock.close()
 	rules, err := readRuleset(sock, nat)
-	s.note("chains of nftables", err)
+	s.miss("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
 	obstacles = append(obstacles, judgeOrder(rules, s.facts.families)...)
-	s.note("rules of nftables", rules.err)
+	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
 	}
@@ -229,7 +229,7 @@ func tableOf(data []byte) tableID {
 }
 
 // concerns says whether a notification may be of what the last look saw: a rule in a
-// chain that packets of ours meet, or a chain at a hook that comes or goes. Sets are
+// chain that our packets meet, or a chain at a hook that comes or goes. Sets are
 // looked at with the next rule.
 func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	table := tableOf(data)

@@ -85,8 +85,8 @@ type narrowing struct {
 	until        time.Time
 }
 
-// admit sets the changes, which failed together, in two parts, as far as that can be. The
-// error is the one that they failed with.
+// admit sets the changes, which failed together, in two parts, as far as that can be. failed is the
+// error that they failed with.
 func (n *narrowing) admit(ctx context.Context, doubted []vipChange, cut int, failed error) {
 	if len(doubted) == 0 {
 		return

@@ -57,8 +57,8 @@ func (s *socket) setup() error {
 			return err
 		}
 	}
-	// Errors shall come with the kernel's words and without the request, which
-	// can be megabytes. Old kernels know neither.
+	// Ask for errors with the kernel's words and without the request, which
+	// can be megabytes. Old kernels know neither option.
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1)
 	_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	if err := unix.Bind(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -164,7 +164,7 @@ func (s *socket) dump(subsystem, kind, family uint8, request []byte, each func(d
 	return s.dumpFamilies(subsystem, kind, family, request, func(_ uint8, data []byte) { each(data) })
 }
 
-// dumpFamilies is dump for a list of more than one family: each is told of which one.
+// dumpFamilies is dump for a list of more than one family, which each receives.
 func (s *socket) dumpFamilies(subsystem, kind, family uint8, request []byte, each func(family uint8, data []byte)) error {
 	s.seq++
 	var e encoder

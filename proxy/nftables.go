@@ -48,8 +48,8 @@ func (n *nftRenderer) update(ctx context.Context, u step) error {
 //
 // Chains are made in the first step. A packet goes by the rules that there were when
 // it came to a hook (nft_do_chain reads gencursor once), but by the elements of the
-// moment: it would find a chain of the same transaction empty, and pass. They are
-// deleted by a change later than the one that ended their last use: until then a
+// moment: it would find a chain of the same transaction empty, and pass. Chains are
+// deleted by a later change than the end of their last use: until then a
 // packet may be in them.
 func (n *nftRenderer) change(c change, schema string, want State) error {
 	slices.SortFunc(c.del, element.compare)
@@ -57,7 +57,7 @@ func (n *nftRenderer) change(c change, schema string, want State) error {
 	before, now, after := c.steps()
 	gained, f := chainUses(c.add), planForget(c, want)
 	if f.kept != nil {
-		n.forget(f) // those that change kind must not follow what they had
+		n.forget(f) // clients that change kind must not follow their entries
 	}
 	chains, err := n.makeChains(gained)
 	if err != nil {
@@ -197,7 +197,7 @@ func (n *nftRenderer) read() (*table, error) {
 	return readTable(n.sock)
 }
 
-// install loads the rules anew. Where there is a table, another takes its
+// install loads the rules from scratch. Where there is a table, another takes its
 // place in one transaction, with all elements; where there is none, the
 // elements come in the next, through netlink, which is many times faster.
 func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reason string) (*table, error) {
@@ -224,7 +224,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 
 // readLoaded reads a table that was just loaded with elements, but does not list these: to
 // walk all sets takes as long as to load them, and until it is done the new table forwards
-// nothing. If somebody has changed any meanwhile, the watch tells, and the next Set looks.
+// nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
 func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
 	n.metrics.dumps.Inc()
 	t, err := readStructure(n.sock)
@@ -329,7 +329,7 @@ func deleteTableOf(family uint8, name string) error {
 	b := newBatch(0)
 	b.family = family
 	b.delTable(name)
-	// A kernel without nftables, or without tables in it, has none of ours.
+	// A kernel without nftables, or without tables in it, has no table of this name.
 	err = b.commit(s)
 	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP} {
 		if errors.Is(err, none) {

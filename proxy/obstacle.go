@@ -46,7 +46,7 @@ func (o Obstacle) compare(p Obstacle) int {
 
 // facts are what was found on the node, apart from the rules of others.
 type facts struct {
-	families [2]bool // those with addresses of ours
+	families [2]bool // families that have VIPs
 	ways     []way
 	samples  []sample
 	forward6 bool // net.ipv6.conf.all.forwarding
@@ -85,7 +85,7 @@ type conntrackFacts struct {
 }
 
 // nearlyFull is how much of conntrack's room may be taken, in percent, before that is an
-// obstacle: the load doubles in less time than somebody needs to look.
+// obstacle: the load doubles in less time than a user needs to look.
 const nearlyFull = 90
 
 // pluginFacts are signs of a network plug-in that translates by BPF.
@@ -93,8 +93,8 @@ type pluginFacts struct {
 	calico bool // in its eBPF mode
 	cilium bool // here, in whatever mode
 	// nodePort: Cilium's programs that translate what comes from outside are
-	// loaded, which are its replacement of kube-proxy. blind says why nobody could
-	// see whether they are.
+	// loaded, which are its replacement of kube-proxy. blind says why that could
+	// not be seen.
 	nodePort bool
 	blind    string
 }
@@ -169,8 +169,8 @@ func forwardingOff(f *facts, family setID, shut, learnt []string) []Obstacle {
 }
 
 // judgeReversePath needs evidence: rp_filter drops a client's packet only if it comes
-// in by another interface than that by which the reply would leave, and nobody knows
-// the ways of all clients. With one interface to the world there is no other. A pod
+// in by another interface than that by which the reply would leave, and clients' routes
+// are unknown. With one interface to the world there is no other. A pod
 // that gives itself another's address is dropped rightly; its interface leads to
 // that host alone.
 func judgeReversePath(f *facts) []Obstacle {

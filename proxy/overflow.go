@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An overflow tells how often a client could not be remembered, since the map of
-// affinity was full. It asks the kernel by a socket of its own, so that nobody
+// An overflow counts how often a client could not be remembered, because the map of
+// affinity was full. It asks the kernel by a socket of its own, so that no caller
 // waits for a Set.
 type overflow struct {
 	mu   sync.Mutex

@@ -54,13 +54,13 @@ type Proxy struct {
 	left   time.Time
 
 	have     State  // what was set last
-	known    bool   // the kernel holds have, as far as we heard
+	known    bool   // the kernel holds have, as far as notifications show
 	written  bool   // a Set has succeeded
 	mark     uint64 // of the watch, before the kernel is read
 	elements int    // of have, when known
 	entries  int    // of have's addresses, as Limits count them
-	// damage is what was found that nobody of ours did, until all of it is mended: an
-	// attempt that fails may have mended some.
+	// damage is what other programs were found to have changed, until all of it is repaired: an
+	// attempt that fails may have repaired some.
 	damage string
 	// swept are prefixes that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
@@ -255,7 +255,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	}
 	p.sweeper.expect(want)
 	p.bypass.shrink(ctx, want)
-	// Taken before the kernel is read: what happens later tells anew.
+	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
 	p.forward.plan(want, vips, p.watch.takeForward() || recheck)
@@ -305,14 +305,14 @@ func (p *Proxy) settle(want State, elements int) {
 	p.metrics.vips.Set(float64(len(want.VIPs)))
 }
 
-// maxAttempts bounds how often a Set starts over because somebody changes our
+// maxAttempts bounds how often a Set starts over because another program changes our
 // table meanwhile.
 const maxAttempts = 5
 
 // reconcile reads the kernel's table and turns it into want's.
 func (p *Proxy) reconcile(ctx context.Context, want State) error {
 	// Only if the kernel is known to have held have does a difference mean
-	// that somebody interfered.
+	// that another program interfered.
 	expected := p.known
 	p.known = false
 	var err error

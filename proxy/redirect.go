@@ -89,7 +89,7 @@ const redirectTable = tableName + "-handon"
 
 // redirectText is such a table without elements.
 //
-// What is invalid has no entry, or does not fit the one that it has. The latter may be an
+// An invalid packet has no entry, or does not fit its entry. The latter may be an
 // open connection's, and the other node, which does not know that one, would refuse it. But FIN and RST
 // without an entry are invalid there as well, and vanish; here they may be the first
 // packet of a connection after it was moved.
@@ -302,7 +302,7 @@ func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
 // have ended, once for each VIP that this node takes from another one.
 //
 // It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
-// ports may come as soon as Set returns, and those that fit an ended one would be sent to
+// ports may come as soon as Set returns, and packets that fit an ended one would be sent to
 // its backend, which resets them. Nor is it done when the node answers already, as when
 // it learns only then which node did before: a client may have begun another connection by the port of
 // an ended one since that was listed, and would lose it (see deleteAll).

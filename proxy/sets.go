@@ -63,8 +63,8 @@ type entry struct {
 	addr netip.Prefix // of one address where the set has no networks
 	port port         // zero where the set has none
 	net  netip.Prefix // of the client; zero where the set has none
-	// options are such as nomatch, by which an entry says the contrary. None of ours
-	// has any.
+	// options are such as nomatch, by which an entry says the contrary. Our entries
+	// have none.
 	options uint32
 }
 
@@ -92,7 +92,7 @@ func (e entry) String() string {
 	return s
 }
 
-// sharedEntries is those that belong to no VIP.
+// sharedEntries are the entries that belong to no VIP.
 func sharedEntries(s State) []entry {
 	var all []entry
 	for m, prefixes := range map[ipsetID][]netip.Prefix{ipsetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {

@@ -25,7 +25,7 @@ const (
 	sweepRetry = time.Second
 	// synPatience is how long a SYN may wait for the answer of a backend that was
 	// removed, before it is taken for lost. A backend that only stops answers at
-	// once; the client tries again after a second, and shall find another one.
+	// once; the client retries after a second, and should find another one.
 	synPatience = 500 * time.Millisecond
 )
 

@@ -29,7 +29,7 @@ type table struct {
 	elements []element
 	leads    []element // of the maps of numbers, sorted
 	missing  []string  // sets that are not there
-	catchAll []string  // sets with an element for all keys, which none of ours has
+	catchAll []string  // sets with an element for all keys, which our sets never have
 }
 
 // A chain is what one chain does.
@@ -324,8 +324,8 @@ func isIntervalEnd(item []byte) bool {
 	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }
 
-// elementData is the value of an element of a map. A verdict that is no goto
-// is one that we never write; its name is made to match nothing.
+// elementData is the value of an element of a map. We never write a
+// verdict that is no goto; its name is made to match nothing.
 func elementData(spec *setSpec, item []byte) string {
 	if spec.ranges {
 		return rangeEnd(spec, item)

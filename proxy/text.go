@@ -17,8 +17,8 @@ import (
 //
 // A weight other than one follows the node, as in 10.244.1.11:8080@n1*3.
 // "masquerade" stands before backends on other nodes that see this node's
-// address instead of the client's, "none" for no backends, "sources" before those
-// that may use the frontend where not all may, "draining" before backends that
+// address instead of the client's, "none" for no backends, "sources" before the
+// networks that may use the frontend where not all may, "draining" before backends that
 // keep the flows that they have, miss only where a target has none, scheduler
 // where it is not random, and affinity where there is one. An address without
 // frontends stands alone.

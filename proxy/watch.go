@@ -83,7 +83,7 @@ func (w *watch) run() {
 		}
 		switch {
 		case errors.Is(err, syscall.ENOBUFS):
-			// Notifications were lost, perhaps one of ours.
+			// Notifications were lost, perhaps of our table.
 			w.lost("notifications of nftables were lost: the socket's buffer was full")
 		case err != nil:
 			w.log.Warn("nftables notifications", "err", err)
@@ -133,7 +133,7 @@ func ofForward(m netlink.Message) bool {
 }
 
 // ofOurChains says whether a notification may be of a change of our chains of
-// iptables-nft, or of those that lead to them.
+// iptables-nft, or of chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
 	jumps := xtJumps(0)[table]

@@ -383,7 +383,7 @@ func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
 	return nil
 }
 
-// splitEntries parts those that rules may ask for at once from those that lead
+// splitEntries separates entries that rules may match at once from entries that lead
 // packets to rules.
 func splitEntries(all []entry) (first, last []entry) {
 	for _, e := range all {
@@ -405,12 +405,12 @@ func (x *xtRenderer) createSets(all map[string]setForm) error {
 	return nil
 }
 
-// load runs iptables-restore without hearing of it.
+// load runs iptables-restore without receiving its own notifications.
 func (x *xtRenderer) load(ctx context.Context, f setID, script string, tables int) error {
 	i := x.programs[f]
 	run := func() error { return i.load(ctx, script) }
 	if i.legacy() {
-		return run() // it tells nobody
+		return run() // it sends no notifications
 	}
 	return x.watch.ignoringOwn(x.sock, uint32(tables), run)
 }

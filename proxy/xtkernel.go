@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An xtKernel is what one iptables has of ours.
+// An xtKernel is what one iptables has of our chains and rules.
 type xtKernel struct {
 	tables map[string]chainSet
 	// others is the chains of others that ours hang in, with all rules, by table.
@@ -263,7 +263,7 @@ func (x *xtRenderer) plan(k xtKernel, entries entrySet, s State, f setID) xtPlan
 	return p
 }
 
-// reworded takes chains with the right number of rules for those that are wanted.
+// reworded accepts chains with the right number of rules as the wanted ones.
 func reworded(have, want map[string]chainSet) map[string]chainSet {
 	out := make(map[string]chainSet)
 	for table, chains := range have {
@@ -304,7 +304,7 @@ func (p xtPlan) damage() string {
 }
 
 // affinityPlan adds the sets that remember clients, and says whether those there are
-// are right. Who is in them is the kernel's business.
+// are right. Their entries are left to the kernel.
 func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 	*p = p.remember(nil, want.VIPs, f)
 	wanted := maps.Clone(p.create)
@@ -347,8 +347,8 @@ func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []
 	return odd, nil
 }
 
-// reform gives sets that are not as we make them their form again, filled as they shall
-// be, and says which. A set that rules ask can not be destroyed, but swapped with
+// reform gives sets of another form the wanted form again, with the wanted entries,
+// and says which. A set that rules ask can not be destroyed, but swapped with
 // another of its type.
 func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f setID) (odd []string, err error) {
 	forms := setForms(want, f)
@@ -377,7 +377,7 @@ func (x *xtRenderer) unload(ctx context.Context, f setID) error {
 	return unloadPlan(save, f).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
 }
 
-// unloadPlan takes all away that iptables-save shows of ours.
+// unloadPlan removes all our chains and rules that iptables-save shows.
 func unloadPlan(save string, f setID) xtPlan {
 	k := parseSave(save, f)
 	p := planTables(k.tables, nil)
@@ -416,7 +416,7 @@ func (x *xtRenderer) verify(ctx context.Context, f setID, want State) error {
 	return fmt.Errorf("%s: after it was written: %s", x.programs[f].name, p.damage())
 }
 
-// remove takes away what any iptables of this namespace has of ours, and the sets.
+// remove removes our chains and rules from all iptables of this namespace, and the sets.
 func (x *xtRenderer) remove(ctx context.Context) error {
 	return errors.Join(removeChains(ctx, nil), removeSets(x.sock))
 }
@@ -485,7 +485,7 @@ type holder struct {
 	all    []element
 }
 
-// maxDepth is more than any tree of ours has: somebody may have led one to itself.
+// maxDepth is more than our trees have: another program may have led one to itself.
 const maxDepth = 40
 
 func (h *holder) visit(chain string, vip netip.Addr, depth int) {
