@@ -72,8 +72,8 @@ type Path struct {
 	leads      map[uint32]int                  // how many routes there are by an interface
 	outs       map[uint32]bool                 // the interfaces of State.Outward that are there
 	nextSet    uint32
-	// retired are sets of slots that no frontend has any more, retiring those of
-	// before the last walk.
+	// retired are sets of slots that no frontend has now, retiring the ones
+	// from before the last walk.
 	retired, retiring []kernelChoice
 	clients           map[kernelPrefix]bool
 	roles             map[uint32]uint32 // of interfaces, by their indexes
@@ -82,7 +82,7 @@ type Path struct {
 	status            Status
 }
 
-// New loads the program and makes its maps, or takes over those that it finds pinned.
+// New loads the program and makes its maps, or takes over the maps that it finds pinned.
 // It takes no new flows before the first Grow. ctx is for New alone.
 func New(ctx context.Context, o Options) (*Path, error) {
 	if o.Dir == "" {
@@ -171,10 +171,10 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 	return errors.Join(errs...)
 }
 
-// Grow takes new flows as want says, and ends, soon after, those that want does not
-// let stay. What is not possible, as an interface that is not there, is no error, but
-// in Status, and is done when it is. The rules must have want already. It costs what differs
-// from the State before: routes to many new backends are asked for beside it.
+// Grow takes new flows as want says, and ends, soon after, the flows that want no longer
+// allows. What is not possible, for instance for want of an interface, is no error but
+// in Status, and is done later. The rules must have want already. The cost depends on what
+// changed since the State before; routes to many new backends are looked up later.
 func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,7 +202,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 }
 
 // differing are the frontends of want that are others than before, by their keys, with nil
-// for those that are not there any more.
+// for removed ones.
 func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
 	all := make(map[kernelFrontend]*Frontend)
 	for key := range p.dirty {
@@ -381,7 +381,7 @@ func (p *Path) follow() {
 	p.mu.Lock()
 	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
 	p.mu.Unlock()
-	// The kernel is asked without the lock: whoever comes with a State should not wait.
+	// The kernel is asked without the lock, so that no call of Grow waits for it.
 	outs, problems := findOuts(names)
 	found := findRoutes(asked)
 	p.mu.Lock()
@@ -459,7 +459,7 @@ func (p *Path) load(flows uint32) error {
 		had, err = nil, p.loadInto(flows)
 	}
 	if err != nil {
-		// Half of the maps is of use to nobody. Those that were there have flows.
+		// Half of the maps is useless. Maps that were there have flows.
 		return errors.Join(err, p.pins.removeBut(had))
 	}
 	return nil

@@ -103,11 +103,11 @@ type walk struct {
 	began   time.Time
 	young   bool // a flow may stay still
 	expired map[kernelTuple]time.Time
-	ended   []Flow // connections to tell about
+	ended   []Flow // connections to report
 	errs    []error
 }
 
-// walk looks at all flows, and deletes those that are old or that p.want ends. It
+// walk looks at all flows, and deletes old ones and flows that p.want ends. It
 // says whether it should soon look again.
 func (p *Path) walk() (again bool) {
 	w := walk{path: p, now: seconds(), began: time.Now(), expired: make(map[kernelTuple]time.Time)}
