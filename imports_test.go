@@ -19,7 +19,7 @@ var sealed = map[string][]string{
 	"api/v1alpha1":         nil,
 	"bgp":                  nil,
 	"l2":                   nil,
-	"proxy":                nil,
+	"proxy":                {"internal/nfnl"},
 	"proxy/fastpath":       nil,
 	"speaker/gossip":       nil,
 	"internal/bubble":      nil,
@@ -28,6 +28,7 @@ var sealed = map[string][]string{
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
 	"internal/ipam":        {"internal/cluster"},
+	"internal/nfnl":        nil,
 	"internal/nstest":      nil,
 }
 
@@ -174,7 +175,7 @@ func TestViolations(t *testing.T) {
 		{"speaker/l2.go", "github.com/mdlayher/packet", "belongs in l2"},
 		{"l2/link.go", "github.com/vishvananda/netlink", ""},
 		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
-		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
+		{"proxy/watch.go", "github.com/mdlayher/netlink", ""},
 		{"speaker/members.go", "github.com/hashicorp/memberlist", ""},
 		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in speaker"},
 
@@ -196,6 +197,8 @@ func TestViolations(t *testing.T) {
 		{"proxy/nft_test.go", ours + "proxy", ""},
 		{"proxy/nft_test.go", ours + "internal/nstest", ""},
 		{"proxy/nft.go", ours + "internal/nstest", "proxy imports nothing of this module"},
+		{"proxy/table.go", ours + "internal/nfnl", ""},
+		{"internal/nfnl/socket.go", ours + "proxy", "internal/nfnl imports nothing of this module"},
 		{"proxy/internal/text/text.go", ours + "bgp", "proxy imports nothing of this module"},
 		{"internal/cluster/parse.go", ours + "api/v1alpha1", ""},
 		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1"},

@@ -108,7 +108,7 @@ func schemaOf(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	got, err := readTable(s)
 	if err != nil {
 		t.Fatal(err)
@@ -207,7 +207,7 @@ func TestCleanup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.close()
+		defer s.Close()
 		if got, err := readTable(s); err != nil || got.found {
 			t.Errorf("the table is still there: %v, %v", got.found, err)
 		}

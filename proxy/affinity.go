@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // Chains of affinity. Their rules are not in the text: those for IPv6 need more
@@ -40,23 +42,23 @@ func parseLearnChain(name string) (d time.Duration, ok bool) {
 // learnRules are those of a learning chain. A statement that finds the map full
 // ends its rule, so that what comes through is what could not be remembered.
 func learnRules(d time.Duration, families setID) [][]byte {
-	var check, full expressions
-	check.verdict(unix.NFT_JUMP, chainBack)
-	full.verdict(unix.NFT_GOTO, chainFull)
-	rules := affinityRules(families, func(x *expressions, set string, key, value uint32) {
-		x.dynset(set, unix.NFT_DYNSET_OP_UPDATE, key, value, uint64(d.Milliseconds()))
-		x.verdict(unix.NFT_RETURN, "")
+	var check, full nfnl.Expressions
+	check.Verdict(unix.NFT_JUMP, chainBack)
+	full.Verdict(unix.NFT_GOTO, chainFull)
+	rules := affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
+		x.Dynset(set, unix.NFT_DYNSET_OP_UPDATE, key, value, uint64(d.Milliseconds()))
+		x.Verdict(unix.NFT_RETURN, "")
 	})
-	return slices.Concat([][]byte{check.e.b}, rules, [][]byte{full.e.b})
+	return slices.Concat([][]byte{check.Encoded()}, rules, [][]byte{full.Encoded()})
 }
 
 // staleRules are the rules of the chain for flows whose backend has gone. They are
 // dropped: the client retries, and finds another backend.
 func staleRules(families setID) [][]byte {
-	return affinityRules(families, func(x *expressions, set string, key, value uint32) {
-		x.dynset(set, dynsetDelete, key, value, 0)
-		x.counter()
-		x.verdict(verdictDrop, "")
+	return affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
+		x.Dynset(set, nfnl.DynsetDelete, key, value, 0)
+		x.Counter()
+		x.Verdict(verdictDrop, "")
 	})
 }
 
@@ -89,14 +91,14 @@ func (t *table) affinityFamilies() setID {
 
 // affinityRules are one rule for each family and protocol that does something with
 // the element of a translated flow in the map of its family.
-func affinityRules(families setID, do func(x *expressions, set string, key, value uint32)) [][]byte {
+func affinityRules(families setID, do func(x *nfnl.Expressions, set string, key, value uint32)) [][]byte {
 	var rules [][]byte
 	for f := range families {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
-			var x expressions
+			var x nfnl.Expressions
 			key, value := loadAffinity(&x, f, p)
 			do(&x, specs[setAff+f].name, key, value)
-			rules = append(rules, x.e.b)
+			rules = append(rules, x.Encoded())
 		}
 	}
 	return rules
@@ -106,30 +108,30 @@ func affinityRules(families setID, do func(x *expressions, set string, key, valu
 // them. What nft writes as
 //
 //	tcp dport != 0 ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst : ip daddr . th dport
-func loadAffinity(x *expressions, family setID, p Protocol) (key, value uint32) {
+func loadAffinity(x *nfnl.Expressions, family setID, p Protocol) (key, value uint32) {
 	nfproto, saddr, daddr, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
 	original := uint32(unix.NFT_CT_DST_IP)
 	if family == 1 {
 		nfproto, saddr, daddr, size = unix.NFPROTO_IPV6, 8, 24, 16
 		original = unix.NFT_CT_DST_IP6
 	}
-	key = registerFirst
+	key = nfnl.RegisterFirst
 	vip := key + size/4
 	proto := vip + size/4
 	value = proto + 2
-	x.meta(unix.NFT_META_L4PROTO, key)
-	x.is(key, byte(p))
+	x.Meta(unix.NFT_META_L4PROTO, key)
+	x.Is(key, byte(p))
 	// What gives the ports a type when nft reads its own listing.
-	x.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key)
-	x.isNot(key, []byte{0, 0})
-	x.meta(unix.NFT_META_NFPROTO, key)
-	x.is(key, nfproto)
-	x.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, key)
-	x.ct(original, vip)
-	x.meta(unix.NFT_META_L4PROTO, proto)
-	x.ct(unix.NFT_CT_PROTO_DST, proto+1)
-	x.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr, size, value)
-	x.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, value+size/4)
+	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key)
+	x.IsNot(key, []byte{0, 0})
+	x.Meta(unix.NFT_META_NFPROTO, key)
+	x.Is(key, nfproto)
+	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, key)
+	x.CT(original, vip)
+	x.Meta(unix.NFT_META_L4PROTO, proto)
+	x.CT(unix.NFT_CT_PROTO_DST, proto+1)
+	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr, size, value)
+	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, value+size/4)
 	return key, value
 }
 
@@ -137,12 +139,12 @@ func loadAffinity(x *expressions, family setID, p Protocol) (key, value uint32) 
 // timeout.
 func withTimeout(rule []byte, d time.Duration) []byte {
 	out := slices.Clone(rule)
-	for _, expr := range attributes(out) {
-		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
+	for _, expr := range nfnl.Attributes(out) {
+		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
 			continue
 		}
 		// What attribute returns is part of out.
-		if t := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(t) == 8 {
+		if t := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(t) == 8 {
 			binary.BigEndian.PutUint64(t, uint64(d.Milliseconds()))
 		}
 	}
@@ -152,7 +154,7 @@ func withTimeout(rule []byte, d time.Duration) []byte {
 // addAffinityRules fills the chains of affinity of a table that was just loaded
 // with these elements.
 func (n *nftRenderer) addAffinityRules(all []element, families setID) error {
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	b.addRules(chainStale, staleRules(families))
 	b.addRules(patternLearn, learnRules(time.Second, families))
 	for name := range chainUses(all) {
@@ -271,7 +273,7 @@ func awaitPackets() {
 }
 
 func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	for set := setAff; set < setAff+2; set++ {
 		all, err := readSet(n.sock, set)
 		if err != nil {

@@ -41,7 +41,7 @@ func learned(t *testing.T) (all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	for set := setAff; set < setAff+2; set++ {
 		entries, err := readSet(s, set)
 		if err != nil {
@@ -415,7 +415,7 @@ func fillAffinity(t testing.TB, s *socket, n int) {
 		all = append(all, element{set: setAff, key: string(key), data: data})
 	}
 	for chunk := range slices.Chunk(all, 1000) { // what fits into any socket's buffer
-		b := newBatch(s.seq)
+		b := newBatch(s.Seq)
 		b.addElements(chunk)
 		if err := b.commit(s); err != nil {
 			t.Fatal(err)

@@ -214,7 +214,7 @@ func BenchmarkReplaceSchema(b *testing.B) {
 	mustSet(b, p, s)
 	for b.Loop() {
 		p.known = false
-		batch := newBatch(p.sock.seq)
+		batch := newBatch(p.sock.Seq)
 		batch.addChain(schemaPrefix+"0", chain{}) // the later of two counts
 		if err := batch.commit(p.sock); err != nil {
 			b.Fatal(err)

@@ -98,7 +98,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 			if err != nil {
 				return err.Error()
 			}
-			defer s.close()
+			defer s.Close()
 			vips, err := readVIPs(s)
 			if err != nil {
 				return err.Error()
@@ -132,7 +132,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 		if err := p.Set(t.Context(), bad); err == nil || path.take() != "" {
 			t.Errorf("a State that is none: %v, and the fast path heard of it", err)
 		}
-		p.sock.close()
+		p.sock.Close()
 		if err := p.Set(t.Context(), both); err == nil {
 			t.Fatal("the rules changed without a socket")
 		}

@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // From linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h, which
@@ -536,30 +538,30 @@ func requestOf(vips iter.Seq[netip.Addr]) (r flowRequest) {
 // 5.16 by status; older ones list all, which is why the answer is checked in any
 // case).
 func (r flowRequest) attributes() []byte {
-	var e encoder
+	var e nfnl.Encoder
 	if r.mask != 0 {
-		e.uint32(ctaStatus, r.status)
-		e.uint32(ctaStatusMask, r.mask)
+		e.Uint32(ctaStatus, r.status)
+		e.Uint32(ctaStatusMask, r.mask)
 	}
 	if !r.vip.IsValid() {
-		return e.b
+		return e.B
 	}
-	t := e.open(ctaTupleOrig)
-	ip := e.open(ctaTupleIP)
-	e.bytes(ctaIPv4Dst, r.vip.AsSlice())
-	e.shut(ip)
-	e.shut(t)
-	f := e.open(ctaFilter)
-	e.bytes(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, ctaFilterIPDst))
-	e.shut(f)
-	return e.b
+	t := e.Open(ctaTupleOrig)
+	ip := e.Open(ctaTupleIP)
+	e.Bytes(ctaIPv4Dst, r.vip.AsSlice())
+	e.Close(ip)
+	e.Close(t)
+	f := e.Open(ctaFilter)
+	e.Bytes(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, ctaFilterIPDst))
+	e.Close(f)
+	return e.B
 }
 
 // listFlows lists the entries that keep chooses. Each is complete: one that is
 // missed because the table changed meanwhile was just born, or is gone.
 func listFlows(s *socket, r flowRequest, keep func(*flow) bool) ([]flow, error) {
 	var all []flow
-	err := s.dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.family, r.attributes(), func(data []byte) {
+	err := s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.family, r.attributes(), func(data []byte) {
 		f, ok := parseFlow(data)
 		if ok && keep(&f) {
 			f.family = unix.AF_INET
@@ -570,7 +572,7 @@ func listFlows(s *socket, r flowRequest, keep func(*flow) bool) ([]flow, error) 
 			all = append(all, f)
 		}
 	})
-	if errors.Is(err, errInterrupted) {
+	if errors.Is(err, nfnl.ErrInterrupted) {
 		err = nil
 	}
 	return all, err
@@ -578,7 +580,7 @@ func listFlows(s *socket, r flowRequest, keep func(*flow) bool) ([]flow, error) 
 
 func parseFlow(data []byte) (f flow, ok bool) {
 	var orig, reply []byte
-	for t, v := range attributes(data) {
+	for t, v := range nfnl.Attributes(data) {
 		switch t {
 		case ctaTupleOrig:
 			orig = v
@@ -615,12 +617,12 @@ const (
 // reset what neither side had ended, it leads the SYN to the old one's backend, up to half a
 // minute long.
 func parseEnd(info []byte) (ended, yields bool) {
-	state := attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
+	state := nfnl.Attribute(info, ctaProtoInfoTCP, ctaProtoInfoTCPState)
 	if len(state) != 1 || state[0] < tcpLastAck || state[0] > tcpClose {
 		return false, false
 	}
 	fin := func(side uint16) bool { // struct nf_ct_tcp_flags: flags, mask
-		flags := attribute(info, ctaProtoInfoTCP, side)
+		flags := nfnl.Attribute(info, ctaProtoInfoTCP, side)
 		return len(flags) == 2 && flags[0]&tcpCloseInit != 0
 	}
 	return true, state[0] != tcpLastAck && (fin(ctaProtoInfoTCPFlagsOriginal) || fin(ctaProtoInfoTCPFlagsReply))
@@ -628,7 +630,7 @@ func parseEnd(info []byte) (ended, yields bool) {
 
 // parseTuple reads one direction of an entry.
 func parseTuple(tuple []byte) (src, dst netip.Addr, proto Protocol, srcPort, dstPort uint16) {
-	for t, v := range attributes(attribute(tuple, ctaTupleIP)) {
+	for t, v := range nfnl.Attributes(nfnl.Attribute(tuple, ctaTupleIP)) {
 		switch a, _ := netip.AddrFromSlice(v); t {
 		case ctaIPv4Src, ctaIPv6Src:
 			src = a
@@ -636,7 +638,7 @@ func parseTuple(tuple []byte) (src, dst netip.Addr, proto Protocol, srcPort, dst
 			dst = a
 		}
 	}
-	for t, v := range attributes(attribute(tuple, ctaTupleProto)) {
+	for t, v := range nfnl.Attributes(nfnl.Attribute(tuple, ctaTupleProto)) {
 		switch {
 		case t == ctaProtoNum && len(v) == 1:
 			proto = Protocol(v[0])
@@ -652,16 +654,16 @@ func parseTuple(tuple []byte) (src, dst netip.Addr, proto Protocol, srcPort, dst
 // flowKey copies the attributes that name an entry. The id makes sure that an
 // entry which took its place meanwhile is left alone.
 func flowKey(data []byte) []byte {
-	var e encoder
-	for t, v := range attributes(data) {
+	var e nfnl.Encoder
+	for t, v := range nfnl.Attributes(data) {
 		switch t {
 		case ctaTupleOrig:
-			e.bytes(t|unix.NLA_F_NESTED, v)
+			e.Bytes(t|unix.NLA_F_NESTED, v)
 		case ctaID, ctaZone:
-			e.bytes(t, v)
+			e.Bytes(t, v)
 		}
 	}
-	return e.b
+	return e.B
 }
 
 // deleteBatch is how many entries are deleted at a time. The kernel answers for each that
@@ -696,33 +698,33 @@ func deleteAll(s *socket, all []flow) (deleted []flow, err error) {
 // deleteSome deletes entries, and returns by index why it could not delete some. A message
 // without a tuple would delete all that there are.
 func deleteSome(s *socket, batch []flow) (failed map[int]error, err error) {
-	var e encoder
-	first := s.seq + 1
+	var e nfnl.Encoder
+	first := s.Seq + 1
 	for i, f := range batch {
-		if attribute(f.key, ctaTupleOrig) == nil {
+		if nfnl.Attribute(f.key, ctaTupleOrig) == nil {
 			return nil, errors.New("BUG: no tuple")
 		}
 		flags := uint16(unix.NLM_F_REQUEST)
 		if i == len(batch)-1 {
 			flags |= unix.NLM_F_ACK
 		}
-		s.seq++
-		e.message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, flags, s.seq, f.family, func() { e.raw(f.key) })
+		s.Seq++
+		e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctDelete, flags, s.Seq, f.family, func() { e.Raw(f.key) })
 	}
-	if err := s.send(e.b); err != nil {
+	if err := s.Send(e.B); err != nil {
 		return nil, err
 	}
 	failed, answered := make(map[int]error), false
-	for r, err := range s.replies(false) {
+	for r, err := range s.Replies(false) {
 		if err != nil {
 			return nil, err
 		}
-		if r.kind != unix.NLMSG_ERROR || r.seq-first >= uint32(len(batch)) {
+		if r.Kind != unix.NLMSG_ERROR || r.Seq-first >= uint32(len(batch)) {
 			continue
 		}
-		answered = answered || r.seq == s.seq
-		if err := r.errno(); err != nil {
-			failed[int(r.seq-first)] = err
+		answered = answered || r.Seq == s.Seq
+		if err := r.Errno(); err != nil {
+			failed[int(r.Seq-first)] = err
 		}
 	}
 	if !answered {

@@ -402,7 +402,7 @@ func TestSweepThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer null.Close()
-		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.fd, unix.O_CLOEXEC); err != nil {
+		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.FD(), unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // A damage is something that somebody does to what is ours.
@@ -248,13 +250,13 @@ var xtDamages = []xtDamage{
 		return s.changeEntries(ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
 	{"an entry says the contrary", "", func(s *socket) error {
-		return s.ipset(ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *encoder) {
-			at := e.open(ipsetAttrData)
+		return s.ipset(ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *nfnl.Encoder) {
+			at := e.Open(ipsetAttrData)
 			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
-			e.bytes(ipsetAttrCIDR, []byte{24})
-			e.uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
-			e.shut(at)
-			e.uint32(ipsetAttrLine, 0)
+			e.Bytes(ipsetAttrCIDR, []byte{24})
+			e.Uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
+			e.Close(at)
+			e.Uint32(ipsetAttrLine, 0)
 		})
 	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
 	{"a set has another's entries", "", func(s *socket) error {

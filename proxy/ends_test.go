@@ -498,7 +498,7 @@ func (l *lab) forget() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	for family := range setID(2) {
 		if _, err := deleteAll(s, l.flows(at("vip", family))); err != nil {
 			l.t.Fatal(err)

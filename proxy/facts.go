@@ -16,6 +16,8 @@ import (
 	"github.com/mdlayher/netlink"
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // Interfaces by which network plug-ins show. Felix makes the first only in its eBPF
@@ -77,16 +79,16 @@ func (s *survey) links() {
 			continue
 		}
 		flags, all := binary.NativeEndian.Uint32(m.Data[8:]), m.Data[unix.SizeofIfInfomsg:]
-		name := cstring(attribute(all, unix.IFLA_IFNAME))
+		name := nfnl.CString(nfnl.Attribute(all, unix.IFLA_IFNAME))
 		s.names[int(int32(binary.NativeEndian.Uint32(m.Data[4:])))] = name
 		s.plugin(name)
 		if flags&unix.IFF_UP == 0 || flags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		w := way{name: name, bridge: cstring(attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
+		w := way{name: name, bridge: nfnl.CString(nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
 		if w.bridge {
 			for family, t := range []uint16{unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES} {
-				called := attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA, t)
+				called := nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA, t)
 				w.called[family] = len(called) == 1 && called[0] == 1
 			}
 		}
@@ -290,18 +292,10 @@ func conntrackDrops() (early, refused uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer s.close()
-	err = s.dump(unix.NFNL_SUBSYS_CTNETLINK, ctGetStatsCPU, unix.AF_UNSPEC, nil, func(data []byte) {
-		early += uint64(number(attribute(data, ctaStatsEarlyDrop)))
-		refused += uint64(number(attribute(data, ctaStatsDrop)))
+	defer s.Close()
+	err = s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGetStatsCPU, unix.AF_UNSPEC, nil, func(data []byte) {
+		early += uint64(nfnl.Uint32(nfnl.Attribute(data, ctaStatsEarlyDrop)))
+		refused += uint64(nfnl.Uint32(nfnl.Attribute(data, ctaStatsDrop)))
 	})
 	return early, refused, err
-}
-
-// number reads a 32-bit attribute of netfilter; 0 if there is none.
-func number(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }

@@ -62,7 +62,7 @@ func checkKernel(t *testing.T, s State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	got, err := readTable(sock)
 	if err != nil {
 		t.Fatal(err)

@@ -428,7 +428,7 @@ func (l *lab) flows(vip netip.Addr) []flow {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	all, err := listFlows(s, requestOf(slices.Values([]netip.Addr{vip})), func(f *flow) bool { return f.vip == vip })
 	if err != nil {
 		l.t.Fatal(err)

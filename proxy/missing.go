@@ -61,7 +61,7 @@ func nftablesMissing(ctx context.Context) error {
 func nfTablesMissing() error {
 	s, err := dial()
 	if err == nil {
-		defer s.close()
+		defer s.Close()
 		_, err = generation(s)
 	}
 	switch {

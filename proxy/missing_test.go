@@ -44,7 +44,7 @@ func generationNow(t *testing.T) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	g, err := generation(s)
 	if err != nil {
 		t.Fatal(err)

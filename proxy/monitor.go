@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // When the monitor looks. A look takes milliseconds, tens of them beside tens of
@@ -162,7 +164,7 @@ func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 		s.miss("nftables", err)
 		return obstacles, met
 	}
-	defer sock.close()
+	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
@@ -222,10 +224,10 @@ func (l *monitor) receive(kind uint8, data []byte) {
 
 // tableOf is the table that a notification is of; that of one without is of no family.
 func tableOf(data []byte) tableID {
-	if len(data) < sizeofNfGenMsg {
+	if len(data) < nfnl.SizeofGenMsg {
 		return tableID{}
 	}
-	return tableID{data[0], cstring(attribute(data[sizeofNfGenMsg:], unix.NFTA_TABLE_NAME))}
+	return tableID{data[0], nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], unix.NFTA_TABLE_NAME))}
 }
 
 // concerns says whether a notification may be of what the last look saw: a rule in a
@@ -236,12 +238,12 @@ func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	if !table.foreign() && !table.kubeProxy() {
 		return false
 	}
-	all := data[sizeofNfGenMsg:]
+	all := data[nfnl.SizeofGenMsg:]
 	switch kind {
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, cstring(attribute(all, unix.NFTA_CHAIN_NAME))}]
+		return nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, nfnl.CString(nfnl.Attribute(all, unix.NFTA_CHAIN_NAME))}]
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return met[chainID{table, cstring(attribute(all, unix.NFTA_RULE_CHAIN))}]
+		return met[chainID{table, nfnl.CString(nfnl.Attribute(all, unix.NFTA_RULE_CHAIN))}]
 	}
 	return false
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // awaitObstacles waits until the Proxy reports the wanted obstacles: "about; about".
@@ -84,13 +86,13 @@ func obstacleCount(t *testing.T, r *prometheus.Registry, code ObstacleCode) floa
 func TestMonitorConcerns(t *testing.T) {
 	met := map[chainID]bool{{tableID{unix.NFPROTO_IPV4, "filter"}, "FORWARD"}: true}
 	message := func(family uint8, table string, attribute uint16, chain string, hook bool) []byte {
-		e := encoder{b: []byte{family, 0, 0, 0}}
-		e.string(unix.NFTA_TABLE_NAME, table)
-		e.string(attribute, chain)
+		e := nfnl.Encoder{B: []byte{family, 0, 0, 0}}
+		e.Text(unix.NFTA_TABLE_NAME, table)
+		e.Text(attribute, chain)
 		if hook {
-			e.shut(e.open(unix.NFTA_CHAIN_HOOK))
+			e.Close(e.Open(unix.NFTA_CHAIN_HOOK))
 		}
-		return e.b
+		return e.B
 	}
 	rule := func(family uint8, table, chain string) []byte {
 		return message(family, table, unix.NFTA_RULE_CHAIN, chain, false)
@@ -125,9 +127,9 @@ func TestMonitorConcerns(t *testing.T) {
 // A look reads one chain after the other. What changes meanwhile is looked at again, in
 // whatever chain it is: it may be one of which only this look learns that it matters.
 func TestMonitorChangeWhileLooking(t *testing.T) {
-	e := encoder{b: []byte{unix.NFPROTO_IPV4, 0, 0, 0}}
-	e.string(unix.NFTA_TABLE_NAME, "mine")
-	e.string(unix.NFTA_RULE_CHAIN, "unknown")
+	e := nfnl.Encoder{B: []byte{unix.NFPROTO_IPV4, 0, 0, 0}}
+	e.Text(unix.NFTA_TABLE_NAME, "mine")
+	e.Text(unix.NFTA_RULE_CHAIN, "unknown")
 	l := &monitor{soon: make(chan struct{}, 1)}
 	for _, tt := range []struct {
 		what string
@@ -140,7 +142,7 @@ func TestMonitorChangeWhileLooking(t *testing.T) {
 		{"during another", func() { l.looking.Store(true) }, 1},
 	} {
 		tt.set()
-		l.receive(unix.NFT_MSG_NEWRULE, e.b)
+		l.receive(unix.NFT_MSG_NEWRULE, e.B)
 		if got := len(l.soon); got != tt.want {
 			t.Errorf("%s: %d looks, want %d", tt.what, got, tt.want)
 		}

@@ -182,7 +182,7 @@ func (n *nftRenderer) lacks(setID) error { return nil }
 // probe adds an element that no rule asks for and deletes it.
 func (n *nftRenderer) probe(context.Context) error {
 	e := []element{{set: setDrain, key: string(make([]byte, fieldsSize(specs[setDrain].key)))}}
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	b.addElements(e)
 	b.delElements(e)
 	return n.commit(b)
@@ -246,7 +246,7 @@ func (n *nftRenderer) adopt(t *table) {
 
 // apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
 func (n *nftRenderer) apply(c change, more func(*batch)) error {
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	if more != nil {
 		more(b)
 	}
@@ -325,7 +325,7 @@ func deleteTableOf(family uint8, name string) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	b := newBatch(0)
 	b.family = family
 	b.delTable(name)

@@ -15,6 +15,7 @@ import (
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
@@ -357,45 +358,45 @@ func fillConntrack(t *testing.T, n, want int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	const (
 		ctNew      = 0
 		ctaTimeout = 7
 		batch      = 2000
 		status     = 1<<1 | 1<<2 | 1<<3 // seen reply, assured, confirmed
 	)
-	tuple := func(e *encoder, kind uint16, from, to uint32, sport, dport uint16) {
-		at := e.open(kind)
-		ip := e.open(ctaTupleIP)
-		e.uint32(ctaIPv4Src, from)
-		e.uint32(ctaIPv4Dst, to)
-		e.shut(ip)
-		proto := e.open(ctaTupleProto)
-		e.bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
-		e.bytes(ctaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
-		e.bytes(ctaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
-		e.shut(proto)
-		e.shut(at)
+	tuple := func(e *nfnl.Encoder, kind uint16, from, to uint32, sport, dport uint16) {
+		at := e.Open(kind)
+		ip := e.Open(ctaTupleIP)
+		e.Uint32(ctaIPv4Src, from)
+		e.Uint32(ctaIPv4Dst, to)
+		e.Close(ip)
+		proto := e.Open(ctaTupleProto)
+		e.Bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
+		e.Bytes(ctaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
+		e.Bytes(ctaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
+		e.Close(proto)
+		e.Close(at)
 	}
 	for n < want {
-		var e encoder
+		var e nfnl.Encoder
 		for range min(batch, want-n) {
 			from, port := uint32(0x0a630000)+uint32(n>>14), uint16(1+n&(1<<14-1))
-			s.seq++
-			e.message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_CREATE, s.seq, unix.AF_INET, func() {
+			s.Seq++
+			e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_CREATE, s.Seq, unix.AF_INET, func() {
 				tuple(&e, ctaTupleOrig, from, 0x0a640001, port, 53)
 				tuple(&e, ctaTupleReply, 0x0a640001, from, 53, port)
-				e.uint32(ctaStatus, status)
-				e.uint32(ctaTimeout, 600)
+				e.Uint32(ctaStatus, status)
+				e.Uint32(ctaTimeout, 600)
 			})
 			n++
 		}
-		if err := s.send(e.b); err != nil {
+		if err := s.Send(e.B); err != nil {
 			t.Fatal(err)
 		}
-		for r, err := range s.replies(false) {
-			if err == nil && r.kind == unix.NLMSG_ERROR {
-				err = r.errno()
+		for r, err := range s.Replies(false) {
+			if err == nil && r.Kind == unix.NLMSG_ERROR {
+				err = r.Errno()
 			}
 			if err != nil && !errors.Is(err, unix.ENOMEM) {
 				t.Fatal(err)

@@ -20,7 +20,7 @@ const (
 
 // room is the size of a transaction that the kernel takes from the socket.
 func (s *socket) room() int {
-	size, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	size, err := unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
 		return maxBatch
 	}

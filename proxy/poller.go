@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 const (
@@ -138,16 +140,16 @@ const (
 func (p *poller) countSets() (string, error) {
 	var all []string
 	err := p.sock.listAllSets(ipsetListHeader, func(data []byte) {
-		name := cstring(attribute(data, ipsetAttrName))
+		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
 		if !strings.HasPrefix(name, setPrefix) {
 			return
 		}
-		header := attribute(data, ipsetAttrData)
-		elements := number(attribute(header, ipsetAttrElements))
+		header := nfnl.Attribute(data, ipsetAttrData)
+		elements := nfnl.Uint32(nfnl.Attribute(header, ipsetAttrElements))
 		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
 			elements = 0
 		}
-		all = append(all, fmt.Sprint(name, " ", cstring(attribute(data, ipsetAttrKind)), " ", elements, " ", number(attribute(header, ipsetAttrReferences))))
+		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ", nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))
 	})
 	slices.Sort(all)
 	return strings.Join(all, "\n"), err
@@ -191,7 +193,7 @@ func (p *poller) countTables() (string, error) {
 }
 
 func (p *poller) release() error {
-	err := p.sock.close()
+	err := p.sock.Close()
 	for _, fd := range p.xt {
 		if fd >= 0 {
 			err = errors.Join(err, unix.Close(fd))

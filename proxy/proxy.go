@@ -84,17 +84,17 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	}
 	// Listen before looking, so that no change falls between.
 	if p.watch, err = newWatch(p.sock, p.log); err != nil {
-		p.sock.close()
+		p.sock.Close()
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
 	}
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
 	}
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.Close()))
 	}
 	if p.monitor, err = newMonitor(p.log, p.metrics, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
@@ -162,7 +162,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy

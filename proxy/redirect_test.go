@@ -333,7 +333,7 @@ func (s *segment) remembers(node int, all ...net.Conn) (n int) {
 			s.t.Error(err)
 			return
 		}
-		defer sock.close()
+		defer sock.Close()
 		found, err := listFlows(sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
 			for _, c := range all {
 				if c.LocalAddr().String() == netip.AddrPortFrom(f.client, f.from).String() {

@@ -110,7 +110,7 @@ func TestReplaceScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.close()
+		defer s.Close()
 		w := newWorld(11)
 		random := State{Node: "n1"}
 		states := goldenStates()
@@ -183,7 +183,7 @@ func TestTooLargeForSocket(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, benchState(1))
-		if err := unix.SetsockoptInt(p.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		if err := unix.SetsockoptInt(p.sock.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range []int{1000, 2} {

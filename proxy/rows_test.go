@@ -358,7 +358,7 @@ func (s *scene) remember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	forgetAll(t, sock)
 	b := newBatch(0)
 	for _, k := range s.knows {

@@ -6,6 +6,8 @@ import (
 	"sort"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // This file simulates other programs' rules for a packet that is partly known: its client
@@ -224,8 +226,8 @@ type ruleWalk struct {
 
 // run goes through the expressions up to the first that is false or decides.
 func (r *ruleWalk) run(expressions []byte, depth int) (may outcomes, ends bool) {
-	for _, expr := range attributes(expressions) {
-		name, data := cstring(attribute(expr, unix.NFTA_EXPR_NAME)), attribute(expr, unix.NFTA_EXPR_DATA)
+	for _, expr := range nfnl.Attributes(expressions) {
+		name, data := nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)), nfnl.Attribute(expr, unix.NFTA_EXPR_DATA)
 		if v := r.decide(name, data); v != nil {
 			return r.rule(v, r.in, r.sure && r.match == yes, depth)
 		}
@@ -251,16 +253,16 @@ func (r *ruleWalk) certainly(what *string) {
 func (r *ruleWalk) decide(name string, data []byte) *verdict {
 	switch name {
 	case "immediate":
-		return parseVerdict(attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
+		return parseVerdict(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
 	case "lookup":
-		if attribute(data, unix.NFTA_LOOKUP_DREG) != nil && number(attribute(data, unix.NFTA_LOOKUP_DREG)) == unix.NFT_REG_VERDICT {
+		if nfnl.Attribute(data, unix.NFTA_LOOKUP_DREG) != nil && nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_DREG)) == unix.NFT_REG_VERDICT {
 			return r.vmap(data)
 		}
 	case "reject":
 		return &verdict{code: nfDrop}
 	case "nat":
 		const dnat = 1 // NFT_NAT_DNAT
-		if number(attribute(data, unix.NFTA_NAT_TYPE)) == dnat {
+		if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_NAT_TYPE)) == dnat {
 			r.certainly(&r.translated)
 		}
 		return &verdict{code: nfAccept}
@@ -281,7 +283,7 @@ func (r *ruleWalk) decide(name string, data []byte) *verdict {
 
 // target is one of iptables.
 func (r *ruleWalk) target(data []byte) *verdict {
-	switch cstring(attribute(data, unix.NFTA_TARGET_NAME)) {
+	switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TARGET_NAME)) {
 	case "REJECT":
 		return &verdict{code: nfDrop}
 	case "NOTRACK":
@@ -289,7 +291,7 @@ func (r *ruleWalk) target(data []byte) *verdict {
 		return &verdict{code: unix.NFT_CONTINUE}
 	case "CT":
 		const notrack = 1 // XT_CT_NOTRACK
-		if info := attribute(data, unix.NFTA_TARGET_INFO); len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0 {
+		if info := nfnl.Attribute(data, unix.NFTA_TARGET_INFO); len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0 {
 			r.certainly(&r.untracked)
 		}
 		return &verdict{code: unix.NFT_CONTINUE}
@@ -323,11 +325,11 @@ func (r *ruleWalk) test(name string, data []byte) tri {
 	case "payload":
 		r.payload(data)
 	case "meta":
-		r.load(data, unix.NFTA_META_DREG, r.packet.meta[number(attribute(data, unix.NFTA_META_KEY))])
+		r.load(data, unix.NFTA_META_DREG, r.packet.meta[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_META_KEY))])
 	case "ct":
 		r.loadCT(data)
 	case "immediate":
-		r.load(data, unix.NFTA_IMMEDIATE_DREG, known(attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)))
+		r.load(data, unix.NFTA_IMMEDIATE_DREG, known(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)))
 	case "bitwise":
 		r.bitwise(data)
 	case "cmp":
@@ -337,7 +339,7 @@ func (r *ruleWalk) test(name string, data []byte) tri {
 	case "lookup":
 		return r.find(data)
 	case "match":
-		if cstring(attribute(data, unix.NFTA_MATCH_NAME)) != "comment" {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)) != "comment" {
 			return maybe
 		}
 	case "counter", "log", "last", "notrack", "dup", "objref", "dynset", "flow_offload":
@@ -360,12 +362,12 @@ func register(n uint32) int {
 // load puts bytes into the register that attribute t names. Registers are filled up
 // with zeros to four bytes.
 func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
-	dreg := attribute(data, t)
+	dreg := nfnl.Attribute(data, t)
 	if dreg == nil {
 		return // it writes to the packet, not from it
 	}
-	at := register(number(dreg))
-	length := max(align(len(k.value)), 4)
+	at := register(nfnl.Uint32(dreg))
+	length := max(nfnl.Align(len(k.value)), 4)
 	if k.value == nil {
 		length = unix.IFNAMSIZ // the longest of what is not known
 	}
@@ -382,10 +384,10 @@ func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
 }
 
 func (r *ruleWalk) payload(data []byte) {
-	length := int(number(attribute(data, unix.NFTA_PAYLOAD_LEN)))
-	offset := int(number(attribute(data, unix.NFTA_PAYLOAD_OFFSET)))
+	length := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_LEN)))
+	offset := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_OFFSET)))
 	var k knownBits
-	switch number(attribute(data, unix.NFTA_PAYLOAD_BASE)) {
+	switch nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_BASE)) {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
 		k = r.packet.network.at(offset, length)
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
@@ -399,16 +401,16 @@ func (r *ruleWalk) payload(data []byte) {
 // loadCT loads what is known of the flow. Of its first direction's addresses
 // nothing is.
 func (r *ruleWalk) loadCT(data []byte) {
-	r.load(data, unix.NFTA_CT_DREG, r.packet.ct[number(attribute(data, unix.NFTA_CT_KEY))])
+	r.load(data, unix.NFTA_CT_DREG, r.packet.ct[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CT_KEY))])
 }
 
 func (r *ruleWalk) bitwise(data []byte) {
 	const op = 6 // NFTA_BITWISE_OP; 0: mask and xor
-	length := int(number(attribute(data, unix.NFTA_BITWISE_LEN)))
-	mask := attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
-	xor := attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE)
+	length := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_BITWISE_LEN)))
+	mask := nfnl.Attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
+	xor := nfnl.Attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_BITWISE_SREG, length)
-	if number(attribute(data, op)) != 0 || len(mask) != length || len(xor) != length {
+	if nfnl.Uint32(nfnl.Attribute(data, op)) != 0 || len(mask) != length || len(xor) != length {
 		k = knownBits{}.at(0, length)
 	} else {
 		for i := range k.value {
@@ -421,13 +423,13 @@ func (r *ruleWalk) bitwise(data []byte) {
 
 // source copies length bytes from the register that attribute t names.
 func (r *ruleWalk) source(data []byte, t uint16, length int) knownBits {
-	return r.regs.at(register(number(attribute(data, t))), length)
+	return r.regs.at(register(nfnl.Uint32(nfnl.Attribute(data, t))), length)
 }
 
 func (r *ruleWalk) compare(data []byte) tri {
-	value := attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+	value := nfnl.Attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_CMP_SREG, len(value))
-	op := number(attribute(data, unix.NFTA_CMP_OP))
+	op := nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CMP_OP))
 	switch op {
 	case unix.NFT_CMP_EQ:
 		return k.is(value)
@@ -445,14 +447,14 @@ func (r *ruleWalk) compare(data []byte) tri {
 }
 
 func (r *ruleWalk) between(data []byte) tri {
-	from := attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
-	to := attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+	from := nfnl.Attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
+	to := nfnl.Attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_RANGE_SREG, len(from))
 	if !k.certain() {
 		return maybe
 	}
 	in := triOf(bytes.Compare(from, k.value) <= 0 && bytes.Compare(k.value, to) <= 0)
-	if number(attribute(data, unix.NFTA_RANGE_OP)) == unix.NFT_RANGE_NEQ {
+	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_RANGE_OP)) == unix.NFT_RANGE_NEQ {
 		return yes - in
 	}
 	return in
@@ -461,7 +463,7 @@ func (r *ruleWalk) between(data []byte) tri {
 // find is a lookup in a set, or in a map of values.
 func (r *ruleWalk) find(data []byte) tri {
 	found, e := r.lookup(data)
-	if number(attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
+	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
 		found = yes - found
 	}
 	if found == yes && e.value != "" {
@@ -474,7 +476,7 @@ func (r *ruleWalk) find(data []byte) tri {
 
 // lookup says whether a set has the packet, and the element if it is certain.
 func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
-	s := r.rules.set(chainID{r.table, cstring(attribute(data, unix.NFTA_LOOKUP_SET))})
+	s := r.rules.set(chainID{r.table, nfnl.CString(nfnl.Attribute(data, unix.NFTA_LOOKUP_SET))})
 	if s == nil || !s.fixed {
 		return maybe, setElement{}
 	}

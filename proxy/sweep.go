@@ -219,7 +219,7 @@ func (s *sweeper) close() (err error) {
 		close(s.quit)
 		<-s.done
 		s.challenges.close()
-		err = s.sock.close()
+		err = s.sock.Close()
 	})
 	return err
 }

@@ -17,7 +17,7 @@ func traces(t *testing.T) (found []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	if got, err := readTable(s); err != nil || got.found {
 		found = append(found, "table")
 	}

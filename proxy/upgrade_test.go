@@ -90,7 +90,7 @@ func loadOlder(t *testing.T, s State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
 	for _, i := range xtPrograms() {
 		f := i.family()

@@ -12,6 +12,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // A watch receives the kernel's notifications of changes of nftables and
@@ -43,8 +45,8 @@ func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	}
 	w := &watch{conn: conn, log: log, rules: newIntegrity(time.Now()), notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
 	if err := errors.Join(
-		conn.SetReadBuffer(socketBuffer),
-		conn.SetBPF(dropPort(own.port)),
+		conn.SetReadBuffer(nfnl.BufferSize),
+		conn.SetBPF(dropPort(own.Port)),
 		conn.JoinGroup(unix.NFNLGRP_NFTABLES),
 	); err != nil {
 		conn.Close()
@@ -120,8 +122,8 @@ func (w *watch) foreign(m netlink.Message) bool {
 // are about one, its name is attribute 1.
 func ofOurTable(data []byte) bool {
 	const name = unix.NFTA_TABLE_NAME
-	return len(data) >= sizeofNfGenMsg && data[0] == unix.NFPROTO_INET &&
-		cstring(attribute(data[sizeofNfGenMsg:], name)) == tableName
+	return len(data) >= nfnl.SizeofGenMsg && data[0] == unix.NFPROTO_INET &&
+		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == tableName
 }
 
 // ofForward says whether a notification may be of a change of what iptables-nft
@@ -143,21 +145,21 @@ func ofOurChains(m netlink.Message) bool {
 // ofIPTables reads the table of iptables-nft that a notification is about, and the
 // chain, which is empty if it is about the whole table.
 func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < sizeofNfGenMsg {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < nfnl.SizeofGenMsg {
 		return "", "", false
 	}
 	if family := m.Data[0]; family != unix.NFPROTO_IPV4 && family != unix.NFPROTO_IPV6 {
 		return "", "", false
 	}
-	attributes := m.Data[sizeofNfGenMsg:]
-	table = cstring(attribute(attributes, unix.NFTA_TABLE_NAME))
+	attributes := m.Data[nfnl.SizeofGenMsg:]
+	table = nfnl.CString(nfnl.Attribute(attributes, unix.NFTA_TABLE_NAME))
 	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
 		return table, "", true
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return table, cstring(attribute(attributes, unix.NFTA_CHAIN_NAME)), true
+		return table, nfnl.CString(nfnl.Attribute(attributes, unix.NFTA_CHAIN_NAME)), true
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return table, cstring(attribute(attributes, unix.NFTA_RULE_CHAIN)), true
+		return table, nfnl.CString(nfnl.Attribute(attributes, unix.NFTA_RULE_CHAIN)), true
 	default:
 		return "", "", false
 	}

@@ -443,7 +443,7 @@ func deleteChains(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	return errors.Join(removeChains(ctx, nil), removeSets(s))
 }
 
