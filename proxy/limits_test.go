@@ -198,8 +198,8 @@ func TestSetRefusesOneAddress(t *testing.T) {
 	})
 }
 
-// The kernel may refuse what no rule of ours does. It is found out whose fault that is.
-func TestNarrow(t *testing.T) {
+// The kernel may refuse what the limits allow. Set finds the addresses that it does not take.
+func TestBisect(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
 		k := &picky{renderer: p.renderer}

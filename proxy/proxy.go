@@ -240,7 +240,7 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, e
 	limits.refusePrograms(want, vips, refused)
 	good := want.without(p.have, refused)
 	if err = p.set(ctx, good); blamesState(err) {
-		good, err = p.narrow(ctx, good, refused, err)
+		good, err = p.bisect(ctx, good, refused, err)
 	}
 	return good, refused, err
 }
