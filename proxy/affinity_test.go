@@ -164,7 +164,7 @@ func TestAffinityIsAdopted(t *testing.T) {
 				}
 			}
 		}
-		// What comes now is told after all that came before.
+		// This notification comes after all earlier ones.
 		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
 		awaitChanged(t, q, "a change")
 		mustSet(t, q, affinityState(two, three))
@@ -336,7 +336,7 @@ func (l *lab) retry(from *nstest.NS, network string, to netip.AddrPort) string {
 			return name
 		}
 	}
-	return "nobody"
+	return "no answer"
 }
 
 // Each new flow lets an entry live on for the whole timeout, and without one it

@@ -150,7 +150,7 @@ func BenchmarkSetOneSource(b *testing.B) {
 }
 
 // The number of endpoints of one VIP changes, and so the chain that it goes to:
-// the kernel checks all verdicts anew.
+// the kernel checks all verdicts again.
 func BenchmarkSetOneCount(b *testing.B) {
 	p := benchProxy(b)
 	s := benchState(benchVIPs)

@@ -63,8 +63,7 @@ func awaitDoubt(t *testing.T, p *Proxy, what string) {
 	}
 }
 
-// settleDoubts repairs until nothing is reported any more: of one change several reports may
-// come.
+// settleDoubts repairs until no report remains: one change may cause several reports.
 func settleDoubts(t *testing.T, p *Proxy, s State) {
 	t.Helper()
 	for mustSet(t, p, s); !p.Intact().Intact; mustSet(t, p, s) {

@@ -131,7 +131,7 @@ func TestChainNames(t *testing.T) {
 	}
 }
 
-// From any State to any other by the difference alone is the same as anew: for the
+// From any State to any other by the difference alone is the same as from scratch: for the
 // chains and for the sets.
 func TestPlanStepIsTheDifference(t *testing.T) {
 	t.Parallel()

@@ -99,7 +99,7 @@ func TestStatesInRandomOrder(t *testing.T) {
 			checkKernel(t, s)
 		}
 		if s := p.Status(); s.Repairs != 0 {
-			t.Errorf("%d repairs, %s; nobody interfered", s.Repairs, s.Found)
+			t.Errorf("%d repairs, %s; no program interfered", s.Repairs, s.Found)
 		}
 	})
 }

@@ -114,7 +114,7 @@ func TestMonitorConcerns(t *testing.T) {
 		{"kube-proxy's chain for a Service", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_IPV4, "kube-proxy", unix.NFTA_CHAIN_NAME, "service-X", false), false},
 		{"its rule", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV4, "kube-proxy", "service-X"), false},
 		{"our own table", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, tableName, unix.NFTA_CHAIN_NAME, "filter-forward", true), false},
-		{"a family that has no hooks of ours", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_ARP, "mine", unix.NFTA_CHAIN_NAME, "in", true), false},
+		{"a family without our hooks", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_ARP, "mine", unix.NFTA_CHAIN_NAME, "in", true), false},
 		{"an element", unix.NFT_MSG_NEWSETELEM, rule(unix.NFPROTO_IPV4, "filter", "FORWARD"), false},
 		{"nothing", unix.NFT_MSG_NEWRULE, nil, false},
 	} {

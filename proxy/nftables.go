@@ -304,8 +304,8 @@ func (n *nftRenderer) idle(gained map[string]int) []string {
 	return own
 }
 
-// differenceText says what turns the kernel's elements into those that were
-// written, by the first example of each kind.
+// differenceText says how the kernel's elements differ from the written ones, by the first
+// example of each kind.
 func differenceText(c change) string {
 	switch {
 	case c.empty():

@@ -19,7 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// node is a node as it should be: one uplink, a pod behind an interface of its own and
+// node is a node without obstacles: one uplink, a pod behind an interface of its own and
 // one on a bridge, both families.
 func node(change ...func(*facts)) *facts {
 	both := [2]bool{true, true}
@@ -53,7 +53,7 @@ func TestJudge(t *testing.T) {
 		is   *facts
 		want string
 	}{
-		{"a node as it should be", node(), ""},
+		{"no obstacle", node(), ""},
 		{"nothing is forwarded over IPv4", node(func(f *facts) {
 			f.forward4 = false
 			for i := range f.ways {
@@ -74,13 +74,13 @@ func TestJudge(t *testing.T) {
 				f.ways[i].force6 = true
 			}
 		}), ""},
-		{"nobody wants IPv6", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
+		{"IPv6 is unused", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
 
 		{"rp_filter is strict and drops nothing", node(strict), ""},
 		{"rp_filter drops, and there are two ways to the world", node(strict, func(f *facts) { f.reversed = true }),
 			"rp_filter is 1 (strict) for eth0, eth1.7, and by it the kernel drops packets now that come in by one interface while the route to their source leads by another: if clients reach this node so, set net.ipv4.conf.eth0.rp_filter and net.ipv4.conf.all.rp_filter to 2 (loose)"},
 		{"rp_filter drops what a pod forged", node(strict, func(f *facts) { f.reversed, f.ways[1].network[0] = true, false }), ""},
-		{"somebody's packets were dropped before rp_filter became loose", node(func(f *facts) { f.reversed = true }), ""},
+		{"packets were dropped before rp_filter became loose", node(func(f *facts) { f.reversed = true }), ""},
 
 		{"conntrack is nearly full", node(func(f *facts) { f.conntrack.count = 240000 }),
 			"conntrack is more than 90 % full (net.netfilter.nf_conntrack_max is 262144): once it is full, new flows are dropped; raise it"},
@@ -101,7 +101,7 @@ func TestJudge(t *testing.T) {
 		{"Cilium beside kube-proxy", node(func(f *facts) { f.plugin.cilium = true }), ""},
 		{"Cilium instead of it", node(func(f *facts) { f.plugin.cilium, f.plugin.nodePort = true, true }),
 			"Cilium replaces kube-proxy on this node: " + plugin + "kubeProxyReplacement to false and run kube-proxy"},
-		{"Cilium, and nobody can see more", node(func(f *facts) { f.plugin.cilium, f.plugin.blind = true, "open /proc/kallsyms: permission denied" }),
+		{"Cilium, and no more can be seen", node(func(f *facts) { f.plugin.cilium, f.plugin.blind = true, "open /proc/kallsyms: permission denied" }),
 			"Cilium is on this node, and whether it replaces kube-proxy cannot be seen (open /proc/kallsyms: permission denied): if it does, " + plugin + "kubeProxyReplacement to false and run kube-proxy"},
 	} {
 		var got []string

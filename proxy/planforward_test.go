@@ -42,7 +42,7 @@ COMMIT
 		{"no chain FORWARD", "*filter\n:INPUT DROP [0:0]\nCOMMIT\n", ""},
 		{"nothing printed", "", ""},
 		{"another's table", "# Table `filter' is incompatible, use 'nft' tool.\n", ""},
-		{"nobody has rules", saved("ACCEPT"), ""},
+		{"no rules", saved("ACCEPT"), ""},
 		{"kube-proxy alone", saved("ACCEPT", ":KUBE-FORWARD - [0:0]",
 			"-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD",
 			"-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP"), ""},
@@ -60,11 +60,11 @@ COMMIT
 		{"open by now", saved("ACCEPT", chained, ourJump, ourRule),
 			"*filter\n-D" + ourJump[2:] + "\n-F FANFARE-FORWARD\n-X FANFARE-FORWARD\nCOMMIT\n"},
 		{"only the chain is left", saved("ACCEPT", chained), "*filter\n-F FANFARE-FORWARD\n-X FANFARE-FORWARD\nCOMMIT\n"},
-		{"flushed by somebody", saved("DROP", chained, ourRule), opened},
+		{"flushed by another program", saved("DROP", chained, ourRule), opened},
 		{"all chains flushed", saved("DROP", chained, ourJump), without(ourJump)},
 		{"another pool", saved("DROP", chained, ourJump, strings.Replace(ourRule, "192.0.2.0/24", "198.51.100.0/24", 1)), without(ourJump)},
 		{"another rule in our chain", saved("DROP", chained, ourJump, ourRule, "-A FANFARE-FORWARD -j RETURN"), without(ourJump)},
-		{"somebody's drop came after it", saved("DROP", chained, ourJump, "-A FORWARD -s 198.51.100.1/32 -j DROP", ourRule), without(ourJump)},
+		{"another drop came after it", saved("DROP", chained, ourJump, "-A FORWARD -s 198.51.100.1/32 -j DROP", ourRule), without(ourJump)},
 		{"an older jump", saved("DROP", chained, "-A FORWARD -j FANFARE-FORWARD", "-A FORWARD -i lo -j ACCEPT", ourRule), without("-A FORWARD -j FANFARE-FORWARD")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -197,7 +197,7 @@ func (s *segment) dial(f setID, port int) (c net.Conn) {
 	return c
 }
 
-// ask is who answers over a connection, or what becomes of it.
+// ask returns which pod answers over a connection, or what becomes of it.
 func (s *segment) ask(c net.Conn, want string) {
 	s.t.Helper()
 	_ = c.SetDeadline(time.Now().Add(patience("")))
@@ -391,7 +391,7 @@ func TestRedirectNoLoop(t *testing.T) {
 		const ack, rst = 0x10, 0x14
 		raw.sendAt(t, on("vip", 0), port, 80, ack, 1000, 2000)
 		if !raw.resetOf(port) {
-			t.Error("nobody has answered what nobody knows")
+			t.Error("neither node has answered a packet that neither knows")
 		}
 		raw.sendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
 		for node, want := range []int{2, 2} {
@@ -436,7 +436,7 @@ func counted(t *testing.T, ns *nstest.NS) int {
 	return n
 }
 
-// The tables are mended when somebody takes them away, taken over and removed.
+// The tables are repaired when another program deletes them, taken over and removed.
 func TestRedirectTables(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		s := newSegment(t)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var update = flag.Bool("update", false, "write the golden files in testdata anew")
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // goldenStates are states that show what is rendered from what.
 func goldenStates() map[string]State {
@@ -194,7 +194,7 @@ func TestTooLargeForSocket(t *testing.T) {
 }
 
 // Count chains come with their first use, and go when there are too many that
-// nothing uses, in a transaction after the one that ended their last use.
+// nothing uses, in a transaction after the end of their last use.
 func TestCountChainsComeAndGo(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)

@@ -27,7 +27,7 @@ import (
 )
 
 // withChecksums makes a namespace's interface compute what it sends, as a network card's
-// peer does: otherwise nobody computes or looks at checksums between veth pairs.
+// peer does: otherwise no checksum is computed or checked between veth pairs.
 func (l *lab) withChecksums(ns *nstest.NS) {
 	l.t.Helper()
 	var err error
@@ -216,7 +216,7 @@ func TestTooBigForNarrowLink(t *testing.T) {
 						t.Error(err)
 					}
 					// The first one was too large, and the next ones come in fragments.
-					l.await("the client to be told", func() bool {
+					l.await("the client's ICMP error", func() bool {
 						_, err := u.Write(bytes.Repeat([]byte{'x'}, 1400))
 						_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 						buf := make([]byte, 100)
@@ -306,7 +306,7 @@ func TestTableFull(t *testing.T) {
 	})
 }
 
-// A connection whose backend goes is not translated any more, and told of; one whose
+// A connection whose backend goes is no longer translated, and reported; one whose
 // backend drains goes on, and new ones go elsewhere.
 func TestBackendGoes(t *testing.T) {
 	for _, family := range families {
@@ -505,7 +505,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 				if network == "tcp" {
 					continue
 				}
-				// What is refused is told the right one of the two.
+				// A refusal names the right one of the two.
 				var port [2]string
 				for i, c := range []net.Conn{a, b} {
 					port[i] = p.flowOf(t, c).String()
@@ -678,7 +678,7 @@ func TestCleanup(t *testing.T) {
 	})
 }
 
-// Whoever lacks a capability is told which, and nothing is left of the attempt.
+// The error names the missing capability, and nothing is left of the attempt.
 func TestRights(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		without := func(bits ...uint) error {
@@ -730,7 +730,7 @@ func TestRights(t *testing.T) {
 	})
 }
 
-// Whoever cannot have a fast path is told why.
+// The error says why there can be no fast path.
 func TestUnsupported(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, err := New(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "x")})
