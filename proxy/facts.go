@@ -27,8 +27,7 @@ const (
 	ciliumInterface = "cilium_host"
 )
 
-// A survey reads facts. It writes nothing, and goes on after what cannot be read,
-// which it notes.
+// A survey reads facts. It changes nothing, and records what cannot be read.
 type survey struct {
 	facts  facts
 	names  map[int]string // of interfaces, by index
@@ -85,14 +84,14 @@ func (s *survey) links() {
 		if flags&unix.IFF_UP == 0 || flags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		w := way{name: name, bridge: nfnl.CString(nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
+		w := iface{name: name, bridge: nfnl.CString(nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
 		if w.bridge {
 			for family, t := range []uint16{unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES} {
 				called := nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA, t)
 				w.called[family] = len(called) == 1 && called[0] == 1
 			}
 		}
-		s.facts.ways = append(s.facts.ways, w)
+		s.facts.interfaces = append(s.facts.interfaces, w)
 	}
 }
 
@@ -156,7 +155,7 @@ func (s *survey) routes() {
 	}
 }
 
-// networks notes which interfaces the main table leads to networks by.
+// networks records which interfaces lead to networks by the main table.
 func (s *survey) networks(f setID) {
 	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
 	s.miss("routes", err)
@@ -166,7 +165,7 @@ func (s *survey) networks(f setID) {
 			indexes = append(indexes, hop.LinkIndex)
 		}
 		for _, index := range indexes {
-			w := s.way(s.names[index])
+			w := s.iface(s.names[index])
 			if w == nil {
 				continue
 			}
@@ -182,12 +181,12 @@ func (s *survey) networks(f setID) {
 	}
 }
 
-func (s *survey) way(name string) *way {
-	i := slices.IndexFunc(s.facts.ways, func(w way) bool { return w.name == name })
+func (s *survey) iface(name string) *iface {
+	i := slices.IndexFunc(s.facts.interfaces, func(w iface) bool { return w.name == name })
 	if i < 0 {
 		return nil
 	}
-	return &s.facts.ways[i]
+	return &s.facts.interfaces[i]
 }
 
 // route asks the kernel how it would send to a sample's backend.
@@ -217,8 +216,8 @@ func (s *survey) sysctls() {
 	f.conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
 	f.conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
 	strict := s.sysctl("net/ipv4/conf/all/rp_filter", 0)
-	for i := range f.ways {
-		w := &f.ways[i]
+	for i := range f.interfaces {
+		w := &f.interfaces[i]
 		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
 			continue // one of many pods' that serve nothing
 		}

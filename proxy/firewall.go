@@ -34,7 +34,7 @@ func (p passage) to() string {
 	return "pods of this node"
 }
 
-// passages are the directions in which a chain can be in the way, the more telling
+// passages are the directions in which a chain can be an obstacle, the clearer ones
 // first.
 func passages() (all []passage) {
 	for _, reply := range []bool{false, true} {
@@ -47,12 +47,12 @@ func passages() (all []passage) {
 	return all
 }
 
-// of says whether a sample goes this way.
+// of says whether a sample goes in this direction.
 func (p passage) of(s sample) bool {
 	return s.family == p.family && s.own == p.own && (s.remote == p.remote || s.own)
 }
 
-// judgeRules finds chains that are in the way of all samples of a passage.
+// judgeRules finds chains that drop or take away all samples of a passage.
 func judgeRules(r *ruleset, samples []sample) (all []Obstacle) {
 	told := make(map[string]bool)
 	for _, base := range r.bases {
@@ -132,7 +132,7 @@ func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 	return p
 }
 
-// obstacle says in what way the trail shows the chain to be in the way of our traffic.
+// obstacle is the obstacle that the trail shows the chain to be, if any.
 func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()

@@ -26,7 +26,7 @@ func node(change ...func(*facts)) *facts {
 	f := &facts{
 		families: both, forward4: true, forward6: true, bridgeNF: both,
 		conntrack: conntrackFacts{count: 1000, max: 262144},
-		ways: []way{
+		interfaces: []iface{
 			{name: "eth0", uplink: both, network: both, forward4: true},
 			{name: "eth1.7", network: both, forward4: true},
 			{name: "cali1", forward4: true},
@@ -41,8 +41,8 @@ func node(change ...func(*facts)) *facts {
 }
 
 func strict(f *facts) {
-	for i := range f.ways {
-		f.ways[i].rpFilter = 1
+	for i := range f.interfaces {
+		f.interfaces[i].rpFilter = 1
 	}
 }
 
@@ -56,22 +56,22 @@ func TestJudge(t *testing.T) {
 		{"no obstacle", node(), ""},
 		{"nothing is forwarded over IPv4", node(func(f *facts) {
 			f.forward4 = false
-			for i := range f.ways {
-				f.ways[i].forward4 = false
+			for i := range f.interfaces {
+				f.interfaces[i].forward4 = false
 			}
 		}), "net.ipv4.ip_forward is 0, so that nothing that comes in by eth0, cali1, cni0 is forwarded over IPv4: set it to 1"},
 		{"the variable for all is off and interfaces have their own", node(func(f *facts) { f.forward4 = false }), ""},
-		{"one uplink", node(func(f *facts) { f.ways[0].forward4 = false }),
+		{"one uplink", node(func(f *facts) { f.interfaces[0].forward4 = false }),
 			"net.ipv4.conf.eth0.forwarding is 0, so that nothing that comes in by eth0 is forwarded over IPv4: set it to 1"},
-		{"an interface that leads neither to clients nor to pods", node(func(f *facts) { f.ways[1].forward4 = false }), ""},
+		{"an interface that leads neither to clients nor to pods", node(func(f *facts) { f.interfaces[1].forward4 = false }), ""},
 		{"nothing is forwarded over IPv6", node(func(f *facts) { f.forward6 = false }),
 			"net.ipv6.conf.all.forwarding is 0, so that nothing that comes in by eth0, cali1, cni0 is forwarded over IPv6: set it to 1"},
-		{"and the default route would go", node(func(f *facts) { f.forward6, f.ways[0].learnt6 = false, true }),
+		{"and the default route would go", node(func(f *facts) { f.forward6, f.interfaces[0].learnt6 = false, true }),
 			"net.ipv6.conf.all.forwarding is 0, so that nothing that comes in by eth0, cali1, cni0 is forwarded over IPv6: set it to 1; before that set net.ipv6.conf.eth0.accept_ra to 2, or the default route that a router told eth0 is lost"},
 		{"but each interface forwards", node(func(f *facts) {
 			f.forward6 = false
-			for i := range f.ways {
-				f.ways[i].force6 = true
+			for i := range f.interfaces {
+				f.interfaces[i].force6 = true
 			}
 		}), ""},
 		{"IPv6 is unused", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
@@ -79,7 +79,7 @@ func TestJudge(t *testing.T) {
 		{"rp_filter is strict and drops nothing", node(strict), ""},
 		{"rp_filter drops, and there are two ways to the world", node(strict, func(f *facts) { f.reversed = true }),
 			"rp_filter is 1 (strict) for eth0, eth1.7, and by it the kernel drops packets now that come in by one interface while the route to their source leads by another: if clients reach this node so, set net.ipv4.conf.eth0.rp_filter and net.ipv4.conf.all.rp_filter to 2 (loose)"},
-		{"rp_filter drops what a pod forged", node(strict, func(f *facts) { f.reversed, f.ways[1].network[0] = true, false }), ""},
+		{"rp_filter drops what a pod forged", node(strict, func(f *facts) { f.reversed, f.interfaces[1].network[0] = true, false }), ""},
 		{"packets were dropped before rp_filter became loose", node(func(f *facts) { f.reversed = true }), ""},
 
 		{"conntrack is nearly full", node(func(f *facts) { f.conntrack.count = 240000 }),
@@ -92,7 +92,7 @@ func TestJudge(t *testing.T) {
 			"net.bridge.bridge-nf-call-iptables is 0 or absent: a pod on bridge cni0 that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1"},
 		{"nor for IPv6", node(func(f *facts) { f.bridgeNF[1] = false }),
 			"net.bridge.bridge-nf-call-ip6tables is 0 or absent: a pod on bridge cni0 that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1"},
-		{"this bridge does", node(func(f *facts) { f.bridgeNF[0], f.ways[3].called[0] = false, true }), ""},
+		{"this bridge does", node(func(f *facts) { f.bridgeNF[0], f.interfaces[3].called[0] = false, true }), ""},
 		{"the bridge leads to other nodes", node(func(f *facts) { f.bridgeNF[0], f.samples[1].remote = false, true }), ""},
 		{"pods on the bridge meet by their gateway", node(func(f *facts) { f.bridgeNF[0], f.samples[1].onLink = false, false }), ""},
 

@@ -53,7 +53,7 @@ type Proxy struct {
 	former renderer
 	left   time.Time
 
-	have     State  // what was set last
+	have     State  // the State that was set last
 	known    bool   // the kernel holds have, as far as notifications show
 	written  bool   // a Set has succeeded
 	mark     uint64 // of the watch, before the kernel is read
