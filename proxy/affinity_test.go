@@ -98,7 +98,7 @@ func TestAffinity(t *testing.T) {
 
 // A client leaves a backend that goes, at once, and no other; it keeps the next one
 // when the first comes back.
-func TestAffinityToWhatGoes(t *testing.T) {
+func TestAffinityOfRemovedBackend(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -180,7 +180,7 @@ func TestAffinityIsAdopted(t *testing.T) {
 // A client that becomes one of another kind, as networks of pods change, loses no packet
 // by what it remembers: its next flow goes to a backend that its new kind has. Others
 // keep theirs.
-func TestAffinityOfWhoChangesKind(t *testing.T) {
+func TestAffinityOfClientChangingSide(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)

@@ -463,7 +463,7 @@ func TestForgottenConnections(t *testing.T) {
 // this one, which remembers the earlier connection. Conntrack takes what comes for that one's,
 // far ahead of its window, which is invalid: it must vanish, as it would in an open
 // connection. Without that entry it is refused.
-func TestMovedToWhereItsPortIsRemembered(t *testing.T) {
+func TestMoveToNodeWithEndedConnection(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -508,7 +508,7 @@ func (l *lab) forget() {
 
 // What a process that was killed between a change and its sweep has left is swept by
 // the next one: flows to a backend that is gone end, others go on.
-func TestEndOfWhatAKilledProcessLeft(t *testing.T) {
+func TestFlowsOfKilledProcessEnd(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)

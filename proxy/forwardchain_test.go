@@ -274,7 +274,7 @@ func TestForwardFollowsPools(t *testing.T) {
 }
 
 // What a process left behind is removed by the next, if there are no pools now.
-func TestForwardOfBefore(t *testing.T) {
+func TestForwardRemovedByNextProcess(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		iptablesRun(t, "iptables-nft -P FORWARD DROP")
 		p := newProxy(t)

@@ -181,7 +181,7 @@ func TestNotIntactWithoutAReport(t *testing.T) {
 
 // Obstacles, FORWARD that cannot be opened and a fast path that fails are news, and the rules
 // are intact all the same.
-func TestIntactBesideOtherNews(t *testing.T) {
+func TestIntactBesideOtherChanges(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		newLab(t)
 		p := newProxy(t)

@@ -514,7 +514,7 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 }
 
 // The tracer passes over nothing that it does not understand.
-func TestTraceKnowsItsWords(t *testing.T) {
+func TestTraceRejectsUnknownSyntax(t *testing.T) {
 	good := replaceScript(renderState(State{Node: "n1"}))
 	for _, bad := range []string{
 		"ip ttl 1 drop", "ip daddr @unknown drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
