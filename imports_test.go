@@ -175,7 +175,7 @@ func TestViolations(t *testing.T) {
 		{"speaker/l2.go", "github.com/mdlayher/packet", "belongs in l2"},
 		{"l2/link.go", "github.com/vishvananda/netlink", ""},
 		{"bgp/unnumbered.go", "github.com/mdlayher/ndp", "belongs in l2"},
-		{"proxy/watch.go", "github.com/mdlayher/netlink", ""},
+		{"proxy/netlink.go", "github.com/mdlayher/netlink", ""},
 		{"speaker/members.go", "github.com/hashicorp/memberlist", ""},
 		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in speaker"},
 
