@@ -85,8 +85,8 @@ func TestAdoptionOfAnotherSchema(t *testing.T) {
 	})
 }
 
-// knock connects again and again until stop, and sends the first outcome that
-// is not as it should be, else nothing.
+// knock connects repeatedly until stop, and sends the first wrong outcome,
+// else nothing.
 func (l *lab) knock(stop <-chan struct{}, lost chan<- string) {
 	bad := ""
 	for {
@@ -108,7 +108,7 @@ func schemaOf(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	got, err := readTable(s)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestOthersDoNotDisturb(t *testing.T) {
 		nftables(t, `table ip fanfare { chain a { }; }
 			table inet other { set vips4 { type ipv4_addr; elements = { 1.1.1.1 }; }; }
 			flush chain ip fanfare a`)
-		// What comes now is told after all that came before.
+		// This notification comes after all earlier ones.
 		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
 		awaitChanged(t, p, "a change")
 		mustSet(t, p, s)
@@ -207,7 +207,7 @@ func TestCleanup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.close()
+		defer s.Close()
 		if got, err := readTable(s); err != nil || got.found {
 			t.Errorf("the table is still there: %v, %v", got.found, err)
 		}

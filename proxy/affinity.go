@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // Chains of affinity. Their rules are not in the text: those for IPv6 need more
 // registers than nft 1.0.6 gives to a change of a map, though it lists them.
 const (
-	chainBack   = "back"  // in the text: passes those who came to a backend
+	chainBack   = "back"  // in the text: passes clients that reached a backend
 	chainFull   = "full"  // in the text: counts
 	chainStale  = "stale" // forgets, and drops
 	learnPrefix = "learn" // learn10800: remembers for 10,800 s
@@ -40,38 +42,38 @@ func parseLearnChain(name string) (d time.Duration, ok bool) {
 // learnRules are those of a learning chain. A statement that finds the map full
 // ends its rule, so that what comes through is what could not be remembered.
 func learnRules(d time.Duration, families setID) [][]byte {
-	var check, full expressions
-	check.verdict(unix.NFT_JUMP, chainBack)
-	full.verdict(unix.NFT_GOTO, chainFull)
-	rules := affinityRules(families, func(x *expressions, set string, key, value uint32) {
-		x.dynset(set, unix.NFT_DYNSET_OP_UPDATE, key, value, uint64(d.Milliseconds()))
-		x.verdict(unix.NFT_RETURN, "")
+	var check, full nfnl.Expressions
+	check.Verdict(unix.NFT_JUMP, chainBack)
+	full.Verdict(unix.NFT_GOTO, chainFull)
+	rules := affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
+		x.Dynset(set, unix.NFT_DYNSET_OP_UPDATE, key, value, uint64(d.Milliseconds()))
+		x.Verdict(unix.NFT_RETURN, "")
 	})
-	return slices.Concat([][]byte{check.e.b}, rules, [][]byte{full.e.b})
+	return slices.Concat([][]byte{check.Encoded()}, rules, [][]byte{full.Encoded()})
 }
 
-// staleRules are those of the chain for flows that went to what is no backend any
-// more. They are dropped: the client tries again, and finds another.
+// staleRules are the rules of the chain for flows whose backend has gone. They are
+// dropped: the client retries, and finds another backend.
 func staleRules(families setID) [][]byte {
-	return affinityRules(families, func(x *expressions, set string, key, value uint32) {
-		x.dynset(set, dynsetDelete, key, value, 0)
-		x.counter()
-		x.verdict(verdictDrop, "")
+	return affinityRules(families, func(x *nfnl.Expressions, set string, key, value uint32) {
+		x.Dynset(set, nfnl.DynsetDelete, key, value, 0)
+		x.Counter()
+		x.Verdict(verdictDrop, "")
 	})
 }
 
 const verdictDrop = 0 // NF_DROP
 
 // Rules are written for IPv4 alone, or for both families. nft 1.0.6 aborts where it
-// shall load from its own listing what changes a map whose key is longer than 16 bytes,
-// and with it whatever else is in the file, such as a firewall that is loaded when the
-// system starts. So those of IPv6 are there only where somebody needs them.
+// loads from its own listing a rule that changes a map with keys longer than 16 bytes,
+// and loads nothing else of the file, such as a firewall that is loaded when the
+// system starts. So the rules for IPv6 are there only if a frontend needs them.
 const (
 	onlyIPv4   = setID(1)
 	bothFamily = setID(2)
 )
 
-// affinityFamilies are those that the elements need rules for.
+// affinityFamilies are the families that the elements need rules for.
 func affinityFamilies(all []element) setID {
 	if slices.ContainsFunc(all, func(e element) bool { return e.set == setLearn+1 }) {
 		return bothFamily
@@ -79,7 +81,7 @@ func affinityFamilies(all []element) setID {
 	return onlyIPv4
 }
 
-// affinityFamilies are those that the table has rules for.
+// affinityFamilies are the families that the table has rules for.
 func (t *table) affinityFamilies() setID {
 	if len(t.chains[patternLearn].rules) < len(learnRules(time.Second, bothFamily)) {
 		return onlyIPv4
@@ -89,14 +91,14 @@ func (t *table) affinityFamilies() setID {
 
 // affinityRules are one rule for each family and protocol that does something with
 // the element of a translated flow in the map of its family.
-func affinityRules(families setID, do func(x *expressions, set string, key, value uint32)) [][]byte {
+func affinityRules(families setID, do func(x *nfnl.Expressions, set string, key, value uint32)) [][]byte {
 	var rules [][]byte
 	for f := range families {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
-			var x expressions
+			var x nfnl.Expressions
 			key, value := loadAffinity(&x, f, p)
 			do(&x, specs[setAff+f].name, key, value)
-			rules = append(rules, x.e.b)
+			rules = append(rules, x.Encoded())
 		}
 	}
 	return rules
@@ -106,30 +108,30 @@ func affinityRules(families setID, do func(x *expressions, set string, key, valu
 // them. What nft writes as
 //
 //	tcp dport != 0 ip saddr . ct original ip daddr . meta l4proto . ct original proto-dst : ip daddr . th dport
-func loadAffinity(x *expressions, family setID, p Protocol) (key, value uint32) {
+func loadAffinity(x *nfnl.Expressions, family setID, p Protocol) (key, value uint32) {
 	nfproto, saddr, daddr, size := byte(unix.NFPROTO_IPV4), uint32(12), uint32(16), uint32(4)
 	original := uint32(unix.NFT_CT_DST_IP)
 	if family == 1 {
 		nfproto, saddr, daddr, size = unix.NFPROTO_IPV6, 8, 24, 16
 		original = unix.NFT_CT_DST_IP6
 	}
-	key = registerFirst
+	key = nfnl.RegisterFirst
 	vip := key + size/4
 	proto := vip + size/4
 	value = proto + 2
-	x.meta(unix.NFT_META_L4PROTO, key)
-	x.is(key, byte(p))
+	x.Meta(unix.NFT_META_L4PROTO, key)
+	x.Is(key, byte(p))
 	// What gives the ports a type when nft reads its own listing.
-	x.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key)
-	x.isNot(key, []byte{0, 0})
-	x.meta(unix.NFT_META_NFPROTO, key)
-	x.is(key, nfproto)
-	x.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, key)
-	x.ct(original, vip)
-	x.meta(unix.NFT_META_L4PROTO, proto)
-	x.ct(unix.NFT_CT_PROTO_DST, proto+1)
-	x.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr, size, value)
-	x.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, value+size/4)
+	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, key)
+	x.IsNot(key, []byte{0, 0})
+	x.Meta(unix.NFT_META_NFPROTO, key)
+	x.Is(key, nfproto)
+	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, saddr, size, key)
+	x.CT(original, vip)
+	x.Meta(unix.NFT_META_L4PROTO, proto)
+	x.CT(unix.NFT_CT_PROTO_DST, proto+1)
+	x.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, daddr, size, value)
+	x.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, value+size/4)
 	return key, value
 }
 
@@ -137,12 +139,12 @@ func loadAffinity(x *expressions, family setID, p Protocol) (key, value uint32) 
 // timeout.
 func withTimeout(rule []byte, d time.Duration) []byte {
 	out := slices.Clone(rule)
-	for _, expr := range attributes(out) {
-		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
+	for _, expr := range nfnl.Attributes(out) {
+		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "dynset" {
 			continue
 		}
 		// What attribute returns is part of out.
-		if t := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(t) == 8 {
+		if t := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_DYNSET_TIMEOUT); len(t) == 8 {
 			binary.BigEndian.PutUint64(t, uint64(d.Milliseconds()))
 		}
 	}
@@ -152,7 +154,7 @@ func withTimeout(rule []byte, d time.Duration) []byte {
 // addAffinityRules fills the chains of affinity of a table that was just loaded
 // with these elements.
 func (n *nftRenderer) addAffinityRules(all []element, families setID) error {
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	b.addRules(chainStale, staleRules(families))
 	b.addRules(patternLearn, learnRules(time.Second, families))
 	for name := range chainUses(all) {
@@ -223,8 +225,8 @@ func planForget(c change, want State) forgetting {
 
 func (f forgetting) empty() bool { return len(f.gone) == 0 && f.kept == nil }
 
-// forgetAttempts bounds how often entries are listed anew because one that was to
-// be deleted has ended by itself, or others were learned meanwhile.
+// forgetAttempts bounds how often entries are listed again because one has expired before
+// it was deleted, or others were learned meanwhile.
 const forgetAttempts = 3
 
 // forget deletes the entries of clients that would come back to backends which a
@@ -248,10 +250,10 @@ func (n *nftRenderer) forget(f forgetting) (found bool) {
 	return found
 }
 
-// forgetAll forgets what leads to backends that fade, so that they can be taken out of xback4 and iback4.
-// Packets that were sent there when that was possible, or because of an entry that is forgotten here, are on
-// their way to the chain that judges them, and awaited. Those that were past the look at fading4 may have left
-// an entry; who follows that one leaves none.
+// forgetAll forgets what leads to backends that expire, so that they can be taken out of xback4 and iback4.
+// Packets that were sent there before, or by an entry that is forgotten here, are in flight to the chain that
+// judges them, and awaited. A packet that had passed the lookup in expiring4 may have left an entry; a packet
+// that follows that entry leaves none.
 func (n *nftRenderer) forgetAll(f forgetting) {
 	if f.empty() {
 		return
@@ -264,14 +266,14 @@ func (n *nftRenderer) forgetAll(f forgetting) {
 }
 
 // awaitPackets returns when the packets that were at a hook have left it: a grace period of RCU, mostly 5 to
-// 18 ms. A kernel without membarrier(2) lets nobody wait.
+// 18 ms. On a kernel without membarrier(2) it does not wait.
 func awaitPackets() {
 	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
 	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 }
 
 func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	for set := setAff; set < setAff+2; set++ {
 		all, err := readSet(n.sock, set)
 		if err != nil {
@@ -282,8 +284,8 @@ func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
 	return !b.empty(), n.commit(b)
 }
 
-// wrong says whether an entry leads to a backend that its client has no more.
-// Which kind of client it is, the entry does not tell, but for known addresses. One that
+// wrong says whether an entry leads to a backend that its client no longer has.
+// The entry does not show which kind of client it is, except for known addresses. One that
 // could be of either kind keeps what both have.
 func (f forgetting) wrong(e element) bool {
 	n := specs[e.set].key[0].size()

@@ -41,7 +41,7 @@ func learned(t *testing.T) (all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	for set := setAff; set < setAff+2; set++ {
 		entries, err := readSet(s, set)
 		if err != nil {
@@ -98,7 +98,7 @@ func TestAffinity(t *testing.T) {
 
 // A client leaves a backend that goes, at once, and no other; it keeps the next one
 // when the first comes back.
-func TestAffinityToWhatGoes(t *testing.T) {
+func TestAffinityOfRemovedBackend(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -164,7 +164,7 @@ func TestAffinityIsAdopted(t *testing.T) {
 				}
 			}
 		}
-		// What comes now is told after all that came before.
+		// This notification comes after all earlier ones.
 		nftables(t, "add element inet fanfare vips4 { 203.0.113.1 }")
 		awaitChanged(t, q, "a change")
 		mustSet(t, q, affinityState(two, three))
@@ -180,7 +180,7 @@ func TestAffinityIsAdopted(t *testing.T) {
 // A client that becomes one of another kind, as networks of pods change, loses no packet
 // by what it remembers: its next flow goes to a backend that its new kind has. Others
 // keep theirs.
-func TestAffinityOfWhoChangesKind(t *testing.T) {
+func TestAffinityOfClientChangingSide(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -287,19 +287,19 @@ func TestStaleAffinity(t *testing.T) {
 // A client that is sent to a backend that goes, by what was remembered until now, gets there
 // and is not remembered again. What a process that ended in the middle of a change left
 // behind, the next one takes away.
-func TestFadingAffinity(t *testing.T) {
+func TestExpiringAffinity(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		s := affinityState(podBackends("pod1"), podBackends("pod1"))
 		mustSet(t, p, s)
-		var fading strings.Builder
+		var expiring strings.Builder
 		eachFlow(func(network string, to netip.AddrPort) {
 			f := family(to.Addr())
-			fmt.Fprintf(&fading, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
-				specs[setFading+f].name, to.Addr(), network, to.Port(), at("pod1", f))
+			fmt.Fprintf(&expiring, "add element inet fanfare %s { %s . %s . %d . %s . 8080 }\n",
+				specs[setExpiring+f].name, to.Addr(), network, to.Port(), at("pod1", f))
 		})
-		nftables(t, fading.String())
+		nftables(t, expiring.String())
 		askAll := func(want string) {
 			eachFlow(func(network string, to netip.AddrPort) {
 				for _, client := range []*nstest.NS{l.client, l.pod2, l.node} {
@@ -336,7 +336,7 @@ func (l *lab) retry(from *nstest.NS, network string, to netip.AddrPort) string {
 			return name
 		}
 	}
-	return "nobody"
+	return "no answer"
 }
 
 // Each new flow lets an entry live on for the whole timeout, and without one it
@@ -415,7 +415,7 @@ func fillAffinity(t testing.TB, s *socket, n int) {
 		all = append(all, element{set: setAff, key: string(key), data: data})
 	}
 	for chunk := range slices.Chunk(all, 1000) { // what fits into any socket's buffer
-		b := newBatch(s.seq)
+		b := newBatch(s.Seq)
 		b.addElements(chunk)
 		if err := b.commit(s); err != nil {
 			t.Fatal(err)

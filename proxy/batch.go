@@ -6,12 +6,14 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // A batch is one transaction of nftables: the kernel does all of it or none,
 // and no packet sees a part of it.
 type batch struct {
-	e    encoder
+	e    nfnl.Encoder
 	seq  uint32
 	what []string // for each message what it does, for errors
 	last int      // where the last message begins
@@ -32,7 +34,7 @@ var verdictGoto = binary.BigEndian.AppendUint32(nil, uint32(0xffff_ffff+unix.NFT
 // newBatch begins a batch of messages with numbers above seq.
 func newBatch(seq uint32) *batch {
 	b := &batch{seq: seq, family: unix.NFPROTO_INET}
-	b.e.header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, seq, 0, unix.NFNL_SUBSYS_NFTABLES)
+	b.e.Header(unix.NFNL_MSG_BATCH_BEGIN, unix.NLM_F_REQUEST, seq, 0, unix.NFNL_SUBSYS_NFTABLES)
 	return b
 }
 
@@ -40,17 +42,17 @@ func (b *batch) empty() bool { return len(b.what) == 0 }
 
 // op appends one message.
 func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
-	b.last = len(b.e.b)
+	b.last = len(b.e.B)
 	b.what = append(b.what, what)
 	seq := b.seq + uint32(len(b.what))
-	b.e.message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, b.family, body)
+	b.e.Message(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NLM_F_REQUEST|flags, seq, b.family, body)
 }
 
 // addChain adds a chain that is on no hook, with its rules.
 func (b *batch) addChain(name string, c chain) {
 	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
-		b.e.string(unix.NFTA_CHAIN_TABLE, tableName)
-		b.e.string(unix.NFTA_CHAIN_NAME, name)
+		b.e.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 	b.addRules(name, c.rules)
 }
@@ -59,9 +61,9 @@ func (b *batch) addChain(name string, c chain) {
 func (b *batch) addRules(name string, rules [][]byte) {
 	for _, r := range rules {
 		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
-			b.e.string(unix.NFTA_RULE_TABLE, tableName)
-			b.e.string(unix.NFTA_RULE_CHAIN, name)
-			b.e.bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r)
+			b.e.Text(unix.NFTA_RULE_TABLE, tableName)
+			b.e.Text(unix.NFTA_RULE_CHAIN, name)
+			b.e.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r)
 		})
 	}
 }
@@ -69,15 +71,15 @@ func (b *batch) addRules(name string, rules [][]byte) {
 // delChain deletes a chain and its rules.
 func (b *batch) delChain(name string) {
 	b.op("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func() {
-		b.e.string(unix.NFTA_CHAIN_TABLE, tableName)
-		b.e.string(unix.NFTA_CHAIN_NAME, name)
+		b.e.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 }
 
 // delTable deletes a table and all that is in it.
 func (b *batch) delTable(name string) {
 	b.op("delete table", unix.NFT_MSG_DELTABLE, 0, func() {
-		b.e.string(unix.NFTA_TABLE_NAME, name)
+		b.e.Text(unix.NFTA_TABLE_NAME, name)
 	})
 }
 
@@ -100,14 +102,14 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []element, d
 	spec := &specs[run[0].set]
 	for len(run) > 0 {
 		b.op(what+spec.name, kind, flags, func() {
-			b.e.string(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
-			b.e.string(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
-			at := b.e.open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-			for len(run) > 0 && len(b.e.b)-at < maxElementList {
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+			for len(run) > 0 && len(b.e.B)-at < maxElementList {
 				b.element(spec, run[0], data)
 				run = run[1:]
 			}
-			b.e.shut(at)
+			b.e.Close(at)
 		})
 	}
 }
@@ -122,9 +124,9 @@ func (b *batch) element(spec *setSpec, e element, data bool) {
 	}
 	if spec.ranges {
 		b.item(e.key, 0, func() {
-			end := b.e.open(setElemKeyEnd)
-			b.e.opaque(unix.NFTA_DATA_VALUE, e.data)
-			b.e.shut(end)
+			end := b.e.Open(setElemKeyEnd)
+			b.e.Opaque(unix.NFTA_DATA_VALUE, e.data)
+			b.e.Close(end)
 		})
 		return
 	}
@@ -137,35 +139,35 @@ func (b *batch) element(spec *setSpec, e element, data bool) {
 
 // item appends one entry of a list of elements.
 func (b *batch) item(key string, flags uint32, value func()) {
-	at := b.e.open(unix.NFTA_LIST_ELEM)
-	k := b.e.open(unix.NFTA_SET_ELEM_KEY)
-	b.e.opaque(unix.NFTA_DATA_VALUE, key)
-	b.e.shut(k)
+	at := b.e.Open(unix.NFTA_LIST_ELEM)
+	k := b.e.Open(unix.NFTA_SET_ELEM_KEY)
+	b.e.Opaque(unix.NFTA_DATA_VALUE, key)
+	b.e.Close(k)
 	if flags != 0 {
-		b.e.uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
+		b.e.Uint32(unix.NFTA_SET_ELEM_FLAGS, flags)
 	}
 	if value != nil {
 		value()
 	}
-	b.e.shut(at)
+	b.e.Close(at)
 }
 
 // value appends the value of an element of a map.
 func (b *batch) value(spec *setSpec, data string) {
-	at := b.e.open(unix.NFTA_SET_ELEM_DATA)
+	at := b.e.Open(unix.NFTA_SET_ELEM_DATA)
 	if spec.verdicts() {
-		v := b.e.open(unix.NFTA_DATA_VERDICT)
-		b.e.bytes(unix.NFTA_VERDICT_CODE, verdictGoto)
-		b.e.string(unix.NFTA_VERDICT_CHAIN, data)
-		b.e.shut(v)
+		v := b.e.Open(unix.NFTA_DATA_VERDICT)
+		b.e.Bytes(unix.NFTA_VERDICT_CODE, verdictGoto)
+		b.e.Text(unix.NFTA_VERDICT_CHAIN, data)
+		b.e.Close(v)
 	} else {
 		if spec.numbers() {
 			n, _ := numberOf(data)
 			data = n.encode()
 		}
-		b.e.opaque(unix.NFTA_DATA_VALUE, data)
+		b.e.Opaque(unix.NFTA_DATA_VALUE, data)
 	}
-	b.e.shut(at)
+	b.e.Close(at)
 }
 
 // errUnanswered means that the kernel neither refused nor confirmed a batch.
@@ -175,7 +177,7 @@ var errUnanswered = errors.New("the kernel did not answer")
 // thousand elements.
 const largeBatch = 128 << 10
 
-func (b *batch) large() bool { return len(b.e.b) > largeBatch }
+func (b *batch) large() bool { return len(b.e.B) > largeBatch }
 
 // commit sends the batch. After an error nothing of it is done, but for
 // errUnanswered, after which nothing is known.
@@ -185,34 +187,34 @@ func (b *batch) commit(s *socket) error {
 	}
 	// Only the last message asks to be acknowledged: the kernel reports every
 	// message that failed whether or not it asks.
-	flags := b.e.b[b.last+6:]
+	flags := b.e.B[b.last+6:]
 	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
 	end := b.seq + uint32(len(b.what)) + 1
-	b.e.header(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, end, 0, unix.NFNL_SUBSYS_NFTABLES)
-	s.seq = end
-	if err := s.send(b.e.b); err != nil {
+	b.e.Header(unix.NFNL_MSG_BATCH_END, unix.NLM_F_REQUEST, end, 0, unix.NFNL_SUBSYS_NFTABLES)
+	s.Seq = end
+	if err := s.Send(b.e.B); err != nil {
 		return err
 	}
 	return b.answer(s)
 }
 
-// answer reads what the kernel says of the batch. The first error is the one
-// that made it undo everything; others follow from it.
+// answer reads the kernel's answers to the batch. The first error made the kernel undo
+// everything; others follow from it.
 func (b *batch) answer(s *socket) error {
 	acked := false
 	var failed error
-	for r, err := range s.replies(false) {
+	for r, err := range s.Replies(false) {
 		if err != nil {
 			return errors.Join(errUnanswered, err)
 		}
-		if r.kind != unix.NLMSG_ERROR {
+		if r.Kind != unix.NLMSG_ERROR {
 			continue
 		}
-		err := r.errno()
+		err := r.Errno()
 		if err == nil {
 			acked = true
 		} else if failed == nil {
-			failed = fmt.Errorf("%s: %w", b.name(r.seq), err)
+			failed = fmt.Errorf("%s: %w", b.name(r.Seq), err)
 		}
 	}
 	if failed == nil && !acked {
@@ -230,8 +232,8 @@ func (b *batch) name(seq uint32) string {
 	return "commit"
 }
 
-// isStale says whether err tells that the kernel does not hold what we
-// thought: somebody else changed our table.
+// isStale says whether err shows that the kernel does not hold what was
+// expected: another program changed our table.
 func isStale(err error) bool {
 	for _, e := range []error{unix.ENOENT, unix.EEXIST, unix.EBUSY, unix.ENOTEMPTY} {
 		if errors.Is(err, e) {
@@ -244,20 +246,20 @@ func isStale(err error) bool {
 // generation is the number of transactions, of anybody, that changed nftables
 // in this namespace.
 func generation(s *socket) (uint32, error) {
-	s.seq++
-	var e encoder
-	e.message(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, s.seq, unix.AF_UNSPEC, func() {})
-	if err := s.send(e.b); err != nil {
+	s.Seq++
+	var e nfnl.Encoder
+	e.Message(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, s.Seq, unix.AF_UNSPEC, func() {})
+	if err := s.Send(e.B); err != nil {
 		return 0, err
 	}
-	for r, err := range s.replies(false) {
+	for r, err := range s.Replies(false) {
 		if err != nil {
 			return 0, err
 		}
-		if r.kind == unix.NLMSG_ERROR {
-			return 0, r.errno()
+		if r.Kind == unix.NLMSG_ERROR {
+			return 0, r.Errno()
 		}
-		if id := attribute(r.data[min(sizeofNfGenMsg, len(r.data)):], unix.NFTA_GEN_ID); len(id) == 4 {
+		if id := nfnl.Attribute(r.Data[min(nfnl.SizeofGenMsg, len(r.Data)):], unix.NFTA_GEN_ID); len(id) == 4 {
 			return binary.BigEndian.Uint32(id), nil
 		}
 	}

@@ -150,7 +150,7 @@ func BenchmarkSetOneSource(b *testing.B) {
 }
 
 // The number of endpoints of one VIP changes, and so the chain that it goes to:
-// the kernel checks all verdicts anew.
+// the kernel checks all verdicts again.
 func BenchmarkSetOneCount(b *testing.B) {
 	p := benchProxy(b)
 	s := benchState(benchVIPs)
@@ -214,7 +214,7 @@ func BenchmarkReplaceSchema(b *testing.B) {
 	mustSet(b, p, s)
 	for b.Loop() {
 		p.known = false
-		batch := newBatch(p.sock.seq)
+		batch := newBatch(p.sock.Seq)
 		batch.addChain(schemaPrefix+"0", chain{}) // the later of two counts
 		if err := batch.commit(p.sock); err != nil {
 			b.Fatal(err)

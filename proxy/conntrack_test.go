@@ -88,7 +88,7 @@ func TestPlanPurge(t *testing.T) {
 		{"a source more", fenced("10.0.0.0/8"), fenced("10.0.0.0/8", "11.0.0.0/8"), ""},
 		{"a source less", fenced("10.0.0.0/8", "11.0.0.0/8"), fenced("11.0.0.0/8"), "192.0.2.1 tcp/80 fewer sources"},
 		{"a smaller source", fenced("10.0.0.0/8"), fenced("10.0.0.0/9"), "192.0.2.1 tcp/80 fewer sources"},
-		{"fenced no more", fenced("10.0.0.0/8"), state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
+		{"no longer fenced", fenced("10.0.0.0/8"), state(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
 	} {
 		c := diffElements(renderState(tc.have), renderState(tc.want))
 		if diff := cmp.Diff(tc.purge, planPurge(c).text()); diff != "" {
@@ -97,7 +97,7 @@ func TestPlanPurge(t *testing.T) {
 	}
 }
 
-// Of all flows, only those that a purge is about are wrong.
+// Only flows that a purge names are wrong.
 func TestPurgeIsWrongAbout(t *testing.T) {
 	vip, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
 	gone := netip.MustParseAddrPort("10.244.1.11:8080")
@@ -136,8 +136,8 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		{"TCP, waiting for a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, true},
 		{"TCP, at a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone, replied: true}, false},
 		{"TCP, at a removed backend of a frontend that is there", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true}, true},
-		{"TCP, ended there, and in the way of its port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true}, true},
-		{"TCP, ended there, and in nobody's way", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true, yields: true}, false},
+		{"TCP, ended there, and blocks its port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true}, true},
+		{"TCP, ended there, and blocks no port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true, yields: true}, false},
 		{"UDP, at a removed backend that answers", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone, replied: true}, true},
 		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
 	} {
@@ -396,13 +396,13 @@ func TestSweepThatFails(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
 		// A file that is no socket. To close the socket would leave its number to
-		// whoever opens something next.
+		// the next file that is opened.
 		null, err := os.Open(os.DevNull)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer null.Close()
-		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.fd, unix.O_CLOEXEC); err != nil {
+		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.FD(), unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")

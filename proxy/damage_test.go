@@ -13,20 +13,22 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// A damage is something that somebody does to what is ours.
+// A damage is a change of our rules by another program.
 type damage struct {
 	name   string
 	script string // of nft, where HANDLE is that of the first rule of a chain
 	chain  string
-	found  string // what Status says of it
+	found  string // how Status reports it
 }
 
-// rulesFound is what Status says of all that is not an element.
+// rulesFound is what Status reports for all changes but those of elements.
 const rulesFound = "chains, rules or sets changed"
 
-// numbersFound is what it says of the maps of numbers.
+// numbersFound is what Status reports for the maps of numbers.
 const numbersFound = "what numbers stand for changed"
 
 // damages of a packetState with clients behind cali.
@@ -60,9 +62,9 @@ var damages = []damage{
 		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 1:1 }", "",
 		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : 10:1 }"},
 	{"a verdict is changed", "delete element inet fanfare isvcto { 20:1 }; add element inet fanfare isvcto { 20:1 : goto refuse }", "", numbersFound},
-	{"a verdict is none of ours", "delete element inet fanfare xsvcto { 10:1 }; add element inet fanfare xsvcto { 10:1 : jump x1 }", "", numbersFound},
+	{"a verdict of another program", "delete element inet fanfare xsvcto { 10:1 }; add element inet fanfare xsvcto { 10:1 : jump x1 }", "", numbersFound},
 	{"a number leads nowhere", "delete element inet fanfare xsvcto { 10:1 }", "", numbersFound},
-	{"a number is none of ours", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
+	{"a number of another program", "delete element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 }; " +
 		"add element inet fanfare xsvc4 { 192.0.2.1 . tcp . 80 : 77:1 }", "",
 		"1 elements missing or changed, such as xsvc4 { 192.0.2.1 . tcp . 80 : 10:1 }"},
 	{"a verdict for all", "add element inet fanfare xsvcto { * : drop }", "", "an element for all keys in xsvcto"},
@@ -96,7 +98,7 @@ func (d damage) text(t *testing.T) string {
 	return strings.ReplaceAll(script, "HANDLE", handles[1][1])
 }
 
-// Whatever somebody does to the table is noticed at once and repaired, and Status says
+// Each change of the table by another program is noticed at once and repaired, and Status says
 // what it was.
 func TestRepair(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
@@ -185,8 +187,8 @@ func awaitChanged(t *testing.T, p *Proxy, what string) {
 	}
 }
 
-// awaitDamage waits until it is told that something of ours was changed. Other things
-// are told in the same way.
+// awaitDamage waits until a change of our rules is signalled. Other changes are
+// signalled in the same way.
 func awaitDamage(t *testing.T, p *Proxy, what string) {
 	t.Helper()
 	for told := false; !told; told = p.watch.dirty.Load() {
@@ -194,7 +196,7 @@ func awaitDamage(t *testing.T, p *Proxy, what string) {
 	}
 }
 
-// checkDiffers compares the kernel with a State that it held before somebody damaged it.
+// checkDiffers compares the kernel with a State that it held before it was damaged.
 func checkDiffers(t *testing.T, p *Proxy, s State, name, found string) {
 	t.Helper()
 	if got, err := p.renderer.differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
@@ -215,7 +217,7 @@ func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name
 	}
 }
 
-// An xtDamage is something that somebody does to chains or sets.
+// An xtDamage is a change of chains or sets by another program.
 type xtDamage struct {
 	name    string
 	command string // of iptables
@@ -230,7 +232,7 @@ const noLimits = "-t filter -F FANFARE-SOURCES"
 // xtDamages of a packetState with clients behind cali.
 var xtDamages = []xtDamage{
 	{"a jump is deleted", "-t nat -D PREROUTING 1", nil, "", "table nat does not lead to our chains first"},
-	{"somebody comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", nil, "", "table nat does not lead to our chains first"},
+	{"another rule comes first", "-t nat -I PREROUTING 1 -d 192.0.2.1 -j ACCEPT", nil, "", "table nat does not lead to our chains first"},
 	{"a rule is deleted", "-t nat -D FAN-x-t81-192.0.2.1 1", nil, "", "1 chains missing or changed, such as FAN-x-t81-192.0.2.1"},
 	{"a rule is replaced", "-t raw -R FANFARE-UNASSIGNED 1 -j RETURN", nil, "", "table raw: 1 chains missing or changed, such as FANFARE-UNASSIGNED"},
 	{"a rule is added", "-t filter -A FANFARE-REFUSE -j ACCEPT", nil, "", "1 chains missing or changed, such as FANFARE-REFUSE"},
@@ -239,40 +241,40 @@ var xtDamages = []xtDamage{
 	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
 	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
 
-	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(memberVIPs, 0), nil) }, // IPSET_CMD_FLUSH
+	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"an entry is deleted", "", func(s *socket) error {
-		return s.changeEntries(ipsetDel, []entry{{set: memberExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
+		return s.changeEntries(ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
 	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
 	{"an entry is added", "", func(s *socket) error {
-		return s.changeEntries(ipsetAdd, []entry{{set: memberVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+		return s.changeEntries(ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
 	{"an entry says the contrary", "", func(s *socket) error {
-		return s.ipset(ipsetAdd, 0, 0, setName(memberOwned, 0), func(e *encoder) {
-			at := e.open(ipsetAttrData)
+		return s.ipset(ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *nfnl.Encoder) {
+			at := e.Open(ipsetAttrData)
 			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
-			e.bytes(ipsetAttrCIDR, []byte{24})
-			e.uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
-			e.shut(at)
-			e.uint32(ipsetAttrLine, 0)
+			e.Bytes(ipsetAttrCIDR, []byte{24})
+			e.Uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
+			e.Close(at)
+			e.Uint32(ipsetAttrLine, 0)
 		})
 	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
 	{"a set has another's entries", "", func(s *socket) error {
-		return s.replaceSet(setName(memberVIPs, 0), staticForm(memberVIPs, 0), []entry{{set: memberVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+		return s.replaceSet(setName(ipsetVIPs, 0), staticForm(ipsetVIPs, 0), []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"a set is another", "", func(s *socket) error {
-		return s.replaceSet(setName(memberVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
+		return s.replaceSet(setName(ipsetVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
 	}, "", "sets of another form: fanfare-vips4"},
 	{"a set is destroyed", noLimits, func(s *socket) error {
-		return s.destroySet(setName(memberLimited, 0))
+		return s.destroySet(setName(ipsetLimited, 0))
 	}, "", "table filter"},
 	{"a set is of another type", noLimits, func(s *socket) error {
-		name := setName(memberLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(memberVIPs, 0)))
+		name := setName(ipsetLimited, 0)
+		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetVIPs, 0)))
 	}, "", "sets of another form: fanfare-limited4"},
 	{"a set that rules ask is of another type", noLimits, func(s *socket) error {
-		name := setName(memberLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(memberOwned, 0)))
+		name := setName(ipsetLimited, 0)
+		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetOwned, 0)))
 	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
 }
 
@@ -291,9 +293,9 @@ func (d xtDamage) do(t *testing.T, s *socket, program string) {
 	}
 }
 
-// Whatever somebody does to the chains, the jumps to them and the sets is found and
-// repaired, and Status says what it was. Changes of iptables-nft are heard of, those
-// of the old interface and of sets found by the next full check.
+// Each change of the chains, the jumps to them and the sets is found and repaired, and
+// Status says what it was. Changes of iptables-nft are notified; changes of
+// iptables-legacy and of sets are found by the next full check.
 func TestRepairOfIPTables(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		l := newLab(t)
@@ -325,7 +327,7 @@ func TestRepairOfIPTables(t *testing.T) {
 	})
 }
 
-// What the kernel tells nobody is noticed all the same, where it can be counted.
+// Changes without a notification are noticed where they can be counted.
 func TestSilentDamageIsNoticed(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		l := newLab(t)
@@ -353,9 +355,9 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1")))
 		l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", 0), 80))
 		p.watch.take()
-		p.pulse.beat()
+		p.poller.poll()
 		if p.watch.take() {
-			t.Error("disturbed by nobody")
+			t.Error("disturbed without a change")
 		}
 	})
 }

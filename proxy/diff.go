@@ -25,12 +25,12 @@ func (c *change) append(o change) {
 // come into force at one moment. There are these exceptions:
 //
 //   - Sets of ranges follow the others (nft_set_commit_update in nf_tables_commit), so
-//     that a frontend would be fenced, for a moment, and nobody allowed.
+//     that a frontend would be fenced, for a moment, and no source allowed.
 //   - What goes is missing to a packet that was sent there. A key that gets another
 //     value is not.
 //   - A packet that chose its backend before a change must not be judged by the ones
 //     after it: learning begins when no packet comes from before.
-//   - Who was sent to a backend that goes gets there, but is not remembered: it fades.
+//   - Flows in flight still reach a removed backend; affinity no longer records it: it expires.
 func (c *change) steps() (before, now, after change) {
 	for _, e := range c.add {
 		switch {
@@ -49,19 +49,19 @@ func (c *change) steps() (before, now, after change) {
 			now.del = append(now.del, e)
 		}
 	}
-	fading := c.fading()
-	now.add = append(now.add, fading...)
-	after.del = append(after.del, fading...)
+	expiring := c.expiring()
+	now.add = append(now.add, expiring...)
+	after.del = append(after.del, expiring...)
 	return before, now, after
 }
 
-// fading is the backends that the change takes from frontends with affinity, as elements
+// expiring is the backends that the change takes from frontends with affinity, as elements
 // that are there while it is made.
-func (c *change) fading() []element {
+func (c *change) expiring() []element {
 	var all []element
 	for _, e := range c.del {
 		if set := base(e.set); set == setExtBack || set == setIntBack {
-			all = append(all, element{set: setFading + e.set - set, key: e.key})
+			all = append(all, element{set: setExpiring + e.set - set, key: e.key})
 		}
 	}
 	slices.SortFunc(all, element.compare)

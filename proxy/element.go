@@ -39,7 +39,7 @@ const (
 	setIntSched                   // isched4, isched6
 	setExtBack                    // xback4, xback6
 	setIntBack                    // iback4, iback6
-	setFading                     // fading4, fading6
+	setExpiring                   // expiring4, expiring6
 	setLearn                      // learn4, learn6
 	setSticky                     // sticky4, sticky6
 	setLate                       // late4, late6
@@ -156,7 +156,7 @@ func buildSpecs() [setsAll]setSpec {
 			setIntTurn:   {name: "iturn", key: frontend, data: []field{fieldVerdict}},
 			setExtBack:   {name: "xback", key: pair},
 			setIntBack:   {name: "iback", key: pair},
-			setFading:    {name: "fading", key: pair},
+			setExpiring:  {name: "expiring", key: pair},
 			setLearn:     {name: "learn", key: frontend, data: []field{fieldVerdict}},
 			setSticky:    {name: "sticky", key: []field{addr}},
 			setLate:      {name: "late", key: []field{addr}},

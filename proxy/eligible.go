@@ -87,7 +87,7 @@ func (f *Frontend) key(v *VIP) frontendKey {
 // leftToRules are the frontends that the fast path does not take, and why. It looks at all;
 // a selection finds the same by what changed.
 //
-// Those that have a backend in common are all taken, or none is: to its backend a flow is its
+// Frontends that have a backend in common are all taken, or none is: to its backend a flow is its
 // client's address and port alone, which may use two frontends at once. Conntrack would give one of the flows
 // another port, and so does the fast path, but neither sees the other's.
 func (s *State) leftToRules() map[frontendKey]string {

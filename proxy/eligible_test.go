@@ -46,7 +46,7 @@ type fastNames map[netip.Addr]string
 
 func (l fastNames) name(a netip.AddrPort) string { return l[a.Addr()] }
 
-// Who takes new flows, and which backends keep those that they have.
+// Which frontends take new flows, and which backends keep their flows.
 func TestFastFrontends(t *testing.T) {
 	pods := fastNames{}
 	for _, name := range []string{"pod1", "pod2", "pod3", "remote"} {
@@ -78,9 +78,9 @@ func TestFastFrontends(t *testing.T) {
 		{"weights", front("pod1 pod2", "", func(f *Frontend) { f.External.Backends[1].Weight = 3 }), "take tcp 192.0.2.1:80 pod1 pod2*3", ""},
 		{"over UDP", front("pod1", "pod1", udp), "take udp 192.0.2.1:80 pod1", ""},
 		{"over SCTP", front("pod1", "pod1", func(f *Frontend) { f.Protocol = SCTP }), "", "SCTP"},
-		// From Local to Cluster and back: those that are here keep their flows.
+		// From Local to Cluster and back: backends that are here keep their flows.
 		{"one elsewhere", front("pod1 remote", "pod1 remote"), "leave tcp 192.0.2.1:80 pod1", "backends on other nodes"},
-		{"one nobody knows where", front("pod1", "pod1", func(f *Frontend) { f.External.Backends[0].Node = "" }), "leave tcp 192.0.2.1:80", "backends on other nodes"},
+		{"one on an unknown node", front("pod1", "pod1", func(f *Frontend) { f.External.Backends[0].Node = "" }), "leave tcp 192.0.2.1:80", "backends on other nodes"},
 		{"one less for external clients", front("pod1", "pod1 pod2"), "take tcp 192.0.2.1:80 pod1 drains pod2", ""},
 		{"the same over UDP", front("pod1", "pod1 pod2", udp), "take udp 192.0.2.1:80 pod1", ""},
 		{"one that drains", front("pod2", "pod2", drain("pod1")), "take tcp 192.0.2.1:80 pod2 drains pod1", ""},

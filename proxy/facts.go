@@ -16,6 +16,8 @@ import (
 	"github.com/mdlayher/netlink"
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // Interfaces by which network plug-ins show. Felix makes the first only in its eBPF
@@ -25,16 +27,15 @@ const (
 	ciliumInterface = "cilium_host"
 )
 
-// A survey reads facts. It writes nothing, and goes on after what cannot be read,
-// which it notes.
+// A survey reads facts. It changes nothing, and records what cannot be read.
 type survey struct {
 	facts  facts
 	names  map[int]string // of interfaces, by index
 	unseen []string
 }
 
-// note remembers what could not be looked at.
-func (s *survey) note(what string, err error) {
+// miss records what could not be looked at.
+func (s *survey) miss(what string, err error) {
 	if err != nil {
 		s.unseen = append(s.unseen, fmt.Sprintf("%s: %v", what, err))
 	}
@@ -63,7 +64,7 @@ func surveyNode(state State, before *tallies) *survey {
 func (s *survey) links() {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
-		s.note("interfaces", err)
+		s.miss("interfaces", err)
 		return
 	}
 	defer conn.Close()
@@ -71,26 +72,26 @@ func (s *survey) links() {
 		Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request | netlink.Dump},
 		Data:   make([]byte, unix.SizeofIfInfomsg),
 	})
-	s.note("interfaces", err)
+	s.miss("interfaces", err)
 	for _, m := range messages {
 		if len(m.Data) < unix.SizeofIfInfomsg {
 			continue
 		}
 		flags, all := binary.NativeEndian.Uint32(m.Data[8:]), m.Data[unix.SizeofIfInfomsg:]
-		name := cstring(attribute(all, unix.IFLA_IFNAME))
+		name := nfnl.CString(nfnl.Attribute(all, unix.IFLA_IFNAME))
 		s.names[int(int32(binary.NativeEndian.Uint32(m.Data[4:])))] = name
 		s.plugin(name)
 		if flags&unix.IFF_UP == 0 || flags&unix.IFF_LOOPBACK != 0 {
 			continue
 		}
-		w := way{name: name, bridge: cstring(attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
+		w := iface{name: name, bridge: nfnl.CString(nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_KIND)) == "bridge"}
 		if w.bridge {
 			for family, t := range []uint16{unix.IFLA_BR_NF_CALL_IPTABLES, unix.IFLA_BR_NF_CALL_IP6TABLES} {
-				called := attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA, t)
+				called := nfnl.Attribute(all, unix.IFLA_LINKINFO, unix.IFLA_INFO_DATA, t)
 				w.called[family] = len(called) == 1 && called[0] == 1
 			}
 		}
-		s.facts.ways = append(s.facts.ways, w)
+		s.facts.interfaces = append(s.facts.interfaces, w)
 	}
 }
 
@@ -154,17 +155,17 @@ func (s *survey) routes() {
 	}
 }
 
-// networks notes which interfaces the main table leads to networks by.
+// networks records which interfaces lead to networks by the main table.
 func (s *survey) networks(f setID) {
 	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
-	s.note("routes", err)
+	s.miss("routes", err)
 	for _, r := range routes {
 		indexes := []int{r.LinkIndex}
 		for _, hop := range r.MultiPath {
 			indexes = append(indexes, hop.LinkIndex)
 		}
 		for _, index := range indexes {
-			w := s.way(s.names[index])
+			w := s.iface(s.names[index])
 			if w == nil {
 				continue
 			}
@@ -180,12 +181,12 @@ func (s *survey) networks(f setID) {
 	}
 }
 
-func (s *survey) way(name string) *way {
-	i := slices.IndexFunc(s.facts.ways, func(w way) bool { return w.name == name })
+func (s *survey) iface(name string) *iface {
+	i := slices.IndexFunc(s.facts.interfaces, func(w iface) bool { return w.name == name })
 	if i < 0 {
 		return nil
 	}
-	return &s.facts.ways[i]
+	return &s.facts.interfaces[i]
 }
 
 // route asks the kernel how it would send to a sample's backend.
@@ -215,12 +216,12 @@ func (s *survey) sysctls() {
 	f.conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
 	f.conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
 	strict := s.sysctl("net/ipv4/conf/all/rp_filter", 0)
-	for i := range f.ways {
-		w := &f.ways[i]
+	for i := range f.interfaces {
+		w := &f.interfaces[i]
 		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
 			continue // one of many pods' that serve nothing
 		}
-		// An interface that has gone meanwhile is in nobody's way.
+		// An interface that has gone meanwhile is no obstacle.
 		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding", 1) != 0
 		w.force6 = s.sysctl("net/ipv6/conf/"+w.name+"/force_forwarding", 0) != 0
 		w.rpFilter = max(strict, s.sysctl("net/ipv4/conf/"+w.name+"/rp_filter", 0))
@@ -238,7 +239,7 @@ func (s *survey) sysctl(name string, absent int) int {
 	if err == nil {
 		n, parse = strconv.Atoi(strings.TrimSpace(string(b)))
 	}
-	s.note(name, errors.Join(err, parse))
+	s.miss(name, errors.Join(err, parse))
 	return n
 }
 
@@ -247,9 +248,9 @@ func (s *survey) counters(before *tallies) {
 	now := tallies{known: true}
 	var err error
 	now.reversed, err = reversedPackets()
-	s.note("packets dropped by rp_filter", err)
+	s.miss("packets dropped by rp_filter", err)
 	now.early, now.refused, err = conntrackDrops()
-	s.note("packets dropped by conntrack", err)
+	s.miss("packets dropped by conntrack", err)
 	if before.known {
 		f := &s.facts
 		f.reversed = now.reversed > before.reversed
@@ -290,18 +291,10 @@ func conntrackDrops() (early, refused uint64, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer s.close()
-	err = s.dump(unix.NFNL_SUBSYS_CTNETLINK, ctGetStatsCPU, unix.AF_UNSPEC, nil, func(data []byte) {
-		early += uint64(number(attribute(data, ctaStatsEarlyDrop)))
-		refused += uint64(number(attribute(data, ctaStatsDrop)))
+	defer s.Close()
+	err = s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGetStatsCPU, unix.AF_UNSPEC, nil, func(data []byte) {
+		early += uint64(nfnl.Uint32(nfnl.Attribute(data, ctaStatsEarlyDrop)))
+		refused += uint64(nfnl.Uint32(nfnl.Attribute(data, ctaStatsDrop)))
 	})
 	return early, refused, err
-}
-
-// number reads a 32-bit attribute of netfilter; 0 if there is none.
-func number(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
 }

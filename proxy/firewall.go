@@ -15,8 +15,8 @@ const (
 )
 
 // A passage is one direction of flows of one kind. What a chain does to all
-// samples of a passage is an obstacle; what it does to some is somebody's policy,
-// such as a network policy.
+// samples of a passage is an obstacle; what it does to some is a policy,
+// such as a NetworkPolicy.
 type passage struct {
 	family      setID
 	reply       bool
@@ -34,7 +34,7 @@ func (p passage) to() string {
 	return "pods of this node"
 }
 
-// passages are the directions in which a chain can be in the way, the more telling
+// passages are the directions in which a chain can be an obstacle, the clearer ones
 // first.
 func passages() (all []passage) {
 	for _, reply := range []bool{false, true} {
@@ -47,12 +47,12 @@ func passages() (all []passage) {
 	return all
 }
 
-// of says whether a sample goes this way.
+// of says whether a sample goes in this direction.
 func (p passage) of(s sample) bool {
 	return s.family == p.family && s.own == p.own && (s.remote == p.remote || s.own)
 }
 
-// judgeRules finds chains that are in the way of all samples of a passage.
+// judgeRules finds chains that drop or take away all samples of a passage.
 func judgeRules(r *ruleset, samples []sample) (all []Obstacle) {
 	told := make(map[string]bool)
 	for _, base := range r.bases {
@@ -91,7 +91,7 @@ func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Ob
 }
 
 // meets is how a chain meets a packet of the sample, nil if it does not. Of two that
-// translate at one priority the kernel asks the younger first, which nobody can see: it
+// translate at one priority the kernel asks the younger first, which no listing shows: it
 // is taken for the later one.
 func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 	before := c.hook == hookPrerouting && c.priority < nat
@@ -132,8 +132,8 @@ func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 	return p
 }
 
-// obstacle says in what way the trail shows the chain to be in the way of our traffic.
-func (w *trail) obstacle(base hookedChain, out prospect, p passage) (Obstacle, bool) {
+// obstacle is the obstacle that the trail shows the chain to be, if any.
+func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()
 	if p.reply {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Firewalls of others, as somebody would write them. What is said of one is what
+// Firewalls, as users and programs write them. What is reported for each is what
 // packets meet: where a sentence is wanted, nothing gets through; where none is,
 // everything does, but for what is only for some.
 var firewalls = []struct {
@@ -16,7 +16,7 @@ var firewalls = []struct {
 	want  string // what the only obstacle is about; empty: there is none
 	code  ObstacleCode
 	// some: packets of the lab's client do not get through, for a reason that holds
-	// for some clients alone; nothing is said of that.
+	// for some clients alone; that is not reported.
 	some bool
 }{
 	{name: "a forward chain that drops",
@@ -77,10 +77,10 @@ var firewalls = []struct {
 	{name: "a chain that drops after translation",
 		rules: `table inet late { chain post { type filter hook postrouting priority 0; meta nfproto { ipv4, ipv6 } ct status dnat ct state new drop; }; }`,
 		want:  "chain inet late post", code: Firewall},
-	{name: "somebody who translates first",
+	{name: "a program that translates first",
 		rules: `table inet other { chain pre { type nat hook prerouting priority -150; tcp dport 80 dnat ip to 10.9.9.9; tcp dport 80 dnat ip6 to fd99::9; udp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip6 to fd99::9; }; }`,
 		want:  "chain inet other pre", code: TranslatedBefore},
-	{name: "somebody who translates later",
+	{name: "a program that translates later",
 		rules: `table inet other { chain pre { type nat hook prerouting priority -99; tcp dport 80 dnat ip to 10.9.9.9; udp dport 80 dnat ip to 10.9.9.9; }; }`},
 }
 
@@ -278,8 +278,8 @@ func TestFirewallOfIPTables(t *testing.T) {
 	})
 }
 
-// legacyFirewalls are what others may have in the old tables. What is said of each is
-// what packets meet.
+// legacyFirewalls are what other programs may have in the legacy tables. What is reported for
+// each is what packets meet.
 var legacyFirewalls = []struct {
 	name  string
 	rules []string

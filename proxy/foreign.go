@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // Priorities of hooks, from linux/netfilter_ipv4.h.
@@ -65,15 +67,15 @@ type ruleset struct {
 func readRuleset(s *socket, nat int32) (*ruleset, error) {
 	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
 	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases, r.kubeProxy = nil, nil }, func(family uint8, data []byte) {
-		hook := attribute(data, unix.NFTA_CHAIN_HOOK)
-		c := hookedChain{chainID: chainID{tableID{family, cstring(attribute(data, unix.NFTA_CHAIN_TABLE))}, cstring(attribute(data, unix.NFTA_CHAIN_NAME))}}
+		hook := nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK)
+		c := hookedChain{chainID: chainID{tableID{family, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE))}, nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))}}
 		if hook == nil || !c.table.foreign() && !c.table.kubeProxy() {
 			return
 		}
-		c.kind = cstring(attribute(data, unix.NFTA_CHAIN_TYPE))
-		c.hook = number(attribute(hook, unix.NFTA_HOOK_HOOKNUM))
-		c.priority = int32(number(attribute(hook, unix.NFTA_HOOK_PRIORITY)))
-		c.drops = number(attribute(data, unix.NFTA_CHAIN_POLICY)) == 0 && attribute(data, unix.NFTA_CHAIN_POLICY) != nil
+		c.kind = nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE))
+		c.hook = nfnl.Uint32(nfnl.Attribute(hook, unix.NFTA_HOOK_HOOKNUM))
+		c.priority = int32(nfnl.Uint32(nfnl.Attribute(hook, unix.NFTA_HOOK_PRIORITY)))
+		c.drops = nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)) == 0 && nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY) != nil
 		switch {
 		case !c.table.kubeProxy():
 			r.bases = append(r.bases, c)
@@ -88,7 +90,7 @@ func readRuleset(s *socket, nat int32) (*ruleset, error) {
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
-		return t.name != tableName && t.name != spareTable && t.name != handOnTable && !t.kubeProxy()
+		return t.name != tableName && t.name != spareTable && t.name != redirectTable && !t.kubeProxy()
 	}
 	return false
 }
@@ -103,7 +105,7 @@ func (r *ruleset) list(kind, family uint8, request []byte, reset func(), each fu
 	var err error
 	for range dumpAttempts {
 		reset()
-		if err = r.sock.dumpFamilies(unix.NFNL_SUBSYS_NFTABLES, kind, family, request, each); !errors.Is(err, unix.EINTR) {
+		if err = r.sock.DumpFamilies(unix.NFNL_SUBSYS_NFTABLES, kind, family, request, each); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
@@ -115,14 +117,14 @@ func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 	if rules, ok := r.rules[id]; ok {
 		return rules, true
 	}
-	var e encoder
-	e.string(unix.NFTA_RULE_TABLE, id.table.name)
-	e.string(unix.NFTA_RULE_CHAIN, id.name)
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_RULE_TABLE, id.table.name)
+	e.Text(unix.NFTA_RULE_CHAIN, id.name)
 	var rules [][]byte
-	err := r.list(unix.NFT_MSG_GETRULE, id.table.family, e.b, func() { rules = nil }, func(_ uint8, data []byte) {
+	err := r.list(unix.NFT_MSG_GETRULE, id.table.family, e.B, func() { rules = nil }, func(_ uint8, data []byte) {
 		// Old kernels ignore what the request asks for.
-		if cstring(attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name && cstring(attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
-			rules = append(rules, slices.Clone(attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name && nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
+			rules = append(rules, slices.Clone(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
 		}
 	})
 	if err != nil {
@@ -146,7 +148,7 @@ type setElement struct {
 	key, end string // end: of a range, inclusive; empty: none
 	ends     bool   // the key is the first one after an interval
 	value    string
-	ruling   *ruling
+	verdict  *verdict
 }
 
 // nftSetConcat is NFT_SET_CONCAT, and nftSetElemCatchall NFT_SET_ELEM_CATCHALL, which x/sys
@@ -177,11 +179,11 @@ func (r *ruleset) definitions(t tableID) map[string]*valueSet {
 		return defs
 	}
 	defs := make(map[string]*valueSet)
-	var e encoder
-	e.string(unix.NFTA_SET_TABLE, t.name)
-	err := r.list(unix.NFT_MSG_GETSET, t.family, e.b, func() { clear(defs) }, func(_ uint8, data []byte) {
-		if cstring(attribute(data, unix.NFTA_SET_TABLE)) == t.name {
-			defs[cstring(attribute(data, unix.NFTA_SET_NAME))] = &valueSet{flags: number(attribute(data, unix.NFTA_SET_FLAGS))}
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_TABLE, t.name)
+	err := r.list(unix.NFT_MSG_GETSET, t.family, e.B, func() { clear(defs) }, func(_ uint8, data []byte) {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) == t.name {
+			defs[nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))] = &valueSet{flags: nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_SET_FLAGS))}
 		}
 	})
 	r.err = errors.Join(r.err, err)
@@ -190,12 +192,12 @@ func (r *ruleset) definitions(t tableID) map[string]*valueSet {
 }
 
 func (r *ruleset) elements(id chainID, s *valueSet) {
-	var e encoder
-	e.string(unix.NFTA_SET_ELEM_LIST_TABLE, id.table.name)
-	e.string(unix.NFTA_SET_ELEM_LIST_SET, id.name)
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, id.table.name)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, id.name)
 	s.fixed = true
-	err := r.list(unix.NFT_MSG_GETSETELEM, id.table.family, e.b, func() { s.elements = nil }, func(_ uint8, data []byte) {
-		for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	err := r.list(unix.NFT_MSG_GETSETELEM, id.table.family, e.B, func() { s.elements = nil }, func(_ uint8, data []byte) {
+		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			s.add(item)
 		}
 	})
@@ -207,29 +209,29 @@ func (r *ruleset) elements(id chainID, s *valueSet) {
 }
 
 func (s *valueSet) add(item []byte) {
-	flags := number(attribute(item, unix.NFTA_SET_ELEM_FLAGS))
+	flags := nfnl.Uint32(nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS))
 	if flags&nftSetElemCatchall != 0 {
 		s.fixed = false
 		return
 	}
 	s.elements = append(s.elements, setElement{
-		key: string(attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)), ends: flags&unix.NFT_SET_ELEM_INTERVAL_END != 0,
-		end:    string(attribute(item, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
-		value:  string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-		ruling: parseRuling(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)),
+		key: string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)), ends: flags&unix.NFT_SET_ELEM_INTERVAL_END != 0,
+		end:     string(nfnl.Attribute(item, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
+		value:   string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		verdict: parseVerdict(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)),
 	})
 }
 
-// A ruling is what a rule does with a packet: a verdict, in the kernel's words.
-type ruling struct {
+// A verdict is what a rule decides about a packet.
+type verdict struct {
 	code  int32  // of the kernel
 	chain string // that it goes to
 }
 
-func parseRuling(b []byte) *ruling {
-	code := attribute(b, unix.NFTA_VERDICT_CODE)
+func parseVerdict(b []byte) *verdict {
+	code := nfnl.Attribute(b, unix.NFTA_VERDICT_CODE)
 	if len(code) != 4 {
 		return nil
 	}
-	return &ruling{int32(binary.BigEndian.Uint32(code)), cstring(attribute(b, unix.NFTA_VERDICT_CHAIN))}
+	return &verdict{int32(binary.BigEndian.Uint32(code)), nfnl.CString(nfnl.Attribute(b, unix.NFTA_VERDICT_CHAIN))}
 }

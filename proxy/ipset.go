@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // From linux/netfilter/ipset/ip_set.h, which x/sys does not have.
@@ -60,31 +62,31 @@ var ipsetErrors = map[unix.Errno]string{
 }
 
 // ipset does one request, whose attributes body appends after the set's name.
-func (s *socket) ipset(command uint8, flags uint16, f setID, name string, body func(e *encoder)) error {
-	s.seq++
-	var e encoder
-	e.message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.seq, nfFamily(f), func() {
-		e.bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
-		e.string(ipsetAttrName, name)
+func (s *socket) ipset(command uint8, flags uint16, f setID, name string, body func(e *nfnl.Encoder)) error {
+	s.Seq++
+	var e nfnl.Encoder
+	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, nfFamily(f), func() {
+		e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
+		e.Text(ipsetAttrName, name)
 		if body != nil {
 			body(&e)
 		}
 	})
-	if err := s.send(e.b); err != nil {
+	if err := s.Send(e.B); err != nil {
 		return err
 	}
-	for r, err := range s.replies(false) {
+	for r, err := range s.Replies(false) {
 		if err != nil {
 			return err
 		}
-		if r.kind == unix.NLMSG_ERROR && r.seq == s.seq {
-			return ipsetError(name, r.errno())
+		if r.Kind == unix.NLMSG_ERROR && r.Seq == s.Seq {
+			return ipsetError(name, r.Errno())
 		}
 	}
 	return errUnanswered
 }
 
-// A setError is what ipset says of a set and no errno does.
+// A setError is an error code of ipset that is no errno.
 type setError struct{ set, text string }
 
 func (e *setError) Error() string { return "set " + e.set + ": " + e.text }
@@ -103,16 +105,16 @@ func ipsetError(name string, err error) error {
 // createSet makes a set; that it exists in this very form is no error, and in another
 // is EEXIST.
 func (s *socket) createSet(name string, form setForm) error {
-	return s.ipset(ipsetCreate, unix.NLM_F_CREATE, form.family, name, func(e *encoder) {
-		e.string(ipsetAttrKind, form.kind)
-		e.bytes(ipsetAttrRevision, []byte{0})
-		e.bytes(ipsetAttrFamily, []byte{nfFamily(form.family)})
-		at := e.open(ipsetAttrData)
-		e.uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
+	return s.ipset(ipsetCreate, unix.NLM_F_CREATE, form.family, name, func(e *nfnl.Encoder) {
+		e.Text(ipsetAttrKind, form.kind)
+		e.Bytes(ipsetAttrRevision, []byte{0})
+		e.Bytes(ipsetAttrFamily, []byte{nfFamily(form.family)})
+		at := e.Open(ipsetAttrData)
+		e.Uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
 		if form.timeout > 0 {
-			e.uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, uint32(form.timeout.Seconds()))
+			e.Uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, uint32(form.timeout.Seconds()))
 		}
-		e.shut(at)
+		e.Close(at)
 	})
 }
 
@@ -134,13 +136,13 @@ func (s *socket) replaceSet(name string, form setForm, all []entry) error {
 	}
 	err := s.changeSet(ipsetAdd, spare, all)
 	if err == nil {
-		err = s.ipset(ipsetSwap, 0, form.family, name, func(e *encoder) { e.string(ipsetAttrName2, spare) })
+		err = s.ipset(ipsetSwap, 0, form.family, name, func(e *nfnl.Encoder) { e.Text(ipsetAttrName2, spare) })
 	}
 	return errors.Join(err, s.destroySet(spare))
 }
 
-// changeEntries adds or deletes entries that are sorted by set. What is already as
-// it shall be is no error.
+// changeEntries adds or deletes entries that are sorted by set. An entry that is already as
+// wanted is no error.
 func (s *socket) changeEntries(command uint8, all []entry) error {
 	for len(all) > 0 {
 		first, n := all[0], 1
@@ -159,14 +161,14 @@ func (s *socket) changeEntries(command uint8, all []entry) error {
 func (s *socket) changeSet(command uint8, name string, all []entry) error {
 	for len(all) > 0 {
 		n := 0
-		err := s.ipset(command, 0, all[0].family(), name, func(e *encoder) {
-			at := e.open(ipsetAttrEntries)
-			for n < len(all) && len(e.b)-at < maxElementList {
+		err := s.ipset(command, 0, all[0].family(), name, func(e *nfnl.Encoder) {
+			at := e.Open(ipsetAttrEntries)
+			for n < len(all) && len(e.B)-at < maxElementList {
 				all[n].encode(e)
 				n++
 			}
-			e.shut(at)
-			e.uint32(ipsetAttrLine, 0)
+			e.Close(at)
+			e.Uint32(ipsetAttrLine, 0)
 		})
 		if err != nil {
 			return err
@@ -176,34 +178,34 @@ func (s *socket) changeSet(command uint8, name string, all []entry) error {
 	return nil
 }
 
-func (e entry) encode(to *encoder) {
-	at := to.open(ipsetAttrData)
+func (e entry) encode(to *nfnl.Encoder) {
+	at := to.Open(ipsetAttrData)
 	encodeIP(to, ipsetAttrIP, e.addr.Addr())
 	if setShapes[e.set].kind == "hash:net" {
-		to.bytes(ipsetAttrCIDR, []byte{byte(e.addr.Bits())})
+		to.Bytes(ipsetAttrCIDR, []byte{byte(e.addr.Bits())})
 	}
 	if e.port.port != 0 {
-		to.bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port.port))
-		to.bytes(ipsetAttrProto, []byte{byte(e.port.proto)})
+		to.Bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port.port))
+		to.Bytes(ipsetAttrProto, []byte{byte(e.port.proto)})
 	}
 	if e.net.IsValid() {
 		encodeIP(to, ipsetAttrIP2, e.net.Addr())
-		to.bytes(ipsetAttrCIDR2, []byte{byte(e.net.Bits())})
+		to.Bytes(ipsetAttrCIDR2, []byte{byte(e.net.Bits())})
 	}
-	to.shut(at)
+	to.Close(at)
 }
 
-func encodeIP(e *encoder, t uint16, a netip.Addr) {
-	at := e.open(t)
-	e.bytes(uint16(family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
-	e.shut(at)
+func encodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
+	at := e.Open(t)
+	e.Bytes(uint16(family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
+	e.Close(at)
 }
 
 // setNames lists the sets that are ours.
 func (s *socket) setNames() ([]string, error) {
 	var names []string
 	err := s.listSets("", func(data []byte) {
-		if name := cstring(attribute(data, ipsetAttrName)); strings.HasPrefix(name, setPrefix) {
+		if name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName)); strings.HasPrefix(name, setPrefix) {
 			names = append(names, name)
 		}
 	})
@@ -211,14 +213,14 @@ func (s *socket) setNames() ([]string, error) {
 }
 
 // setEntries lists what is in a set; nothing if there is none.
-func (s *socket) setEntries(m member, f setID) ([]entry, error) {
+func (s *socket) setEntries(m ipsetID, f setID) ([]entry, error) {
 	var all []entry
 	name := setName(m, f)
 	err := s.listSets(name, func(data []byte) {
-		if cstring(attribute(data, ipsetAttrName)) != name {
+		if nfnl.CString(nfnl.Attribute(data, ipsetAttrName)) != name {
 			return
 		}
-		for _, item := range attributes(attribute(data, ipsetAttrEntries)) {
+		for _, item := range nfnl.Attributes(nfnl.Attribute(data, ipsetAttrEntries)) {
 			all = append(all, parseEntry(m, item))
 		}
 	})
@@ -233,29 +235,29 @@ func (s *socket) listSets(name string, each func(data []byte)) error {
 	if name == "" {
 		return s.listAllSets(ipsetListNames, each)
 	}
-	return s.requestSets(each, func(e *encoder) { e.string(ipsetAttrName, name) })
+	return s.requestSets(each, func(e *nfnl.Encoder) { e.Text(ipsetAttrName, name) })
 }
 
 // listAllSets lists all sets, but only what the flag says.
 func (s *socket) listAllSets(flag uint32, each func(data []byte)) error {
-	return s.requestSets(each, func(e *encoder) { e.uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
+	return s.requestSets(each, func(e *nfnl.Encoder) { e.Uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
 }
 
-func (s *socket) requestSets(each func(data []byte), which func(e *encoder)) error {
-	var e encoder
-	e.bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
+func (s *socket) requestSets(each func(data []byte), which func(e *nfnl.Encoder)) error {
+	var e nfnl.Encoder
+	e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
 	which(&e)
-	if err := s.dump(unix.NFNL_SUBSYS_IPSET, ipsetList, unix.NFPROTO_IPV4, e.b, each); err != nil {
+	if err := s.Dump(unix.NFNL_SUBSYS_IPSET, ipsetList, unix.NFPROTO_IPV4, e.B, each); err != nil {
 		return fmt.Errorf("list sets: %w", err)
 	}
 	return nil
 }
 
-func parseEntry(m member, data []byte) entry {
+func parseEntry(m ipsetID, data []byte) entry {
 	e := entry{set: m}
 	var addr, net netip.Addr
 	var bits, netBits int
-	for t, v := range attributes(data) {
+	for t, v := range nfnl.Attributes(data) {
 		switch {
 		case t == ipsetAttrIP:
 			addr = parseIP(v)
@@ -287,7 +289,7 @@ func parseEntry(m member, data []byte) entry {
 }
 
 func parseIP(nested []byte) netip.Addr {
-	for _, v := range attributes(nested) {
+	for _, v := range nfnl.Attributes(nested) {
 		a, _ := netip.AddrFromSlice(v)
 		return a
 	}

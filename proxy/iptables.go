@@ -1,237 +1,495 @@
 package proxy
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
+	"math"
 	"net/netip"
-	"os"
-	"os/exec"
-	"regexp"
 	"slices"
 	"strings"
-	"time"
+
+	"go4.org/netipx"
 )
 
-// An iptables is one of the four that a kernel can have rules of: two families,
-// and for each of them two places, which know nothing of one another. A packet
-// must pass both.
-type iptables struct {
-	name string // of the program; -save and -restore are added
-	ipv6 bool
-	// tables is a file that lists the tables there are, if to ask for one by the
-	// program would make it. Only the old interface has that.
-	tables string
-}
-
-var allIPTables = []iptables{
-	{name: "iptables-nft"},
-	{name: "iptables-legacy", tables: "/proc/thread-self/net/ip_tables_names"},
-	{name: "ip6tables-nft", ipv6: true},
-	{name: "ip6tables-legacy", ipv6: true, tables: "/proc/thread-self/net/ip6_tables_names"},
-}
-
-// has says whether there can be rules for FORWARD, and a program to see them by.
-func (i iptables) has() (bool, error) {
-	if _, err := exec.LookPath(i.name + "-save"); err != nil {
-		return false, nil
-	}
-	if i.tables == "" {
-		return true, nil
-	}
-	tables, err := os.ReadFile(i.tables)
-	// A kernel without the old interface; or a user namespace that is as old as its
-	// network, in which the file is nobody's, and iptables-legacy-save fails too.
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return false, nil
-	}
-	return slices.Contains(strings.Fields(string(tables)), "filter"), err
-}
-
-// save is the table filter as text.
-func (i iptables) save(ctx context.Context) (string, error) {
-	return i.run(ctx, "", "-save", "-t", "filter")
-}
-
-// restore changes what script names and nothing else, in one transaction. It
-// waits a second at most for others that change the old tables: meanwhile no
-// endpoint changes, and it will be tried again.
-func (i iptables) restore(ctx context.Context, script string) error {
-	_, err := i.run(ctx, script, "-restore", "--noflush", "-w", "1")
-	return err
-}
-
-// iptablesPatience bounds what a program of iptables may take.
-const iptablesPatience = 5 * time.Second
-
-func (i iptables) run(ctx context.Context, input, suffix string, args ...string) (string, error) {
-	return i.runFor(ctx, iptablesPatience, input, suffix, args...)
-}
-
-func (i iptables) runFor(ctx context.Context, patience time.Duration, input, suffix string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var out, complaint strings.Builder
-	cmd := exec.CommandContext(ctx, i.name+suffix, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s%s: %w: %s", i.name, suffix, err, firstLines(complaint.String(), 3))
-	}
-	return out.String(), nil
-}
-
-// A filter is what one iptables does to forwarded packets, and what of that is
-// ours.
-type filter struct {
-	policy string   // of FORWARD; empty: there is no such chain
-	rules  []string // of FORWARD, others' alone
-	jumps  []jump   // of FORWARD, to our chain
-	chain  bool     // ours is there
-	own    []string // its rules
-}
-
-// A jump is a rule of FORWARD that leads to our chain.
-type jump struct {
-	rule string
-	at   int // how many of the others' rules come before it
-}
-
+// Chains of iptables that are always there. docs/concepts/iptables-mode.md explains them.
 const (
-	forwardChain = "FANFARE-FORWARD"
-	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + forwardChain
+	xtUnassigned = "FANFARE-UNASSIGNED"
+	xtRedirect   = "FANFARE-HANDON"
+
+	xtArriving = "FANFARE-ARRIVING"
+	xtLeaving  = "FANFARE-LEAVING"
+	xtSource   = "FANFARE-SOURCE"
+	xtReplace  = "FANFARE-REPLACE"
+	xtKeep     = "FANFARE-KEEP"
+	xtLeave    = "FANFARE-POSTROUTING"
+
+	xtForward  = "FANFARE-FILTER"
+	xtOutput   = "FANFARE-OUTPUT"
+	xtUnserved = "FANFARE-UNSERVED"
+	xtSources  = "FANFARE-SOURCES"
+	xtPorts    = "FANFARE-PORTS"
+	xtExternal = "FANFARE-EXTERNAL"
+	xtInternal = "FANFARE-INTERNAL"
+	xtRefuse   = "FANFARE-REFUSE"
+
+	// xtPrefix begins the names of all of them, and xtMade those of the chains for
+	// VIPs, frontends and backends.
+	xtPrefix = "FANFARE-"
+	xtMade   = "FAN-"
 )
 
-// parseFilter reads what iptables-save prints.
-func parseFilter(save string) filter {
-	var f filter
-	for line := range strings.Lines(save) {
-		line = strings.TrimSpace(line)
-		switch verb, rest, _ := strings.Cut(line, " "); {
-		case verb == ":FORWARD":
-			f.policy, _, _ = strings.Cut(rest, " ")
-		case verb == ":"+forwardChain:
-			f.chain = true
-		case verb == "-A":
-			chain, rule, _ := strings.Cut(rest, " ")
-			f.add(chain, rule)
+// maxChainName is the longest name of a chain (XT_EXTENSION_MAXNAMELEN).
+const maxChainName = 28
+
+// xtJumps are the rules of the chains of others that lead to ours, by table and
+// chain. Each must be the first there that may lead to a translation.
+func xtJumps(f setID) map[string]map[string]string {
+	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
+	vip := "-m set --match-set " + setName(ipsetVIPs, f) + " dst "
+	return map[string]map[string]string{
+		"raw": {"PREROUTING": "-m set --match-set " + setName(ipsetOwned, f) + " dst -m set ! --match-set " +
+			setName(ipsetVIPs, f) + " dst " + by + xtUnassigned},
+		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetRedirects, f) + " dst " + by + xtRedirect},
+		"nat": {
+			"PREROUTING":  vip + by + xtArriving,
+			"OUTPUT":      vip + by + xtLeaving,
+			"POSTROUTING": by + xtLeave,
+		},
+		"filter": {"INPUT": vip + by + xtPorts, "FORWARD": by + xtForward, "OUTPUT": vip + by + xtOutput},
+	}
+}
+
+// xtTables are the tables that have our chains, in the order in which they
+// are written: what refuses comes before what translates.
+var xtTables = []string{"filter", "mangle", "raw", "nat"}
+
+// xtState is all chains of one family, by table.
+func xtState(s State, f setID) map[string]chainSet {
+	tables := xtShared(s, f)
+	nat := tables["nat"]
+	vips := ofFamily(s.VIPs, f)
+	xtTree(external).add(nat, vips)
+	xtTree(internal).add(nat, vips)
+	r := xtRender{node: s.Node, mark: s.SNAT.flag()}
+	for _, v := range vips {
+		r.vip(nat, v)
+	}
+	return tables
+}
+
+// xtShared is the chains that depend on no VIP.
+func xtShared(s State, f setID) map[string]chainSet {
+	return map[string]chainSet{
+		"raw": {xtUnassigned: slices.Concat(
+			[]string{"-m addrtype --dst-type LOCAL -j RETURN"},
+			discovery(f),
+			// raw can not refuse. Without conntrack it leaves no entry, and
+			// FANFARE-FILTER refuses it.
+			[]string{"-j CT --notrack"},
+		)},
+		"mangle": {xtRedirect: xtRedirects(s, f)},
+		"filter": xtFilter(s, f),
+		"nat":    xtNAT(s, f),
+	}
+}
+
+// discovery lets pass what routers and hosts ask their neighbours by.
+func discovery(f setID) []string {
+	if f == 0 {
+		return nil
+	}
+	return []string{
+		"-p ipv6-icmp -m icmp6 --icmpv6-type 135 -j RETURN",
+		"-p ipv6-icmp -m icmp6 --icmpv6-type 136 -j RETURN",
+	}
+}
+
+func xtFilter(s State, f setID) chainSet {
+	in := func(m ipsetID, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
+	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
+	invalid := "-m conntrack --ctstate INVALID -j DROP"
+	miss := func(drop, reject ipsetID) []string {
+		return []string{
+			midstream + in(drop, "dst,dst") + " -g " + xtRefuse,
+			in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse,
 		}
 	}
-	return f
-}
-
-func (f *filter) add(chain, rule string) {
-	switch {
-	case chain == forwardChain:
-		f.own = append(f.own, rule)
-	case chain != "FORWARD":
-	case strings.HasSuffix(rule, "-j "+forwardChain):
-		f.jumps = append(f.jumps, jump{rule: rule, at: len(f.rules)})
-	default:
-		f.rules = append(f.rules, rule)
+	return chainSet{
+		xtForward: {
+			in(ipsetVIPs, "dst") + " -g " + xtUnserved,
+			in(ipsetOwned, "dst") + " -g " + xtRefuse,
+		},
+		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
+		// A VIP may be an address of the node: what it does not serve is the host's.
+		xtOutput: append(xtRedirected(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
+		// nat drops nothing. What it left untranslated is refused or dropped here.
+		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
+		xtSources:  {in(ipsetLimited, "dst,dst") + " -m set ! --match-set " + setName(ipsetSources, f) + " dst,dst,src -j DROP"},
+		xtExternal: miss(ipsetExternalDrop, ipsetExternalReject),
+		xtInternal: miss(ipsetInternalDrop, ipsetInternalReject),
+		xtRefuse: slices.Concat(discovery(f), []string{
+			"-p tcp -j REJECT --reject-with tcp-reset",
+			"-j REJECT --reject-with " + unreachable,
+		}),
 	}
 }
 
-// unconditional matches a rule for all packets, and its target.
-var unconditional = regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) )*-j (\S+)(?: --reject-with \S+)?$`)
+// midstream matches a packet that begins no connection. What nat is asked about is
+// then the middle of one that conntrack does not know.
+const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
-// closed says whether FORWARD drops or rejects whatever it does not accept for a
-// reason, and how many rules come before it does. Rules that drop for a reason
-// are not looked at: they are somebody's policy, and hold for our packets as for
-// all others.
-func (f *filter) closed() (at int, closed bool) {
-	for n, rule := range f.rules {
-		m := unconditional.FindStringSubmatch(rule)
-		if m == nil {
-			continue
+// xtClients leads the clients on this node to a chain.
+func xtClients(s State, f setID, chain string) []string {
+	rules := []string{"-m set --match-set " + setName(ipsetClients, f) + " src -g " + chain}
+	if p := s.Clients.InterfacePrefix; p != "" {
+		rules = append(rules, "-i "+p+"+ -g "+chain)
+	}
+	if b := s.Clients.Bridge; b != "" {
+		rules = append(rules, "-i "+b+" -g "+chain)
+	}
+	return rules
+}
+
+// echo answers ping to a VIP from the node itself.
+func echo(f setID) string {
+	return [2]string{
+		"-p icmp -m icmp --icmp-type 8 -j REDIRECT",
+		"-p ipv6-icmp -m icmp6 --icmpv6-type 128 -j REDIRECT",
+	}[f]
+}
+
+func xtNAT(s State, f setID) chainSet {
+	x, i := xtTree(external).root, xtTree(internal).root
+	m := s.SNAT.flag()
+	nat := chainSet{
+		xtArriving: slices.Concat([]string{echo(f)}, xtClients(s, f, i), []string{"-g " + x}),
+		xtLeaving:  {echo(f), "-g " + i},
+		xtLeave:    nil,
+		xtSource: {
+			// A process of the host has the VIP for its source where that is on an
+			// interface of this node. Other nodes have it too, and would get the answer.
+			"! -o lo -m set --match-set " + setName(ipsetVIPs, f) + " src -g " + xtReplace,
+			// Others of the host have an address to which replies return.
+			"-m addrtype --src-type LOCAL -g " + xtKeep,
+			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
+			"-m mark ! --mark " + m.match() + " -j RETURN",
+			"-m set --match-set " + setName(ipsetNever, f) + " dst -g " + xtKeep,
+			"-g " + xtReplace,
+		},
+		xtKeep:    {unmark(m)},
+		xtReplace: xtNewSource(s.SNAT, f),
+	}
+	for _, p := range joined(forwardPrefixes(s)) {
+		if family(p.Addr()) == f {
+			nat.add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
 		}
-		switch m[1] {
-		case "ACCEPT":
-			return 0, false
-		case "DROP", "REJECT":
-			return n, true
-		}
 	}
-	return len(f.rules), f.policy == "DROP"
+	return nat
 }
 
-// planForward is the input for iptables-restore that makes FORWARD accept the flows
-// to the prefixes, where it would drop them, and that takes our chain away where
-// there is nothing to accept. It is empty if all is as it should be.
-//
-// The jump is the last rule before FORWARD drops everything: what others drop
-// before, such as the network policies of a CNI, stays dropped.
-func planForward(f filter, prefixes []netip.Prefix) string {
-	at, closed := f.closed()
-	if !closed || len(prefixes) == 0 {
-		return f.without()
+// joined covers the same addresses with as few prefixes as can be: a new flow passes
+// all of them, and addresses of a pool that is gone may be many.
+func joined(all []netip.Prefix) []netip.Prefix {
+	var b netipx.IPSetBuilder
+	for _, p := range all {
+		b.AddPrefix(p)
 	}
-	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(ownPrefixes(f.own), prefixes) {
-		return ""
-	}
-	var b strings.Builder
-	// The line with the chain's name empties it.
-	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", forwardChain)
-	for _, p := range prefixes {
-		fmt.Fprintf(&b, "-A %s -m conntrack --ctstate DNAT --ctorigdst %s -j ACCEPT\n", forwardChain, p)
-	}
-	f.unjump(&b)
-	if at == len(f.rules) {
-		fmt.Fprintf(&b, "-A FORWARD %s\n", forwardJump)
-	} else {
-		fmt.Fprintf(&b, "-I FORWARD %d %s\n", at+1, forwardJump)
-	}
-	b.WriteString("COMMIT\n")
-	return b.String()
-}
-
-// without removes our chain.
-func (f *filter) without() string {
-	if !f.chain && len(f.jumps) == 0 {
-		return ""
-	}
-	var b strings.Builder
-	b.WriteString("*filter\n")
-	f.unjump(&b)
-	if f.chain {
-		fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", forwardChain)
-	}
-	b.WriteString("COMMIT\n")
-	return b.String()
-}
-
-func (f *filter) unjump(b *strings.Builder) {
-	for _, j := range f.jumps {
-		fmt.Fprintf(b, "-D FORWARD %s\n", j.rule)
-	}
-}
-
-// ownRule matches a rule of our chain as iptables-save shows it.
-var ownRule = regexp.MustCompile(`^-m conntrack --ctstate DNAT --ctorigdst (\S+) -j ACCEPT$`)
-
-// ownPrefixes are those of the rules of our chain; an invalid one stands for a rule
-// that is not ours.
-func ownPrefixes(rules []string) []netip.Prefix {
-	var all []netip.Prefix
-	for _, rule := range rules {
-		var p netip.Prefix
-		if m := ownRule.FindStringSubmatch(rule); m != nil {
-			p = parsePrefix(m[1])
-		}
-		all = append(all, p)
-	}
-	return all
-}
-
-// parsePrefix reads a prefix, which is shown as an address if that is all it is. It
-// returns an invalid one for what is neither.
-func parsePrefix(s string) netip.Prefix {
-	if p, err := netip.ParsePrefix(s); err == nil {
-		return p
-	}
-	a, err := netip.ParseAddr(s)
+	set, err := b.IPSet()
 	if err != nil {
-		return netip.Prefix{}
+		panic("BUG: " + err.Error()) // of ranges that end before they begin, which no prefix does
 	}
-	return netip.PrefixFrom(a, a.BitLen())
+	return set.Prefixes()
+}
+
+// prefixText is a prefix in the words of the match conntrack.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+// defaultFlag is the bit by which kube-proxy marks packets whose source must be
+// replaced. It means the same here, and is removed before kube-proxy's rules see it.
+var defaultFlag = Mark{Value: 0x4000, Mask: 0x4000}
+
+// flag is the mark that tells POSTROUTING which flows need a new source: rules that
+// choose a backend can not know yet which source there will be.
+func (s SNAT) flag() Mark {
+	if s.Mark.Value == 0 {
+		return defaultFlag
+	}
+	return s.Mark
+}
+
+// match is the mark as the match of the name shows it.
+func (m Mark) match() string {
+	if m.Mask == math.MaxUint32 {
+		return fmt.Sprintf("%#x", m.Value)
+	}
+	return m.String()
+}
+
+func setMark(m Mark) string { return "-j MARK --set-xmark " + m.String() }
+func unmark(m Mark) string  { return setMark(Mark{Mask: m.Mask}) }
+
+// xtNewSource replaces the source. A mark that was asked for stays.
+func xtNewSource(s SNAT, f setID) []string {
+	var rules []string
+	if s.Mark.Value == 0 {
+		rules = append(rules, unmark(defaultFlag))
+		if s.Mark != (Mark{}) {
+			rules = append(rules, setMark(s.Mark))
+		}
+	} else {
+		// A hairpin came without.
+		rules = append(rules, setMark(s.Mark))
+	}
+	rule := "-j MASQUERADE"
+	if from := s.source(f); from.IsValid() {
+		rule = "-j SNAT --to-source " + from.String()
+	}
+	return append(rules, rule+[...]string{PortFullyRandom: " --random-fully", PortRandom: " --random", PortKept: ""}[s.Ports])
+}
+
+// sameAddrs is a program of the packet filter for packets whose source is their
+// destination, as iptables takes it. No other match compares the two.
+func sameAddrs(f setID) string {
+	if f == 0 {
+		return "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 65535,6 0 0 0"
+	}
+	ops := []string{"18"}
+	for word := range 4 {
+		// Load from source, copy to X, load from destination, unless equal go to the end.
+		ops = append(ops, fmt.Sprintf("32 0 0 %d", 8+4*word), "7 0 0 0", fmt.Sprintf("32 0 0 %d", 24+4*word),
+			fmt.Sprintf("29 0 %d 0", 4*(3-word)+1))
+	}
+	return strings.Join(append(ops, "6 0 0 65535", "6 0 0 0"), ",")
+}
+
+// xtTree is the tree of one kind of clients.
+func xtTree(s side) tree {
+	return tree{
+		root: "FANFARE-" + strings.ToUpper(s.prefix),
+		name: func(p netip.Prefix) string { return xtName(s, "", p.String()) },
+		leaf: func(v *VIP) []string { return xtLeaf(s, v) },
+	}
+}
+
+// xtName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
+// is too long for that, as most of IPv6 is, is hashed.
+func xtName(s side, port, addr string) string {
+	name := xtMade + s.prefix + "-" + port + addr
+	if len(name) > maxChainName {
+		name = xtMade + s.prefix + "-" + port + shortHash(addr)
+	}
+	return name
+}
+
+func frontendName(s side, v *VIP, fe *Frontend) string {
+	return xtName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
+}
+
+// xtLeaf leads to the one port of a VIP, or to the chain that tells its ports
+// apart.
+func xtLeaf(s side, v *VIP) []string {
+	to := "-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " "
+	switch len(v.Frontends) {
+	case 0:
+		return nil
+	case 1:
+		return []string{to + xtPort(s, v, &v.Frontends[0])}
+	default:
+		return []string{to + "-g " + xtName(s, "", v.Addr.String())}
+	}
+}
+
+// xtPort leads from a VIP to one of its ports. Where there is no backend, the flow
+// is translated to what it is: so no other proxy translates it, and the filter
+// refuses it.
+func xtPort(s side, v *VIP, fe *Frontend) string {
+	match := fmt.Sprintf("-p %[1]s -m %[1]s --dport %[2]d ", fe.Protocol, fe.Port)
+	t := fe.target(s)
+	if len(t.Backends) == 0 {
+		return match + "-j DNAT --to-destination " + v.Addr.String()
+	}
+	return match + "-g " + frontendName(fe.chainSide(s), v, fe)
+}
+
+func (f *Frontend) target(s side) *Target {
+	if s.prefix == external.prefix {
+		return &f.External
+	}
+	return &f.Internal
+}
+
+// chainSide is the side whose chain a side uses: internal clients that are treated
+// as external ones need none of their own.
+func (f *Frontend) chainSide(s side) side {
+	x, i := &f.External, &f.Internal
+	// Each kind has its own turn.
+	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.strays(external) == f.strays(internal) {
+		return external
+	}
+	return s
+}
+
+// strays is what countChain's is. Where iptables falls back to chance, it is by luck
+// as well that one of several backends would be the right one.
+func (f *Frontend) strays(s side) bool {
+	t := f.target(s)
+	switch {
+	case f.Protocol != TCP || len(t.Backends) == 0:
+		return false
+	case len(t.Backends) > 1:
+		return !f.xtScheduler(t).schedule(t.Backends).seeded
+	}
+	return !f.Scheduler.schedule(t.Backends).seeded && s.prefix != internal.prefix
+}
+
+// An xtRender renders VIPs.
+type xtRender struct {
+	node string
+	mark Mark
+}
+
+// vip adds the chains of one VIP. Their names all have its address.
+func (r xtRender) vip(to chainSet, v *VIP) {
+	for _, s := range []side{external, internal} {
+		for i := range v.Frontends {
+			fe := &v.Frontends[i]
+			if len(v.Frontends) > 1 {
+				to.add(xtName(s, "", v.Addr.String()), xtPort(s, v, fe))
+			}
+			if fe.chainSide(s).prefix == s.prefix && len(fe.target(s).Backends) > 0 {
+				r.frontend(to, v, fe, s)
+			}
+		}
+	}
+}
+
+// frontend adds the chain that chooses a backend, and those of backends that have
+// to remember who came.
+func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
+	name := frontendName(s, v, fe)
+	if fe.fenced(v.Addr) {
+		to.add(name, "-m set ! --match-set "+setName(ipsetSources, family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+	}
+	t := fe.target(s)
+	if fe.Affinity > 0 {
+		for _, b := range t.Backends {
+			to.add(name, "-m set --match-set "+affinityName(v, fe, b)+" src -g "+backendName(s, v, fe, b))
+			r.backend(to, v, fe, s, b)
+		}
+	}
+	if fe.strays(s) {
+		// The filter refuses it.
+		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
+	}
+	marked := false
+	ordered := r.ordered(t)
+	choices := fe.choices(t, ordered)
+	for i, b := range ordered {
+		// Backends that need a new source come last, so that one rule marks all.
+		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
+			to.add(name, setMark(r.mark))
+			marked = true
+		}
+		to.add(name, "-p "+fe.Protocol.String()+" "+choices[i]+r.verdict(v, fe, s, b))
+	}
+}
+
+// ordered is the backends, those whose flows keep their source first.
+func (r xtRender) ordered(t *Target) []Backend {
+	var kept, replaced []Backend
+	for _, b := range t.Backends {
+		if r.replaced(t, b) {
+			replaced = append(replaced, b)
+		} else {
+			kept = append(kept, b)
+		}
+	}
+	return append(kept, replaced...)
+}
+
+// replaced says whether the backend gets to see another source than the client.
+func (r xtRender) replaced(t *Target, b Backend) bool {
+	return t.Remote == Masquerade && b.Node != r.node
+}
+
+func (r xtRender) verdict(v *VIP, fe *Frontend, s side, b Backend) string {
+	if fe.Affinity > 0 {
+		return "-g " + backendName(s, v, fe, b)
+	}
+	return "-j DNAT --to-destination " + b.Addr.String()
+}
+
+// backend adds the chain of a backend that remembers its clients.
+func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s side, b Backend) {
+	name := backendName(s, v, fe, b)
+	if r.replaced(fe.target(s), b) {
+		to.add(name, setMark(r.mark))
+	}
+	to.add(name,
+		"-j SET --add-set "+affinityName(v, fe, b)+" src --exist",
+		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
+}
+
+func backendName(s side, v *VIP, fe *Frontend, b Backend) string {
+	return xtMade + s.prefix + "-b-" + shortHash(fe.label(v), b.Addr.String())
+}
+
+// affinityName is the set of clients that come back to a backend. It is the
+// backend's own, so that no other one inherits them.
+func affinityName(v *VIP, fe *Frontend, b Backend) string {
+	return affinityPrefix(family(v.Addr)) + shortHash(fe.label(v), b.Addr.String(), fe.Affinity.String())
+}
+
+// choices are the matches that give each of the backends of t, in this order, its share
+// of what the ones before it left. The last has all that is left.
+func (f *Frontend) choices(t *Target, ordered []Backend) []string {
+	matches := make([]string, len(ordered))
+	if len(ordered) < 2 {
+		return matches
+	}
+	scheduler := f.xtScheduler(t)
+	var slots []int
+	if scheduler == Maglev {
+		slots = maglev(t.Backends)
+	}
+	for i, b := range ordered[:len(ordered)-1] {
+		left := ordered[i:]
+		// By the backend's place among all, which is the same on all nodes.
+		place := slices.Index(t.Backends, b)
+		switch scheduler {
+		case RoundRobin:
+			matches[i] = fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
+		case SourceHash:
+			matches[i] = hashMatch(family(b.Addr.Addr()), len(t.Backends), place)
+		case Maglev:
+			matches[i] = bytecode(slotsProgram(family(b.Addr.Addr()), slots, place))
+		default:
+			sum := 0
+			for _, l := range left {
+				sum += l.weight()
+			}
+			matches[i] = "-m statistic --mode random --probability " + probability(b.weight(), sum) + " "
+		}
+	}
+	return matches
+}
+
+// xtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
+// table must fit into a rule.
+func (f *Frontend) xtScheduler(t *Target) Scheduler {
+	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > maxSlots {
+		return Random
+	}
+	return f.Scheduler
+}
+
+// probability is a share of all as the kernel keeps it, in 31 bits, and iptables-save
+// shows it.
+func probability(share, all int) string {
+	const one = 1 << 31
+	return fmt.Sprintf("%.11f", math.Round(one*float64(share)/float64(all))/one)
 }

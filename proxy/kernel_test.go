@@ -62,7 +62,7 @@ func checkKernel(t *testing.T, s State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	got, err := readTable(sock)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestStatesInRandomOrder(t *testing.T) {
 			checkKernel(t, s)
 		}
 		if s := p.Status(); s.Repairs != 0 {
-			t.Errorf("%d repairs, %s; nobody interfered", s.Repairs, s.Found)
+			t.Errorf("%d repairs, %s; no program interfered", s.Repairs, s.Found)
 		}
 	})
 }

@@ -33,7 +33,7 @@ import (
 //
 // All of it has IPv4 and IPv6. The router has routes for the VIPs,
 // 192.0.2.0/24 and 2001:db8::/64, to the node, and the node's default route
-// is the router: what the node does not stop goes round between them.
+// is the router: what the node does not stop loops between them.
 type lab struct {
 	t                                              *testing.T
 	node, router, client, pod1, pod2, pod3, remote *nstest.NS
@@ -210,7 +210,7 @@ func patience(want string) time.Duration {
 	case "silence":
 		return 150 * time.Millisecond
 	case unresent:
-		return 900 * time.Millisecond // the kernel sends a SYN anew after a second, RFC 6298 section 2
+		return 900 * time.Millisecond // the kernel resends a SYN after a second, RFC 6298 section 2
 	default:
 		return 3 * time.Second
 	}
@@ -228,7 +228,7 @@ func (l *lab) probe(from *nstest.NS, network string, to netip.AddrPort, want str
 // port again; conntrack knows its flow still, and no rule is asked.
 var ports atomic.Uint32
 
-// freshPort is below those that the kernel chooses.
+// freshPort is below the ports that the kernel chooses.
 func freshPort() int { return 24000 + int(ports.Add(1)%8000) }
 
 // probeFrom is probe with a source port.
@@ -362,7 +362,7 @@ func awaitReply(c *icmp.PacketConn, proto int, to netip.Addr, reply icmp.Type) s
 	}
 }
 
-// quotes says whether m is the error for a packet of the protocol, of those that
+// quotes says whether m is the error for a packet of the protocol that
 // this namespace sent.
 func quotes(m *icmp.Message, proto int) bool {
 	e, ok := m.Body.(*icmp.DstUnreach)
@@ -411,7 +411,7 @@ func (l *lab) forwarded(ns *nstest.NS) int {
 	return n
 }
 
-// nftables runs a script of nft on the node, as somebody else would.
+// nftables runs a script of nft on the node, as another program would.
 func nftables(t testing.TB, script string) {
 	t.Helper()
 	cmd := exec.Command("nft", "-f", "-")
@@ -428,7 +428,7 @@ func (l *lab) flows(vip netip.Addr) []flow {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	all, err := listFlows(s, requestOf(slices.Values([]netip.Addr{vip})), func(f *flow) bool { return f.vip == vip })
 	if err != nil {
 		l.t.Fatal(err)

@@ -43,7 +43,7 @@ const maxPrograms = 900
 // DefaultLimits are those of a mode; those of [ModeAuto] are nftables'.
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
-		// Packets meet rule after rule, and every change writes a port's rules anew.
+		// Packets meet rule after rule, and every change rewrites a port's rules.
 		return Limits{Mode: ModeIPTables, Ports: 4096, Backends: 4096, Tabled: 4096, Sources: 16384, Turns: 4096, Entries: 32768, Total: 1 << 18, Programs: 450}
 	}
 	return Limits{
@@ -133,7 +133,7 @@ func (f *Frontend) entries(m Mode) int {
 		n += 4                   // svc, fenced, sched, turn
 		n += 3 * len(t.Backends) // eps, masq, hair
 		if f.Affinity != 0 {
-			n += 2 * len(t.Backends) // back, and fading when it goes
+			n += 2 * len(t.Backends) // back, and expiring when it goes
 		}
 		if s := f.Scheduler.schedule(t.Backends); s.table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
 			n += s.slots(len(t.Backends))
@@ -179,8 +179,8 @@ func (f *Frontend) programs(vip netip.Addr) int {
 	return n
 }
 
-// Refused is an error of [Proxy.Set]: all that the State says is done but for these
-// addresses. Those that were forwarded before still are, as they were; others are not.
+// Refused is an error of [Proxy.Set]: everything in the State is set except for these
+// addresses. Addresses that were forwarded before still are, as they were; others are not.
 type Refused struct {
 	Refusals []Refusal // sorted by address
 }
@@ -217,7 +217,7 @@ func (r refusals) err() error {
 	return &Refused{all}
 }
 
-// without is s with what have says of the refused addresses.
+// without is s with the refused addresses as they are in have.
 func (s State) without(have State, refused refusals) State {
 	if len(refused) == 0 {
 		return s
@@ -235,7 +235,7 @@ func (s State) without(have State, refused refusals) State {
 }
 
 // refuse finds the addresses among the changes that cannot be forwarded, whatever the
-// kernel holds: those that break the rules of their types, and those beyond the limits.
+// kernel holds: addresses that break the rules of their types or exceed the limits.
 func (l Limits) refuse(changes []vipChange) refusals {
 	refused := make(refusals)
 	for _, c := range changes {

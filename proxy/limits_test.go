@@ -46,7 +46,7 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 	}
 }
 
-// All addresses of a node together are limited, too: the largest of those that have grown are
+// All addresses of a node together are limited, too: the largest of the grown ones are
 // refused, until the rest fits.
 func TestEntriesOfAllAddresses(t *testing.T) {
 	vip := func(i byte, endpoints int) *VIP {
@@ -106,7 +106,7 @@ func TestLimits(t *testing.T) {
 			"source ranges of port udp/53: 16385; in nftables mode an address can have 16384: join ranges, or leave the list to a firewall"},
 		{"many endpoints for iptables", ModeIPTables, largeVIP(1, 4097, Random),
 			"endpoints of port tcp/1: 4097; in iptables mode an address can have 4096: use several Services, each with a part of the endpoints"},
-		{"many programs", ModeIPTables, largeVIP(5, 50, Maglev), // both kinds of clients, which are told apart
+		{"many programs", ModeIPTables, largeVIP(5, 50, Maglev), // both kinds of clients, which differ
 			"rules for the schedulers maglev and source hash: 490; in iptables mode an address can have 450: choose the scheduler random for some ports, or use nftables mode"},
 		{"many programs that are none in nftables", ModeNFTables, largeVIP(5, 50, Maglev), ""},
 	} {
@@ -198,8 +198,8 @@ func TestSetRefusesOneAddress(t *testing.T) {
 	})
 }
 
-// The kernel may refuse what no rule of ours does. It is found out whose fault that is.
-func TestNarrow(t *testing.T) {
+// The kernel may refuse what the limits allow. Set finds the addresses that it does not take.
+func TestBisect(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
 		k := &picky{renderer: p.renderer}
@@ -238,7 +238,7 @@ func TestNarrow(t *testing.T) {
 		next.VIPs[3] = was
 		checkKernel(t, next)
 
-		// It is nobody's fault when the kernel takes nothing at all, or not now.
+		// No address is to blame when the kernel takes nothing at all, or not now.
 		next.VIPs[3] = changed
 		k.all = fmt.Errorf("nothing at all: %w", unix.ENOMEM)
 		if err := p.Set(t.Context(), next); err == nil || errors.As(err, &all) {

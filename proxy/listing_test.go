@@ -28,7 +28,7 @@ func TestListingCanBeLoaded(t *testing.T) {
 		elsewhere.Do(func() {
 			nftSays(t, "-f", file)
 			if diff := cmp.Diff(listed, nftSays(t, "list", "table", "inet", tableName)); diff != "" {
-				t.Errorf("loaded and listed anew (-want +got)\n%s", diff)
+				t.Errorf("loaded and listed again (-want +got)\n%s", diff)
 			}
 			// The kernel has the very same rules: a process takes it for its own.
 			q := newProxy(t)

@@ -53,8 +53,8 @@ func TestChangesLoseNothing(t *testing.T) {
 }
 
 // A packet chooses its backend at one hook, and is remembered at another, with others' rules between:
-// thousands, as of a kube-proxy in iptables mode, take long. Whoever was sent to a backend that goes
-// gets there still, and is not remembered, or the client's next packets would follow without end.
+// thousands, as of a kube-proxy in iptables mode, take long. A packet that was sent to a backend that goes
+// still gets there, and is not remembered, or the client's next packets would follow without end.
 func TestChangesLoseNothingOnTheWay(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -90,7 +90,7 @@ func (l *lab) sendOften() (done func() (sent, refused int64)) {
 		workers.Go(func() {
 			l.node.Do(func() {
 				for !stop.Load() {
-					// What becomes of a datagram on its way out, its sender is told at once.
+					// The sender of a datagram learns at once what becomes of it on its way out.
 					if err := sendOnce(netip.AddrPortFrom(at("vip", family), 80)); errors.Is(err, unix.EPERM) {
 						refused.Add(1)
 					}

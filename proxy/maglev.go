@@ -81,7 +81,7 @@ func walksOf(backends []Backend, size int) (walks []walk, largest int) {
 	return walks, largest
 }
 
-// next goes on to the next slot that nobody has.
+// next goes on to the next free slot.
 func (w *walk) next(slots []int) int {
 	for slots[w.at] >= 0 {
 		w.at = (w.at + w.step) % len(slots)

@@ -37,7 +37,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 9), // 10 µs to 0.65 s
 		}),
 		dumps:      counter("dumps_total", "Times that the whole table was read from the kernel."),
-		retries:    counter("retries_total", "Transactions that were made anew because the kernel held something else than known."),
+		retries:    counter("retries_total", "Transactions that were repeated because the kernel held something else than expected."),
 		repairs:    counter("repairs_total", "Times that the table differed from what had been written, and was repaired."),
 		flows:      counter("conntrack_deleted_total", "Conntrack entries deleted because a change made them wrong."),
 		flowErrors: counter("conntrack_errors_total", "Failures to list or delete conntrack entries."),

@@ -11,7 +11,7 @@ import (
 )
 
 // A feature is a part of the kernel that can be left out when it is built, or be
-// a module that nobody can load here.
+// a module that cannot be loaded here.
 type feature struct {
 	word   string // of the rules, that needs it
 	try    string // the least that goes into a table and needs it
@@ -61,7 +61,7 @@ func nftablesMissing(ctx context.Context) error {
 func nfTablesMissing() error {
 	s, err := dial()
 	if err == nil {
-		defer s.close()
+		defer s.Close()
 		_, err = generation(s)
 	}
 	switch {

@@ -44,7 +44,7 @@ func generationNow(t *testing.T) uint32 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	g, err := generation(s)
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func withoutRights(t *testing.T) {
 	}
 }
 
-// The rules may use words that no feature stands for; then nobody could name what
+// The rules may use words that no feature stands for; then no message could name what
 // is missing. What is known to be optional in a kernel is listed here.
 func TestFeaturesAreOfTheRules(t *testing.T) {
 	used := usedFeatures(rulesetText(nil))

@@ -63,18 +63,18 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 		}
 		return fmt.Errorf("iptables: %w", err)
 	}
-	if p.pulse, err = newPulse(p.watch, x.programs); err != nil {
+	if p.poller, err = newPoller(p.watch, x.programs); err != nil {
 		return fmt.Errorf("iptables: %w", err)
 	}
 	p.watch.iptables.Store(true)
-	p.lookout.nat.Store(priorityXTNAT)
+	p.monitor.nat.Store(priorityXTNAT)
 	p.record.mode(m, x.names(), why)
 	p.log.InfoContext(ctx, "using iptables", "programs", x.names())
 	return nil
 }
 
-// xtPrograms are those that may have rules here. Old systems have iptables under
-// no other name; where there are others, that is one of them.
+// xtPrograms are the iptables that may have rules here. Old systems have iptables under
+// no other name; where there are other names, that is one of them.
 func xtPrograms() []iptables {
 	var all []iptables
 	for _, i := range allIPTables {
@@ -130,7 +130,7 @@ func (x *xtRenderer) find(ctx context.Context) error {
 			x.log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
 			continue
 		}
-		x.untee[f] = x.programs[f].tryOne(ctx, xtTee(f))
+		x.teeErr[f] = x.programs[f].tryOne(ctx, xtTee(f))
 	}
 	if x.programs[0] == nil && x.programs[1] == nil {
 		return errors.Join(x.missing[:]...)
@@ -164,7 +164,7 @@ func (x *xtRenderer) findFamily(ctx context.Context, f setID) (*iptables, error)
 	return nil, errors.Join(errs...)
 }
 
-// traces is more the more there is to be said for an iptables.
+// traces is higher the more points to the use of an iptables.
 func (i iptables) traces(ctx context.Context) int {
 	save, err := i.saveAll(ctx)
 	switch {
@@ -211,7 +211,7 @@ func probeSet(f setID) string { return setPrefix + "probe" + string("46"[f]) }
 
 // setsMissing says why there are no sets here.
 func (x *xtRenderer) setsMissing() error {
-	for m := range memberCount {
+	for m := range ipsetCount {
 		for f := range setID(2) {
 			if err := x.sock.createSet(probeSet(f), staticForm(m, f)); err != nil {
 				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", setShapes[m].kind, err)
@@ -299,9 +299,9 @@ func ruleWords(rule string) (words []string) {
 	return words
 }
 
-// leave removes what the other mode and other iptables have of ours, once the rules
-// of this one are there: until then both forward. What fails is told and tried
-// again.
+// leave removes our rules of the other mode and of other iptables, once the rules
+// of this mode are there: until then both forward. Errors are reported and
+// retried.
 func (p *Proxy) leave(ctx context.Context) {
 	if p.former == nil || !p.left.IsZero() && time.Since(p.left) < forwardRetry {
 		return

@@ -145,7 +145,7 @@ func checkChains(t *testing.T, s State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	x := &xtRenderer{sock: sock}
 	names, err := sock.setNames()
 	if err != nil {

@@ -25,7 +25,7 @@ type nftRenderer struct {
 	uses  map[string]int // made chains, and how many elements go to each
 	table *table         // as last read; its patterns are copied
 
-	handed handing
+	redirects redirectTables
 
 	part int // the size of a part of a large change; 0: maxBatch
 }
@@ -48,8 +48,8 @@ func (n *nftRenderer) update(ctx context.Context, u step) error {
 //
 // Chains are made in the first step. A packet goes by the rules that there were when
 // it came to a hook (nft_do_chain reads gencursor once), but by the elements of the
-// moment: it would find a chain of the same transaction empty, and pass. They are
-// deleted by a change later than the one that ended their last use: until then a
+// moment: it would find a chain of the same transaction empty, and pass. Chains are
+// deleted by a later change than the end of their last use: until then a
 // packet may be in them.
 func (n *nftRenderer) change(c change, schema string, want State) error {
 	slices.SortFunc(c.del, element.compare)
@@ -57,7 +57,7 @@ func (n *nftRenderer) change(c change, schema string, want State) error {
 	before, now, after := c.steps()
 	gained, f := chainUses(c.add), planForget(c, want)
 	if f.kept != nil {
-		n.forget(f) // those that change kind must not follow what they had
+		n.forget(f) // clients that change kind must not follow their entries
 	}
 	chains, err := n.makeChains(gained)
 	if err != nil {
@@ -182,14 +182,14 @@ func (n *nftRenderer) lacks(setID) error { return nil }
 // probe adds an element that no rule asks for and deletes it.
 func (n *nftRenderer) probe(context.Context) error {
 	e := []element{{set: setDrain, key: string(make([]byte, fieldsSize(specs[setDrain].key)))}}
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	b.addElements(e)
 	b.delElements(e)
 	return n.commit(b)
 }
 
 func (n *nftRenderer) remove(context.Context) error {
-	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn())
+	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects())
 }
 
 func (n *nftRenderer) read() (*table, error) {
@@ -197,7 +197,7 @@ func (n *nftRenderer) read() (*table, error) {
 	return readTable(n.sock)
 }
 
-// install loads the rules anew. Where there is a table, another takes its
+// install loads the rules from scratch. Where there is a table, another takes its
 // place in one transaction, with all elements; where there is none, the
 // elements come in the next, through netlink, which is many times faster.
 func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reason string) (*table, error) {
@@ -211,7 +211,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
-		if err := n.watch.deafly(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
+		if err := n.watch.ignoringOwn(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
 			return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 		}
 		n.record.transaction()
@@ -224,7 +224,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 
 // readLoaded reads a table that was just loaded with elements, but does not list these: to
 // walk all sets takes as long as to load them, and until it is done the new table forwards
-// nothing. If somebody has changed any meanwhile, the watch tells, and the next Set looks.
+// nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
 func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
 	n.metrics.dumps.Inc()
 	t, err := readStructure(n.sock)
@@ -246,7 +246,7 @@ func (n *nftRenderer) adopt(t *table) {
 
 // apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
 func (n *nftRenderer) apply(c change, more func(*batch)) error {
-	b := newBatch(n.sock.seq)
+	b := newBatch(n.sock.Seq)
 	if more != nil {
 		more(b)
 	}
@@ -267,7 +267,7 @@ func (n *nftRenderer) commit(b *batch) (err error) {
 	}
 	start := time.Now()
 	if b.large() {
-		err = n.watch.deafly(n.sock, 1, func() error { return b.commit(n.sock) })
+		err = n.watch.ignoringOwn(n.sock, 1, func() error { return b.commit(n.sock) })
 	} else {
 		err = b.commit(n.sock)
 	}
@@ -304,8 +304,8 @@ func (n *nftRenderer) idle(gained map[string]int) []string {
 	return own
 }
 
-// differenceText says what turns the kernel's elements into those that were
-// written, by the first example of each kind.
+// differenceText says how the kernel's elements differ from the written ones, by the first
+// example of each kind.
 func differenceText(c change) string {
 	switch {
 	case c.empty():
@@ -325,11 +325,11 @@ func deleteTableOf(family uint8, name string) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	b := newBatch(0)
 	b.family = family
 	b.delTable(name)
-	// A kernel without nftables, or without tables in it, has none of ours.
+	// A kernel without nftables, or without tables in it, has no table of this name.
 	err = b.commit(s)
 	for _, none := range []error{unix.ENOENT, unix.EINVAL, unix.EPROTONOSUPPORT, unix.EOPNOTSUPP} {
 		if errors.Is(err, none) {

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// An Obstacle is something on this node that is not ours and that swallows traffic
-// to VIPs, or takes it away before our rules see it.
+// An Obstacle is something on this node, outside of our rules, that drops traffic to VIPs,
+// or takes it away before our rules see it.
 type Obstacle struct {
 	Code ObstacleCode `json:"code"`
-	// About names what is in the way, such as a variable or a chain: no two of a
-	// Code are about the same.
+	// About names the obstacle, such as a sysctl or a chain, uniquely for its
+	// Code.
 	About string `json:"about"`
 	// Message is a sentence that says what is lost and what to change. It has no
 	// number that changes while the obstacle stays.
@@ -44,13 +44,13 @@ func (o Obstacle) compare(p Obstacle) int {
 	return cmp.Or(cmp.Compare(o.Code, p.Code), cmp.Compare(o.About, p.About))
 }
 
-// facts are what was found on the node, apart from the rules of others.
+// facts are what was found on the node, apart from other programs' rules.
 type facts struct {
-	families [2]bool // those with addresses of ours
-	ways     []way
-	samples  []sample
-	forward6 bool // net.ipv6.conf.all.forwarding
-	forward4 bool // net.ipv4.ip_forward
+	families   [2]bool // families that have VIPs
+	interfaces []iface
+	samples    []sample
+	forward6   bool // net.ipv6.conf.all.forwarding
+	forward4   bool // net.ipv4.ip_forward
 	// reversed: since the look before, rp_filter has dropped packets.
 	reversed  bool
 	conntrack conntrackFacts
@@ -58,8 +58,8 @@ type facts struct {
 	plugin    pluginFacts
 }
 
-// A way is an interface that is up, other than loopback.
-type way struct {
+// An iface is an interface that is up, other than loopback.
+type iface struct {
 	name   string
 	bridge bool
 	// called: what the bridge switches is shown to netfilter, whatever the
@@ -85,7 +85,7 @@ type conntrackFacts struct {
 }
 
 // nearlyFull is how much of conntrack's room may be taken, in percent, before that is an
-// obstacle: the load doubles in less time than somebody needs to look.
+// obstacle: the load doubles in less time than a user needs to look.
 const nearlyFull = 90
 
 // pluginFacts are signs of a network plug-in that translates by BPF.
@@ -93,13 +93,13 @@ type pluginFacts struct {
 	calico bool // in its eBPF mode
 	cilium bool // here, in whatever mode
 	// nodePort: Cilium's programs that translate what comes from outside are
-	// loaded, which are its replacement of kube-proxy. blind says why nobody could
-	// see whether they are.
+	// loaded, which are its replacement of kube-proxy. blind says why that could
+	// not be seen.
 	nodePort bool
 	blind    string
 }
 
-// judge says what of the facts is in the way of traffic to VIPs, sorted.
+// judge returns the obstacles among the facts, sorted.
 func judge(f *facts) []Obstacle {
 	all := slices.Concat(judgeForwarding(f), judgeReversePath(f), judgeConntrack(f), judgeBridges(f), judgePlugin(f.plugin))
 	slices.SortFunc(all, Obstacle.compare)
@@ -108,7 +108,7 @@ func judge(f *facts) []Obstacle {
 
 // carries says whether traffic to VIPs, or replies, come in by the interface as far as we
 // know: it leads to clients, or to a backend.
-func (f *facts) carries(w *way, family setID) bool {
+func (f *facts) carries(w *iface, family setID) bool {
 	return w.uplink[family] || slices.ContainsFunc(f.samples, func(s sample) bool { return s.family == family && s.out == w.name })
 }
 
@@ -118,8 +118,8 @@ func judgeForwarding(f *facts) (all []Obstacle) {
 			continue
 		}
 		var shut, learnt []string
-		for i := range f.ways {
-			w := &f.ways[i]
+		for i := range f.interfaces {
+			w := &f.interfaces[i]
 			if !f.carries(w, family) || w.forwards(f, family) {
 				continue
 			}
@@ -138,7 +138,7 @@ func judgeForwarding(f *facts) (all []Obstacle) {
 // forwards says whether the kernel forwards what comes in by the interface. IPv4
 // asks the interface alone (ip_route_input_slow), IPv6 the variable for all, since
 // 6.17 or the interface's own (ip6_forward).
-func (w *way) forwards(f *facts, family setID) bool {
+func (w *iface) forwards(f *facts, family setID) bool {
 	if family == 0 {
 		return w.forward4
 	}
@@ -169,15 +169,15 @@ func forwardingOff(f *facts, family setID, shut, learnt []string) []Obstacle {
 }
 
 // judgeReversePath needs evidence: rp_filter drops a client's packet only if it comes
-// in by another interface than that by which the reply would leave, and nobody knows
-// the ways of all clients. With one interface to the world there is no other. A pod
+// in by another interface than that by which the reply would leave, and clients' routes
+// are unknown. With one interface to the world there is no other. A pod
 // that gives itself another's address is dropped rightly; its interface leads to
 // that host alone.
 func judgeReversePath(f *facts) []Obstacle {
 	var strict []string
 	networks := 0
-	for i := range f.ways {
-		w := &f.ways[i]
+	for i := range f.interfaces {
+		w := &f.interfaces[i]
 		if !w.network[0] || f.leadsToPods(w) {
 			continue
 		}
@@ -199,8 +199,8 @@ func judgeReversePath(f *facts) []Obstacle {
 func (f *facts) arrivals() (all []sample) {
 	for _, s := range f.samples {
 		came := false
-		for i := range f.ways {
-			if w := &f.ways[i]; w.network[s.family] && !f.leadsToPods(w) {
+		for i := range f.interfaces {
+			if w := &f.interfaces[i]; w.network[s.family] && !f.leadsToPods(w) {
 				s.in, came = w.name, true
 				all = append(all, s)
 			}
@@ -212,7 +212,7 @@ func (f *facts) arrivals() (all []sample) {
 	return all
 }
 
-func (f *facts) leadsToPods(w *way) bool {
+func (f *facts) leadsToPods(w *iface) bool {
 	return slices.ContainsFunc(f.samples, func(s sample) bool { return !s.remote && s.out == w.name })
 }
 
@@ -234,8 +234,8 @@ func judgeConntrack(f *facts) []Obstacle {
 // pod that asks a VIP and is given such a neighbour gets the reply switched by the
 // bridge, past the rules that would put the VIP back as its source.
 func judgeBridges(f *facts) (all []Obstacle) {
-	for i := range f.ways {
-		w := &f.ways[i]
+	for i := range f.interfaces {
+		w := &f.interfaces[i]
 		for family := range setID(2) {
 			neighbours := slices.ContainsFunc(f.samples, func(s sample) bool {
 				return s.family == family && s.out == w.name && s.onLink && !s.remote

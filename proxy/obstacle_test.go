@@ -15,17 +15,18 @@ import (
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// node is a node as it should be: one uplink, a pod behind an interface of its own and
+// node is a node without obstacles: one uplink, a pod behind an interface of its own and
 // one on a bridge, both families.
 func node(change ...func(*facts)) *facts {
 	both := [2]bool{true, true}
 	f := &facts{
 		families: both, forward4: true, forward6: true, bridgeNF: both,
 		conntrack: conntrackFacts{count: 1000, max: 262144},
-		ways: []way{
+		interfaces: []iface{
 			{name: "eth0", uplink: both, network: both, forward4: true},
 			{name: "eth1.7", network: both, forward4: true},
 			{name: "cali1", forward4: true},
@@ -40,8 +41,8 @@ func node(change ...func(*facts)) *facts {
 }
 
 func strict(f *facts) {
-	for i := range f.ways {
-		f.ways[i].rpFilter = 1
+	for i := range f.interfaces {
+		f.interfaces[i].rpFilter = 1
 	}
 }
 
@@ -52,34 +53,34 @@ func TestJudge(t *testing.T) {
 		is   *facts
 		want string
 	}{
-		{"a node as it should be", node(), ""},
+		{"no obstacle", node(), ""},
 		{"nothing is forwarded over IPv4", node(func(f *facts) {
 			f.forward4 = false
-			for i := range f.ways {
-				f.ways[i].forward4 = false
+			for i := range f.interfaces {
+				f.interfaces[i].forward4 = false
 			}
 		}), "net.ipv4.ip_forward is 0, so that nothing that comes in by eth0, cali1, cni0 is forwarded over IPv4: set it to 1"},
 		{"the variable for all is off and interfaces have their own", node(func(f *facts) { f.forward4 = false }), ""},
-		{"one uplink", node(func(f *facts) { f.ways[0].forward4 = false }),
+		{"one uplink", node(func(f *facts) { f.interfaces[0].forward4 = false }),
 			"net.ipv4.conf.eth0.forwarding is 0, so that nothing that comes in by eth0 is forwarded over IPv4: set it to 1"},
-		{"an interface that leads neither to clients nor to pods", node(func(f *facts) { f.ways[1].forward4 = false }), ""},
+		{"an interface that leads neither to clients nor to pods", node(func(f *facts) { f.interfaces[1].forward4 = false }), ""},
 		{"nothing is forwarded over IPv6", node(func(f *facts) { f.forward6 = false }),
 			"net.ipv6.conf.all.forwarding is 0, so that nothing that comes in by eth0, cali1, cni0 is forwarded over IPv6: set it to 1"},
-		{"and the default route would go", node(func(f *facts) { f.forward6, f.ways[0].learnt6 = false, true }),
+		{"and the default route would go", node(func(f *facts) { f.forward6, f.interfaces[0].learnt6 = false, true }),
 			"net.ipv6.conf.all.forwarding is 0, so that nothing that comes in by eth0, cali1, cni0 is forwarded over IPv6: set it to 1; before that set net.ipv6.conf.eth0.accept_ra to 2, or the default route that a router told eth0 is lost"},
 		{"but each interface forwards", node(func(f *facts) {
 			f.forward6 = false
-			for i := range f.ways {
-				f.ways[i].force6 = true
+			for i := range f.interfaces {
+				f.interfaces[i].force6 = true
 			}
 		}), ""},
-		{"nobody wants IPv6", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
+		{"IPv6 is unused", node(func(f *facts) { f.forward6, f.families[1] = false, false }), ""},
 
 		{"rp_filter is strict and drops nothing", node(strict), ""},
 		{"rp_filter drops, and there are two ways to the world", node(strict, func(f *facts) { f.reversed = true }),
 			"rp_filter is 1 (strict) for eth0, eth1.7, and by it the kernel drops packets now that come in by one interface while the route to their source leads by another: if clients reach this node so, set net.ipv4.conf.eth0.rp_filter and net.ipv4.conf.all.rp_filter to 2 (loose)"},
-		{"rp_filter drops what a pod forged", node(strict, func(f *facts) { f.reversed, f.ways[1].network[0] = true, false }), ""},
-		{"somebody's packets were dropped before rp_filter became loose", node(func(f *facts) { f.reversed = true }), ""},
+		{"rp_filter drops what a pod forged", node(strict, func(f *facts) { f.reversed, f.interfaces[1].network[0] = true, false }), ""},
+		{"packets were dropped before rp_filter became loose", node(func(f *facts) { f.reversed = true }), ""},
 
 		{"conntrack is nearly full", node(func(f *facts) { f.conntrack.count = 240000 }),
 			"conntrack is more than 90 % full (net.netfilter.nf_conntrack_max is 262144): once it is full, new flows are dropped; raise it"},
@@ -91,7 +92,7 @@ func TestJudge(t *testing.T) {
 			"net.bridge.bridge-nf-call-iptables is 0 or absent: a pod on bridge cni0 that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1"},
 		{"nor for IPv6", node(func(f *facts) { f.bridgeNF[1] = false }),
 			"net.bridge.bridge-nf-call-ip6tables is 0 or absent: a pod on bridge cni0 that asks an address and is given another pod on it gets no reply that it understands; load the module br_netfilter and set the variable to 1"},
-		{"this bridge does", node(func(f *facts) { f.bridgeNF[0], f.ways[3].called[0] = false, true }), ""},
+		{"this bridge does", node(func(f *facts) { f.bridgeNF[0], f.interfaces[3].called[0] = false, true }), ""},
 		{"the bridge leads to other nodes", node(func(f *facts) { f.bridgeNF[0], f.samples[1].remote = false, true }), ""},
 		{"pods on the bridge meet by their gateway", node(func(f *facts) { f.bridgeNF[0], f.samples[1].onLink = false, false }), ""},
 
@@ -100,7 +101,7 @@ func TestJudge(t *testing.T) {
 		{"Cilium beside kube-proxy", node(func(f *facts) { f.plugin.cilium = true }), ""},
 		{"Cilium instead of it", node(func(f *facts) { f.plugin.cilium, f.plugin.nodePort = true, true }),
 			"Cilium replaces kube-proxy on this node: " + plugin + "kubeProxyReplacement to false and run kube-proxy"},
-		{"Cilium, and nobody can see more", node(func(f *facts) { f.plugin.cilium, f.plugin.blind = true, "open /proc/kallsyms: permission denied" }),
+		{"Cilium, and no more can be seen", node(func(f *facts) { f.plugin.cilium, f.plugin.blind = true, "open /proc/kallsyms: permission denied" }),
 			"Cilium is on this node, and whether it replaces kube-proxy cannot be seen (open /proc/kallsyms: permission denied): if it does, " + plugin + "kubeProxyReplacement to false and run kube-proxy"},
 	} {
 		var got []string
@@ -357,45 +358,45 @@ func fillConntrack(t *testing.T, n, want int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	const (
 		ctNew      = 0
 		ctaTimeout = 7
 		batch      = 2000
 		status     = 1<<1 | 1<<2 | 1<<3 // seen reply, assured, confirmed
 	)
-	tuple := func(e *encoder, kind uint16, from, to uint32, sport, dport uint16) {
-		at := e.open(kind)
-		ip := e.open(ctaTupleIP)
-		e.uint32(ctaIPv4Src, from)
-		e.uint32(ctaIPv4Dst, to)
-		e.shut(ip)
-		proto := e.open(ctaTupleProto)
-		e.bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
-		e.bytes(ctaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
-		e.bytes(ctaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
-		e.shut(proto)
-		e.shut(at)
+	tuple := func(e *nfnl.Encoder, kind uint16, from, to uint32, sport, dport uint16) {
+		at := e.Open(kind)
+		ip := e.Open(ctaTupleIP)
+		e.Uint32(ctaIPv4Src, from)
+		e.Uint32(ctaIPv4Dst, to)
+		e.Close(ip)
+		proto := e.Open(ctaTupleProto)
+		e.Bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
+		e.Bytes(ctaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
+		e.Bytes(ctaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
+		e.Close(proto)
+		e.Close(at)
 	}
 	for n < want {
-		var e encoder
+		var e nfnl.Encoder
 		for range min(batch, want-n) {
 			from, port := uint32(0x0a630000)+uint32(n>>14), uint16(1+n&(1<<14-1))
-			s.seq++
-			e.message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_CREATE, s.seq, unix.AF_INET, func() {
+			s.Seq++
+			e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_CREATE, s.Seq, unix.AF_INET, func() {
 				tuple(&e, ctaTupleOrig, from, 0x0a640001, port, 53)
 				tuple(&e, ctaTupleReply, 0x0a640001, from, 53, port)
-				e.uint32(ctaStatus, status)
-				e.uint32(ctaTimeout, 600)
+				e.Uint32(ctaStatus, status)
+				e.Uint32(ctaTimeout, 600)
 			})
 			n++
 		}
-		if err := s.send(e.b); err != nil {
+		if err := s.Send(e.B); err != nil {
 			t.Fatal(err)
 		}
-		for r, err := range s.replies(false) {
-			if err == nil && r.kind == unix.NLMSG_ERROR {
-				err = r.errno()
+		for r, err := range s.Replies(false) {
+			if err == nil && r.Kind == unix.NLMSG_ERROR {
+				err = r.Errno()
 			}
 			if err != nil && !errors.Is(err, unix.ENOMEM) {
 				t.Fatal(err)

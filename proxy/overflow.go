@@ -6,10 +6,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// An overflow tells how often a client could not be remembered, since the map of
-// affinity was full. It asks the kernel by a socket of its own, so that nobody
+// An overflow counts how often a client could not be remembered, because the map of
+// affinity was full. It asks the kernel by a socket of its own, so that no caller
 // waits for a Set.
 type overflow struct {
 	mu   sync.Mutex
@@ -30,7 +32,7 @@ func newOverflow(r prometheus.Registerer) (*overflow, error) {
 		}, func() float64 { return float64(o.count()) }))
 	}
 	if err != nil {
-		sock.close()
+		sock.Close()
 		return nil, err
 	}
 	return o, nil
@@ -57,25 +59,25 @@ func (o *overflow) close() error {
 	}
 	s := o.sock
 	o.sock = nil
-	return s.close()
+	return s.Close()
 }
 
 // countedBy is the packets that the counters of a chain have counted; zero where
 // there is no such chain.
 func countedBy(s *socket, chain string) (packets uint64, err error) {
-	var e encoder
-	e.string(unix.NFTA_RULE_TABLE, tableName)
-	e.string(unix.NFTA_RULE_CHAIN, chain)
-	err = list(s, unix.NFT_MSG_GETRULE, e.b, func() { packets = 0 }, func(data []byte) {
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_RULE_TABLE, tableName)
+	e.Text(unix.NFTA_RULE_CHAIN, chain)
+	err = list(s, unix.NFT_MSG_GETRULE, e.B, func() { packets = 0 }, func(data []byte) {
 		// Old kernels ignore the table and the chain in the request.
-		if cstring(attribute(data, unix.NFTA_RULE_TABLE)) != tableName || cstring(attribute(data, unix.NFTA_RULE_CHAIN)) != chain {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != tableName || nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) != chain {
 			return
 		}
-		for _, expr := range attributes(attribute(data, unix.NFTA_RULE_EXPRESSIONS)) {
-			if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "counter" {
+		for _, expr := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)) {
+			if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "counter" {
 				continue
 			}
-			if n := attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS); len(n) == 8 {
+			if n := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_COUNTER_PACKETS); len(n) == 8 {
 				packets += binary.BigEndian.Uint64(n)
 			}
 		}

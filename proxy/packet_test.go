@@ -89,8 +89,8 @@ func (l *lab) row(t *testing.T, row string) {
 	}
 }
 
-// What is no VIP is refused, in a pool that is ours; the node's own addresses
-// never are; and nothing goes round between node and router.
+// An address in Owned that is no VIP is refused; the node's own addresses
+// never are; and nothing loops between node and router.
 func TestUnassignedAddresses(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
@@ -157,7 +157,7 @@ func TestAggregateWiderThanThePool(t *testing.T) {
 		aggregate.Owned = prefixes("192.0.2.0/24", "2001:db8::/64")
 		mustSet(t, p, pool)
 		open := l.sessions("tcp", portRemote, "client", "pod2")
-		// asked is how many packets the router forwards when somebody asks.
+		// asked is how many packets the router forwards for a request.
 		asked := func(to netip.AddrPort, want string) (packets int) {
 			t.Helper()
 			before := l.forwarded(l.router)
@@ -177,7 +177,7 @@ func TestAggregateWiderThanThePool(t *testing.T) {
 			}
 			for family := range setID(2) {
 				n := asked(netip.AddrPortFrom(at("other", family), 80), want)
-				// Only IPv4 is counted; what goes round is forwarded some 30 times.
+				// Only IPv4 is counted; a looping packet is forwarded some 30 times.
 				if family == 0 && (n > 20) != (want == "silence") {
 					t.Errorf("owning %s: the router forwarded %d packets; want %s", s.Owned, n, want)
 				}

@@ -9,7 +9,7 @@ import (
 
 // A transaction is one message to the kernel, which must fit into the socket's send
 // buffer. For a program that listens to changes of nftables the kernel keeps some
-// kilobytes for each element until a transaction is done, whoever makes it. So a large
+// kilobytes for each element until a transaction is done, also of other programs. So a large
 // change is made in parts, which are transactions of their own.
 const (
 	// maxBatch is the size of a part: some 20,000 elements.
@@ -20,7 +20,7 @@ const (
 
 // room is the size of a transaction that the kernel takes from the socket.
 func (s *socket) room() int {
-	size, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUF)
+	size, err := unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
 		return maxBatch
 	}

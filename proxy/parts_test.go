@@ -181,7 +181,7 @@ func TestStatesInParts(t *testing.T) {
 			checkKernel(t, s)
 		}
 		if s := p.Status(); s.Repairs != 0 {
-			t.Errorf("%d repairs, %s; nobody interfered", s.Repairs, s.Found)
+			t.Errorf("%d repairs, %s; no program interfered", s.Repairs, s.Found)
 		}
 	})
 }

@@ -37,8 +37,8 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 	sweeper *sweeper
-	lookout *lookout
-	pulse   *pulse // of iptables; nil in another mode
+	monitor *monitor
+	poller  *poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
 	overflow *overflow
 
@@ -53,19 +53,19 @@ type Proxy struct {
 	former renderer
 	left   time.Time
 
-	have     State  // what was set last
-	known    bool   // the kernel holds have, as far as we heard
+	have     State  // the State that was set last
+	known    bool   // the kernel holds have, as far as notifications show
 	written  bool   // a Set has succeeded
 	mark     uint64 // of the watch, before the kernel is read
 	elements int    // of have, when known
 	entries  int    // of have's addresses, as Limits count them
-	// damage is what was found that nobody of ours did, until all of it is mended: an
-	// attempt that fails may have mended some.
+	// damage is what other programs were found to have changed, until all of it is repaired: an
+	// attempt that fails may have repaired some.
 	damage string
 	// swept are prefixes that hold no untranslated flows: they were deleted, and
 	// the rules have let none arise since.
-	swept []netip.Prefix
-	gate  gate
+	swept   []netip.Prefix
+	forward forwardOpener
 	// forgotten are the VIPs that are being taken and whose ended connections are forgotten.
 	forgotten map[netip.Addr]bool
 }
@@ -74,7 +74,7 @@ type Proxy struct {
 // earlier process left. It changes nothing.
 func New(ctx context.Context, o Options) (*Proxy, error) {
 	p := &Proxy{log: cmp.Or(o.Logger, slog.Default())}
-	p.gate.due = true // an earlier process may have left rules there
+	p.forward.due = true // an earlier process may have left rules there
 	var err error
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
@@ -84,19 +84,19 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	}
 	// Listen before looking, so that no change falls between.
 	if p.watch, err = newWatch(p.sock, p.log); err != nil {
-		p.sock.close()
+		p.sock.Close()
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
 	}
 	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
 	}
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.Close()))
 	}
-	if p.lookout, err = newLookout(p.log, p.metrics, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.close()))
+	if p.monitor, err = newMonitor(p.log, p.metrics, p.watch.poke); err != nil {
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.Close()))
 	}
-	p.watch.others.Store(p.lookout)
+	p.watch.monitor.Store(p.monitor)
 	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
 	if err := p.bypass.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
@@ -140,7 +140,7 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.lastError()
-	s.Obstacles, s.Unseen = p.lookout.found()
+	s.Obstacles, s.Unseen = p.monitor.found()
 	s.AffinityFull = p.overflow.count()
 	s.FastPath = p.bypass.status(p.record.state())
 	return s
@@ -148,7 +148,7 @@ func (p *Proxy) Status() Status {
 
 // Obstacles are those of Status, which to put together takes a look at all frontends.
 func (p *Proxy) Obstacles() []Obstacle {
-	all, _ := p.lookout.found()
+	all, _ := p.monitor.found()
 	return all
 }
 
@@ -160,9 +160,9 @@ func (p *Proxy) Close() error {
 		return nil
 	}
 	p.closed = true
-	p.gate.stop()
+	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.pulse.close(), p.lookout.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.close())
+	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -171,7 +171,7 @@ func (p *Proxy) Close() error {
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteHandOn(), deleteChains(ctx), err); err != nil {
+	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects(), deleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -196,20 +196,20 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	p.pulse.pause()
+	p.poller.pause()
 	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
-		p.handOn(ctx, want, recheck || disturbed)
+		p.redirect(ctx, want, recheck || disturbed)
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
-		p.lookout.note(want, recheck)
+		p.monitor.setState(want, recheck)
 		p.leave(ctx)
 	} else {
 		p.examine(ctx)
 	}
-	p.pulse.settle()
+	p.poller.settle()
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
@@ -240,7 +240,7 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, e
 	limits.refusePrograms(want, vips, refused)
 	good := want.without(p.have, refused)
 	if err = p.set(ctx, good); blamesState(err) {
-		good, err = p.narrow(ctx, good, refused, err)
+		good, err = p.bisect(ctx, good, refused, err)
 	}
 	return good, refused, err
 }
@@ -255,15 +255,15 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	}
 	p.sweeper.expect(want)
 	p.bypass.shrink(ctx, want)
-	// Taken before the kernel is read: what happens later tells anew.
+	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
 	disturbed, recheck := p.watch.take(), p.recheck.Swap(false)
-	p.gate.plan(want, vips, p.watch.takeForward() || recheck)
+	p.forward.plan(want, vips, p.watch.takeForward() || recheck)
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
 		return p.reconcile(ctx, want)
 	}
 	c := diffStates(p.have, want, vips)
-	if c.empty() && len(vips) == 0 && sameHandOn(p.have, want) {
+	if c.empty() && len(vips) == 0 && sameRedirects(p.have, want) {
 		p.have = want
 		return nil
 	}
@@ -288,7 +288,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 // address.
 func (p *Proxy) validate(want State) ([]vipChange, error) {
 	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!sameShared(p.have, want) || !sameHandOn(p.have, want)) {
+	if err == nil && (!sameShared(p.have, want) || !sameRedirects(p.have, want)) {
 		err = validateShared(want)
 	}
 	return vips, err
@@ -305,14 +305,14 @@ func (p *Proxy) settle(want State, elements int) {
 	p.metrics.vips.Set(float64(len(want.VIPs)))
 }
 
-// maxAttempts bounds how often a Set starts over because somebody changes our
+// maxAttempts bounds how often a Set starts over because another program changes our
 // table meanwhile.
 const maxAttempts = 5
 
 // reconcile reads the kernel's table and turns it into want's.
 func (p *Proxy) reconcile(ctx context.Context, want State) error {
 	// Only if the kernel is known to have held have does a difference mean
-	// that somebody interfered.
+	// that another program interfered.
 	expected := p.known
 	p.known = false
 	var err error

@@ -254,8 +254,8 @@ func scheduling(vip netip.Addr, fe *Frontend, s side, t *Target) countChain {
 	return c
 }
 
-// renderHairpin appends the pods that may meet themselves behind the VIP: those
-// that are on this node, or may be. A pod on another one comes by that node.
+// renderHairpin appends the pods that may meet themselves behind the VIP: pods that
+// are on this node, or may be. A pod on another node comes by that node.
 func renderHairpin(all []element, v *VIP, node string) []element {
 	var pods []netip.Addr
 	for i := range v.Frontends {

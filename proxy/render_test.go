@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var update = flag.Bool("update", false, "write the golden files in testdata anew")
+var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // goldenStates are states that show what is rendered from what.
 func goldenStates() map[string]State {
@@ -110,7 +110,7 @@ func TestReplaceScript(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.close()
+		defer s.Close()
 		w := newWorld(11)
 		random := State{Node: "n1"}
 		states := goldenStates()
@@ -183,7 +183,7 @@ func TestTooLargeForSocket(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
 		mustSet(t, p, benchState(1))
-		if err := unix.SetsockoptInt(p.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		if err := unix.SetsockoptInt(p.sock.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range []int{1000, 2} {
@@ -194,7 +194,7 @@ func TestTooLargeForSocket(t *testing.T) {
 }
 
 // Count chains come with their first use, and go when there are too many that
-// nothing uses, in a transaction after the one that ended their last use.
+// nothing uses, in a transaction after the end of their last use.
 func TestCountChainsComeAndGo(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)

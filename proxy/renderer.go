@@ -19,9 +19,9 @@ type renderer interface {
 	converge(ctx context.Context, have *State, want State) (finding, error)
 	// differs says how the kernel differs from a State; empty if it does not. It changes nothing.
 	differs(ctx context.Context, from State) (string, error)
-	// handOn makes the kernel hand on what want says, after it holds the rest of want.
-	// look has it look first at what the kernel does.
-	handOn(ctx context.Context, want State, look bool) error
+	// redirect writes the redirects of want, after the kernel holds the rest of want.
+	// look compares with the kernel first.
+	redirect(ctx context.Context, want State, look bool) error
 	// lacks says what the renderer lacks for an address of this family, nil if nothing.
 	lacks(f setID) error
 	// probe makes a change of no consequence, and fails if the kernel takes none at all.

@@ -358,7 +358,7 @@ func (s *scene) remember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	forgetAll(t, sock)
 	b := newBatch(0)
 	for _, k := range s.knows {
@@ -514,10 +514,10 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 }
 
 // The tracer passes over nothing that it does not understand.
-func TestTraceKnowsItsWords(t *testing.T) {
+func TestTraceRejectsUnknownSyntax(t *testing.T) {
 	good := replaceScript(renderState(State{Node: "n1"}))
 	for _, bad := range []string{
-		"ip ttl 1 drop", "ip daddr @nobody drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
+		"ip ttl 1 drop", "ip daddr @unknown drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
 		"ip daddr { 192.0.2.1 } drop", "dnat to 10.0.0.1", "reject", "accept please",
 	} {
 		at := "\tchain refuse {\n"
@@ -534,7 +534,7 @@ func TestTraceKnowsItsWords(t *testing.T) {
 	good = xtText(State{Node: "n1"})
 	for table, all := range map[string][]string{
 		"filter": {
-			"-m ttl --ttl-eq 1 -j DROP", "-m set --match-set nobody dst -j DROP", "-m set --match-set fanfare-vips4 dst,src -j DROP",
+			"-m ttl --ttl-eq 1 -j DROP", "-m set --match-set unknown dst -j DROP", "-m set --match-set fanfare-vips4 dst,src -j DROP",
 			"-m set --match-set fanfare-vips4 dst --return-nomatch -j DROP", "-p tcp -m tcp --dport 80:90 -j DROP", "-p gre -j DROP",
 			"-m conntrack --ctstate NEW -j DROP", "-m conntrack ! --ctstate INVALID -j DROP", "-d nowhere -j DROP", "-j LOG", "-j FANFARE-NOWHERE", "-g DROP",
 			"-j REJECT", "-j REJECT --reject-with icmp-host-prohibited", "-j DNAT --to-destination 10.0.0.1", "-m addrtype --dst-type MULTICAST -j DROP",
@@ -542,7 +542,7 @@ func TestTraceKnowsItsWords(t *testing.T) {
 		},
 		"nat": {
 			"-j DROP", "-j REJECT --reject-with tcp-reset", "-j DNAT --to-destination 10.0.0.1-10.0.0.9", "-j DNAT --to-destination 10.0.0.1 --persistent",
-			"-j SNAT", "-j SET --add-set nobody src --exist", "-j SET --add-set fanfare-vips4 src", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
+			"-j SNAT", "-j SET --add-set unknown src --exist", "-j SET --add-set fanfare-vips4 src", "-j MARK --set-mark 1", "-j MASQUERADE --to-ports 1-2",
 			"-m statistic --mode often --every 2 -j RETURN", `-m bpf --bytecode "1,6 0 0" -j RETURN`, `-m bpf --bytecode "1,65535 0 0 0" -j RETURN`,
 		},
 		"raw": {"-j CT --zone 1", "-j NOTRACK", "-j DROP"},

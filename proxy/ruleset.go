@@ -13,7 +13,7 @@ import (
 )
 
 // tableName is our table's, in family inet. Nothing else of nftables is ours but what
-// handOnTable names.
+// redirectTable names.
 const tableName = "fanfare"
 
 // spareTable does the table's work while that is replaced.
@@ -27,7 +27,7 @@ const Schema = 2
 var staticRules string
 
 // markChain is the chain that sets the bits of a mark, and no others. The parts
-// are its name, the bits that stay, and those that are set.
+// are its name, the bits that stay, and the bits that are set.
 const markChain = `
 	chain %s {
 		meta mark set meta mark & %#x | %#x
@@ -157,7 +157,7 @@ func shortHash(parts ...string) string {
 // schemaPrefix begins the name of the empty chain that says what the table is:
 // "schema-1-<hash of the text>-<hash of the rules as the kernel shows them>".
 // The second hash is taken right after nft has loaded the text. It lets a
-// process that finds the table, or hears that somebody touched it, see whether
+// process that finds the table, or is notified of a change, see whether
 // every rule is still what it was.
 const schemaPrefix = "schema-"
 

@@ -2,8 +2,8 @@ package proxy
 
 import "net/netip"
 
-// A sample is a flow as there could be one now, to try on rules and routes: from a
-// client that nobody knows, to a VIP, to a backend.
+// A sample is a flow as there could be one now, to try on rules and routes: from an
+// unknown client, to a VIP, to a backend.
 type sample struct {
 	family  setID
 	proto   Protocol
@@ -65,7 +65,7 @@ func (t *sampler) add(s sample) {
 	}
 }
 
-// families says of which there are addresses of ours.
+// families says which families have VIPs.
 func (s *State) families() (has [2]bool) {
 	for _, v := range s.VIPs {
 		has[family(v.Addr)] = true

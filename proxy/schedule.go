@@ -23,7 +23,7 @@ type schedule struct {
 }
 
 // The schedules. Seeds are fixed: with one of its own, each node and each chain
-// would choose differently, and so would a chain that is made anew. The hash of
+// would choose differently, and so would a chain that is made again. The hash of
 // Maglev leaves out the VIP and its port, which are the same for a frontend: with
 // them an IPv6 flow does not fit into the registers that nft 1.0.6 knows.
 var (

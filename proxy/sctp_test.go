@@ -36,7 +36,7 @@ const paramCookie = 7
 // An sctpPacket has one chunk, which has no flags.
 type sctpPacket struct {
 	from, to uint16
-	tag      uint32 // verification tag: the one that the receiver chose
+	tag      uint32 // verification tag, chosen by the receiver
 	chunk    byte
 	value    []byte
 }

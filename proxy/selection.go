@@ -7,12 +7,12 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
-// A selection says what the fast path shall do, State after State, in a time that depends on what
-// changed: it takes new flows of those frontends where it does as the rules would, which are
-// those that State.leftToRules leaves out.
+// A selection computes what the fast path must do, State after State, in a time that depends on what
+// changed: it takes new flows of the frontends where it does as the rules would, which are
+// all that State.leftToRules leaves out.
 //
-// Frontends that have a backend in common are neighbours. Of those that are connected so, all are
-// taken if there is none among them that must be left for what it is by itself, else none.
+// Frontends that have a backend in common are neighbours. Connected frontends are all
+// taken if each could be taken by itself, else none is.
 type selection struct {
 	node   string
 	vips   []*VIP          // that it is of
@@ -37,7 +37,7 @@ func newSelection(node string) *selection {
 	return &selection{node: node, fronts: make(map[frontendKey]*contender), users: make(map[frontendKey][]*contender)}
 }
 
-// state is what the fast path shall do of s, a valid State of the selection's node. What is as it was is
+// state is the fast path's part of s, a valid State of the selection's node. An unchanged VIP is
 // the same *fastpath.VIP.
 func (n *selection) state(s *State) fastpath.State {
 	n.follow(s.VIPs)
@@ -96,8 +96,8 @@ func (n *selection) backends(c *contender) iter.Seq[frontendKey] {
 	}
 }
 
-// remove takes the frontends of a VIP away, and returns the neighbours of those that were left to
-// the rules: they may not have to be any more.
+// remove takes the frontends of a VIP away, and returns the neighbours of those left to
+// the rules: they may be taken now.
 func (n *selection) remove(v *VIP) (bereft []*contender) {
 	for i := range v.Frontends {
 		key := v.Frontends[i].key(v)
@@ -120,7 +120,7 @@ func (n *selection) remove(v *VIP) (bereft []*contender) {
 	return bereft
 }
 
-// release takes those whom nobody keeps with the rules any more.
+// release takes the frontends that no neighbour keeps with the rules now.
 func (n *selection) release(bereft []*contender) {
 	judged := make(map[*contender]bool)
 	for _, c := range bereft {
@@ -136,8 +136,8 @@ func (n *selection) release(bereft []*contender) {
 	}
 }
 
-// connected are a contender that is left and those that are connected with it; or some of them, if one is found that
-// keeps all with the rules: held are those of which that is known already.
+// connected are a contender that is left and its connected ones; or some of them, if one is found that
+// keeps all with the rules: held are the contenders of which that is known already.
 func (n *selection) connected(c *contender, held map[*contender]bool) (all []*contender, kept bool) {
 	all = []*contender{c}
 	seen, walked := map[*contender]bool{c: true}, make(map[frontendKey]bool)
@@ -180,7 +180,7 @@ func (n *selection) add(v *VIP) {
 	}
 }
 
-// leave leaves to the rules whoever is connected with a new contender that is.
+// leave leaves to the rules all contenders that are connected with a new one that is left.
 func (n *selection) leave(c *contender) {
 	walked := make(map[frontendKey]bool)
 	for all := []*contender{c}; len(all) > 0; all = all[1:] {

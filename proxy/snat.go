@@ -59,7 +59,7 @@ func (p Ports) chain(chosen bool) string {
 
 const markPrefix = "mark-"
 
-// chain is the one that sets the mark: "mark-0x4000-0x4000".
+// chain is the chain that sets the mark: "mark-0x4000-0x4000".
 func (m Mark) chain() string { return fmt.Sprintf("%s%#x-%#x", markPrefix, m.Value, m.Mask) }
 
 // parseMarkChain is the mark in the name of a mark chain.

@@ -81,7 +81,7 @@ func TestSNATPorts(t *testing.T) {
 }
 
 // A chosen source is used for all that is replaced, hairpins too, and for nothing
-// else. It takes effect for new flows; those that are open keep theirs.
+// else. It takes effect for new flows; open flows keep theirs.
 func TestSNATSource(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)

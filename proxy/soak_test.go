@@ -23,9 +23,9 @@ var (
 	soakSeed    = flag.Uint64("soak-seed", 0, "what the soak's changes are drawn from; 0: another each time")
 )
 
-// A soak changes the State at random, under traffic. The tracer says of each State
-// what may come of a request; what does come must be what a State says that was in
-// force while the request was under way.
+// A soak changes the State at random, under traffic. The tracer shows for each State
+// what may come of a request; what does come must be the answer of a State that was in
+// force during the request.
 type soak struct {
 	*lab
 	t    *testing.T
@@ -147,8 +147,8 @@ func (s *soak) judge(r soakRequest, a soakAnswer) {
 		return
 	}
 	// A flow to a backend that goes ends with it: by a reset, and where there is
-	// none, by an answer that is not let through. So does that of a source which may
-	// not use the frontend any more.
+	// none, by an answer that is not let through. So does a flow of a source that may
+	// no longer use the frontend.
 	if left(window, r) && (a.got == "reset" || a.got == "silence" && !a.missed) {
 		s.excused.Add(1)
 		return
@@ -226,7 +226,7 @@ func (s State) flowsTo(r soakRequest) map[netip.AddrPort]bool {
 // moves says whether a flow of the request leaves a backend that drains. One of UDP has
 // no end that could be awaited: it goes on at another at once, if there is one, and an
 // answer that was on its way from the first is lost. Whether its client is one of this
-// node, its address must tell; if it does not, there must be another for everybody, and a
+// node, its address must show; if it does not, there must be another for all clients, and a
 // soak's external clients find no backend that internal ones do not.
 func (s State) moves(f *Frontend, r soakRequest) bool {
 	to := &f.External

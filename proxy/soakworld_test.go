@@ -22,7 +22,7 @@ type soakWorld struct {
 type soakPort struct {
 	vip    string
 	port   uint16
-	steady bool // there is always an endpoint, for everybody
+	steady bool // there is always an endpoint, for all clients
 	gone   bool
 	local  bool // externalTrafficPolicy
 
@@ -45,7 +45,7 @@ var soakPods = []string{"pod1", "pod1:8081", "pod2", "pod2:8081", "pod3", "pod3:
 
 func newSoakWorld(seed uint64) *soakWorld {
 	w := &soakWorld{world: newWorld(seed)}
-	// Who is a local client does not change while a node runs; a client with affinity
+	// Local clients stay local while a node runs; a client with affinity
 	// would lose a packet by becoming one.
 	w.clients = pick(w.world,
 		LocalClients{},
@@ -119,7 +119,7 @@ func (p *soakPort) set(w *soakWorld, what int) {
 	default:
 		p.sources = pick(w.world, nil, []string{"10.0.0.0/8", "fd00::/16"}, []string{"10.244.1.0/24", "fd00:244:1::/64"})
 		if (p.steady || w.alike) && len(p.sources) > 0 {
-			p.sources = []string{"10.0.0.0/8", "fd00::/16"} // everybody
+			p.sources = []string{"10.0.0.0/8", "fd00::/16"} // all clients
 		}
 	}
 }

@@ -90,9 +90,9 @@ node   80 pod1 saw node`, false},
 	})
 }
 
-// A frontend that gets its first list of sources, or loses its last, refuses nobody who
-// is on it, not for an instant, however much else the transaction changes.
-func TestFirstSourcesRefuseNobody(t *testing.T) {
+// A frontend that gets its first list of sources, or loses its last, refuses no client
+// on it, not for an instant, however much else the transaction changes.
+func TestFirstSourcesRefuseNoListedClient(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -170,7 +170,7 @@ func (l *lab) refusals() (n int) {
 	return n
 }
 
-// A list that becomes shorter ends the flows of those that are not on it any more:
+// A list that becomes shorter ends the flows of removed sources:
 // their next packets vanish and open nothing. Others go on.
 func TestSourcesEndFlows(t *testing.T) {
 	onEach(t, func(t *testing.T) {

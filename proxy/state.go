@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// A State is everything that the proxy of one node shall forward. It is a plain
-// value that is never written after it is built; what did not change since the
-// State before is the same *VIP, which is how Set finds out in a time that
-// depends on the number of changes.
+// A State is everything that the proxy of one node must forward. It is a plain
+// value that is never written after it is built. An unchanged VIP is the same *VIP as in
+// the State before, so that Set takes a time that depends on the number of changes.
 type State struct {
 	Node string // this node's name; a Backend on another one is remote
 	VIPs []*VIP // sorted by Addr, no two alike
@@ -29,14 +28,14 @@ type State struct {
 	// the fast path asks for them, and takes flows there alone.
 	Outward []string // sorted
 
-	// HandOn is by whom VIPs were answered for before, as long as connections may live
-	// there that began then. Sorted by VIP and Interface, no two alike.
-	HandOn []HandOn
+	// Redirects are the previous owners of VIPs, as long as connections that began there may
+	// live. Sorted by VIP and Interface, no two alike.
+	Redirects []Redirect
 	// Taking are the VIPs that this node will answer for on a link after Set and does not
-	// yet: what it remembers of their connections that have ended is in the way of those that live.
+	// yet. Set deletes its entries of their ended connections, which would block live ones.
 	Taking []netip.Addr // sorted
-	// Nodes are the hardware addresses of all other nodes: what comes from one of them was
-	// handed on before, and is not handed on again.
+	// Nodes are the hardware addresses of all other nodes. Packets from them are never
+	// redirected, so that none loops.
 	Nodes []MAC // sorted
 }
 
@@ -110,22 +109,22 @@ type Frontend struct {
 
 	Scheduler Scheduler
 	// Affinity is how long a client without an open flow comes back to the
-	// backend that it had, 1 s to 24 h; zero: each flow is scheduled anew.
+	// backend that it had, 1 s to 24 h; zero: each flow is scheduled by itself.
 	Affinity time.Duration
 	// Sources are the networks of clients that may use the frontend, external and
 	// internal ones; nil: all. A flow of another is dropped, as
 	// spec.loadBalancerSourceRanges has it, and flows that became forbidden end.
 	Sources []netip.Prefix // sorted, not overlapping
-	// Draining are backends that get no new flows, from anybody here, but keep
-	// those that they have: a pod that terminates. A TCP flow to a backend that is
-	// in neither Target nor here any more ends with a reset.
+	// Draining are backends that get no new flows but keep the flows that they
+	// have: a pod that terminates. A TCP flow to a backend that is neither in a
+	// Target nor here ends with a reset.
 	Draining []netip.AddrPort // sorted, no two alike
 }
 
 func (f *Frontend) equal(o *Frontend) bool {
 	return f.Protocol == o.Protocol && f.Port == o.Port && f.Name == o.Name && f.Scheduler == o.Scheduler && f.Affinity == o.Affinity &&
 		f.External.equal(&o.External) && f.Internal.equal(&o.Internal) &&
-		// No sources are all, and an empty list is nobody.
+		// No list allows all sources, and an empty list none.
 		(f.Sources == nil) == (o.Sources == nil) && slices.Equal(f.Sources, o.Sources) && slices.Equal(f.Draining, o.Draining)
 }
 
@@ -138,11 +137,11 @@ const (
 	// RoundRobin gives each its turn, whatever its weight.
 	RoundRobin
 	// SourceHash gives all flows of a client's address the same backend, as long as
-	// the number of backends stays. It heeds no weights.
+	// the number of backends stays. It ignores weights.
 	SourceHash
 	// Maglev hashes the flow's addresses and ports onto a table that all nodes
 	// have alike and that changes little when a backend comes or goes
-	// (Eisenbud et al., NSDI 2016, section 3.4). It heeds weights. Nodes agree as
+	// (Eisenbud et al., NSDI 2016, section 3.4). It respects weights. Nodes agree as
 	// long as their processors have the same order of bytes.
 	Maglev
 )
@@ -165,7 +164,7 @@ func (t *Target) equal(o *Target) bool {
 type Backend struct {
 	Addr netip.AddrPort
 	Node string // empty: unknown, so remote
-	// Weight is its share in relation to the others', for the schedulers that heed
+	// Weight is its share in relation to the others', for the schedulers that respect
 	// it; zero counts as one.
 	Weight uint16
 }
@@ -174,7 +173,7 @@ type Backend struct {
 type Miss uint8
 
 const (
-	// Reject refuses: nobody could answer (RST, or ICMP port unreachable).
+	// Reject refuses: no node could answer (RST, or ICMP port unreachable).
 	Reject Miss = iota
 	// Drop is silent, so that the client tries again: another node could answer.
 	Drop

@@ -39,7 +39,7 @@ func TestVIPEqual(t *testing.T) {
 	open := vip()
 	open.Frontends[0].Sources = nil
 	if changed.Equal(open) {
-		t.Error("for nobody, and equal to one for everybody")
+		t.Error("without any source, and equal to one for all")
 	}
 }
 

@@ -43,16 +43,16 @@ type Status struct {
 	ConntrackError string `json:"conntrackError,omitempty"`
 
 	// ForwardOpened are the iptables of this node, such as iptables-nft, whose chain
-	// FORWARD would drop our traffic and has a rule of ours to let it pass.
+	// FORWARD would drop our traffic and has our rule that accepts it.
 	ForwardOpened []string `json:"forwardOpened,omitempty"`
 	// ForwardError is why it may still be dropped there.
 	ForwardError string `json:"forwardError,omitempty"`
 
-	// HandOnError is why connections to addresses that were taken over from another node
-	// end instead of being handed on to it.
-	HandOnError string `json:"handOnError,omitempty"`
+	// RedirectError is why connections to addresses that moved to this node end instead of
+	// being redirected to the previous owner.
+	RedirectError string `json:"redirectError,omitempty"`
 
-	// FastPath is what goes past the rules; absent where nothing shall.
+	// FastPath is what goes past the rules; absent where it is off.
 	FastPath *FastPathStatus `json:"fastPath,omitempty"`
 
 	// Obstacles are what else on this node is in the way of traffic to VIPs, as far as the
@@ -62,7 +62,7 @@ type Status struct {
 	Unseen    []string   `json:"unseen,omitempty"`
 }
 
-// A record keeps what Status tells. It has a lock of its own, so that asking
+// A record keeps what Status returns. It has a lock of its own, so that Status
 // does not wait for the kernel.
 type record struct {
 	mu     sync.Mutex
@@ -70,7 +70,7 @@ type record struct {
 	have   State
 }
 
-// set notes the outcome of a Set.
+// set records the outcome of a Set.
 func (r *record) set(have State, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,14 +87,14 @@ func (r *record) unsupported(all []string) {
 	r.status.Unsupported = all
 }
 
-// mode notes what was chosen, before there is anything else to tell.
+// mode records what was chosen, before there is anything else to report.
 func (r *record) mode(m Mode, programs []string, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.status.Mode, r.status.Programs, r.status.ModeReason = m, programs, why
 }
 
-// left notes what became of the rules of another mode.
+// left records what became of the rules of another mode.
 func (r *record) left(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,19 +118,18 @@ func (r *record) repaired(found string) {
 	r.status.Found = found
 }
 
-// handOn notes what became of what is to be handed on, and returns the error of the last
-// time.
-func (r *record) handOn(err error) (before string) {
+// redirect records the outcome of the redirects, and returns the error of the last time.
+func (r *record) redirect(err error) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	before, r.status.HandOnError = r.status.HandOnError, ""
+	before, r.status.RedirectError = r.status.RedirectError, ""
 	if err != nil {
-		r.status.HandOnError = err.Error()
+		r.status.RedirectError = err.Error()
 	}
 	return before
 }
 
-// forward notes what became of FORWARD, and returns the error of the last time.
+// forward records what became of FORWARD, and returns the error of the last time.
 func (r *record) forward(opened []string, err error) (before string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

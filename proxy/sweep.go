@@ -25,7 +25,7 @@ const (
 	sweepRetry = time.Second
 	// synPatience is how long a SYN may wait for the answer of a backend that was
 	// removed, before it is taken for lost. A backend that only stops answers at
-	// once; the client tries again after a second, and shall find another one.
+	// once; the client retries after a second, and should find another one.
 	synPatience = 500 * time.Millisecond
 )
 
@@ -33,14 +33,14 @@ const (
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
 type sweeper struct {
-	sock      *socket
-	inquirers inquirers
-	log       *slog.Logger
-	metrics   *metrics
-	wake      chan struct{} // capacity 1
-	quit      chan struct{}
-	done      chan struct{}
-	once      sync.Once
+	sock       *socket
+	challenges challengeSockets
+	log        *slog.Logger
+	metrics    *metrics
+	wake       chan struct{} // capacity 1
+	quit       chan struct{}
+	done       chan struct{}
+	once       sync.Once
 
 	mu      sync.Mutex
 	pending purge
@@ -61,12 +61,12 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	inquirers, err := openInquirers()
+	challenges, err := openChallengeSockets()
 	if err != nil {
-		log.Warn("clients that only listen will not hear when their connections end", "err", err)
+		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
 	s := &sweeper{
-		sock: sock, inquirers: inquirers, log: log, metrics: m, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
+		sock: sock, challenges: challenges, log: log, metrics: m, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -132,7 +132,7 @@ func (s *sweeper) run() {
 		select {
 		case <-s.wake:
 		case <-s.quit:
-			_ = s.sweep() // what the last Set asked for; an error is noted
+			_ = s.sweep() // what the last Set asked for; an error is recorded
 			return
 		}
 		start := time.Now()
@@ -172,7 +172,7 @@ func (s *sweeper) sweep() error {
 	if err == nil {
 		deleted, err = deleteFlows(s.sock, p, s.wanted)
 	}
-	s.inquire(deleted)
+	s.challenge(deleted)
 	s.metrics.flows.Add(float64(len(deleted)))
 	if err != nil {
 		s.metrics.flowErrors.Inc()
@@ -205,8 +205,8 @@ func (s *sweeper) isIdle() bool {
 	return s.idle
 }
 
-// close does what is pending, and what still waits, and ends the sweeper: nobody
-// would remember it. Further calls do nothing.
+// close does what is pending, and what still waits, and ends the sweeper: no later
+// process would do it. Further calls do nothing.
 func (s *sweeper) close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
@@ -218,8 +218,8 @@ func (s *sweeper) close() (err error) {
 		s.mu.Unlock()
 		close(s.quit)
 		<-s.done
-		s.inquirers.close()
-		err = s.sock.close()
+		s.challenges.close()
+		err = s.sock.Close()
 	})
 	return err
 }

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// traces says what of ours is in the kernel.
+// traces says which of our rules are in the kernel.
 func traces(t *testing.T) (found []string) {
 	t.Helper()
 	s, err := dial()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	if got, err := readTable(s); err != nil || got.found {
 		found = append(found, "table")
 	}
@@ -40,8 +40,8 @@ func traces(t *testing.T) (found []string) {
 	return found
 }
 
-// Whoever forwards next takes over without a connection lost, and of what was before
-// nothing is left: from one mode to the other, and from one iptables to the other.
+// The next mode takes over without losing a connection, and leaves nothing of the one
+// before: from one mode to the other, and from one iptables to the other.
 func TestModesFollowOneAnother(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -179,7 +179,7 @@ func TestModeSaysWhatIsMissing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		i := iptables{name: "iptables-nft"}
 		if err := i.lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
-			// The rules about a set need the set, which nobody has made here.
+			// The rules about a set need the set, which is not made here.
 			t.Errorf("%v; want it to name the match set alone", err)
 		}
 		if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, probeChain) {
@@ -205,7 +205,7 @@ func TestOthersDoNotDisturbIPTables(t *testing.T) {
 		iptablesRun(t, "iptables-nft -t nat -A KUBE-SERVICES -d 10.96.0.1 -j ACCEPT")
 		iptablesRun(t, "iptables-nft -t mangle -A PREROUTING -j ACCEPT")
 		for told := false; !told; told = p.watch.dirty.Load() {
-			// What comes now is told after all that came before.
+			// This notification comes after all earlier ones.
 			iptablesRun(t, "iptables-nft -t nat -A POSTROUTING -j KUBE-SERVICES")
 			awaitChanged(t, p, "a change")
 		}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // A table is our table as the kernel shows it.
@@ -29,7 +31,7 @@ type table struct {
 	elements []element
 	leads    []element // of the maps of numbers, sorted
 	missing  []string  // sets that are not there
-	catchAll []string  // sets with an element for all keys, which none of ours has
+	catchAll []string  // sets with an element for all keys, which our sets never have
 }
 
 // A chain is what one chain does.
@@ -85,7 +87,7 @@ func list(s *socket, kind uint8, request []byte, reset func(), each func(data []
 	var err error
 	for range dumpAttempts {
 		reset()
-		if err = s.dump(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NFPROTO_INET, request, each); !errors.Is(err, unix.EINTR) {
+		if err = s.Dump(unix.NFNL_SUBSYS_NFTABLES, kind, unix.NFPROTO_INET, request, each); !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
@@ -95,10 +97,10 @@ func list(s *socket, kind uint8, request []byte, reset func(), each func(data []
 func (t *table) readTable(s *socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
-		switch cstring(attribute(data, unix.NFTA_TABLE_NAME)) {
+		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
 		case tableName:
 			t.found = true
-			t.flags = string(attribute(data, unix.NFTA_TABLE_FLAGS))
+			t.flags = string(nfnl.Attribute(data, unix.NFTA_TABLE_FLAGS))
 		case spareTable:
 			t.spare = true
 		}
@@ -108,38 +110,38 @@ func (t *table) readTable(s *socket) error {
 func (t *table) readChains(s *socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
-		if cstring(attribute(data, unix.NFTA_CHAIN_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != tableName {
 			return
 		}
-		name := cstring(attribute(data, unix.NFTA_CHAIN_NAME))
+		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))
 		if strings.HasPrefix(name, schemaPrefix) {
 			t.schema = name
 			return
 		}
 		t.chains[name] = chain{base: strings.Join([]string{
-			string(attribute(data, unix.NFTA_CHAIN_HOOK)),
-			string(attribute(data, unix.NFTA_CHAIN_POLICY)),
-			string(attribute(data, unix.NFTA_CHAIN_TYPE)),
+			string(nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK)),
+			string(nfnl.Attribute(data, unix.NFTA_CHAIN_POLICY)),
+			string(nfnl.Attribute(data, unix.NFTA_CHAIN_TYPE)),
 		}, "")}
 	})
 }
 
 func (t *table) readRules(s *socket) error {
-	var e encoder
-	e.string(unix.NFTA_RULE_TABLE, tableName)
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_RULE_TABLE, tableName)
 	reset := func() {
 		for name, c := range t.chains {
 			t.chains[name] = chain{base: c.base}
 		}
 	}
-	return list(s, unix.NFT_MSG_GETRULE, e.b, reset, func(data []byte) {
+	return list(s, unix.NFT_MSG_GETRULE, e.B, reset, func(data []byte) {
 		// Old kernels ignore the table in the request.
-		if cstring(attribute(data, unix.NFTA_RULE_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != tableName {
 			return
 		}
-		name := cstring(attribute(data, unix.NFTA_RULE_CHAIN))
+		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
 		if c, ok := t.chains[name]; ok {
-			c.rules = append(c.rules, normal(attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
+			c.rules = append(c.rules, normal(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
 			t.chains[name] = c
 		}
 	})
@@ -160,46 +162,46 @@ const (
 )
 
 func (t *table) readSets(s *socket) error {
-	var e encoder
-	e.string(unix.NFTA_SET_TABLE, tableName)
-	return list(s, unix.NFT_MSG_GETSET, e.b, func() { clear(t.sets) }, func(data []byte) {
-		if cstring(attribute(data, unix.NFTA_SET_TABLE)) != tableName {
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_TABLE, tableName)
+	return list(s, unix.NFT_MSG_GETSET, e.B, func() { clear(t.sets) }, func(data []byte) {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != tableName {
 			return
 		}
-		var made encoder
+		var made nfnl.Encoder
 		for _, a := range setAttributes {
-			made.bytes(a, attribute(data, a))
+			made.Bytes(a, nfnl.Attribute(data, a))
 		}
-		t.sets[cstring(attribute(data, unix.NFTA_SET_NAME))] = string(made.b)
+		t.sets[nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_NAME))] = string(made.B)
 	})
 }
 
 // normal copies the expressions of a rule without what counters counted.
 func normal(expressions []byte) []byte {
-	var e encoder
-	for _, expr := range attributes(expressions) {
-		name := attribute(expr, unix.NFTA_EXPR_NAME)
-		at := e.open(unix.NFTA_LIST_ELEM)
-		e.bytes(unix.NFTA_EXPR_NAME, name)
-		if data := attribute(expr, unix.NFTA_EXPR_DATA); data != nil && cstring(name) != "counter" {
-			e.bytes(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, data)
+	var e nfnl.Encoder
+	for _, expr := range nfnl.Attributes(expressions) {
+		name := nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)
+		at := e.Open(unix.NFTA_LIST_ELEM)
+		e.Bytes(unix.NFTA_EXPR_NAME, name)
+		if data := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA); data != nil && nfnl.CString(name) != "counter" {
+			e.Bytes(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, data)
 		}
-		e.shut(at)
+		e.Close(at)
 	}
-	return e.b
+	return e.B
 }
 
 // withModulus copies the expressions of a rule of a count chain for n slots.
 func withModulus(expressions []byte, n int) []byte {
 	out := slices.Clone(expressions)
 	moduli := map[string]uint16{"numgen": unix.NFTA_NG_MODULUS, "hash": unix.NFTA_HASH_MODULUS}
-	for _, expr := range attributes(out) {
-		modulus, ok := moduli[cstring(attribute(expr, unix.NFTA_EXPR_NAME))]
+	for _, expr := range nfnl.Attributes(out) {
+		modulus, ok := moduli[nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME))]
 		if !ok {
 			continue
 		}
 		// What attribute returns is part of out.
-		if m := attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
+		if m := nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, modulus); len(m) == 4 {
 			copy(m, encoding(nil).modulus(n))
 		}
 	}
@@ -231,13 +233,13 @@ func (t *table) madeLike(name string) chain {
 // withMark copies the expressions of a rule of a mark chain for another mark.
 func withMark(expressions []byte, m Mark) []byte {
 	out := slices.Clone(expressions)
-	for _, expr := range attributes(out) {
-		if cstring(attribute(expr, unix.NFTA_EXPR_NAME)) != "bitwise" {
+	for _, expr := range nfnl.Attributes(out) {
+		if nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)) != "bitwise" {
 			continue
 		}
 		// What attribute returns is part of out. A mark is in the host's order.
-		binary.NativeEndian.PutUint32(attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
-		binary.NativeEndian.PutUint32(attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
+		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE), ^m.Mask)
+		binary.NativeEndian.PutUint32(nfnl.Attribute(expr, unix.NFTA_EXPR_DATA, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE), m.Value)
 	}
 	return out
 }
@@ -290,14 +292,14 @@ func readSet(s *socket, id setID) ([]element, error) {
 // none.
 func dumpSet(s *socket, id setID) (all []element, catchAll bool, err error) {
 	spec := &specs[id]
-	var e encoder
-	e.string(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
-	e.string(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+	var e nfnl.Encoder
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
 	var ends []string
 	reset := func() { all, ends, catchAll = nil, nil, false }
-	err = list(s, unix.NFT_MSG_GETSETELEM, e.b, reset, func(data []byte) {
-		for _, item := range attributes(attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			key := string(attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
+	err = list(s, unix.NFT_MSG_GETSETELEM, e.B, reset, func(data []byte) {
+		for _, item := range nfnl.Attributes(nfnl.Attribute(data, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			key := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE))
 			if len(key) != fieldsSize(spec.key) {
 				catchAll = catchAll || key == ""
 				continue // of another schema
@@ -320,32 +322,32 @@ func dumpSet(s *socket, id setID) (all []element, catchAll bool, err error) {
 }
 
 func isIntervalEnd(item []byte) bool {
-	flags := attribute(item, unix.NFTA_SET_ELEM_FLAGS)
+	flags := nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS)
 	return len(flags) == 4 && flags[3]&unix.NFT_SET_ELEM_INTERVAL_END != 0
 }
 
-// elementData is the value of an element of a map. A verdict that is no goto
-// is one that we never write; its name is made to match nothing.
+// elementData is the value of an element of a map. We never write a
+// verdict that is no goto; its name is made to match nothing.
 func elementData(spec *setSpec, item []byte) string {
 	if spec.ranges {
 		return rangeEnd(spec, item)
 	}
-	if value := string(attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.numbers() && len(value) == fieldNumber.size() {
+	if value := string(nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)); spec.numbers() && len(value) == fieldNumber.size() {
 		return parseNumber(value).chain()
 	} else if !spec.verdicts() {
 		return value
 	}
-	v := attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)
-	if string(attribute(v, unix.NFTA_VERDICT_CODE)) != string(verdictGoto) {
+	v := nfnl.Attribute(item, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT)
+	if string(nfnl.Attribute(v, unix.NFTA_VERDICT_CODE)) != string(verdictGoto) {
 		return "?"
 	}
-	return cstring(attribute(v, unix.NFTA_VERDICT_CHAIN))
+	return nfnl.CString(nfnl.Attribute(v, unix.NFTA_VERDICT_CHAIN))
 }
 
 // rangeEnd is the last key of a range. One that has none, or one of another
 // length, is none that we write: its key is never the last one.
 func rangeEnd(spec *setSpec, item []byte) string {
-	end := string(attribute(item, setElemKeyEnd, unix.NFTA_DATA_VALUE))
+	end := string(nfnl.Attribute(item, setElemKeyEnd, unix.NFTA_DATA_VALUE))
 	if len(end) != fieldsSize(spec.key) {
 		return string(make([]byte, fieldsSize(spec.key)))
 	}

@@ -128,7 +128,7 @@ func TestFlowsStayWhenTakenAndLeft(t *testing.T) {
 	})
 }
 
-// What somebody has unpinned is pinned again, and said; without it the next process would
+// What another program has unpinned is pinned again and reported; without it the next process would
 // not find what this one has.
 func TestFastPathIsRepaired(t *testing.T) {
 	fastLab(t, func(t *testing.T, l *lab) {
@@ -162,7 +162,7 @@ func TestFastPathIsRepaired(t *testing.T) {
 
 // A connection of the fast path's that has ended is not in the way of one that the rules lead from
 // the same port of its client to the same backend, by another address.
-func TestEndedFlowIsInNobodysWay(t *testing.T) {
+func TestEndedFlowBlocksNoPort(t *testing.T) {
 	fastLab(t, func(t *testing.T, l *lab) {
 		p := newProxy(t)
 		state := func(affinity time.Duration) State {

@@ -12,13 +12,13 @@ import (
 //	node n1
 //	owned 192.0.2.0/24
 //	client 10.244.1.0/24
-//	hand on 192.0.2.1 from eth0 to 10.0.0.2
+//	redirect 192.0.2.1 from eth0 to 10.0.0.2
 //	192.0.2.1 tcp/80 shop/web:http external 10.244.1.11:8080@n1 internal 10.244.1.11:8080@n1 10.244.2.11:8080@n2; miss drop
 //
 // A weight other than one follows the node, as in 10.244.1.11:8080@n1*3.
 // "masquerade" stands before backends on other nodes that see this node's
-// address instead of the client's, "none" for no backends, "sources" before those
-// that may use the frontend where not all may, "draining" before backends that
+// address instead of the client's, "none" for no backends, "sources" before the
+// networks that may use the frontend where not all may, "draining" before backends that
 // keep the flows that they have, miss only where a target has none, scheduler
 // where it is not random, and affinity where there is one. An address without
 // frontends stands alone.
@@ -33,8 +33,8 @@ func (s State) String() string {
 	for _, name := range s.Outward {
 		fmt.Fprintf(&b, "outward %s\n", name)
 	}
-	for _, h := range s.HandOn {
-		fmt.Fprintf(&b, "hand on %s from %s to %s\n", h.VIP, h.Interface, h.Via)
+	for _, h := range s.Redirects {
+		fmt.Fprintf(&b, "redirect %s from %s to %s\n", h.VIP, h.Interface, h.Via)
 	}
 	for _, v := range s.VIPs {
 		if len(v.Frontends) == 0 {

@@ -33,7 +33,7 @@ type nftSet struct {
 	items    map[string]string
 }
 
-// An nftVerdict is what a statement says about how to go on.
+// An nftVerdict is how a statement goes on.
 type nftVerdict struct {
 	kind  string // empty: with the next statement; miss: with the next rule
 	chain string
@@ -548,7 +548,7 @@ func (in *nftReader) choice() (nftExpr, error) {
 	return func(x *nftRun) (string, bool) { return strconv.Itoa(x.c.choose(n)), true }, err
 }
 
-// nftExprs are the expressions without arguments. No one is the beginning of
+// nftExprs are the expressions without arguments. None is the beginning of
 // another.
 var nftExprs = map[string]nftExpr{
 	"ip saddr":              func(x *nftRun) (string, bool) { return nftAddr(x, x.p.src, true) },

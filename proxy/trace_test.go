@@ -60,7 +60,7 @@ type nodeView struct {
 	local  map[netip.Addr]bool
 	routes []viewRoute               // the first that matches is taken
 	addrs  map[string][]netip.Addr   // of an interface, the first of a family counts
-	serves map[netip.AddrPort]string // who listens where
+	serves map[netip.AddrPort]string // which process listens where
 	names  map[netip.Addr]string
 }
 
@@ -132,7 +132,7 @@ func trace(r rules, n *nodeView, p packet) []string {
 func travel(r rules, n *nodeView, p *packet, c *chooser) string {
 	p.ct.orig = p.dst
 	// What leaves for an address behind the router that is routed to this node comes
-	// back, and is then no first packet of its flow any more.
+	// back, and is then no longer the first packet of its flow.
 	for lap := range 3 {
 		f := cross(r, n, p, c)
 		if f == unreachable && lap > 0 && n.local[p.src.Addr()] && p.src.Addr().Is4() {
@@ -141,7 +141,7 @@ func travel(r rules, n *nodeView, p *packet, c *chooser) string {
 			return "silence"
 		}
 		if f == dropped && p.in == "" && p.proto != uint8(TCP) {
-			return "refused" // by EPERM: the sender is told at once what becomes of a datagram
+			return "refused" // by EPERM: the sender learns at once what becomes of a datagram
 		}
 		if f != passes {
 			return fateWords(f, p)
@@ -151,7 +151,7 @@ func travel(r rules, n *nodeView, p *packet, c *chooser) string {
 		}
 		p.in, p.out, p.ct.state = "eth0", "", "established"
 	}
-	return "goes round"
+	return "loops"
 }
 
 // cross takes a packet through the hooks of the node.
@@ -237,7 +237,7 @@ func labView() *nodeView {
 		for name, both := range labAddr {
 			n.names[netip.MustParseAddr(both[family])] = name
 		}
-		// Loopback lends nobody its address, and the kernel takes the next one.
+		// Loopback lends its address to no interface, and the kernel takes the next one.
 		for iface, name := range map[string]string{"eth0": "node", "lo": "node", "cali1": "gateway", "cali2": "gateway", "cni0": "gateway"} {
 			n.addrs[iface] = append(n.addrs[iface], at(name, family))
 			n.local[at(name, family)] = true

@@ -34,7 +34,7 @@ type xtKey struct {
 }
 
 // xtHooks are the tables and chains of each hook in the order in which the kernel
-// asks them, as far as there is any rule of ours.
+// asks them, as far as we have rules there.
 var xtHooks = map[string][][2]string{
 	"prerouting":  {{"raw", "PREROUTING"}, {"mangle", "PREROUTING"}, {"nat", "PREROUTING"}},
 	"input":       {{"filter", "INPUT"}},
@@ -133,7 +133,7 @@ func parseXT(text string) (xtRules, error) {
 
 func newXTFamily(f setID) *xtFamily {
 	x := &xtFamily{tables: make(map[string]map[string][]xtTraced), sets: make(map[string]map[xtKey]bool)}
-	for m := range memberCount {
+	for m := range ipsetCount {
 		x.sets[setName(m, f)] = make(map[xtKey]bool)
 	}
 	return x
@@ -570,8 +570,8 @@ func (in *xtReader) translate(option string, do func(*nftRun, netip.AddrPort) nf
 	return func(x *nftRun) nftVerdict { return do(x, to) }, in.ports()
 }
 
-// dnatXT translates to what may be the destination already: then no rule of nat is
-// asked any more, and conntrack does not call it translated.
+// dnatXT translates to what may be the destination already: then no further rule of nat is
+// asked, and conntrack does not call it translated.
 func dnatXT(x *nftRun, to netip.AddrPort) nftVerdict {
 	if to.Port() == 0 {
 		to = netip.AddrPortFrom(to.Addr(), x.p.dst.Port())

@@ -90,11 +90,11 @@ func loadOlder(t *testing.T, s State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sock.close()
+	defer sock.Close()
 	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
 	for _, i := range xtPrograms() {
 		f := i.family()
-		for m := range memberCount {
+		for m := range ipsetCount {
 			if err := sock.createSet(setName(m, f), setForm{setShapes[m].kind, f, 24 * time.Hour}); err != nil {
 				t.Fatal(err)
 			}

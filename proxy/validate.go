@@ -25,7 +25,7 @@ func validateShared(s State) error {
 		validatePrefixes("owned", s.Owned),
 		validatePrefixes("clients", s.Clients.CIDRs),
 		s.SNAT.validate(),
-		validateHandOn(s),
+		validateRedirects(s),
 	}
 	for field, name := range map[string]string{
 		"interface prefix": s.Clients.InterfacePrefix,

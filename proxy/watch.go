@@ -12,22 +12,24 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// A watch listens to the kernel's notifications of changes of nftables and
-// tells when somebody else changed our table.
+// A watch receives the kernel's notifications of changes of nftables and
+// signals when another program changed our table.
 type watch struct {
 	conn  *netlink.Conn
 	log   *slog.Logger
-	dirty atomic.Bool // told, and not yet taken
+	dirty atomic.Bool // signalled, and not yet taken
 	// rules says whether our rules are as they were written.
 	rules *integrity
-	// forward is dirty's like for FORWARD of iptables. Only what iptables-nft changes is
-	// told; the old interface has nothing of the kind.
+	// forward is the same for FORWARD of iptables. Only iptables-nft sends
+	// notifications; iptables-legacy sends none.
 	forward atomic.Bool
-	// others hears of changes of other tables; nil: nobody does.
-	others atomic.Pointer[lookout]
-	// iptables says that our rules are there, so that its changes are ours too.
+	// monitor receives changes of other tables; nil: not yet there.
+	monitor atomic.Pointer[monitor]
+	// iptables says that our rules are chains of iptables, whose changes count too.
 	iptables atomic.Bool
 	notify   chan struct{}
 	closed   chan struct{}
@@ -35,7 +37,7 @@ type watch struct {
 	once     sync.Once
 }
 
-// newWatch starts listening. Changes made by own are not told.
+// newWatch starts listening. Changes made by the socket own are ignored.
 func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -43,8 +45,8 @@ func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	}
 	w := &watch{conn: conn, log: log, rules: newIntegrity(time.Now()), notify: make(chan struct{}, 1), closed: make(chan struct{}), done: make(chan struct{})}
 	if err := errors.Join(
-		conn.SetReadBuffer(socketBuffer),
-		conn.SetBPF(dropPort(own.port)),
+		conn.SetReadBuffer(nfnl.BufferSize),
+		conn.SetBPF(dropPort(own.Port)),
 		conn.JoinGroup(unix.NFNLGRP_NFTABLES),
 	); err != nil {
 		conn.Close()
@@ -54,8 +56,8 @@ func newWatch(own *socket, log *slog.Logger) (*watch, error) {
 	return w, nil
 }
 
-// dropPort is a filter that drops what the socket with this port caused. All that is in one datagram
-// is of one transaction, so the first header tells.
+// dropPort is a filter that drops notifications of changes by the socket with this port. A datagram
+// holds messages of one transaction, so its first header is enough.
 func dropPort(port uint32) []bpf.RawInstruction {
 	// The filter loads words in network order, the header is in the host's.
 	loaded := binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, port))
@@ -83,7 +85,7 @@ func (w *watch) run() {
 		}
 		switch {
 		case errors.Is(err, syscall.ENOBUFS):
-			// Notifications were lost, perhaps one of ours.
+			// Notifications were lost, perhaps of our table.
 			w.lost("notifications of nftables were lost: the socket's buffer was full")
 		case err != nil:
 			w.log.Warn("nftables notifications", "err", err)
@@ -100,8 +102,8 @@ func (w *watch) run() {
 			case w.iptables.Load() && ofOurChains(m):
 				w.disturb("another program changed chains of iptables that are ours or lead to ours")
 			}
-			if l := w.others.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
-				l.hear(uint8(m.Header.Type), m.Data)
+			if l := w.monitor.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
+				l.receive(uint8(m.Header.Type), m.Data)
 			}
 			if ofForward(m) {
 				w.forward.Store(true)
@@ -111,8 +113,7 @@ func (w *watch) run() {
 	}
 }
 
-// foreign says whether a notification is of a change of our table by somebody
-// else.
+// foreign says whether another program has changed our table.
 func (w *watch) foreign(m netlink.Message) bool {
 	return m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES && ofOurTable(m.Data)
 }
@@ -121,20 +122,20 @@ func (w *watch) foreign(m netlink.Message) bool {
 // are about one, its name is attribute 1.
 func ofOurTable(data []byte) bool {
 	const name = unix.NFTA_TABLE_NAME
-	return len(data) >= sizeofNfGenMsg && data[0] == unix.NFPROTO_INET &&
-		cstring(attribute(data[sizeofNfGenMsg:], name)) == tableName
+	return len(data) >= nfnl.SizeofGenMsg && data[0] == unix.NFPROTO_INET &&
+		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == tableName
 }
 
 // ofForward says whether a notification may be of a change of what iptables-nft
 // does to forwarded packets. Its other chains, which kube-proxy changes all the
-// time, are left aside.
+// time, are ignored.
 func ofForward(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
 	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == forwardChain)
 }
 
 // ofOurChains says whether a notification may be of a change of our chains of
-// iptables-nft, or of those that lead to them.
+// iptables-nft, or of chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
 	jumps := xtJumps(0)[table]
@@ -144,34 +145,34 @@ func ofOurChains(m netlink.Message) bool {
 // ofIPTables reads the table of iptables-nft that a notification is about, and the
 // chain, which is empty if it is about the whole table.
 func ofIPTables(m netlink.Message) (table, chain string, ok bool) {
-	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < sizeofNfGenMsg {
+	if m.Header.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || len(m.Data) < nfnl.SizeofGenMsg {
 		return "", "", false
 	}
 	if family := m.Data[0]; family != unix.NFPROTO_IPV4 && family != unix.NFPROTO_IPV6 {
 		return "", "", false
 	}
-	attributes := m.Data[sizeofNfGenMsg:]
-	table = cstring(attribute(attributes, unix.NFTA_TABLE_NAME))
+	attributes := m.Data[nfnl.SizeofGenMsg:]
+	table = nfnl.CString(nfnl.Attribute(attributes, unix.NFTA_TABLE_NAME))
 	switch m.Header.Type & 0xff {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
 		return table, "", true
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return table, cstring(attribute(attributes, unix.NFTA_CHAIN_NAME)), true
+		return table, nfnl.CString(nfnl.Attribute(attributes, unix.NFTA_CHAIN_NAME)), true
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return table, cstring(attribute(attributes, unix.NFTA_RULE_CHAIN)), true
+		return table, nfnl.CString(nfnl.Attribute(attributes, unix.NFTA_RULE_CHAIN)), true
 	default:
 		return "", "", false
 	}
 }
 
-// disturb tells that the table may differ from what was set, and why.
+// disturb signals that the table may differ from what was set, and why.
 func (w *watch) disturb(reason string) {
 	w.rules.doubt(reason, time.Now())
 	w.dirty.Store(true)
 	w.poke()
 }
 
-// lost tells that anything may have changed unheard, and why.
+// lost signals that any change may have gone unnoticed, and why.
 func (w *watch) lost(reason string) {
 	w.forward.Store(true)
 	w.disturb(reason)
@@ -184,11 +185,11 @@ func (w *watch) poke() {
 	}
 }
 
-// deafly runs change, which is so many transactions of our own, without listening:
-// for a listener, the kernel keeps several kilobytes for every element until the
-// transaction is done. The number of generations tells whether anybody else
-// changed anything meanwhile, in which case it is taken for a disturbance.
-func (w *watch) deafly(s *socket, transactions uint32, change func() error) error {
+// ignoringOwn runs change, which makes a number of transactions, without listening: for a
+// listener, the kernel keeps several kilobytes for every element until the
+// transaction is done. The generation's number shows whether another program changed
+// anything meanwhile, which counts as a disturbance.
+func (w *watch) ignoringOwn(s *socket, transactions uint32, change func() error) error {
 	before, err := generation(s)
 	if err != nil {
 		return err

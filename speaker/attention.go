@@ -32,7 +32,7 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	if e := st.Proxy.ForwardError; e != "" {
 		say("this node's iptables may drop traffic to the addresses: %s", e)
 	}
-	if e := st.Proxy.HandOnError; e != "" {
+	if e := st.Proxy.RedirectError; e != "" {
 		say("connections to an address that moves to this node end: %s", e)
 	}
 	if f := st.Proxy.FastPath; f != nil {

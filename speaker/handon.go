@@ -17,7 +17,7 @@ import (
 // A handing is what of the addresses that this node answers for is handed on, and what that
 // was found by.
 type handing struct {
-	list  []proxy.HandOn
+	list  []proxy.Redirect
 	nodes []proxy.MAC
 	// to is the node, by address.
 	to map[netip.Addr]string
@@ -54,7 +54,7 @@ func (h *handing) next(d *plan.Desired, former func([]netip.Addr) map[netip.Addr
 			n.add(l2.Address{Addr: a}, node, now)
 		}
 	}
-	slices.SortFunc(n.list, func(a, b proxy.HandOn) int {
+	slices.SortFunc(n.list, func(a, b proxy.Redirect) int {
 		return cmp.Or(a.VIP.Compare(b.VIP), strings.Compare(a.Interface, b.Interface))
 	})
 	if len(n.list) > 0 {
@@ -91,7 +91,7 @@ func (h *handing) add(a l2.Address, node string, now time.Time) {
 		if via < 0 {
 			continue
 		}
-		h.list = append(h.list, proxy.HandOn{VIP: a.Addr, Interface: i.Name, Via: own[via]})
+		h.list = append(h.list, proxy.Redirect{VIP: a.Addr, Interface: i.Name, Via: own[via]})
 		h.to[a.Addr] = node
 	}
 }

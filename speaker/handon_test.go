@@ -33,18 +33,18 @@ func TestHandOn(t *testing.T) {
 	eth0 := l2.Interface{Name: "eth0", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")}
 	told := []membership.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
 	alive := membership.Member{Node: "n2", Alive: true, Interfaces: told}
-	onEth0 := []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
+	onEth0 := []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
 	gone := func(netip.Addr) time.Time { return time.Time{} }
 	for name, tt := range map[string]struct {
 		member   membership.Member
 		internal []netip.Addr
 		own      []l2.Interface
 		only     []string // interfaces of the addresses
-		want     []proxy.HandOn
+		want     []proxy.Redirect
 		until    time.Duration
 	}{
 		"alive":                       {member: alive, own: []l2.Interface{eth0}, want: onEth0},
-		"told nothing, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.HandOn{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
+		"told nothing, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
 		"not on this link":            {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
 		"dead":                        {member: membership.Member{Node: "n2", Interfaces: told}, own: []l2.Interface{eth0}},
 		"lives by its Lease":          {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: told}, own: []l2.Interface{eth0}},
@@ -54,7 +54,7 @@ func TestHandOn(t *testing.T) {
 		"no interface":                {member: alive},
 		"odd name":                    {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
 		"another interface":           {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
-		"two interfaces":              {member: alive, own: []l2.Interface{eth0, {Name: "eth1", Prefixes: eth0.Prefixes}}, only: []string{"eth0", "eth1"}, want: []proxy.HandOn{onEth0[0], {VIP: vip4, Interface: "eth1", Via: onEth0[0].Via}, onEth0[1], {VIP: vip6, Interface: "eth1", Via: onEth0[1].Via}}},
+		"two interfaces":              {member: alive, own: []l2.Interface{eth0, {Name: "eth1", Prefixes: eth0.Prefixes}}, only: []string{"eth0", "eth1"}, want: []proxy.Redirect{onEth0[0], {VIP: vip4, Interface: "eth1", Via: onEth0[0].Via}, onEth0[1], {VIP: vip6, Interface: "eth1", Via: onEth0[1].Via}}},
 	} {
 		for i := range tt.own {
 			tt.own[i].IPv6 = true
@@ -70,7 +70,7 @@ func TestHandOn(t *testing.T) {
 		if !reflect.DeepEqual(got.list, tt.want) {
 			t.Errorf("%s: %v; want %v", name, got.list, tt.want)
 		}
-		if err := (proxy.State{HandOn: got.list, Nodes: got.nodes}).Validate(); err != nil {
+		if err := (proxy.State{Redirects: got.list, Nodes: got.nodes}).Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if (len(got.list) > 0) != (len(got.nodes) == 1) || (len(got.list) > 0) != (got.to[vip4] == "n2") {

@@ -191,7 +191,7 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	state := d.Proxy
 	state.Outward = p.outward
 	if p.handed != nil {
-		state.HandOn, state.Nodes = p.handed.list, p.handed.nodes
+		state.Redirects, state.Nodes = p.handed.list, p.handed.nodes
 	}
 	state.Taking = p.taking(d)
 	state.VIPs = p.overlay(d, p.extra(d, now))

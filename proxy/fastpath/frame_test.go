@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// What a program may say of a frame: TCX_NEXT and TC_ACT_REDIRECT.
+// What a program may return for a frame: TCX_NEXT and TC_ACT_REDIRECT.
 const (
 	next     = -1
 	redirect = 7
@@ -101,7 +101,7 @@ func (p packet) ip() []byte {
 	return network(p.from.Addr(), p.to.Addr(), p.protocol, hops, p.layer4())
 }
 
-// icmp is an error about a packet, from somebody to whom the packet came from.
+// icmp is an error about a packet, sent to the packet's source.
 func icmp(from, to netip.Addr, about []byte, tooBig bool) []byte {
 	kind, code, protocol := byte(3), byte(1), uint8(1)
 	if from.Is6() {
@@ -166,7 +166,7 @@ func open(t *testing.T, b []byte) (from, to netip.Addr, protocol, hops uint8, co
 	return from, to, b[9], b[8], b[20:]
 }
 
-// readError is the reverse of icmp: who is told, by whom, of what.
+// readError is the reverse of icmp: receiver, sender, and the packet quoted.
 func readError(t *testing.T, frame []byte) (from, to netip.Addr, about packet) {
 	t.Helper()
 	from, to, protocol, _, content := open(t, frame[14:])

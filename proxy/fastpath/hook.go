@@ -34,8 +34,8 @@ func (p *Path) program(h hook) *ebpf.Program {
 	return p.kernel.Inward
 }
 
-// findOuts asks for interfaces by their names; problems are sentences about those that
-// cannot be used.
+// findOuts asks for interfaces by their names; problems are sentences about interfaces
+// that cannot be used.
 func findOuts(names []string) (outs map[uint32]string, problems []string) {
 	outs = make(map[uint32]string)
 	for _, name := range names {
@@ -79,8 +79,8 @@ func nameOf(index uint32) string {
 	return l.Attrs().Name
 }
 
-// hookAll attaches programs where they are wanted and says so to them. Where they are not
-// wanted any more they stay for the flows that there are: see release.
+// hookAll attaches programs where they are wanted, and sets their roles. Where they are no
+// longer wanted they stay for existing flows: see release.
 func (p *Path) hookAll() error {
 	want := make(map[uint32]uint32)
 	for index := range p.outs {
@@ -89,7 +89,7 @@ func (p *Path) hookAll() error {
 	for index := range p.leads {
 		want[index] |= inward
 		if _, looked := p.peers[index]; !looked {
-			poke(p.altered)
+			poke(p.peersChanged)
 		}
 	}
 	for index, roles := range want {
@@ -148,7 +148,7 @@ func (p *Path) setRoles(index, roles uint32) error {
 	return nil
 }
 
-// attach attaches a program behind those that are there, and pins it.
+// attach attaches a program behind the existing ones, and pins it.
 func (p *Path) attach(h hook) error {
 	if p.hooks[h] != nil {
 		return nil
@@ -195,7 +195,7 @@ func (p *Path) mend() error {
 	if len(found) > 0 {
 		slices.Sort(found)
 		p.status.Repairs++
-		p.status.Found = "detached or unpinned by somebody else: " + strings.Join(found, ", ")
+		p.status.Found = "detached or unpinned by another program: " + strings.Join(found, ", ")
 		p.log.Warn("fast path repaired", "found", p.status.Found)
 	}
 	return errors.Join(errs...)
@@ -215,7 +215,7 @@ func (p *Path) drop(h hook) error {
 	return errors.Join(l.Unpin(), l.Close())
 }
 
-// unwanted are hooks whose interface has not that role any more.
+// unwanted are hooks whose interface no longer has that role.
 func (p *Path) unwanted() []hook {
 	var all []hook
 	for h := range p.hooks {
@@ -226,7 +226,7 @@ func (p *Path) unwanted() []hook {
 	return all
 }
 
-// release lets go of hooks that nobody needs: they were not wanted before a walk that
+// release detaches unused hooks: they were not wanted before a walk that
 // found no flow, and are not now.
 func (p *Path) release(hooks []hook) error {
 	var errs []error

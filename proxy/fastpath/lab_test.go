@@ -206,7 +206,7 @@ func (l *lab) tracked() []string {
 	return all
 }
 
-// bypassed checks that no packet of ours has met netfilter.
+// bypassed checks that none of the packets has met netfilter.
 func (l *lab) bypassed() {
 	l.t.Helper()
 	if n := l.counted("vip"); n != 0 {
@@ -271,7 +271,7 @@ func answer(c net.PacketConn, name string) {
 	}
 }
 
-// reply says who was asked by whom. Who asks for many bytes gets them.
+// reply says which server was asked by which client. A request for many bytes gets them.
 func reply(asked []byte, name string, from net.Addr) []byte {
 	a := netip.MustParseAddrPort(from.String())
 	out := []byte(fmt.Sprintf("%s saw %s", name, nameAt(a.Addr().Unmap())))
@@ -441,7 +441,7 @@ func (l *lab) await(what string, f func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			l.t.Fatalf("waited in vain: %s", what)
+			l.t.Fatalf("waited without success: %s", what)
 		}
 	}
 }

@@ -27,7 +27,7 @@ import (
 )
 
 // withChecksums makes a namespace's interface compute what it sends, as a network card's
-// peer does: otherwise nobody computes or looks at checksums between veth pairs.
+// peer does: otherwise no checksum is computed or checked between veth pairs.
 func (l *lab) withChecksums(ns *nstest.NS) {
 	l.t.Helper()
 	var err error
@@ -118,7 +118,7 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-// A pod that refuses is heard, as if the VIP refused.
+// A pod's refusal reaches the client, as if the VIP refused.
 func TestRefusal(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -185,9 +185,8 @@ func TestPathMTU(t *testing.T) {
 	})
 }
 
-// Where the link to a pod, or to a client, is narrower than what is on its other side, who
-// sends too much is told.
-func TestNarrow(t *testing.T) {
+// Where the link to a pod or to a client has a smaller MTU, the sender gets an ICMP message.
+func TestTooBigForNarrowLink(t *testing.T) {
 	for _, iface := range []string{"cali1", "eth0"} {
 		t.Run(iface, func(t *testing.T) {
 			inNamespace(t, func(t *testing.T, l *lab) {
@@ -217,7 +216,7 @@ func TestNarrow(t *testing.T) {
 						t.Error(err)
 					}
 					// The first one was too large, and the next ones come in fragments.
-					l.await("the client to be told", func() bool {
+					l.await("the client's ICMP error", func() bool {
 						_, err := u.Write(bytes.Repeat([]byte{'x'}, 1400))
 						_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 						buf := make([]byte, 100)
@@ -278,8 +277,8 @@ func (l *lab) pinned(prefix string) []string {
 	return names
 }
 
-// Who finds the table full takes the rules, and who is in it is not evicted.
-func TestFull(t *testing.T) {
+// New flows take the rules while the table is full, and no flow in it is evicted.
+func TestTableFull(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		o := l.options()
 		o.Flows = 3
@@ -307,7 +306,7 @@ func TestFull(t *testing.T) {
 	})
 }
 
-// A connection whose backend goes is not translated any more, and told of; one whose
+// A connection whose backend goes is no longer translated, and reported; one whose
 // backend drains goes on, and new ones go elsewhere.
 func TestBackendGoes(t *testing.T) {
 	for _, family := range families {
@@ -506,7 +505,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 				if network == "tcp" {
 					continue
 				}
-				// What is refused is told the right one of the two.
+				// A refusal names the right one of the two.
 				var port [2]string
 				for i, c := range []net.Conn{a, b} {
 					port[i] = p.flowOf(t, c).String()
@@ -679,7 +678,7 @@ func TestCleanup(t *testing.T) {
 	})
 }
 
-// Whoever lacks a capability is told which, and nothing is left of the attempt.
+// The error names the missing capability, and nothing is left of the attempt.
 func TestRights(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		without := func(bits ...uint) error {
@@ -731,7 +730,7 @@ func TestRights(t *testing.T) {
 	})
 }
 
-// Whoever cannot have a fast path is told why.
+// The error says why there can be no fast path.
 func TestUnsupported(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, err := New(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "x")})

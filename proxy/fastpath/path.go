@@ -27,8 +27,8 @@ type Options struct {
 	// found keep their size.
 	Flows uint32
 	Log   *slog.Logger
-	// Ended is told the connections that answered before and ended because their backend
-	// or their address went, by a goroutine of the Path's; nil: nobody is.
+	// Ended receives the connections that answered before and ended because their backend
+	// or their address went, from a goroutine of the Path's; nil: no caller needs them.
 	Ended func([]Flow)
 }
 
@@ -42,38 +42,38 @@ type Path struct {
 
 	work sync.WaitGroup
 	stop context.CancelFunc
-	// stirred says that interfaces or routes may be others now, due that flows
-	// are to be looked at.
-	stirred, due chan struct{}
-	// altered says the same of what is between interfaces and their other ends.
-	altered chan struct{}
+	// linksChanged signals that interfaces or routes may have changed, due that a walk over
+	// the flows is due.
+	linksChanged, due chan struct{}
+	// peersChanged signals that queues or programs between veth peers may have changed.
+	peersChanged chan struct{}
 
 	mu   sync.Mutex // guards what follows
-	want State      // what Grow was told last
+	want State      // the last State of Grow
 	// grown says that want is what the rules have: not before the first Grow, and not
 	// between a Shrink and its Grow.
 	grown bool
-	// shrunk is what Shrink was told since: what differs from it is in dirty.
+	// shrunk is the last State of Shrink since: what differs from it is in dirty.
 	shrunk State
-	// synced says that the kernel's part is as want has it, but for the frontends in
+	// synced says that the kernel's tables agree with want, except for the frontends in
 	// dirty. If not, nothing is taken for granted.
 	synced  bool
 	dirty   map[kernelFrontend]bool
 	judging int  // how many Grows there were that flows have not been held against
 	looking bool // they are just now
-	// doomed are connections that were found to end, and since when: of walk alone.
-	doomed  map[kernelTuple]time.Time
-	taken   map[kernelFrontend]*taken
-	fresh   map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
-	left    map[kernelFrontend]string
-	uses    map[kernelFrontend][]netip.Addr // the backends of frontends with Take
-	ways    map[netip.Addr]*way             // to those
-	unasked int                             // ways that nobody has asked for yet
-	leads   map[uint32]int                  // how many ways there are by an interface
-	outs    map[uint32]bool                 // the interfaces of State.Outward that are there
-	nextSet uint32
-	// retired are sets of slots that no frontend has any more, retiring those of
-	// before the last walk.
+	// expired are connections that must end, and since when: for walk alone.
+	expired    map[kernelTuple]time.Time
+	taken      map[kernelFrontend]*taken
+	fresh      map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
+	left       map[kernelFrontend]string
+	uses       map[kernelFrontend][]netip.Addr // the backends of frontends with Take
+	routes     map[netip.Addr]*backendRoute    // to those
+	unresolved int                             // routes that have not been looked up yet
+	leads      map[uint32]int                  // how many routes there are by an interface
+	outs       map[uint32]bool                 // the interfaces of State.Outward that are there
+	nextSet    uint32
+	// retired are sets of slots that no frontend has now, retiring the ones
+	// from before the last walk.
 	retired, retiring []kernelChoice
 	clients           map[kernelPrefix]bool
 	roles             map[uint32]uint32 // of interfaces, by their indexes
@@ -82,7 +82,7 @@ type Path struct {
 	status            Status
 }
 
-// New loads the program and makes its maps, or takes over those that it finds pinned.
+// New loads the program and makes its maps, or takes over the maps that it finds pinned.
 // It takes no new flows before the first Grow. ctx is for New alone.
 func New(ctx context.Context, o Options) (*Path, error) {
 	if o.Dir == "" {
@@ -96,7 +96,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	}
 	p := &Path{
 		pins: pins(o.Dir), log: o.Log, ended: o.Ended,
-		stirred: make(chan struct{}, 1), due: make(chan struct{}, 1), altered: make(chan struct{}, 1),
+		linksChanged: make(chan struct{}, 1), due: make(chan struct{}, 1), peersChanged: make(chan struct{}, 1),
 		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
 		dirty: make(map[kernelFrontend]bool), fresh: make(map[kernelFrontend]bool),
@@ -111,8 +111,8 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.letGo())
 	}
 	ctx, p.stop = context.WithCancel(context.Background())
-	p.work.Go(func() { p.listen(ctx, p.hear) })
-	p.work.Go(func() { p.listen(ctx, p.hearQueues) })
+	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
+	p.work.Go(func() { p.listen(ctx, p.watchQueues) })
 	p.work.Go(func() { p.run(ctx) })
 	return p, nil
 }
@@ -171,10 +171,10 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 	return errors.Join(errs...)
 }
 
-// Grow takes new flows as want says, and ends, soon after, those that want does not
-// let stay. What is not possible, as an interface that is not there, is no error, but
-// in Status, and is done when it is. The rules must have want already. It costs what differs
-// from the State before: routes to many new backends are asked for beside it.
+// Grow takes new flows as want says, and ends, soon after, the flows that want no longer
+// allows. What is not possible, for instance for want of an interface, is no error but
+// in Status, and is done later. The rules must have want already. The cost depends on what
+// changed since the State before; routes to many new backends are looked up later.
 func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,8 +185,8 @@ func (p *Path) Grow(_ context.Context, want State) error {
 	outs := p.synced && alike(p.want.Outward, want.Outward)
 	p.want = want
 	if !p.synced {
-		p.uses, p.ways = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*way)
-		p.left, p.leads, p.unasked = make(map[kernelFrontend]string), make(map[uint32]int), 0
+		p.uses, p.routes = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*backendRoute)
+		p.left, p.leads, p.unresolved = make(map[kernelFrontend]string), make(map[uint32]int), 0
 		clear(p.fresh)
 	}
 	if !outs {
@@ -202,7 +202,7 @@ func (p *Path) Grow(_ context.Context, want State) error {
 }
 
 // differing are the frontends of want that are others than before, by their keys, with nil
-// for those that are not there any more.
+// for removed ones.
 func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
 	all := make(map[kernelFrontend]*Frontend)
 	for key := range p.dirty {
@@ -277,7 +277,7 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0 || p.unasked > 0
+	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0 || p.unresolved > 0
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))
@@ -338,7 +338,7 @@ func (p *Path) obstacle(f *Frontend) string {
 		if b.Addr.Addr().Unmap().Is4() != f.Addr.Addr().Unmap().Is4() {
 			return fmt.Sprintf("backend %s is of another family", b.Addr)
 		}
-		if w := p.ways[b.Addr.Addr()]; w.why != "" {
+		if w := p.routes[b.Addr.Addr()]; w.why != "" {
 			return w.why
 		}
 	}
@@ -354,16 +354,16 @@ func (p *Path) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-p.stirred:
+		case <-p.linksChanged:
 			p.follow()
 			continue
-		case <-p.altered:
-			p.lookBetween()
+		case <-p.peersChanged:
+			p.checkPeers()
 			continue
 		case <-p.due:
 		case <-timer.C:
 			p.refresh()
-			p.lookBetween()
+			p.checkPeers()
 			p.useNeighbours()
 		}
 		p.seed()
@@ -379,11 +379,11 @@ func (p *Path) run(ctx context.Context) {
 // follow looks for interfaces and routes again when they may have changed.
 func (p *Path) follow() {
 	p.mu.Lock()
-	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.ways))
+	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
 	p.mu.Unlock()
-	// The kernel is asked without the lock: whoever comes with a State should not wait.
+	// The kernel is asked without the lock, so that no call of Grow waits for it.
 	outs, problems := findOuts(names)
-	found := findWays(asked)
+	found := findRoutes(asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.grown || !alike(names, p.want.Outward) {
@@ -392,7 +392,7 @@ func (p *Path) follow() {
 	p.setOuts(outs, problems)
 	changed := make(map[netip.Addr]bool)
 	for a, now := range found {
-		if w := p.ways[a]; w != nil && p.redirect(w, now) {
+		if w := p.routes[a]; w != nil && p.setRoute(w, now) {
 			changed[a] = true
 		}
 	}
@@ -459,7 +459,7 @@ func (p *Path) load(flows uint32) error {
 		had, err = nil, p.loadInto(flows)
 	}
 	if err != nil {
-		// Half of the maps is of use to nobody. Those that were there have flows.
+		// Half of the maps is useless. Maps that were there have flows.
 		return errors.Join(err, p.pins.removeBut(had))
 	}
 	return nil

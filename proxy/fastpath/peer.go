@@ -28,9 +28,9 @@ func (p *Path) withPeer(index, roles uint32) uint32 {
 	return roles
 }
 
-// lookBetween finds out which interfaces to backends have nothing between their two ends
-// that somebody wants packets to meet, and tells the programs.
-func (p *Path) lookBetween() {
+// checkPeers finds the interfaces to backends that have no queue, filter or program between
+// their two ends, and writes them to the programs' map.
+func (p *Path) checkPeers() {
 	p.mu.Lock()
 	asked := slices.Collect(maps.Keys(p.leads))
 	p.mu.Unlock()
@@ -50,10 +50,10 @@ func (p *Path) lookBetween() {
 	}
 }
 
-// findPeers says of each interface whether its other end is in another network
-// namespace, with nothing between the two that would be gone past: no queue that shapes, no
+// findPeers reports for each interface whether its other end is in another network
+// namespace, with nothing between the two that packets would bypass: no queue that shapes, no
 // program, no filter at the egress here, and no program of XDP there. It is false where that
-// could not be found out.
+// is unknown.
 func findPeers(asked []uint32) (map[uint32]bool, error) {
 	found := make(map[uint32]bool, len(asked))
 	if len(asked) == 0 {
@@ -123,7 +123,7 @@ func findVeths() (map[uint32]bool, error) {
 }
 
 // limited says whether an interface's MTU must be smaller than 65535: that of a veth need
-// not, unless its other end has a program of XDP. Nothing else tells of it here.
+// not, unless its other end has a program of XDP. Nothing else shows it here.
 func limited(attrs []syscall.NetlinkRouteAttr) bool {
 	return slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
 		return a.Attr.Type == unix.IFLA_MAX_MTU && len(a.Value) >= 4 && binary.NativeEndian.Uint32(a.Value) < math.MaxUint16
@@ -131,8 +131,8 @@ func limited(attrs []syscall.NetlinkRouteAttr) bool {
 }
 
 // useNeighbours has the kernel ask backends whether they are still where they were, as it
-// does when it sends them something by itself: what is handed to the other end of an
-// interface does not tell it that it does.
+// does when it sends them something by itself: packets that are handed to the other end of an
+// interface do not make it ask.
 func (p *Path) useNeighbours() {
 	p.mu.Lock()
 	peers := maps.Clone(p.peers)
@@ -158,5 +158,5 @@ func (p *Path) leadsTo(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.ways[a.Unmap()] != nil
+	return p.routes[a.Unmap()] != nil
 }

@@ -73,8 +73,8 @@ func (l *lab) passing(kind ebpf.ProgramType, verdict int32) *ebpf.Program {
 	return p
 }
 
-// Packets for a pod go past the queue of its interface only while nobody has anything
-// there that they should meet.
+// Packets for a pod go past the queue of its interface only while there is nothing that
+// they should meet.
 func TestPeer(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -95,10 +95,10 @@ func TestPeer(t *testing.T) {
 					var err error
 					at, err = attach()
 					try(err)
-					poke(p.altered) // nobody tells; it is looked for every five seconds
+					poke(p.peersChanged) // no notification; it is checked every five seconds
 				}, func() {
 					try(at.Close())
-					poke(p.altered)
+					poke(p.peersChanged)
 				}
 		}
 		straight := func() {
@@ -264,7 +264,7 @@ func TestUseNeighbours(t *testing.T) {
 		l.sends("cali1", "pod1")
 		for _, family := range families {
 			if !stale(at("pod1", family)) {
-				t.Errorf("what is handed to %s told the kernel that it is there: nobody needs to ask", at("pod1", family))
+				t.Errorf("what is handed to %s made the kernel refresh the neighbour: no request is needed", at("pod1", family))
 			}
 		}
 		p.useNeighbours()

@@ -117,7 +117,7 @@ func tcx() error {
 	return nil
 }
 
-// repin puts pins of maps back that somebody removed, and names them.
+// repin restores pins of maps that another program removed, and names them.
 func (p *Path) repin() (found []string, err error) {
 	all := map[string]*ebpf.Map{
 		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,

@@ -60,7 +60,7 @@ func alikePackets(a, b packet) bool {
 		a.noSum == b.noSum && bytes.Equal(a.payload, b.payload)
 }
 
-// What is none of ours, or not for us to judge, leaves the program as it came.
+// What is for no VIP, or not for the program to judge, leaves it unchanged.
 func TestLeftAlone(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -75,23 +75,23 @@ func TestLeftAlone(t *testing.T) {
 			return p
 		}
 		frames := map[string][]byte{
-			"a frontend that is not taken":     udp(func(p *packet) { p.protocol, p.flags = TCP, syn }).ip(),
-			"the middle of a connection":       udp(func(p *packet) { p.protocol, p.flags, p.to = TCP, ack, vip2 }).ip(),
-			"an answer to nothing":             udp(func(p *packet) { p.protocol, p.flags, p.to = TCP, syn|ack, vip2 }).ip(),
-			"another port":                     udp(func(p *packet) { p.to = port("vip", 0, 81) }).ip(),
-			"another address":                  udp(func(p *packet) { p.to = port("node", 0, 80) }).ip(),
-			"a client of this node":            udp(func(p *packet) { p.from = port("client2", 0, 1) }).ip(),
-			"a client of this node, IPv6":      udp(func(p *packet) { p.from, p.to = port("client2", 1, 1), port("vip", 1, 80) }).ip(),
-			"the node's address as the source": udp(func(p *packet) { p.from = port("node", 0, 1) }).ip(),
-			"a pod's address as the source":    udp(func(p *packet) { p.from = port("pod2", 0, 1) }).ip(),
-			"nobody's address as the source":   udp(func(p *packet) { p.from = netip.MustParseAddrPort("0.0.0.0:5") }).ip(),
-			"nobody's, IPv6":                   udp(func(p *packet) { p.from, p.to = netip.MustParseAddrPort("[::]:5"), port("vip", 1, 80) }).ip(),
-			"a group as the source":            udp(func(p *packet) { p.from = netip.MustParseAddrPort("224.0.0.1:5") }).ip(),
-			"no route back":                    udp(func(p *packet) { p.from = netip.MustParseAddrPort("203.0.113.9:5") }).ip(),
-			"its last hop":                     udp(func(p *packet) { p.hops = 1 }).ip(),
-			"ping":                             network(at("client", 0), at("vip", 0), 1, 64, []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}),
-			"a neighbour's question":           network(at("client", 1), netip.MustParseAddr("ff02::1:ff00:1"), 58, 255, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, at("vip", 1).AsSlice()...)),
-			"SCTP":                             network(at("client", 0), at("vip", 0), 132, 64, make([]byte, 20)),
+			"a frontend that is not taken":      udp(func(p *packet) { p.protocol, p.flags = TCP, syn }).ip(),
+			"the middle of a connection":        udp(func(p *packet) { p.protocol, p.flags, p.to = TCP, ack, vip2 }).ip(),
+			"an answer to nothing":              udp(func(p *packet) { p.protocol, p.flags, p.to = TCP, syn|ack, vip2 }).ip(),
+			"another port":                      udp(func(p *packet) { p.to = port("vip", 0, 81) }).ip(),
+			"another address":                   udp(func(p *packet) { p.to = port("node", 0, 80) }).ip(),
+			"a client of this node":             udp(func(p *packet) { p.from = port("client2", 0, 1) }).ip(),
+			"a client of this node, IPv6":       udp(func(p *packet) { p.from, p.to = port("client2", 1, 1), port("vip", 1, 80) }).ip(),
+			"the node's address as the source":  udp(func(p *packet) { p.from = port("node", 0, 1) }).ip(),
+			"a pod's address as the source":     udp(func(p *packet) { p.from = port("pod2", 0, 1) }).ip(),
+			"the unspecified address as source": udp(func(p *packet) { p.from = netip.MustParseAddrPort("0.0.0.0:5") }).ip(),
+			"the unspecified, IPv6":             udp(func(p *packet) { p.from, p.to = netip.MustParseAddrPort("[::]:5"), port("vip", 1, 80) }).ip(),
+			"a group as the source":             udp(func(p *packet) { p.from = netip.MustParseAddrPort("224.0.0.1:5") }).ip(),
+			"no route back":                     udp(func(p *packet) { p.from = netip.MustParseAddrPort("203.0.113.9:5") }).ip(),
+			"its last hop":                      udp(func(p *packet) { p.hops = 1 }).ip(),
+			"ping":                              network(at("client", 0), at("vip", 0), 1, 64, []byte{8, 0, 0xf7, 0xff, 0, 0, 0, 0}),
+			"a neighbour's question":            network(at("client", 1), netip.MustParseAddr("ff02::1:ff00:1"), 58, 255, append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, at("vip", 1).AsSlice()...)),
+			"SCTP":                              network(at("client", 0), at("vip", 0), 132, 64, make([]byte, 20)),
 		}
 		options := udp(func(*packet) {}).ip()
 		frames["IP options"] = slices.Concat([]byte{0x46}, options[1:20], []byte{1, 1, 1, 1}, options[20:])
@@ -193,7 +193,7 @@ func TestTooLarge(t *testing.T) {
 				if family == 1 {
 					continue
 				}
-				// Who does not mind gets it fragmented, by the stack.
+				// Without DF, the stack fragments the packet.
 				ip := there.ip()
 				ip[6], ip[10], ip[11] = 0, 0, 0
 				binary.BigEndian.PutUint16(ip[10:], ^sum(ip[:20]))
@@ -237,7 +237,7 @@ func TestWeights(t *testing.T) {
 
 // Whatever comes, nothing that is not ours is changed or sent anywhere, and what is ours
 // has right checksums.
-func TestRubbish(t *testing.T) {
+func TestMalformedPackets(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))

@@ -19,7 +19,7 @@ var rights = []struct {
 	{"CAP_PERFMON", unix.CAP_PERFMON},
 }
 
-// lacking are the names of those that this thread has not.
+// lacking are the names of the capabilities that this thread lacks.
 func lacking() ([]string, error) {
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &have[0]); err != nil {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seed takes the frontends of UDP that are to be taken, once the flows that the rules have of
-// them are copied: a datagram does not tell that it is not the first, and would be scheduled
-// anew. It is done beside Grow, since the kernel takes long to list many entries.
+// seed takes the wanted frontends of UDP, once the flows that the rules have of them are
+// copied: a datagram does not show that it is not the first, and would be scheduled
+// again. It is done beside Grow, since the kernel takes long to list many entries.
 func (p *Path) seed() {
 	p.mu.Lock()
 	fresh := maps.Clone(p.fresh)
@@ -97,7 +97,7 @@ func leading(client netip.Addr) uint32 {
 	return uint32(routes[0].LinkIndex)
 }
 
-// A trackedFlow is one that conntrack translates.
+// A trackedFlow is a flow that conntrack translates.
 type trackedFlow struct {
 	client, vip, backend netip.AddrPort
 	port                 uint16 // the client's at the backend

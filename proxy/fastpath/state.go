@@ -14,7 +14,7 @@ const (
 	UDP uint8 = 17
 )
 
-// A State is all that the fast path of one node shall do. It is a plain value that is
+// A State is all that the fast path of one node must do. It is a plain value that is
 // never written after it is built.
 type State struct {
 	// Outward are the names of the interfaces that clients outside come in by; sorted.
@@ -24,7 +24,7 @@ type State struct {
 	// VIPs are all addresses that there are rules for; sorted, no two alike. What did not
 	// change since the State before is the same *VIP, which is how a Path finds out what did.
 	VIPs []*VIP
-	// Owned are prefixes in which the flows of an address that is no VIP any more end.
+	// Owned are prefixes in which the flows of a former VIP end.
 	Owned []netip.Prefix // sorted, not overlapping
 }
 
@@ -39,12 +39,12 @@ type VIP struct {
 type Frontend struct {
 	Addr     netip.AddrPort // the VIP's
 	Protocol uint8          // TCP or UDP
-	// Take says whether new flows are taken. Without it only those that exist stay.
+	// Take says whether new flows are taken. Without it only existing flows stay.
 	Take bool
-	// Backends share new flows by their weights, and keep those that they have. Sorted.
+	// Backends share new flows by their weights, and keep the flows that they have. Sorted.
 	Backends []Backend
-	// Draining get no new flows and keep those that they have. A flow to a backend that is in
-	// neither ends. Sorted.
+	// Draining get no new flows and keep the flows that they have. A flow to a backend that is in
+	// neither list ends. Sorted.
 	Draining []netip.AddrPort
 	// Sources are the networks whose flows may stay; nil: all. Where they are not nil, Take
 	// is false. Sorted, not overlapping.
@@ -57,7 +57,7 @@ type Backend struct {
 	Weight uint16 // its share in relation to the others'; not zero
 }
 
-// A Flow is one that ended because its backend or its address went.
+// A Flow is a flow that ended because its backend or its address went.
 type Flow struct {
 	Client, VIP, Backend netip.AddrPort
 	Protocol             uint8
@@ -65,7 +65,7 @@ type Flow struct {
 
 // A Status is what the fast path does.
 type Status struct {
-	Interfaces []string // of State.Outward, those that it listens on
+	Interfaces []string // the interfaces of State.Outward that have the program
 	// Flows are there now, of Capacity at most. Full counts the new flows that were left
 	// to the rules for want of room, since the program was loaded first.
 	Flows, Capacity int
@@ -74,7 +74,7 @@ type Status struct {
 	Left []Left
 	// Problems are what is not as State wants it, a sentence each, such as an interface that is not there.
 	Problems []string
-	// Repairs counts the times that somebody else had detached or unpinned something, and Found says
+	// Repairs counts how often another program had detached or unpinned something, and Found says
 	// what the last time.
 	Repairs uint64
 	Found   string

@@ -119,7 +119,7 @@ func (p *Path) leave(source kernelPrefix) error {
 	return nil
 }
 
-// forgetClients lets go of sources that p.want has no more.
+// forgetClients deletes sources that p.want no longer has.
 func (p *Path) forgetClients() error {
 	want := make(map[kernelPrefix]bool)
 	for _, c := range p.want.Clients {
@@ -139,7 +139,7 @@ func (p *Path) forgetClients() error {
 	return errors.Join(errs...)
 }
 
-// adoptTaken reads frontends and slots, and deletes slots that nobody has.
+// adoptTaken reads frontends and slots, and deletes slots of no frontend.
 func (p *Path) adoptTaken() error {
 	var key kernelFrontend
 	var choice kernelChoice
@@ -207,7 +207,7 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 	return cmp.Or(a.Compare(b), cmp.Compare(p, q))
 }
 
-// is says whether s is made of the same slices as o, which nobody writes to.
+// is says whether s is made of the same slices as o, which are never written.
 func (s *State) is(o *State) bool {
 	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned)
 }
@@ -224,7 +224,7 @@ func alike[E any](a, b []E) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
-// gone takes it for done if what is to be deleted is not there.
+// gone ignores the error that a key to delete is not there.
 func gone(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil

@@ -96,21 +96,21 @@ func within(all []netip.Prefix, a netip.Addr) bool {
 
 // A walk is one look at all flows.
 type walk struct {
-	path   *Path
-	now    uint32
-	want   *State // nil: only age matters
-	flows  int
-	began  time.Time
-	young  bool // a flow may stay still
-	doomed map[kernelTuple]time.Time
-	ended  []Flow // connections to tell about
-	errs   []error
+	path    *Path
+	now     uint32
+	want    *State // nil: only age matters
+	flows   int
+	began   time.Time
+	young   bool // a flow may stay still
+	expired map[kernelTuple]time.Time
+	ended   []Flow // connections to report
+	errs    []error
 }
 
-// walk looks at all flows, and deletes those that are old or that p.want ends. It
+// walk looks at all flows, and deletes old ones and flows that p.want ends. It
 // says whether it should soon look again.
 func (p *Path) walk() (again bool) {
-	w := walk{path: p, now: seconds(), began: time.Now(), doomed: make(map[kernelTuple]time.Time)}
+	w := walk{path: p, now: seconds(), began: time.Now(), expired: make(map[kernelTuple]time.Time)}
 	p.mu.Lock()
 	if p.grown && p.judging > 0 {
 		want := p.want
@@ -125,7 +125,7 @@ func (p *Path) walk() (again bool) {
 	p.mu.Lock()
 	p.status.Flows, p.looking = w.flows, false
 	if w.want != nil {
-		p.doomed = w.doomed
+		p.expired = w.expired
 		if !w.young && p.judging == grows {
 			p.judging = 0 // nothing is waited for, nor did another State come
 		}
@@ -240,14 +240,14 @@ const patience = 500 * time.Millisecond
 
 // ripe says whether a flow has been found to end for long enough.
 func (w *walk) ripe(key kernelTuple) bool {
-	since, found := w.path.doomed[key]
+	since, found := w.path.expired[key]
 	if !found {
 		since = w.began
 	}
 	if w.began.Sub(since) >= patience {
 		return true
 	}
-	w.doomed[key], w.young = since, true
+	w.expired[key], w.young = since, true
 	return false
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestLife(t *testing.T) {
+func TestFlowLifetime(t *testing.T) {
 	for _, tt := range []struct {
 		protocol    uint8
 		there, back uint32
@@ -65,7 +65,7 @@ func TestJudge(t *testing.T) {
 }
 
 // Flows end when they have been silent for long, both halves, and the rest stays.
-func TestAge(t *testing.T) {
+func TestFlowsExpire(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))
@@ -219,7 +219,7 @@ func TestOrphan(t *testing.T) {
 
 // Only routes that could lead to a backend make us ask again.
 func TestConcerned(t *testing.T) {
-	p := Path{ways: map[netip.Addr]*way{at("pod1", 0): {}, at("pod1", 1): {}}}
+	p := Path{routes: map[netip.Addr]*backendRoute{at("pod1", 0): {}, at("pod1", 1): {}}}
 	for route, want := range map[string]bool{
 		"10.244.1.11/32": true, "10.244.0.0/16": true, "0.0.0.0/0": true, "fd00:244:1::11/128": true, "::/0": true,
 		"10.244.1.12/32": false, "203.0.113.0/24": false, "fd00:244:2::/64": false,

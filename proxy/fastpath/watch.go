@@ -14,19 +14,19 @@ import (
 
 var errSilent = errors.New("the kernel's notifications ended")
 
-// listen has hear stir p, again and again until ctx ends.
-func (p *Path) listen(ctx context.Context, hear func(context.Context) error) {
+// listen runs watch until ctx ends, and again after an error.
+func (p *Path) listen(ctx context.Context, watch func(context.Context) error) {
 	for ctx.Err() == nil {
-		if err := hear(ctx); err != nil && ctx.Err() == nil {
-			// What is missed meanwhile, the next walk makes good.
+		if err := watch(ctx); err != nil && ctx.Err() == nil {
+			// The next walk finds what is missed meanwhile.
 			p.log.Debug("watch interfaces, routes and queues", "err", err)
 			await(ctx, time.Second)
 		}
 	}
 }
 
-// hear stirs p whenever interfaces or routes change.
-func (p *Path) hear(ctx context.Context) error {
+// watchLinks signals changes of interfaces and routes.
+func (p *Path) watchLinks(ctx context.Context) error {
 	links, routes := make(chan netlink.LinkUpdate), make(chan netlink.RouteUpdate)
 	done := make(chan struct{})
 	defer close(done)
@@ -38,8 +38,8 @@ func (p *Path) hear(ctx context.Context) error {
 		return err
 	}
 	defer drain(routes)
-	poke(p.stirred) // there may have been changes before
-	poke(p.altered)
+	poke(p.linksChanged) // there may have been changes before
+	poke(p.peersChanged)
 	for {
 		select {
 		case <-ctx.Done():
@@ -61,13 +61,13 @@ func (p *Path) hear(ctx context.Context) error {
 		if !rest(links) || !rest(routes) {
 			return errSilent
 		}
-		poke(p.stirred)
-		poke(p.altered)
+		poke(p.linksChanged)
+		poke(p.peersChanged)
 	}
 }
 
-// hearQueues stirs p whenever a queue of an interface changes.
-func (p *Path) hearQueues(ctx context.Context) error {
+// watchQueues signals changes of interfaces' queues.
+func (p *Path) watchQueues(ctx context.Context) error {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (p *Path) hearQueues(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		poke(p.altered)
+		poke(p.peersChanged)
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}
@@ -96,7 +96,7 @@ func (p *Path) concerned(to *net.IPNet) bool {
 	prefix := netip.PrefixFrom(addr.Unmap(), bits)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for a := range p.ways {
+	for a := range p.routes {
 		if prefix.Contains(a) {
 			return true
 		}
@@ -118,7 +118,7 @@ func rest[E any](c <-chan E) bool {
 	}
 }
 
-// drain lets a sender end that has something to say still.
+// drain lets a sender end that still has values to send.
 func drain[E any](c <-chan E) {
 	go func() {
 		for range c {

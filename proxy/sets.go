@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// A member is one of the sets of addresses that the rules of iptables ask. Each
-// exists for both families. Sets are what changes without a change of rules.
-type member uint8
+// An ipsetID is one of the ipsets that the rules of iptables use. Each exists for both
+// families. Their entries change without a change of rules.
+type ipsetID uint8
 
 const (
-	memberVIPs member = iota
-	memberOwned
-	memberClients
-	memberNever
-	memberHandOn
-	memberSources // before what sends packets to ask it
-	memberLimited
-	memberExternalDrop
-	memberInternalDrop
-	memberExternalReject
-	memberInternalReject
-	memberCount
+	ipsetVIPs ipsetID = iota
+	ipsetOwned
+	ipsetClients
+	ipsetNever
+	ipsetRedirects
+	ipsetSources // before the sets that send packets to it
+	ipsetLimited
+	ipsetExternalDrop
+	ipsetInternalDrop
+	ipsetExternalReject
+	ipsetInternalReject
+	ipsetCount
 )
 
 // A setShape is what a set of the kernel's ipset holds.
@@ -33,18 +33,18 @@ type setShape struct {
 	kind string // in ipset's words
 }
 
-var setShapes = [memberCount]setShape{
-	memberVIPs:           {"fanfare-vips", "hash:ip"},
-	memberOwned:          {"fanfare-owned", "hash:net"},
-	memberClients:        {"fanfare-clients", "hash:net"},
-	memberNever:          {"fanfare-never", "hash:net"},
-	memberHandOn:         {"fanfare-handon", "hash:ip"},
-	memberLimited:        {"fanfare-limited", "hash:ip,port"},
-	memberSources:        {"fanfare-sources", "hash:ip,port,net"},
-	memberExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
-	memberInternalDrop:   {"fanfare-idrop", "hash:ip,port"},
-	memberExternalReject: {"fanfare-xreject", "hash:ip,port"},
-	memberInternalReject: {"fanfare-ireject", "hash:ip,port"},
+var setShapes = [ipsetCount]setShape{
+	ipsetVIPs:           {"fanfare-vips", "hash:ip"},
+	ipsetOwned:          {"fanfare-owned", "hash:net"},
+	ipsetClients:        {"fanfare-clients", "hash:net"},
+	ipsetNever:          {"fanfare-never", "hash:net"},
+	ipsetRedirects:      {"fanfare-handon", "hash:ip"},
+	ipsetLimited:        {"fanfare-limited", "hash:ip,port"},
+	ipsetSources:        {"fanfare-sources", "hash:ip,port,net"},
+	ipsetExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
+	ipsetInternalDrop:   {"fanfare-idrop", "hash:ip,port"},
+	ipsetExternalReject: {"fanfare-xreject", "hash:ip,port"},
+	ipsetInternalReject: {"fanfare-ireject", "hash:ip,port"},
 }
 
 const (
@@ -55,16 +55,16 @@ const (
 // affinityPrefix begins the names of the sets that remember clients of a family.
 func affinityPrefix(f setID) string { return setPrefix + "aff" + string("46"[f]) + "-" }
 
-func setName(m member, f setID) string { return setShapes[m].name + string("46"[f]) }
+func setName(m ipsetID, f setID) string { return setShapes[m].name + string("46"[f]) }
 
 // An entry is what is in a set.
 type entry struct {
-	set  member
+	set  ipsetID
 	addr netip.Prefix // of one address where the set has no networks
 	port port         // zero where the set has none
 	net  netip.Prefix // of the client; zero where the set has none
-	// options are such as nomatch, by which an entry says the contrary. None of ours
-	// has any.
+	// options are such as nomatch, by which an entry says the contrary. Our entries
+	// have none.
 	options uint32
 }
 
@@ -92,20 +92,20 @@ func (e entry) String() string {
 	return s
 }
 
-// sharedEntries is those that belong to no VIP.
+// sharedEntries are the entries that belong to no VIP.
 func sharedEntries(s State) []entry {
 	var all []entry
-	for m, prefixes := range map[member][]netip.Prefix{memberOwned: s.Owned, memberClients: s.Clients.CIDRs, memberNever: s.SNAT.Never} {
+	for m, prefixes := range map[ipsetID][]netip.Prefix{ipsetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
 		for _, p := range prefixes {
 			for _, half := range halves(p) {
 				all = append(all, entry{set: m, addr: half})
 			}
 		}
 	}
-	for i, h := range s.HandOn {
+	for i, h := range s.Redirects {
 		// A VIP may come by several interfaces.
-		if i == 0 || s.HandOn[i-1].VIP != h.VIP {
-			all = append(all, entry{set: memberHandOn, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
+		if i == 0 || s.Redirects[i-1].VIP != h.VIP {
+			all = append(all, entry{set: ipsetRedirects, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
 		}
 	}
 	return all
@@ -128,25 +128,25 @@ func vipEntries(v *VIP) []entry {
 		return nil
 	}
 	addr := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
-	all := []entry{{set: memberVIPs, addr: addr}}
+	all := []entry{{set: ipsetVIPs, addr: addr}}
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
 		e := entry{addr: addr, port: port{fe.Protocol, fe.Port}}
-		add := func(m member, when bool) {
+		add := func(m ipsetID, when bool) {
 			if e.set = m; when {
 				all = append(all, e)
 			}
 		}
-		add(memberExternalDrop, fe.External.misses(Drop))
-		add(memberExternalReject, fe.External.misses(Reject))
-		add(memberInternalDrop, fe.Internal.misses(Drop))
-		add(memberInternalReject, fe.Internal.misses(Reject))
+		add(ipsetExternalDrop, fe.External.misses(Drop))
+		add(ipsetExternalReject, fe.External.misses(Reject))
+		add(ipsetInternalDrop, fe.Internal.misses(Drop))
+		add(ipsetInternalReject, fe.Internal.misses(Reject))
 		if !fe.fenced(v.Addr) {
 			continue
 		}
-		add(memberLimited, true)
+		add(ipsetLimited, true)
 		for _, e.net = range fe.Sources {
-			add(memberSources, family(e.net.Addr()) == family(v.Addr))
+			add(ipsetSources, family(e.net.Addr()) == family(v.Addr))
 		}
 	}
 	return all
@@ -180,7 +180,7 @@ type setForm struct {
 	timeout time.Duration // how long an entry lives; zero: for ever
 }
 
-func staticForm(m member, f setID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
+func staticForm(m ipsetID, f setID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
 
 // without is the entries of a that are not in b.
 func (a entrySet) without(b entrySet) []entry {

@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// An xtKernel is what one iptables has of ours.
+// An xtKernel is what one iptables has of our chains and rules.
 type xtKernel struct {
 	tables map[string]chainSet
 	// others is the chains of others that ours hang in, with all rules, by table.
@@ -242,7 +241,7 @@ func (x *xtRenderer) read(ctx context.Context, f setID) (xtKernel, entrySet, err
 		return xtKernel{}, nil, err
 	}
 	entries := make(entrySet)
-	for m := range memberCount {
+	for m := range ipsetCount {
 		all, err := x.sock.setEntries(m, f)
 		if err != nil {
 			return xtKernel{}, nil, err
@@ -263,7 +262,7 @@ func (x *xtRenderer) plan(k xtKernel, entries entrySet, s State, f setID) xtPlan
 	return p
 }
 
-// reworded takes chains with the right number of rules for those that are wanted.
+// reworded accepts chains with the right number of rules as the wanted ones.
 func reworded(have, want map[string]chainSet) map[string]chainSet {
 	out := make(map[string]chainSet)
 	for table, chains := range have {
@@ -304,7 +303,7 @@ func (p xtPlan) damage() string {
 }
 
 // affinityPlan adds the sets that remember clients, and says whether those there are
-// are right. Who is in them is the kernel's business.
+// are right. Their entries are left to the kernel.
 func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 	*p = p.remember(nil, want.VIPs, f)
 	wanted := maps.Clone(p.create)
@@ -323,7 +322,7 @@ func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 func setForms(s State, f setID) map[string]setForm {
 	var plan xtPlan
 	affinityPlan(&plan, nil, s, f)
-	for m := range memberCount {
+	for m := range ipsetCount {
 		plan.create[setName(m, f)] = staticForm(m, f)
 	}
 	return plan.create
@@ -347,8 +346,8 @@ func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []
 	return odd, nil
 }
 
-// reform gives sets that are not as we make them their form again, filled as they shall
-// be, and says which. A set that rules ask can not be destroyed, but swapped with
+// reform gives sets of another form the wanted form again, with the wanted entries,
+// and says which. A set that rules ask can not be destroyed, but swapped with
 // another of its type.
 func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f setID) (odd []string, err error) {
 	forms := setForms(want, f)
@@ -377,7 +376,7 @@ func (x *xtRenderer) unload(ctx context.Context, f setID) error {
 	return unloadPlan(save, f).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
 }
 
-// unloadPlan takes all away that iptables-save shows of ours.
+// unloadPlan removes all our chains and rules that iptables-save shows.
 func unloadPlan(save string, f setID) xtPlan {
 	k := parseSave(save, f)
 	p := planTables(k.tables, nil)
@@ -386,7 +385,7 @@ func unloadPlan(save string, f setID) xtPlan {
 }
 
 func (x *xtRenderer) createStatic(f setID) error {
-	for m := range memberCount {
+	for m := range ipsetCount {
 		if err := x.sock.createSet(setName(m, f), staticForm(m, f)); err != nil {
 			return err
 		}
@@ -416,7 +415,7 @@ func (x *xtRenderer) verify(ctx context.Context, f setID, want State) error {
 	return fmt.Errorf("%s: after it was written: %s", x.programs[f].name, p.damage())
 }
 
-// remove takes away what any iptables of this namespace has of ours, and the sets.
+// remove removes our chains and rules from all iptables of this namespace, and the sets.
 func (x *xtRenderer) remove(ctx context.Context) error {
 	return errors.Join(removeChains(ctx, nil), removeSets(x.sock))
 }
@@ -443,7 +442,7 @@ func deleteChains(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	return errors.Join(removeChains(ctx, nil), removeSets(s))
 }
 
@@ -457,105 +456,4 @@ func removeSets(s *socket) error {
 		errs = append(errs, s.destroySet(name))
 	}
 	return errors.Join(errs...)
-}
-
-// heldElements is what chains and sets mean, in the words of nftables, as far as
-// conntrack's care needs it: which backends new flows were led to.
-func heldElements(nat chainSet, entries entrySet, f setID) []element {
-	var all []element
-	for e := range entries {
-		if e.set == memberVIPs {
-			all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(e.addr.Addr()))})
-		}
-	}
-	for _, s := range []side{external, internal} {
-		h := holder{nat: nat, side: s, family: f}
-		h.visit(xtTree(s).root, netip.Addr{}, 0)
-		all = append(all, h.all...)
-	}
-	slices.SortFunc(all, element.compare)
-	return all
-}
-
-// A holder walks a tree that is in the kernel.
-type holder struct {
-	nat    chainSet
-	side   side
-	family setID
-	all    []element
-}
-
-// maxDepth is more than any tree of ours has: somebody may have led one to itself.
-const maxDepth = 40
-
-func (h *holder) visit(chain string, vip netip.Addr, depth int) {
-	for _, rule := range h.nat[chain] {
-		r := parseRule(rule)
-		if r.dest.IsValid() && r.dest.IsSingleIP() {
-			vip = r.dest.Addr()
-		}
-		switch {
-		case r.port.port != 0 && vip.IsValid():
-			h.frontend(vip, r)
-		case depth < maxDepth && r.target != chain:
-			h.visit(r.target, vip, depth+1)
-		}
-	}
-}
-
-func (h *holder) frontend(vip netip.Addr, r xtRule) {
-	key := encoding(nil).addr(vip).proto(r.port.proto).port(r.port.port)
-	h.all = append(h.all, element{set: h.side.svc + h.family, key: string(key)})
-	var backends []netip.AddrPort
-	for _, chain := range append([]string{r.target}, h.targets(r.target)...) {
-		for _, rule := range h.nat[chain] {
-			if b := parseRule(rule).to; b.Port() != 0 {
-				backends = append(backends, b)
-			}
-		}
-	}
-	slices.SortFunc(backends, netip.AddrPort.Compare)
-	for slot, b := range slices.Compact(backends) {
-		h.all = append(h.all, element{
-			set: h.side.eps + h.family, key: string(slices.Clone(key).slot(slot)), data: string(encoding(nil).addrPort(b)),
-		})
-	}
-}
-
-// targets are the chains that a chain leads to.
-func (h *holder) targets(chain string) (names []string) {
-	for _, rule := range h.nat[chain] {
-		if target := ruleTarget(rule); h.nat[target] != nil {
-			names = append(names, target)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// An xtRule is a rule, as far as the walk needs it.
-type xtRule struct {
-	dest   netip.Prefix
-	port   port
-	target string
-	to     netip.AddrPort
-}
-
-func parseRule(rule string) (r xtRule) {
-	words := strings.Fields(rule)
-	for i, w := range words[:max(len(words)-1, 0)] {
-		switch arg := words[i+1]; w {
-		case "-d":
-			r.dest = parsePrefix(arg)
-		case "-p":
-			r.port.proto = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[arg]
-		case "--dport":
-			_, _ = fmt.Sscan(arg, &r.port.port)
-		case "-g", "-j":
-			r.target = arg
-		case "--to-destination":
-			r.to, _ = netip.ParseAddrPort(arg)
-		}
-	}
-	return r
 }

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A way is how a backend is reached: by an interface, or not, for a reason.
-type way struct {
+// A backendRoute is the interface that leads to a backend, or the reason why none does.
+type backendRoute struct {
 	index uint32
 	why   string
 	users int // frontends
 }
 
-// unasked is why a frontend is not taken until somebody has asked for the ways to its backends.
-const unasked = "the routes to its backends have not been looked up yet"
+// unresolved is why a frontend is not taken until the routes to its backends are known.
+const unresolved = "the routes to its backends have not been looked up yet"
 
-// use notes which backends the touched frontends have now, and finds ways to new ones. Of many it
-// leaves that to follow: whoever waits for Grow should not wait for thousands of answers.
+// use records which backends the touched frontends have now, and looks up the routes to new
+// ones. Many are left to follow: Grow should not wait for thousands of answers.
 func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 	var fresh []netip.Addr
 	for key, f := range touched {
@@ -33,40 +33,40 @@ func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 		if f != nil && f.Take {
 			for _, b := range f.Backends {
 				a := b.Addr.Addr()
-				if p.ways[a] == nil {
-					p.ways[a], fresh = &way{why: unasked}, append(fresh, a)
-					p.unasked++
+				if p.routes[a] == nil {
+					p.routes[a], fresh = &backendRoute{why: unresolved}, append(fresh, a)
+					p.unresolved++
 				}
-				p.ways[a].users++
+				p.routes[a].users++
 				p.uses[key] = append(p.uses[key], a)
 			}
 		}
 		for _, a := range had {
-			w := p.ways[a]
+			w := p.routes[a]
 			if w.users--; w.users == 0 {
-				p.redirect(w, way{why: "of no use any more"})
-				delete(p.ways, a)
+				p.setRoute(w, backendRoute{why: "unused"})
+				delete(p.routes, a)
 			}
 		}
 	}
 	if len(fresh) <= together {
-		for a, w := range findWays(fresh) {
-			p.redirect(p.ways[a], w)
+		for a, w := range findRoutes(fresh) {
+			p.setRoute(p.routes[a], w)
 		}
 	}
-	if p.unasked > 0 {
-		poke(p.stirred)
+	if p.unresolved > 0 {
+		poke(p.linksChanged)
 	}
 }
 
-// redirect makes a way another one, and says whether it was.
-func (p *Path) redirect(w *way, to way) bool {
+// setRoute changes a route, and reports whether it was another one.
+func (p *Path) setRoute(w *backendRoute, to backendRoute) bool {
 	if w.index == to.index && w.why == to.why {
 		return false
 	}
 	switch w.why {
-	case unasked:
-		p.unasked--
+	case unresolved:
+		p.unresolved--
 	case "":
 		if p.leads[w.index]--; p.leads[w.index] == 0 {
 			delete(p.leads, w.index)
@@ -83,10 +83,10 @@ func (p *Path) redirect(w *way, to way) bool {
 // fit into the receive buffer, where each may take some kilobytes, of 208 that it has by default.
 const together = 32
 
-// findWays asks the kernel for the ways to backends, no two alike. To read its routes and search them
+// findRoutes asks the kernel for the routes to backends, no two alike. To read its routes and search them
 // would be quicker, and wrong wherever there is a rule for more than the main table.
-func findWays(backends []netip.Addr) map[netip.Addr]way {
-	found := make(map[netip.Addr]way, len(backends))
+func findRoutes(backends []netip.Addr) map[netip.Addr]backendRoute {
+	found := make(map[netip.Addr]backendRoute, len(backends))
 	if len(backends) == 0 {
 		return found
 	}
@@ -104,18 +104,18 @@ func findWays(backends []netip.Addr) map[netip.Addr]way {
 			got, ok := answers[uint32(i)]
 			switch {
 			case ok:
-				found[a] = got.way(a, links)
+				found[a] = got.route(a, links)
 			case err != nil:
-				found[a] = way{why: fmt.Sprintf("the route to backend %s: %v", a, err)}
+				found[a] = backendRoute{why: fmt.Sprintf("the route to backend %s: %v", a, err)}
 			default:
-				found[a] = way{why: fmt.Sprintf("the route to backend %s: the kernel did not answer", a)}
+				found[a] = backendRoute{why: fmt.Sprintf("the route to backend %s: the kernel did not answer", a)}
 			}
 		}
 	}
 	return found
 }
 
-// A routeAnswer is what the kernel says of one route.
+// A routeAnswer is the kernel's answer about one route.
 type routeAnswer struct {
 	err     error // ENETUNREACH and the like
 	kind    uint8 // RTN_UNICAST and so on
@@ -186,18 +186,18 @@ func answerOf(m syscall.NetlinkMessage) routeAnswer {
 	return a
 }
 
-// way is what the answer says of the way to a backend. links remembers what is wrong with interfaces.
-func (a routeAnswer) way(backend netip.Addr, links map[uint32]string) way {
+// route is the route to a backend by the answer. links caches what is wrong with interfaces.
+func (a routeAnswer) route(backend netip.Addr, links map[uint32]string) backendRoute {
 	switch {
 	case a.err != nil:
-		return way{why: fmt.Sprintf("no route leads to backend %s (%v)", backend, a.err)}
+		return backendRoute{why: fmt.Sprintf("no route leads to backend %s (%v)", backend, a.err)}
 	case a.kind == unix.RTN_LOCAL:
-		return way{why: fmt.Sprintf("backend %s is the node itself", backend)}
+		return backendRoute{why: fmt.Sprintf("backend %s is the node itself", backend)}
 	case a.kind != unix.RTN_UNICAST:
-		return way{why: fmt.Sprintf("no route leads to backend %s", backend)}
+		return backendRoute{why: fmt.Sprintf("no route leads to backend %s", backend)}
 	case a.gateway:
-		// Who answers may take another way back.
-		return way{why: fmt.Sprintf("no interface leads to backend %s, but a gateway", backend)}
+		// The backend's answers may return by another gateway.
+		return backendRoute{why: fmt.Sprintf("no interface leads to backend %s, but a gateway", backend)}
 	}
 	why, known := links[a.index]
 	if !known {
@@ -205,7 +205,7 @@ func (a routeAnswer) way(backend netip.Addr, links map[uint32]string) way {
 		links[a.index] = why
 	}
 	if why != "" {
-		return way{why: fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)}
+		return backendRoute{why: fmt.Sprintf("the interface that leads to backend %s: %s", backend, why)}
 	}
-	return way{index: a.index}
+	return backendRoute{index: a.index}
 }

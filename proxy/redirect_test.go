@@ -34,7 +34,7 @@ type segment struct {
 	nodes  [2]*nstest.NS
 	proxy  [2]*Proxy
 	macs   [2]MAC
-	via    byte // the end of the address that is handed on to, if not the other node's
+	via    byte // the end of the address to redirect to, if not the other node's
 	taking bool // the VIPs are about to be answered for
 }
 
@@ -123,10 +123,10 @@ func (s *segment) serve(pod *nstest.NS, at netip.AddrPort) {
 	}()
 }
 
-// set has a node, 0 or 1, forward the VIPs, and hand on what it does not know if handing is
+// set makes a node, 0 or 1, forward the VIPs, and redirect what it does not know if redirecting is
 // set. Each pod is the backend on both nodes' side of one frontend, so that where it is of chance the
 // packet of an unknown connection is refused.
-func (s *segment) set(node int, handing bool) {
+func (s *segment) set(node int, redirecting bool) {
 	s.t.Helper()
 	names := []string{"a", "b"}
 	want := State{Node: names[node], Nodes: []MAC{s.macs[1-node]}}
@@ -136,7 +136,7 @@ func (s *segment) set(node int, handing bool) {
 	for f := range setID(2) {
 		target := Target{Backends: []Backend{{Addr: netip.AddrPortFrom(on("pod "+names[node], f), 8080), Node: names[node]}}}
 		want.VIPs = append(want.VIPs, &VIP{Addr: on("vip", f), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
-		if handing {
+		if redirecting {
 			via := on(names[1-node], f).AsSlice()
 			if s.via != 0 {
 				via[len(via)-1] = s.via
@@ -145,7 +145,7 @@ func (s *segment) set(node int, handing bool) {
 			if s.taking {
 				want.Taking = append(want.Taking, on("vip", f))
 			}
-			want.HandOn = append(want.HandOn, HandOn{VIP: on("vip", f), Interface: "eth0", Via: to})
+			want.Redirects = append(want.Redirects, Redirect{VIP: on("vip", f), Interface: "eth0", Via: to})
 		}
 	}
 	var err error
@@ -154,8 +154,8 @@ func (s *segment) set(node int, handing bool) {
 		s.t.Fatal(err)
 	}
 	st := s.proxy[node].Status()
-	if st.HandOnError != "" {
-		s.t.Fatal(st.HandOnError)
+	if st.RedirectError != "" {
+		s.t.Fatal(st.RedirectError)
 	}
 	if f := st.FastPath; f != nil && (f.Error != "" || f.Frontends != 2) {
 		s.t.Fatalf("fast path: %+v", f)
@@ -197,7 +197,7 @@ func (s *segment) dial(f setID, port int) (c net.Conn) {
 	return c
 }
 
-// ask is who answers over a connection, or what becomes of it.
+// ask returns which pod answers over a connection, or what becomes of it.
 func (s *segment) ask(c net.Conn, want string) {
 	s.t.Helper()
 	_ = c.SetDeadline(time.Now().Add(patience("")))
@@ -228,7 +228,7 @@ func (s *segment) end(c net.Conn) {
 // Connections that were begun by one node live on when their packets come to another one,
 // which knows none of them: all that is said, the end of what is said as the first word, and
 // those whose port the other node remembers.
-func TestHandOn(t *testing.T) {
+func TestRedirect(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		s := newSegment(t)
 		s.set(0, false)
@@ -272,7 +272,7 @@ func TestHandOn(t *testing.T) {
 			own := s.dial(f, 0)
 			s.ask(own, "pod b")
 			if n := s.remembers(1, own, open[f]); n != 1 {
-				t.Errorf("node b has %d entries for its own connection and one that it hands on; want 1", n)
+				t.Errorf("node b has %d entries for its own connection and one that it redirects; want 1", n)
 			}
 		}
 		// What is the other node's as well as gone there ends.
@@ -280,16 +280,16 @@ func TestHandOn(t *testing.T) {
 		for _, c := range open {
 			s.ask(c, "reset")
 		}
-		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), handOnTable) {
-			t.Error("there is a table, and nothing to hand on")
+		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), redirectTable) {
+			t.Error("there is a table, and nothing to redirect")
 		}
 	})
 }
 
-// A node that takes an address back while it still hands on for those who have not heard
+// A node that takes an address back while it still redirects for clients that have not learnt
 // that it had given it away lets no connection that it remembers stand in the way, however
 // often that happens.
-func TestHandOnTakenBack(t *testing.T) {
+func TestRedirectTakenBack(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		s := newSegment(t)
 		s.set(0, false)
@@ -333,7 +333,7 @@ func (s *segment) remembers(node int, all ...net.Conn) (n int) {
 			s.t.Error(err)
 			return
 		}
-		defer sock.close()
+		defer sock.Close()
 		found, err := listFlows(sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
 			for _, c := range all {
 				if c.LocalAddr().String() == netip.AddrPortFrom(f.client, f.from).String() {
@@ -362,9 +362,9 @@ func listRules(t *testing.T, ns *nstest.NS) string {
 	return string(out)
 }
 
-// What neither of two nodes knows is answered once, though each would hand it on to the
-// other: what was handed on is not handed on again.
-func TestHandOnGoesRoundNever(t *testing.T) {
+// What neither of two nodes knows is answered once, though each would redirect it to the
+// other: what was redirected is not redirected again.
+func TestRedirectNoLoop(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		s := newSegment(t)
 		s.set(0, true)
@@ -391,7 +391,7 @@ func TestHandOnGoesRoundNever(t *testing.T) {
 		const ack, rst = 0x10, 0x14
 		raw.sendAt(t, on("vip", 0), port, 80, ack, 1000, 2000)
 		if !raw.resetOf(port) {
-			t.Error("nobody has answered what nobody knows")
+			t.Error("neither node has answered a packet that neither knows")
 		}
 		raw.sendAt(t, on("vip", 0), port, 80, rst, 1000, 2000)
 		for node, want := range []int{2, 2} {
@@ -436,17 +436,17 @@ func counted(t *testing.T, ns *nstest.NS) int {
 	return n
 }
 
-// The tables are mended when somebody takes them away, taken over and removed.
-func TestHandOnTableOfNFTables(t *testing.T) {
+// The tables are repaired when another program deletes them, taken over and removed.
+func TestRedirectTables(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		s := newSegment(t)
 		node := s.nodes[0]
 		s.set(0, true)
 		listed := listRules(t, node)
-		if strings.Count(listed, " "+handOnTable+" {") != 2 {
+		if strings.Count(listed, " "+redirectTable+" {") != 2 {
 			t.Fatalf("no tables:\n%s", listed)
 		}
-		nftables(t, "delete table ip "+handOnTable)
+		nftables(t, "delete table ip "+redirectTable)
 		s.proxy[0].Recheck()
 		s.set(0, true)
 		if got := listRules(t, node); got != listed {
@@ -459,7 +459,7 @@ func TestHandOnTableOfNFTables(t *testing.T) {
 		}
 		s.via = 0
 		s.set(0, true)
-		nftables(t, "add element ip6 "+handOnTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
+		nftables(t, "add element ip6 "+redirectTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
 		if err := s.proxy[0].Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -477,26 +477,26 @@ func TestHandOnTableOfNFTables(t *testing.T) {
 	})
 }
 
-func TestValidateHandOn(t *testing.T) {
-	good := HandOn{VIP: on("vip", 0), Interface: "eth0", Via: on("a", 0)}
-	with := func(change func(*HandOn)) []HandOn {
+func TestValidateRedirects(t *testing.T) {
+	good := Redirect{VIP: on("vip", 0), Interface: "eth0", Via: on("a", 0)}
+	with := func(change func(*Redirect)) []Redirect {
 		h := good
 		change(&h)
-		return []HandOn{h}
+		return []Redirect{h}
 	}
 	for _, c := range []struct {
 		name string
-		all  []HandOn
+		all  []Redirect
 		want string
 	}{
-		{"good", []HandOn{good}, ""},
-		{"family", with(func(h *HandOn) { h.Via = on("a", 1) }), "same family"},
-		{"no address", with(func(h *HandOn) { h.VIP = netip.Addr{} }), "unicast"},
-		{"quote", with(func(h *HandOn) { h.Interface = `eth"` }), "interface"},
-		{"all interfaces", with(func(h *HandOn) { h.Interface = "eth+" }), "interface"},
-		{"twice", []HandOn{good, good}, "no two alike"},
+		{"good", []Redirect{good}, ""},
+		{"family", with(func(h *Redirect) { h.Via = on("a", 1) }), "same family"},
+		{"no address", with(func(h *Redirect) { h.VIP = netip.Addr{} }), "unicast"},
+		{"quote", with(func(h *Redirect) { h.Interface = `eth"` }), "interface"},
+		{"all interfaces", with(func(h *Redirect) { h.Interface = "eth+" }), "interface"},
+		{"twice", []Redirect{good, good}, "no two alike"},
 	} {
-		err := State{HandOn: c.all}.Validate()
+		err := State{Redirects: c.all}.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v; want %q", c.name, err, c.want)
 		}

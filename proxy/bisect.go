@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// narrowPatience bounds how long addresses are sought that the kernel does not take. What
+// bisectPatience bounds how long addresses are sought that the kernel does not take. What
 // is in doubt then is refused together.
-const narrowPatience = 20 * time.Second
+const bisectPatience = 20 * time.Second
 
 // blamed are the errors by which the kernel says that a change is too much for it, or not what
 // it takes.
@@ -37,11 +37,11 @@ func blamesState(err error) bool {
 	return errors.As(err, &set) || slices.ContainsFunc(blamed, func(e error) bool { return errors.Is(err, e) })
 }
 
-// narrow sets as much of want as the kernel takes, which has refused all of it, and adds
+// bisect sets as much of want as the kernel takes, which has refused all of it, and adds
 // the addresses that it does not take to refused. It doubts the largest changes first:
 // all others are mostly set at once. The error is failed if nothing can be set, whatever
 // it is.
-func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed error) (State, error) {
+func (p *Proxy) bisect(ctx context.Context, want State, refused refusals, failed error) (State, error) {
 	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
 		return want, err
@@ -55,7 +55,7 @@ func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed
 		}
 	}
 	before := p.have
-	// What no address has in doubt, and a change of no consequence.
+	// First everything but the doubted addresses, and a change of no consequence.
 	base := want.without(before, out)
 	if err := p.set(ctx, base); err != nil {
 		return want, failed
@@ -65,7 +65,7 @@ func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed
 	}
 	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)
 	slices.SortStableFunc(doubted, func(a, b vipChange) int { return a.want.entries(ModeNFTables) - b.want.entries(ModeNFTables) })
-	n := &narrowing{p: p, want: want, before: before, out: out, until: time.Now().Add(narrowPatience)}
+	n := &bisection{p: p, want: want, before: before, out: out, until: time.Now().Add(bisectPatience)}
 	n.admit(ctx, doubted, len(doubted)-1, failed)
 	for a, r := range out {
 		refused[a] = r
@@ -77,17 +77,17 @@ func (p *Proxy) narrow(ctx context.Context, want State, refused refusals, failed
 	return good, err
 }
 
-// A narrowing looks for the addresses that the kernel does not take.
-type narrowing struct {
+// A bisection looks for the addresses that the kernel does not take.
+type bisection struct {
 	p            *Proxy
 	want, before State
 	out          refusals // what is not set, or not yet
 	until        time.Time
 }
 
-// admit sets the changes, which failed together, in two parts, as far as that can be. The
-// error is the one that they failed with.
-func (n *narrowing) admit(ctx context.Context, doubted []vipChange, cut int, failed error) {
+// admit sets the changes, which failed together, in two parts, as far as that can be. failed is the
+// error that they failed with.
+func (n *bisection) admit(ctx context.Context, doubted []vipChange, cut int, failed error) {
 	if len(doubted) == 0 {
 		return
 	}
@@ -106,7 +106,7 @@ func (n *narrowing) admit(ctx context.Context, doubted []vipChange, cut int, fai
 }
 
 // try sets changes, and seeks those of them that cannot be set.
-func (n *narrowing) try(ctx context.Context, changes []vipChange) {
+func (n *bisection) try(ctx context.Context, changes []vipChange) {
 	for _, c := range changes {
 		delete(n.out, c.want.Addr)
 	}

@@ -63,8 +63,7 @@ func awaitDoubt(t *testing.T, p *Proxy, what string) {
 	}
 }
 
-// settleDoubts repairs until nothing is reported any more: of one change several reports may
-// come.
+// settleDoubts repairs until no report remains: one change may cause several reports.
 func settleDoubts(t *testing.T, p *Proxy, s State) {
 	t.Helper()
 	for mustSet(t, p, s); !p.Intact().Intact; mustSet(t, p, s) {
@@ -182,7 +181,7 @@ func TestNotIntactWithoutAReport(t *testing.T) {
 
 // Obstacles, FORWARD that cannot be opened and a fast path that fails are news, and the rules
 // are intact all the same.
-func TestIntactBesideOtherNews(t *testing.T) {
+func TestIntactBesideOtherChanges(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		newLab(t)
 		p := newProxy(t)
@@ -229,7 +228,7 @@ func TestIntactBesideRetries(t *testing.T) {
 		if st := p.Status(); st.ForwardError == "" || st.FastPath.Error == "" {
 			t.Fatalf("FORWARD: %q, fast path: %q; want both to fail", st.ForwardError, st.FastPath.Error)
 		}
-		for range 2 { // FORWARD and the fast path; the lookout may wake the caller too
+		for range 2 { // FORWARD and the fast path; the monitor may wake the caller too
 			awaitChanged(t, p, "the next attempt")
 			mustRefuse(t, p)
 		}

@@ -34,7 +34,7 @@ func withIPTables(t *testing.T, f func(t *testing.T, lock string)) {
 	})
 }
 
-// iptablesRun runs iptables as somebody else on the node would.
+// iptablesRun runs iptables as another program on the node would.
 func iptablesRun(t *testing.T, command string) {
 	t.Helper()
 	args := strings.Fields(command)
@@ -43,8 +43,8 @@ func iptablesRun(t *testing.T, command string) {
 	}
 }
 
-// legacyOrSkip ends a test on a kernel that has no old tables, or in a user
-// namespace where nobody can see which there are.
+// legacyOrSkip ends a test on a kernel that has no legacy tables, or in a user
+// namespace that cannot see which there are.
 func legacyOrSkip(t testing.TB) {
 	t.Helper()
 	for _, i := range allIPTables {
@@ -67,7 +67,7 @@ func dropForward(t *testing.T, backend string) {
 	iptablesRun(t, "ip6tables-"+backend+" -P FORWARD DROP")
 }
 
-// awaitForward waits until a change of FORWARD is told.
+// awaitForward waits until a change of FORWARD is signalled.
 func awaitForward(t *testing.T, p *Proxy) {
 	t.Helper()
 	for told := false; !told; told = p.watch.forward.Load() {
@@ -89,7 +89,7 @@ func (l *lab) through(t *testing.T, port uint16, want string) {
 }
 
 // A node's FORWARD begins to drop, as when Docker starts: connections to a VIP
-// fail, until the next Set. Others stay dropped, and so do ours that somebody drops
+// fail, until the next Set. Others stay dropped, and so do ours that a rule drops
 // for a reason.
 func TestForwardDrops(t *testing.T) {
 	for _, backend := range []string{"nft", "legacy"} {
@@ -115,7 +115,7 @@ func forwardDrops(t *testing.T, backend string) {
 	if backend == "nft" {
 		awaitForward(t, p)
 	} else {
-		p.Recheck() // nobody tells of the old tables
+		p.Recheck() // legacy tables send no notification
 	}
 	mustSet(t, p, s)
 	l.through(t, portLocal, "pod1 saw client")
@@ -126,7 +126,7 @@ func forwardDrops(t *testing.T, backend string) {
 	}
 	direct := netip.AddrPortFrom(at("pod1", 0), 8080)
 	if got := l.probe(l.client, "tcp", direct, "silence"); got != "silence" {
-		t.Errorf("client to %s: %s; it is no business of ours, and was dropped before", direct, got)
+		t.Errorf("client to %s: %s; it is not for a VIP, and was dropped before", direct, got)
 	}
 
 	for _, name := range names {
@@ -137,7 +137,7 @@ func forwardDrops(t *testing.T, backend string) {
 	for family := range setID(2) {
 		to := netip.AddrPortFrom(at("vip", family), portLocal)
 		if got := l.probe(l.client, "tcp", to, "silence"); got != "silence" {
-			t.Errorf("client to tcp %s: %s, past somebody's rule", to, got)
+			t.Errorf("client to tcp %s: %s, past another program's rule", to, got)
 		}
 		if got := l.probe(l.client, "udp", to, "pod1 saw client"); got != "pod1 saw client" {
 			t.Errorf("client to udp %s: %s", to, got)
@@ -162,7 +162,7 @@ func TestForwardDropsTwice(t *testing.T) {
 	})
 }
 
-// Somebody flushes FORWARD, and later every table: it is told, and mended.
+// Another program flushes FORWARD, and later every table: both are signalled and repaired.
 func TestForwardIsRepaired(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		l, p := newLab(t), newProxy(t)
@@ -185,9 +185,9 @@ func TestForwardIsRepaired(t *testing.T) {
 	})
 }
 
-// drain takes in all that the kernel has told so far, such as what the Proxy's own
-// changes of iptables caused. It tells in order: when it has told of a change of
-// our table, there is no more to come. It returns whether FORWARD was told of.
+// drain takes all notifications so far, such as those of the Proxy's own changes of
+// iptables. They come in order: after that of a change of our table none remains. It
+// returns whether one was about FORWARD.
 func drain(t *testing.T, p *Proxy) (forward bool) {
 	t.Helper()
 	const mark = "add set inet fanfare marker { type ipv4_addr; }\n"
@@ -203,7 +203,7 @@ func drain(t *testing.T, p *Proxy) (forward bool) {
 	return forward
 }
 
-// kube-proxy changes its chains in the same table all the time. That wakes nobody.
+// kube-proxy changes its chains in the same table all the time. That causes no signal.
 func TestOtherChainsAreNotForward(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		p := newProxy(t)
@@ -273,8 +273,8 @@ func TestForwardFollowsPools(t *testing.T) {
 	})
 }
 
-// What a process left behind is removed by the next, if there are no pools any more.
-func TestForwardOfBefore(t *testing.T) {
+// What a process left behind is removed by the next, if there are no pools now.
+func TestForwardRemovedByNextProcess(t *testing.T) {
 	withIPTables(t, func(t *testing.T, _ string) {
 		iptablesRun(t, "iptables-nft -P FORWARD DROP")
 		p := newProxy(t)

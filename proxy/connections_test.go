@@ -87,8 +87,8 @@ func (l *lab) check(when, want string, all ...session) {
 }
 
 // A connection stays with a backend that drains, and when that is gone as well its
-// client's next packet meets a reset: whoever is left, whoever the client is, and
-// wherever the backend was.
+// client's next packet meets a reset: whatever backends are left, wherever the client and
+// the backend are.
 func TestConnectionsEndWithTheirBackend(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		l := newLab(t)
@@ -132,10 +132,10 @@ func TestConnectionsEndWithTheirBackend(t *testing.T) {
 	})
 }
 
-// A client that only listens hears that its backend is gone, too, wherever it is and
-// whoever is left; one that may not use the frontend any more hears nothing, and one
-// whose backend is there still is not disturbed.
-func TestListenersHear(t *testing.T) {
+// A client that only listens is reset too when its backend has gone, wherever it is and
+// whatever backends are left. A client that may no longer use the frontend gets no packet, and a
+// client whose backend is still there is not disturbed.
+func TestSilentClientsAreReset(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -183,7 +183,7 @@ func TestListenersHear(t *testing.T) {
 				t.Errorf("%s: %v; want a reset", o, err)
 			}
 		}
-		// By now whoever was to hear has heard.
+		// By now all resets have arrived.
 		for _, o := range slices.Concat(stay, fenced) {
 			_ = o.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // It is open.
 			if _, err := o.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -196,7 +196,7 @@ func TestListenersHear(t *testing.T) {
 }
 
 // A backend that comes back before its flows have ended keeps them.
-func TestConnectionsOutliveABlink(t *testing.T) {
+func TestConnectionsSurviveShortRemoval(t *testing.T) {
 	withFastPath(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -252,7 +252,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
 		for family := range setID(2) {
 			c := l.atPod1(family)
-			// Neither the client's end nor the pod's is heard of.
+			// Neither the client's end nor the pod's reaches the other.
 			l.router.Do(func() {
 				nftables(t, "table inet cut { chain f { type filter hook forward priority 0; policy drop; }; }")
 			})
@@ -324,8 +324,8 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 	})
 }
 
-// Entries of others are left alone: another port of the VIP, or another address,
-// that somebody else translates to a backend which is gone.
+// Entries of other programs are left alone: another port of the VIP, or another address,
+// that another program translates to a backend which has gone.
 func TestFlowsOfOthersDoNotEnd(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -384,7 +384,7 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 }
 
 // The node's own address in a careless pool is never refused, so that connections go
-// on when it is a VIP no more.
+// on when it is no longer a VIP.
 func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		l := newLab(t)
@@ -463,7 +463,7 @@ func TestForgottenConnections(t *testing.T) {
 // this one, which remembers the earlier connection. Conntrack takes what comes for that one's,
 // far ahead of its window, which is invalid: it must vanish, as it would in an open
 // connection. Without that entry it is refused.
-func TestMovedToWhereItsPortIsRemembered(t *testing.T) {
+func TestMoveToNodeWithEndedConnection(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
@@ -498,7 +498,7 @@ func (l *lab) forget() {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	defer s.close()
+	defer s.Close()
 	for family := range setID(2) {
 		if _, err := deleteAll(s, l.flows(at("vip", family))); err != nil {
 			l.t.Fatal(err)
@@ -508,7 +508,7 @@ func (l *lab) forget() {
 
 // What a process that was killed between a change and its sweep has left is swept by
 // the next one: flows to a backend that is gone end, others go on.
-func TestEndOfWhatAKilledProcessLeft(t *testing.T) {
+func TestFlowsOfKilledProcessEnd(t *testing.T) {
 	onAll(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)

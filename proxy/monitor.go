@@ -12,36 +12,39 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// When the lookout looks. A look takes milliseconds, tens of them beside tens of
-// thousands of chains, and a machine's other programs change rules by the hundred.
+// When the monitor looks. A look takes milliseconds, tens of them beside tens of
+// thousands of chains, and other programs change rules by the hundred.
 const (
-	lookSoon  = time.Second     // between two looks, when something was heard
-	lookAgain = 5 * time.Second // while there is an obstacle: whoever removes it wants to see that
+	lookSoon  = time.Second     // between two looks, after a notification
+	lookAgain = 5 * time.Second // while there is an obstacle: a user who removes it wants to see that
 	lookLater = time.Minute     // between two looks because a State changed
 	lookShare = 20              // a look may take one part in so many of the time
 )
 
-// A lookout finds obstacles, beside Set, which waits for nothing of that.
-type lookout struct {
+// A monitor finds obstacles to traffic on this node. It runs beside Set, which never
+// waits for it.
+type monitor struct {
 	log     *slog.Logger
 	metrics *metrics
-	tell    func() // obstacles have come or gone
+	notify  func() // obstacles have come or gone
 	netns   *os.File
 
-	state   atomic.Pointer[State]
-	nat     atomic.Int32  // the priority at which our rules translate
-	heard   chan struct{} // capacity 1: look soon
-	changed chan struct{} // capacity 1: look, but there is time
-	quit    context.CancelFunc
-	done    chan struct{}
-	once    sync.Once
+	state atomic.Pointer[State]
+	nat   atomic.Int32  // the priority at which our rules translate
+	soon  chan struct{} // capacity 1: look soon
+	later chan struct{} // capacity 1: look within lookLater
+	quit  context.CancelFunc
+	done  chan struct{}
+	once  sync.Once
 
-	// met are the chains that packets of ours were led through: changes of
-	// others are not worth a look.
+	// met are the chains that the last look simulated: changes of
+	// other chains are not worth a look.
 	met atomic.Pointer[map[chainID]bool]
-	// looking says that met is about to be another.
+	// looking says that met is about to change.
 	looking atomic.Bool
 
 	mu        sync.Mutex
@@ -49,29 +52,29 @@ type lookout struct {
 	unseen    []string
 }
 
-func newLookout(log *slog.Logger, m *metrics, tell func()) (*lookout, error) {
+func newMonitor(log *slog.Logger, m *metrics, notify func()) (*monitor, error) {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
 	ctx, quit := context.WithCancel(context.Background())
-	l := &lookout{
-		log: log, metrics: m, tell: tell, netns: netns,
-		heard: make(chan struct{}, 1), changed: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
+	l := &monitor{
+		log: log, metrics: m, notify: notify, netns: netns,
+		soon: make(chan struct{}, 1), later: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
 	}
 	l.nat.Store(priorityOurNAT)
 	go l.run(ctx)
 	return l, nil
 }
 
-// note takes a State that was set. look asks for a look soon.
-func (l *lookout) note(s State, look bool) {
+// setState takes a State that was set. look asks for a look soon.
+func (l *monitor) setState(s State, look bool) {
 	before := l.state.Swap(&s)
 	switch {
 	case look || before == nil || (len(before.VIPs) == 0) != (len(s.VIPs) == 0):
-		poke(l.heard)
+		poke(l.soon)
 	default:
-		poke(l.changed)
+		poke(l.later)
 	}
 }
 
@@ -82,7 +85,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-func (l *lookout) run(ctx context.Context) {
+func (l *monitor) run(ctx context.Context) {
 	defer close(l.done)
 	// Files below /proc and new sockets are of the thread's namespace. The thread ends
 	// with this goroutine.
@@ -95,7 +98,7 @@ func (l *lookout) run(ctx context.Context) {
 	timer.Stop()
 	var before tallies
 	var last, due time.Time // due: zero when no look is
-	soon := lookSoon
+	interval := lookSoon
 	by := func(at time.Time) {
 		if due.IsZero() || at.Before(due) {
 			due = at
@@ -107,16 +110,16 @@ func (l *lookout) run(ctx context.Context) {
 		case <-ctx.Done():
 			timer.Stop()
 			return
-		case <-l.heard:
-			by(last.Add(soon))
-		case <-l.changed:
+		case <-l.soon:
+			by(last.Add(interval))
+		case <-l.later:
 			by(last.Add(lookLater))
 		case <-timer.C:
 			began := time.Now()
 			obstacles, unseen := l.look(&before)
 			l.publish(ctx, obstacles, unseen)
 			last, due = time.Now(), time.Time{}
-			soon = max(lookSoon, lookShare*last.Sub(began))
+			interval = max(lookSoon, lookShare*last.Sub(began))
 			if len(obstacles) > 0 {
 				by(last.Add(lookAgain))
 			}
@@ -124,8 +127,8 @@ func (l *lookout) run(ctx context.Context) {
 	}
 }
 
-// enter makes the thread one of a namespace. It is already, unless New was called on a thread
-// that somebody had moved; then it takes the right to move this one.
+// enter moves the thread into a namespace. It is there already, unless New was called on a
+// thread that its caller had moved; then moving this one takes CAP_SYS_ADMIN.
 func enter(netns *os.File) error {
 	var want, have unix.Stat_t
 	if err := unix.Fstat(int(netns.Fd()), &want); err != nil {
@@ -141,7 +144,7 @@ func enter(netns *os.File) error {
 }
 
 // look returns what is in the way now, and what could not be looked at.
-func (l *lookout) look(before *tallies) (obstacles []Obstacle, unseen []string) {
+func (l *monitor) look(before *tallies) (obstacles []Obstacle, unseen []string) {
 	l.looking.Store(true)
 	defer l.looking.Store(false)
 	start := time.Now()
@@ -152,20 +155,21 @@ func (l *lookout) look(before *tallies) (obstacles []Obstacle, unseen []string) 
 	return obstacles, s.unseen
 }
 
-// judge says, by the priority at which we translate, what of all that was found is in the way, and which chains were read.
+// judge returns the obstacles among what was found, by the priority at which our rules
+// translate, and the chains that were read.
 func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.facts), make(map[chainID]bool)
 	sock, err := dial()
 	if err != nil {
-		s.note("nftables", err)
+		s.miss("nftables", err)
 		return obstacles, met
 	}
-	defer sock.close()
+	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
-	s.note("chains of nftables", err)
+	s.miss("chains of nftables", err)
 	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
 	obstacles = append(obstacles, judgeOrder(rules, s.facts.families)...)
-	s.note("rules of nftables", rules.err)
+	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
 	}
@@ -174,8 +178,8 @@ func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	return obstacles, met
 }
 
-// publish makes known what was found, and says what is new of it.
-func (l *lookout) publish(ctx context.Context, obstacles []Obstacle, unseen []string) {
+// publish stores the obstacles, logs what has changed, and notifies.
+func (l *monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []string) {
 	l.metrics.count(obstacles)
 	l.mu.Lock()
 	before := l.obstacles
@@ -192,60 +196,59 @@ func (l *lookout) publish(ctx context.Context, obstacles []Obstacle, unseen []st
 		}
 	}
 	if !slices.EqualFunc(before, obstacles, Obstacle.Same) {
-		l.tell()
+		l.notify()
 	}
 }
 
 // found is what is in the way, and what could not be looked at.
-func (l *lookout) found() ([]Obstacle, []string) {
+func (l *monitor) found() ([]Obstacle, []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.obstacles, l.unseen
 }
 
-// hear takes a notification of nftables. While a look is on its way, it is of
-// something that the look may have passed by already, in a chain of which nobody knows
-// yet whether packets of ours meet it.
-func (l *lookout) hear(kind uint8, data []byte) {
+// receive takes a notification of nftables. While a look runs, the change may be in a chain
+// that the look has read already, or that it has yet to find.
+func (l *monitor) receive(kind uint8, data []byte) {
 	if l.state.Load() == nil {
-		return // nobody has asked for a look yet
+		return // no State has been set yet
 	}
 	var met map[chainID]bool
 	if known := l.met.Load(); known != nil {
 		met = *known
 	}
 	if concerns(met, kind, data) || l.looking.Load() && tableOf(data).foreign() {
-		poke(l.heard)
+		poke(l.soon)
 	}
 }
 
 // tableOf is the table that a notification is of; that of one without is of no family.
 func tableOf(data []byte) tableID {
-	if len(data) < sizeofNfGenMsg {
+	if len(data) < nfnl.SizeofGenMsg {
 		return tableID{}
 	}
-	return tableID{data[0], cstring(attribute(data[sizeofNfGenMsg:], unix.NFTA_TABLE_NAME))}
+	return tableID{data[0], nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], unix.NFTA_TABLE_NAME))}
 }
 
 // concerns says whether a notification may be of what the last look saw: a rule in a
-// chain that packets of ours meet, or a chain at a hook that comes or goes. Sets are
+// chain that our packets meet, or a chain at a hook that comes or goes. Sets are
 // looked at with the next rule.
 func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	table := tableOf(data)
 	if !table.foreign() && !table.kubeProxy() {
 		return false
 	}
-	all := data[sizeofNfGenMsg:]
+	all := data[nfnl.SizeofGenMsg:]
 	switch kind {
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		return attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, cstring(attribute(all, unix.NFTA_CHAIN_NAME))}]
+		return nfnl.Attribute(all, unix.NFTA_CHAIN_HOOK) != nil || met[chainID{table, nfnl.CString(nfnl.Attribute(all, unix.NFTA_CHAIN_NAME))}]
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		return met[chainID{table, cstring(attribute(all, unix.NFTA_RULE_CHAIN))}]
+		return met[chainID{table, nfnl.CString(nfnl.Attribute(all, unix.NFTA_RULE_CHAIN))}]
 	}
 	return false
 }
 
-func (l *lookout) close() error {
+func (l *monitor) close() error {
 	var err error
 	l.once.Do(func() {
 		l.quit()

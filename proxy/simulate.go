@@ -6,121 +6,13 @@ import (
 	"sort"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// What rules of others do with a packet of which not everything is known: the client
-// could be anybody, and come in anywhere. Each test of a rule is so true, false
-// or open. Whatever is not understood counts as open, and as able to accept: what
-// is said to be dropped is dropped for certain.
-
-// tri is an answer that may be open.
-type tri uint8
-
-const (
-	no tri = iota
-	maybe
-	yes
-)
-
-func triOf(b bool) tri {
-	if b {
-		return yes
-	}
-	return no
-}
-
-// Known bits are bytes of which some bits are known.
-type knownBits struct{ value, known []byte }
-
-func known(b []byte) knownBits { return knownBits{b, bytes.Repeat([]byte{0xff}, len(b))} }
-
-// at is part of the bytes; what lies outside is unknown.
-func (k knownBits) at(offset, length int) knownBits {
-	out := knownBits{make([]byte, length), make([]byte, length)}
-	if offset < len(k.value) {
-		copy(out.value, k.value[offset:])
-		copy(out.known, k.known[offset:])
-	}
-	return out
-}
-
-// set makes bytes known.
-func (k knownBits) set(offset int, b []byte) {
-	copy(k.value[offset:], b)
-	for i := range b {
-		k.known[offset+i] = 0xff
-	}
-}
-
-// is compares with a value of the same length.
-func (k knownBits) is(value []byte) tri {
-	result := yes
-	for i, v := range value {
-		if (k.value[i]^v)&k.known[i] != 0 {
-			return no
-		}
-		if k.known[i] != 0xff {
-			result = maybe
-		}
-	}
-	return result
-}
-
-func (k knownBits) certain() bool { return bytes.Count(k.known, []byte{0xff}) == len(k.known) }
-
-// A knownPacket is what is known of a packet.
-type knownPacket struct {
-	network, transport knownBits
-	meta, ct           map[uint32]knownBits
-}
-
-const (
-	stateNew         = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
-	stateEstablished = 1 << 1 // NF_CT_STATE_BIT(IP_CT_ESTABLISHED), replies too
-)
-
-// newPacket knows the family, the protocol, and addresses and ports where given.
-func newPacket(f setID, proto Protocol) *knownPacket {
-	length, etherType, nfproto, at := 20, uint16(unix.ETH_P_IP), byte(unix.NFPROTO_IPV4), 9
-	if f == 1 {
-		length, etherType, nfproto, at = 40, unix.ETH_P_IPV6, unix.NFPROTO_IPV6, 6
-	}
-	p := &knownPacket{network: knownBits{}.at(0, length), transport: knownBits{}.at(0, 20), ct: make(map[uint32]knownBits)}
-	p.network.set(at, []byte{byte(proto)})
-	p.meta = map[uint32]knownBits{
-		unix.NFT_META_NFPROTO: known([]byte{nfproto}), unix.NFT_META_L4PROTO: known([]byte{byte(proto)}),
-		unix.NFT_META_PROTOCOL: known(binary.BigEndian.AppendUint16(nil, etherType)),
-	}
-	return p
-}
-
-// from and to say the source and the destination.
-func (p *knownPacket) from(addr []byte, port uint16) { p.end(0, addr, port) }
-func (p *knownPacket) to(addr []byte, port uint16)   { p.end(1, addr, port) }
-
-func (p *knownPacket) end(which int, addr []byte, port uint16) {
-	start := map[int]int{4: 12, 16: 8}[len(addr)]
-	p.network.set(start+which*len(addr), addr)
-	p.transport.set(which*2, binary.BigEndian.AppendUint16(nil, port))
-}
-
-// by says an interface's name; key is NFT_META_IIFNAME or NFT_META_OIFNAME.
-func (p *knownPacket) by(key uint32, iface string) {
-	if iface != "" {
-		p.meta[key] = known(append([]byte(iface), make([]byte, unix.IFNAMSIZ-len(iface))...))
-	}
-}
-
-// tracked says what conntrack knows of the packet: its state, and of a flow whose
-// destination was rewritten that it was.
-func (p *knownPacket) tracked(state uint32, reply, rewritten bool) {
-	p.ct[unix.NFT_CT_STATE] = known(binary.NativeEndian.AppendUint32(nil, state))
-	p.ct[unix.NFT_CT_DIRECTION] = known([]byte{map[bool]byte{true: 1}[reply]})
-	if rewritten {
-		bit := binary.NativeEndian.AppendUint32(nil, ipsDstNAT)
-		p.ct[unix.NFT_CT_STATUS] = knownBits{bit, bit}
-	}
-}
+// This file simulates other programs' rules for a packet that is partly known: its client
+// and interface may be any. So each test of a rule is true, false or open. What is
+// not understood is open, and may accept: a reported drop is certain.
 
 // From linux/netfilter.h.
 const (
@@ -129,11 +21,11 @@ const (
 	nfQueue  = 3
 )
 
-// prospect is what may become of a packet in a chain.
-type prospect uint8
+// outcomes are the possible results of a chain for a packet.
+type outcomes uint8
 
 const (
-	mayAccept prospect = 1 << iota
+	mayAccept outcomes = 1 << iota
 	mayDrop
 	mayFall // it comes back to where the chain was called, or to the policy
 )
@@ -152,8 +44,8 @@ type trail struct {
 
 const walkBudget = 20_000
 
-// walkHook says what becomes of the packet at a hook.
-func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, prospect) {
+// walkHook returns the possible results of a hook for the packet.
+func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, outcomes) {
 	w := &trail{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
 	out := w.chain(base.name, true, 0)
 	if out&mayFall != 0 {
@@ -169,8 +61,8 @@ func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, prospect) {
 	return w, out
 }
 
-// chain says what becomes of a packet in a chain. sure: it gets there for certain.
-func (w *trail) chain(name string, sure bool, depth int) (out prospect) {
+// chain returns the possible results of a chain. sure: the packet gets there for certain.
+func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
 	rules, ok := w.rules.chain(chainID{w.table, name})
 	if !ok || depth > 16 {
 		return mayAccept | mayDrop | mayFall
@@ -193,9 +85,9 @@ func (w *trail) chain(name string, sure bool, depth int) (out prospect) {
 	return out | mayFall
 }
 
-// verdict says what a verdict leads to, and whether the rule is the last that the
+// rule returns what a verdict leads to, and whether the rule is the last that the
 // packet meets in its chain.
-func (w *trail) rule(v *ruling, in string, sure bool, depth int) (may prospect, ends bool) {
+func (w *trail) rule(v *verdict, in string, sure bool, depth int) (may outcomes, ends bool) {
 	switch v.code {
 	case nfAccept:
 		return mayAccept, true
@@ -224,9 +116,9 @@ type ruleWalk struct {
 }
 
 // run goes through the expressions up to the first that is false or decides.
-func (r *ruleWalk) run(expressions []byte, depth int) (may prospect, ends bool) {
-	for _, expr := range attributes(expressions) {
-		name, data := cstring(attribute(expr, unix.NFTA_EXPR_NAME)), attribute(expr, unix.NFTA_EXPR_DATA)
+func (r *ruleWalk) run(expressions []byte, depth int) (may outcomes, ends bool) {
+	for _, expr := range nfnl.Attributes(expressions) {
+		name, data := nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)), nfnl.Attribute(expr, unix.NFTA_EXPR_DATA)
 		if v := r.decide(name, data); v != nil {
 			return r.rule(v, r.in, r.sure && r.match == yes, depth)
 		}
@@ -238,10 +130,10 @@ func (r *ruleWalk) run(expressions []byte, depth int) (may prospect, ends bool) 
 	return 0, false
 }
 
-// unknowable is a verdict that could be any.
-var unknowable = &ruling{code: nfQueue}
+// unknownVerdict is a verdict that could be any.
+var unknownVerdict = &verdict{code: nfQueue}
 
-// certainly notes in what the chain does if it does it for certain.
+// certainly records the chain in what if the rule applies for certain.
 func (r *ruleWalk) certainly(what *string) {
 	if r.sure && r.match == yes && *what == "" {
 		*what = r.in
@@ -249,72 +141,72 @@ func (r *ruleWalk) certainly(what *string) {
 }
 
 // decide returns the verdict that an expression has, nil if it has none.
-func (r *ruleWalk) decide(name string, data []byte) *ruling {
+func (r *ruleWalk) decide(name string, data []byte) *verdict {
 	switch name {
 	case "immediate":
-		return parseRuling(attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
+		return parseVerdict(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT))
 	case "lookup":
-		if attribute(data, unix.NFTA_LOOKUP_DREG) != nil && number(attribute(data, unix.NFTA_LOOKUP_DREG)) == unix.NFT_REG_VERDICT {
+		if nfnl.Attribute(data, unix.NFTA_LOOKUP_DREG) != nil && nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_DREG)) == unix.NFT_REG_VERDICT {
 			return r.vmap(data)
 		}
 	case "reject":
-		return &ruling{code: nfDrop}
+		return &verdict{code: nfDrop}
 	case "nat":
 		const dnat = 1 // NFT_NAT_DNAT
-		if number(attribute(data, unix.NFTA_NAT_TYPE)) == dnat {
+		if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_NAT_TYPE)) == dnat {
 			r.certainly(&r.translated)
 		}
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "redir":
 		r.certainly(&r.translated)
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "masq":
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "notrack":
 		r.certainly(&r.untracked)
 	case "target":
 		return r.target(data)
 	case "queue", "tproxy", "synproxy", "fwd":
-		return unknowable
+		return unknownVerdict
 	}
 	return nil
 }
 
 // target is one of iptables.
-func (r *ruleWalk) target(data []byte) *ruling {
-	switch cstring(attribute(data, unix.NFTA_TARGET_NAME)) {
+func (r *ruleWalk) target(data []byte) *verdict {
+	switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TARGET_NAME)) {
 	case "REJECT":
-		return &ruling{code: nfDrop}
+		return &verdict{code: nfDrop}
 	case "NOTRACK":
 		r.certainly(&r.untracked)
-		return &ruling{code: unix.NFT_CONTINUE}
+		return &verdict{code: unix.NFT_CONTINUE}
 	case "CT":
 		const notrack = 1 // XT_CT_NOTRACK
-		if info := attribute(data, unix.NFTA_TARGET_INFO); len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0 {
+		if info := nfnl.Attribute(data, unix.NFTA_TARGET_INFO); len(info) >= 2 && binary.NativeEndian.Uint16(info)&notrack != 0 {
 			r.certainly(&r.untracked)
 		}
-		return &ruling{code: unix.NFT_CONTINUE}
+		return &verdict{code: unix.NFT_CONTINUE}
 	case "DNAT", "REDIRECT":
 		r.certainly(&r.translated)
-		return &ruling{code: nfAccept}
+		return &verdict{code: nfAccept}
 	case "LOG", "NFLOG", "MARK", "CONNMARK", "TCPMSS", "CHECKSUM", "CLASSIFY", "SET":
-		return &ruling{code: unix.NFT_CONTINUE}
+		return &verdict{code: unix.NFT_CONTINUE}
 	}
-	return unknowable
+	return unknownVerdict
 }
 
 // vmap is the verdict that a map has for the packet.
-func (r *ruleWalk) vmap(data []byte) *ruling {
+func (r *ruleWalk) vmap(data []byte) *verdict {
 	found, e := r.lookup(data)
 	switch {
 	case found == no:
 		r.match = no
-		return &ruling{code: unix.NFT_CONTINUE}
-	case found == maybe || e.ruling == nil:
+		return &verdict{code: unix.NFT_CONTINUE}
+	case found == maybe || e.verdict == nil:
 		r.match = min(r.match, maybe)
-		return unknowable
+		return unknownVerdict
 	}
-	return e.ruling
+	return e.verdict
 }
 
 // test says whether an expression lets the rule go on, and does what it does to
@@ -324,11 +216,11 @@ func (r *ruleWalk) test(name string, data []byte) tri {
 	case "payload":
 		r.payload(data)
 	case "meta":
-		r.load(data, unix.NFTA_META_DREG, r.packet.meta[number(attribute(data, unix.NFTA_META_KEY))])
+		r.load(data, unix.NFTA_META_DREG, r.packet.meta[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_META_KEY))])
 	case "ct":
 		r.loadCT(data)
 	case "immediate":
-		r.load(data, unix.NFTA_IMMEDIATE_DREG, known(attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)))
+		r.load(data, unix.NFTA_IMMEDIATE_DREG, known(nfnl.Attribute(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE)))
 	case "bitwise":
 		r.bitwise(data)
 	case "cmp":
@@ -338,7 +230,7 @@ func (r *ruleWalk) test(name string, data []byte) tri {
 	case "lookup":
 		return r.find(data)
 	case "match":
-		if cstring(attribute(data, unix.NFTA_MATCH_NAME)) != "comment" {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_MATCH_NAME)) != "comment" {
 			return maybe
 		}
 	case "counter", "log", "last", "notrack", "dup", "objref", "dynset", "flow_offload":
@@ -361,12 +253,12 @@ func register(n uint32) int {
 // load puts bytes into the register that attribute t names. Registers are filled up
 // with zeros to four bytes.
 func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
-	dreg := attribute(data, t)
+	dreg := nfnl.Attribute(data, t)
 	if dreg == nil {
 		return // it writes to the packet, not from it
 	}
-	at := register(number(dreg))
-	length := max(align(len(k.value)), 4)
+	at := register(nfnl.Uint32(dreg))
+	length := max(nfnl.Align(len(k.value)), 4)
 	if k.value == nil {
 		length = unix.IFNAMSIZ // the longest of what is not known
 	}
@@ -383,10 +275,10 @@ func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
 }
 
 func (r *ruleWalk) payload(data []byte) {
-	length := int(number(attribute(data, unix.NFTA_PAYLOAD_LEN)))
-	offset := int(number(attribute(data, unix.NFTA_PAYLOAD_OFFSET)))
+	length := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_LEN)))
+	offset := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_OFFSET)))
 	var k knownBits
-	switch number(attribute(data, unix.NFTA_PAYLOAD_BASE)) {
+	switch nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_BASE)) {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
 		k = r.packet.network.at(offset, length)
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
@@ -400,16 +292,16 @@ func (r *ruleWalk) payload(data []byte) {
 // loadCT loads what is known of the flow. Of its first direction's addresses
 // nothing is.
 func (r *ruleWalk) loadCT(data []byte) {
-	r.load(data, unix.NFTA_CT_DREG, r.packet.ct[number(attribute(data, unix.NFTA_CT_KEY))])
+	r.load(data, unix.NFTA_CT_DREG, r.packet.ct[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CT_KEY))])
 }
 
 func (r *ruleWalk) bitwise(data []byte) {
 	const op = 6 // NFTA_BITWISE_OP; 0: mask and xor
-	length := int(number(attribute(data, unix.NFTA_BITWISE_LEN)))
-	mask := attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
-	xor := attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE)
+	length := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_BITWISE_LEN)))
+	mask := nfnl.Attribute(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
+	xor := nfnl.Attribute(data, unix.NFTA_BITWISE_XOR, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_BITWISE_SREG, length)
-	if number(attribute(data, op)) != 0 || len(mask) != length || len(xor) != length {
+	if nfnl.Uint32(nfnl.Attribute(data, op)) != 0 || len(mask) != length || len(xor) != length {
 		k = knownBits{}.at(0, length)
 	} else {
 		for i := range k.value {
@@ -422,13 +314,13 @@ func (r *ruleWalk) bitwise(data []byte) {
 
 // source copies length bytes from the register that attribute t names.
 func (r *ruleWalk) source(data []byte, t uint16, length int) knownBits {
-	return r.regs.at(register(number(attribute(data, t))), length)
+	return r.regs.at(register(nfnl.Uint32(nfnl.Attribute(data, t))), length)
 }
 
 func (r *ruleWalk) compare(data []byte) tri {
-	value := attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+	value := nfnl.Attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_CMP_SREG, len(value))
-	op := number(attribute(data, unix.NFTA_CMP_OP))
+	op := nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CMP_OP))
 	switch op {
 	case unix.NFT_CMP_EQ:
 		return k.is(value)
@@ -446,14 +338,14 @@ func (r *ruleWalk) compare(data []byte) tri {
 }
 
 func (r *ruleWalk) between(data []byte) tri {
-	from := attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
-	to := attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+	from := nfnl.Attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
+	to := nfnl.Attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_RANGE_SREG, len(from))
 	if !k.certain() {
 		return maybe
 	}
 	in := triOf(bytes.Compare(from, k.value) <= 0 && bytes.Compare(k.value, to) <= 0)
-	if number(attribute(data, unix.NFTA_RANGE_OP)) == unix.NFT_RANGE_NEQ {
+	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_RANGE_OP)) == unix.NFT_RANGE_NEQ {
 		return yes - in
 	}
 	return in
@@ -462,7 +354,7 @@ func (r *ruleWalk) between(data []byte) tri {
 // find is a lookup in a set, or in a map of values.
 func (r *ruleWalk) find(data []byte) tri {
 	found, e := r.lookup(data)
-	if number(attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
+	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
 		found = yes - found
 	}
 	if found == yes && e.value != "" {
@@ -475,7 +367,7 @@ func (r *ruleWalk) find(data []byte) tri {
 
 // lookup says whether a set has the packet, and the element if it is certain.
 func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
-	s := r.rules.set(chainID{r.table, cstring(attribute(data, unix.NFTA_LOOKUP_SET))})
+	s := r.rules.set(chainID{r.table, nfnl.CString(nfnl.Attribute(data, unix.NFTA_LOOKUP_SET))})
 	if s == nil || !s.fixed {
 		return maybe, setElement{}
 	}

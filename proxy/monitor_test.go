@@ -7,10 +7,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// awaitObstacles waits until the Proxy tells that something else is in the way than
-// before, and checks that it is what is wanted: "about; about".
+// awaitObstacles waits until the Proxy reports the wanted obstacles: "about; about".
 func awaitObstacles(t *testing.T, p *Proxy, want string) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -19,20 +20,20 @@ func awaitObstacles(t *testing.T, p *Proxy, want string) {
 		for _, o := range p.Status().Obstacles {
 			got = append(got, o.About)
 		}
-		if strings.Join(got, "; ") == want && p.lookout.met.Load() != nil {
+		if strings.Join(got, "; ") == want && p.monitor.met.Load() != nil {
 			return
 		}
 		select {
 		case <-p.Changed():
-		case <-time.After(10 * time.Millisecond): // the first look finds nothing, and tells nothing
+		case <-time.After(10 * time.Millisecond): // the first look finds nothing, and notifies nothing
 		case <-deadline:
 			t.Fatalf("in the way: %q; want %q", got, want)
 		}
 	}
 }
 
-// What comes in the way is found without being asked for, and so is that it went.
-func TestLookout(t *testing.T) {
+// The monitor finds an obstacle by itself, and also that it has gone.
+func TestMonitor(t *testing.T) {
 	onEach(t, func(t *testing.T) {
 		registry := prometheus.NewRegistry()
 		l := newLab(t)
@@ -55,7 +56,7 @@ func TestLookout(t *testing.T) {
 		p.Recheck()
 		mustSet(t, p, s)
 		awaitObstacles(t, p, "net.ipv4.ip_forward")
-		l.node.Sysctl("ipv4.ip_forward", "1") // nobody tells, but while there is something it looks again
+		l.node.Sysctl("ipv4.ip_forward", "1") // sends no notification, but while there is an obstacle it looks again
 		awaitObstacles(t, p, "")
 		if n := obstacleCount(t, registry, ForwardingOff); n != 0 {
 			t.Errorf("%v obstacles are counted, and none is there", n)
@@ -80,18 +81,18 @@ func obstacleCount(t *testing.T, r *prometheus.Registry, code ObstacleCode) floa
 	return 0
 }
 
-// A machine's other programs change rules all the time: only what may be in our way
+// Other programs change rules all the time: only a change that may be an obstacle
 // is worth a look.
-func TestConcerns(t *testing.T) {
+func TestMonitorConcerns(t *testing.T) {
 	met := map[chainID]bool{{tableID{unix.NFPROTO_IPV4, "filter"}, "FORWARD"}: true}
 	message := func(family uint8, table string, attribute uint16, chain string, hook bool) []byte {
-		e := encoder{b: []byte{family, 0, 0, 0}}
-		e.string(unix.NFTA_TABLE_NAME, table)
-		e.string(attribute, chain)
+		e := nfnl.Encoder{B: []byte{family, 0, 0, 0}}
+		e.Text(unix.NFTA_TABLE_NAME, table)
+		e.Text(attribute, chain)
 		if hook {
-			e.shut(e.open(unix.NFTA_CHAIN_HOOK))
+			e.Close(e.Open(unix.NFTA_CHAIN_HOOK))
 		}
-		return e.b
+		return e.B
 	}
 	rule := func(family uint8, table, chain string) []byte {
 		return message(family, table, unix.NFTA_RULE_CHAIN, chain, false)
@@ -113,7 +114,7 @@ func TestConcerns(t *testing.T) {
 		{"kube-proxy's chain for a Service", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_IPV4, "kube-proxy", unix.NFTA_CHAIN_NAME, "service-X", false), false},
 		{"its rule", unix.NFT_MSG_NEWRULE, rule(unix.NFPROTO_IPV4, "kube-proxy", "service-X"), false},
 		{"our own table", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_INET, tableName, unix.NFTA_CHAIN_NAME, "filter-forward", true), false},
-		{"a family that has no hooks of ours", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_ARP, "mine", unix.NFTA_CHAIN_NAME, "in", true), false},
+		{"a family without our hooks", unix.NFT_MSG_NEWCHAIN, message(unix.NFPROTO_ARP, "mine", unix.NFTA_CHAIN_NAME, "in", true), false},
 		{"an element", unix.NFT_MSG_NEWSETELEM, rule(unix.NFPROTO_IPV4, "filter", "FORWARD"), false},
 		{"nothing", unix.NFT_MSG_NEWRULE, nil, false},
 	} {
@@ -125,11 +126,11 @@ func TestConcerns(t *testing.T) {
 
 // A look reads one chain after the other. What changes meanwhile is looked at again, in
 // whatever chain it is: it may be one of which only this look learns that it matters.
-func TestHearsWhileLooking(t *testing.T) {
-	e := encoder{b: []byte{unix.NFPROTO_IPV4, 0, 0, 0}}
-	e.string(unix.NFTA_TABLE_NAME, "mine")
-	e.string(unix.NFTA_RULE_CHAIN, "unknown")
-	l := &lookout{heard: make(chan struct{}, 1)}
+func TestMonitorChangeWhileLooking(t *testing.T) {
+	e := nfnl.Encoder{B: []byte{unix.NFPROTO_IPV4, 0, 0, 0}}
+	e.Text(unix.NFTA_TABLE_NAME, "mine")
+	e.Text(unix.NFTA_RULE_CHAIN, "unknown")
+	l := &monitor{soon: make(chan struct{}, 1)}
 	for _, tt := range []struct {
 		what string
 		set  func()
@@ -141,12 +142,12 @@ func TestHearsWhileLooking(t *testing.T) {
 		{"during another", func() { l.looking.Store(true) }, 1},
 	} {
 		tt.set()
-		l.hear(unix.NFT_MSG_NEWRULE, e.b)
-		if got := len(l.heard); got != tt.want {
+		l.receive(unix.NFT_MSG_NEWRULE, e.B)
+		if got := len(l.soon); got != tt.want {
 			t.Errorf("%s: %d looks, want %d", tt.what, got, tt.want)
 		}
 		select {
-		case <-l.heard:
+		case <-l.soon:
 		default:
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// The old interface of iptables shows its rules as text alone. What follows leads our
-// packets through FORWARD and the chains of others that it leads to, such as DOCKER-USER,
-// as verdict.go does for nftables: what is not understood of a rule is open. What FORWARD
-// itself drops at its end is not looked at: that is ours to open.
+// iptables-legacy shows its rules as text alone. This file simulates FORWARD and other
+// programs' chains that it leads to, such as DOCKER-USER, as simulate.go does for
+// nftables: what is not understood of a rule is open. FORWARD's policy does not count:
+// forwardchain.go opens it.
 
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
@@ -95,7 +95,7 @@ func parseChains(save string) map[string][]string {
 }
 
 // chain says what may become of the packet in a chain.
-func (w *legacyWalk) chain(name string, depth int) (out prospect) {
+func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
 	if depth > maxDepth {
 		return mayAccept | mayDrop | mayFall
 	}
@@ -118,7 +118,7 @@ func (w *legacyWalk) chain(name string, depth int) (out prospect) {
 
 // target says what a rule of chain in leads to, and whether it is the last that a packet
 // which matches meets there.
-func (w *legacyWalk) target(how, target, in string, depth int) (may prospect, ends bool) {
+func (w *legacyWalk) target(how, target, in string, depth int) (may outcomes, ends bool) {
 	switch target {
 	case "ACCEPT":
 		return mayAccept, true
@@ -235,12 +235,12 @@ func (s *survey) legacyRules() (all []Obstacle) {
 			continue
 		}
 		has, err := i.has()
-		s.note("tables of "+i.name, err)
+		s.miss("tables of "+i.name, err)
 		if !has {
 			continue
 		}
 		save, err := i.save(context.Background()) // which ends by itself in some seconds
-		s.note("rules of "+i.name, err)
+		s.miss("rules of "+i.name, err)
 		if err == nil {
 			all = append(all, judgeLegacy(i, save, s.facts.arrivals())...)
 		}

@@ -10,40 +10,42 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 const (
-	// pulseInterval is how often the kernel is asked what it tells nobody: some system
+	// pollInterval is how often the counts that have no notification are read: some system
 	// calls, whatever the number of rules.
-	pulseInterval = time.Second
-	// pulsePause is the least time between two checks for what others do in old
-	// tables. They may do so all the time, and a check reads every rule.
-	pulsePause = 20 * time.Second
+	pollInterval = time.Second
+	// pollPause is the least time between two reports of changes of legacy tables. Other
+	// programs may change them all the time, and each report makes Set read every rule.
+	pollPause = 20 * time.Second
 )
 
-// A pulse, where it is not nil, notices changes of ipset and of the old tables of iptables, of which the kernel
-// sends no notification, by counting. What leaves the counts as they were is left to the
-// next full check.
-type pulse struct {
+// A poller finds changes of ipset and of iptables-legacy, for which the kernel sends no
+// notification, by counting. Changes that leave the counts alone are left to the next
+// full check. A nil poller does nothing.
+type poller struct {
 	watch *watch
 	sock  *socket
-	asked [2]int // sockets to ask for the old tables of a family; -1 where they are not used
+	xt    [2]int // sockets that read the legacy tables of a family; -1 where they are not used
 
-	mu      sync.Mutex
-	settled bool // no Set is under way, and counts are those after the last
-	sets    string
-	tables  string
-	told    time.Time // that tables differ
+	mu       sync.Mutex
+	settled  bool // no Set is under way, and counts are those after the last
+	sets     string
+	tables   string
+	reported time.Time // that tables differ
 
 	quit chan struct{}
 	done chan struct{}
 	once sync.Once
 }
 
-// newPulse begins to count for the programs in use, with sockets of the calling thread's
+// newPoller begins to count for the programs in use, with sockets of the calling thread's
 // namespace.
-func newPulse(w *watch, programs [2]*iptables) (*pulse, error) {
-	p := &pulse{watch: w, asked: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
+func newPoller(w *watch, programs [2]*iptables) (*poller, error) {
+	p := &poller{watch: w, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if p.sock, err = dial(); err != nil {
 		return nil, err
@@ -53,7 +55,7 @@ func newPulse(w *watch, programs [2]*iptables) (*pulse, error) {
 			continue
 		}
 		domain := [2]int{unix.AF_INET, unix.AF_INET6}[f]
-		if p.asked[f], err = unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		if p.xt[f], err = unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return nil, errors.Join(fmt.Errorf("socket for tables: %w", err), p.release())
 		}
 	}
@@ -61,29 +63,29 @@ func newPulse(w *watch, programs [2]*iptables) (*pulse, error) {
 	return p, nil
 }
 
-func (p *pulse) run() {
+func (p *poller) run() {
 	defer close(p.done)
-	t := time.NewTicker(pulseInterval)
+	t := time.NewTicker(pollInterval)
 	defer t.Stop()
 	for {
 		select {
 		case <-p.quit:
 			return
 		case <-t.C:
-			p.beat()
+			p.poll()
 		}
 	}
 }
 
-// beat compares the counts with those after the last Set, and tells once if they
-// differ. What cannot be read changes nothing: the next full check will say.
-func (p *pulse) beat() {
+// poll compares the counts with those after the last Set, and reports a difference
+// once. What cannot be read is left to the next full check.
+func (p *poller) poll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.compare()
 }
 
-func (p *pulse) compare() {
+func (p *poller) compare() {
 	if !p.settled {
 		return
 	}
@@ -91,18 +93,18 @@ func (p *pulse) compare() {
 		p.sets = sets
 		p.watch.disturb("another program changed sets of ipset")
 	}
-	if time.Since(p.told) < pulsePause {
+	if time.Since(p.reported) < pollPause {
 		return
 	}
 	if tables, err := p.countTables(); err == nil && tables != p.tables {
-		p.tables, p.told = tables, time.Now()
+		p.tables, p.reported = tables, time.Now()
 		p.watch.lost("another program changed tables of iptables-legacy") // FORWARD may be among what has changed
 	}
 }
 
-// pause says that counts are about to change. What has changed until now is told first: it
-// would be taken for a change of our own.
-func (p *pulse) pause() {
+// pause announces changes of our own. Earlier changes are reported first, so that they are
+// not taken for our own.
+func (p *poller) pause() {
 	if p == nil {
 		return
 	}
@@ -112,8 +114,8 @@ func (p *pulse) pause() {
 	p.settled = false
 }
 
-// settle takes the counts of now for those that shall be.
-func (p *pulse) settle() {
+// settle takes the present counts as the wanted ones.
+func (p *poller) settle() {
 	if p == nil {
 		return
 	}
@@ -133,21 +135,21 @@ const (
 	ipsetAttrReferences = 25
 )
 
-// countSets is the number of entries of each of our sets, and of rules that ask it. How
-// many clients are remembered is the kernel's business.
-func (p *pulse) countSets() (string, error) {
+// countSets is the number of entries of each of our sets, and of rules that use it. Affinity
+// entries do not count: the kernel adds and expires them.
+func (p *poller) countSets() (string, error) {
 	var all []string
 	err := p.sock.listAllSets(ipsetListHeader, func(data []byte) {
-		name := cstring(attribute(data, ipsetAttrName))
+		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
 		if !strings.HasPrefix(name, setPrefix) {
 			return
 		}
-		header := attribute(data, ipsetAttrData)
-		elements := number(attribute(header, ipsetAttrElements))
+		header := nfnl.Attribute(data, ipsetAttrData)
+		elements := nfnl.Uint32(nfnl.Attribute(header, ipsetAttrElements))
 		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
 			elements = 0
 		}
-		all = append(all, fmt.Sprint(name, " ", cstring(attribute(data, ipsetAttrKind)), " ", elements, " ", number(attribute(header, ipsetAttrReferences))))
+		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ", nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))
 	})
 	slices.Sort(all)
 	return strings.Join(all, "\n"), err
@@ -166,11 +168,11 @@ type tableInfo struct {
 
 const getTableInfo = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 
-// countTables is the number of rules of the old tables, their size, and where each hook
+// countTables is the number of rules of the legacy tables, their size, and where each hook
 // begins.
-func (p *pulse) countTables() (string, error) {
+func (p *poller) countTables() (string, error) {
 	var all []string
-	for f, fd := range p.asked {
+	for f, fd := range p.xt {
 		if fd < 0 {
 			continue
 		}
@@ -190,9 +192,9 @@ func (p *pulse) countTables() (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-func (p *pulse) release() error {
-	err := p.sock.close()
-	for _, fd := range p.asked {
+func (p *poller) release() error {
+	err := p.sock.Close()
+	for _, fd := range p.xt {
 		if fd >= 0 {
 			err = errors.Join(err, unix.Close(fd))
 		}
@@ -200,7 +202,7 @@ func (p *pulse) release() error {
 	return err
 }
 
-func (p *pulse) close() (err error) {
+func (p *poller) close() (err error) {
 	if p == nil {
 		return nil
 	}

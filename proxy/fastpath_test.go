@@ -19,7 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
-// A fakePath writes down what it is asked, and fails when it is told to.
+// A fakePath records its calls, and fails on request.
 type fakePath struct {
 	kernel func() string // what the rules are at the moment
 
@@ -98,7 +98,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 			if err != nil {
 				return err.Error()
 			}
-			defer s.close()
+			defer s.Close()
 			vips, err := readVIPs(s)
 			if err != nil {
 				return err.Error()
@@ -120,7 +120,7 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 		}{
 			{both, "open[] by rules for [], shrink[192.0.2.1:80 192.0.2.2:80] by rules for [], grow[192.0.2.1:80 192.0.2.2:80] by rules for [192.0.2.1 192.0.2.2]"},
 			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1 192.0.2.2], grow[192.0.2.1:80] by rules for [192.0.2.1]"},
-			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1], grow[192.0.2.1:80] by rules for [192.0.2.1]"}, // what somebody detached is found so
+			{one, "shrink[192.0.2.1:80] by rules for [192.0.2.1], grow[192.0.2.1:80] by rules for [192.0.2.1]"}, // this finds what another program detached
 		} {
 			mustSet(t, p, tc.state)
 			if got := path.take(); got != tc.want {
@@ -130,9 +130,9 @@ func TestFastPathFollowsTheRules(t *testing.T) {
 		bad := one
 		bad.VIPs = slices.Concat(one.VIPs, one.VIPs)
 		if err := p.Set(t.Context(), bad); err == nil || path.take() != "" {
-			t.Errorf("a State that is none: %v, and the fast path heard of it", err)
+			t.Errorf("an invalid State: %v, and it reached the fast path", err)
 		}
-		p.sock.close()
+		p.sock.Close()
 		if err := p.Set(t.Context(), both); err == nil {
 			t.Fatal("the rules changed without a socket")
 		}
@@ -216,7 +216,7 @@ func TestFastPathFails(t *testing.T) {
 // busy says whether flows that may have to end are still looked at.
 func (b *bypass) busy() bool { return b != nil && b.path.Status().Busy }
 
-// The status names what is left to the rules, by whomever, and metrics count.
+// The status names what is left to the rules, by the proxy or the fast path, and metrics count.
 func TestFastPathStatus(t *testing.T) {
 	path := &fakePath{status: fastpath.Status{
 		Interfaces: []string{"eth0"}, Flows: 7, Capacity: 100, Full: 3,

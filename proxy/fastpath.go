@@ -21,8 +21,8 @@ import (
 type FastPath interface {
 	// Shrink stops new flows to what is not in want. No flow ends.
 	Shrink(ctx context.Context, want fastpath.State) error
-	// Grow takes new flows of all that is in want, and ends flows that may not be any more.
-	// It finds out whether all is still in the kernel, and puts it right.
+	// Grow takes new flows of all that is in want, and ends flows that are no longer allowed.
+	// It checks that everything is still in the kernel, and repairs it.
 	Grow(ctx context.Context, want fastpath.State) error
 	// Forget deletes what is known of connections to some VIPs that have ended.
 	Forget(ctx context.Context, vips map[netip.Addr]bool) error
@@ -32,22 +32,22 @@ type FastPath interface {
 }
 
 // OpenFastPath begins with what the kernel has of an earlier process, or with nothing.
-// Connections that ended because their backend or their address went are told to ended.
+// Connections that ended because their backend or their address went are passed to ended.
 type OpenFastPath func(ctx context.Context, ended func([]fastpath.Flow)) (FastPath, error)
 
 // bypassRetry is when something of the fast path that failed is tried again.
 const bypassRetry = 5 * time.Second
 
-// A bypass keeps the fast path in step with the rules, so that it never sends where these
-// would not. Nothing of it stops a Set: what fails is in the status, new flows are left
-// to the rules until it works, and those that it has stay where they are.
+// A bypass keeps the fast path in step with the rules, so that it never sends where the rules
+// would not. Its errors do not fail a Set: they are in the status, new flows are left
+// to the rules until it works, and flows that it has stay where they are.
 //
 // It may be nil: no fast path. All but status belongs to the goroutine in Set.
 type bypass struct {
 	open  OpenFastPath
 	ended func([]fastpath.Flow)
 	log   *slog.Logger
-	poke  func() // has somebody call Set
+	poke  func() // asks the caller for a Set
 
 	from   State // what want is made of, as far as VIPs and what is shared go
 	want   fastpath.State
@@ -57,7 +57,7 @@ type bypass struct {
 
 	mu    sync.Mutex
 	path  FastPath // nil until it could be opened
-	err   string   // why it is not as it should be
+	err   string   // why it does not work as wanted
 	taken int      // the frontends of want with Take
 }
 
@@ -65,23 +65,23 @@ type bypass struct {
 type FastPathStatus struct {
 	// Interfaces are those on which it is looked for.
 	Interfaces []string `json:"interfaces,omitempty"`
-	// Frontends are those whose new flows are taken, Left those that are left to the rules.
+	// Frontends counts the frontends whose new flows are taken, Left lists the others.
 	Frontends int            `json:"frontends"`
 	Left      []LeftFrontend `json:"left,omitempty"`
-	// Flows are there now, of Capacity at most. Full counts those that were left to the rules
-	// since there was no room.
+	// Flows are there now, of Capacity at most. Full counts the flows that were left to the
+	// rules for lack of room.
 	Flows    int    `json:"flows"`
 	Capacity int    `json:"capacity"`
 	Full     uint64 `json:"full"`
 	// Error is why new flows are left to the rules, or may be.
 	Error string `json:"error,omitempty"`
-	// Repairs counts the times that somebody else had taken something of it away. Found says
-	// what, the last time.
+	// Repairs counts how often another program had removed a part of it. Found says what, the
+	// last time.
 	Repairs uint64 `json:"repairs,omitempty"`
 	Found   string `json:"found,omitempty"`
 }
 
-// A LeftFrontend is one that the fast path leaves to the rules.
+// A LeftFrontend is a frontend that the fast path leaves to the rules.
 type LeftFrontend struct {
 	Frontend string `json:"frontend"` // such as "192.0.2.1 tcp/80 shop/web:http"
 	Why      string `json:"why"`
@@ -95,8 +95,8 @@ func newBypass(open OpenFastPath, ended func([]fastpath.Flow), log *slog.Logger,
 	return &bypass{open: open, ended: ended, log: log, poke: poke}
 }
 
-// shrink is to be called before the rules change: what is another frontend by want takes
-// no new flows from here on, until grow.
+// shrink must be called before the rules change: frontends that want changes take
+// no new flows until grow.
 func (b *bypass) shrink(ctx context.Context, want State) {
 	if b == nil {
 		return
@@ -107,17 +107,17 @@ func (b *bypass) shrink(ctx context.Context, want State) {
 			return
 		}
 		if err := b.begin(ctx); err != nil {
-			b.note(ctx, err)
+			b.report(ctx, err)
 			return
 		}
 	}
 	if err := b.path.Shrink(ctx, b.want); err != nil {
-		b.note(ctx, errors.Join(err, b.rest(ctx)))
+		b.report(ctx, errors.Join(err, b.rest(ctx)))
 	}
 }
 
-// grow is to be called when the rules are those of the State that shrink was called with. It
-// finds and puts right what somebody else has done, too.
+// grow must be called when the rules are those of the State that shrink was called with. It
+// also finds and repairs changes by other programs.
 func (b *bypass) grow(ctx context.Context) {
 	if b == nil || b.path == nil {
 		return
@@ -126,7 +126,7 @@ func (b *bypass) grow(ctx context.Context) {
 	if err != nil {
 		err = errors.Join(err, b.rest(ctx))
 	}
-	b.note(ctx, err)
+	b.report(ctx, err)
 }
 
 // rest leaves all new flows to the rules: the part of a change that was made is not known.
@@ -183,8 +183,8 @@ func (b *bypass) begin(ctx context.Context) error {
 	return nil
 }
 
-// note notes what is wrong, nil if nothing is.
-func (b *bypass) note(ctx context.Context, err error) {
+// report stores and logs an error, nil if there is none.
+func (b *bypass) report(ctx context.Context, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -224,7 +224,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
 			if f.External.empty() {
-				continue // nobody has its flows
+				continue // no backend has its flows
 			}
 			why := left[f.key(v)]
 			if why == "" && !works {
@@ -240,7 +240,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 	return st
 }
 
-// outline is a status but for which frontends are left: it looks at none of those that are taken. works says
+// outline is a status without the list of frontends that are left: it looks at no frontend. works says
 // whether new flows are taken at all.
 func (b *bypass) outline() (st *FastPathStatus, p fastpath.Status, works bool) {
 	b.mu.Lock()
@@ -292,7 +292,7 @@ func (b *bypass) close() error {
 	return b.path.Close()
 }
 
-// endedFlows have the clients of connections that the fast path ended hear of it.
+// endedFlows sends challenge packets to the clients of connections that the fast path ended.
 func (s *sweeper) endedFlows(all []fastpath.Flow) {
 	flows := make([]flow, 0, len(all))
 	for _, f := range all {
@@ -301,5 +301,5 @@ func (s *sweeper) endedFlows(all []fastpath.Flow) {
 			backend: f.Backend, dnat: true, replied: true,
 		})
 	}
-	s.inquire(flows)
+	s.challenge(flows)
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of many backends each is told its own way, that of "ip route get", whatever becomes of the others.
-func TestWays(t *testing.T) {
+// Of many backends each gets its own route, that of "ip route get", whatever becomes of the others.
+func TestRoutes(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		l.node.Route("10.244.2.0/24", "", "cali1")
 		l.node.Route("fd00:244:2::/64", "", "cali2")
@@ -30,33 +30,33 @@ func TestWays(t *testing.T) {
 			t.Fatal(err)
 		}
 		cali1, cali2 := uint32(l.link("cali1").Attrs().Index), uint32(l.link("cali2").Attrs().Index)
-		want := make(map[netip.Addr]way)
+		want := make(map[netip.Addr]backendRoute)
 		var all []netip.Addr
 		for i := range 60 {
 			for _, tt := range []struct {
 				format string
-				way    way
+				route  backendRoute
 			}{
-				{"10.244.2.%d", way{index: cali1}},
-				{"fd00:244:2::%d", way{index: cali2}},
-				{"10.244.3.%d", way{why: "no interface leads to backend %s, but a gateway"}},
-				{"fd00:244:3::%d", way{why: "no interface leads to backend %s, but a gateway"}},
-				{"203.0.113.%d", way{why: "no route leads to backend %s (network is unreachable)"}},
-				{"2001:db8:9::%d", way{why: "no route leads to backend %s (network is unreachable)"}},
-				{"10.244.4.%d", way{why: "no route leads to backend %s (permission denied)"}},
-				{"127.0.0.%d", way{why: "backend %s is the node itself"}},
+				{"10.244.2.%d", backendRoute{index: cali1}},
+				{"fd00:244:2::%d", backendRoute{index: cali2}},
+				{"10.244.3.%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
+				{"fd00:244:3::%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
+				{"203.0.113.%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
+				{"2001:db8:9::%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
+				{"10.244.4.%d", backendRoute{why: "no route leads to backend %s (permission denied)"}},
+				{"127.0.0.%d", backendRoute{why: "backend %s is the node itself"}},
 			} {
 				a := netip.MustParseAddr(fmt.Sprintf(tt.format, 100+i))
-				if tt.way.index == cali1 && i >= 28 {
-					tt.way.index = cali2 // by the rule
+				if tt.route.index == cali1 && i >= 28 {
+					tt.route.index = cali2 // by the rule
 				}
-				if tt.way.why != "" {
-					tt.way.why = fmt.Sprintf(tt.way.why, a)
+				if tt.route.why != "" {
+					tt.route.why = fmt.Sprintf(tt.route.why, a)
 				}
-				all, want[a] = append(all, a), tt.way
+				all, want[a] = append(all, a), tt.route
 			}
 		}
-		got := findWays(all)
+		got := findRoutes(all)
 		for a, w := range want {
 			if got[a] != w {
 				t.Errorf("%s: %+v; want %+v", a, got[a], w)
@@ -91,7 +91,7 @@ func TestManyBackends(t *testing.T) {
 				t.Fatal(err)
 			}
 			if st := p.Status(); len(st.Left) > 0 && !st.Busy {
-				t.Errorf("left %+v, and nothing is under way", st.Left)
+				t.Errorf("left %+v, and no lookup is pending", st.Left)
 			}
 			l.set(p, s)
 			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.Left) == 0 && !st.Busy })
@@ -102,13 +102,13 @@ func TestManyBackends(t *testing.T) {
 	})
 }
 
-// check compares how many frontends are taken, by how many ways and interfaces.
-func (p *Path) check(t *testing.T, taken, ways, interfaces int) {
+// check compares how many frontends are taken, by how many routes and interfaces.
+func (p *Path) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.taken) != taken || len(p.ways) != ways || len(p.leads) != interfaces || p.unasked != 0 {
-		t.Errorf("%d are taken, by %d ways and %d interfaces, %d ways unknown; want %d, %d, %d", len(p.taken), len(p.ways), len(p.leads), p.unasked, taken, ways, interfaces)
+	if len(p.taken) != taken || len(p.routes) != routes || len(p.leads) != interfaces || p.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.taken), len(p.routes), len(p.leads), p.unresolved, taken, routes, interfaces)
 	}
 }
 

@@ -30,8 +30,8 @@ type xtRenderer struct {
 	// the reason in missing.
 	programs [2]*iptables
 	missing  [2]error
-	// untee is why nothing can be handed on, where it cannot.
-	untee [2]error
+	// teeErr is why a family cannot redirect; nil: it can.
+	teeErr [2]error
 	// loose: a program shows rules in other words than they were written in.
 	// Then only their number is compared.
 	loose bool
@@ -53,7 +53,7 @@ type xtPlan struct {
 func (x *xtRenderer) vips() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range setID(2) {
-		entries, err := x.sock.setEntries(memberVIPs, f)
+		entries, err := x.sock.setEntries(ipsetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
 		}
@@ -103,7 +103,7 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 			if err := run(); err != nil {
 				return err
 			}
-		} else if err := x.watch.deafly(x.sock, 2, run); err != nil {
+		} else if err := x.watch.ignoringOwn(x.sock, 2, run); err != nil {
 			return err
 		}
 	}
@@ -119,7 +119,7 @@ func planStep(u step, f setID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*VIP
-	leaves, strays := false, !sameShared(have, want) || !sameHandOn(have, want)
+	leaves, strays := false, !sameShared(have, want) || !sameRedirects(have, want)
 	for _, c := range u.vips {
 		if c.family() != f {
 			continue
@@ -383,11 +383,11 @@ func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
 	return nil
 }
 
-// splitEntries parts those that rules may ask for at once from those that lead
+// splitEntries separates entries that rules may match at once from entries that lead
 // packets to rules.
 func splitEntries(all []entry) (first, last []entry) {
 	for _, e := range all {
-		if e.set == memberVIPs || e.set == memberOwned {
+		if e.set == ipsetVIPs || e.set == ipsetOwned {
 			last = append(last, e)
 		} else {
 			first = append(first, e)
@@ -405,12 +405,12 @@ func (x *xtRenderer) createSets(all map[string]setForm) error {
 	return nil
 }
 
-// load runs iptables-restore without hearing of it.
+// load runs iptables-restore without receiving its own notifications.
 func (x *xtRenderer) load(ctx context.Context, f setID, script string, tables int) error {
 	i := x.programs[f]
 	run := func() error { return i.load(ctx, script) }
 	if i.legacy() {
-		return run() // it tells nobody
+		return run() // it sends no notifications
 	}
-	return x.watch.deafly(x.sock, uint32(tables), run)
+	return x.watch.ignoringOwn(x.sock, uint32(tables), run)
 }

@@ -9,21 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A client that only listens would not hear that its connection has ended, for as
-// long as it says nothing: an RST that it believes has the sequence number that it
-// expects (RFC 5961 §3.2), which conntrack does not tell. But it tells us, if it
-// gets a SYN in the midst of its connection: by an ACK (§4.2), which is its next
-// packet, and answered by RST as any other would be.
+// A client that only listens does not notice that its connection has ended: it accepts
+// an RST only with the sequence number that it expects (RFC 5961 §3.2), and conntrack
+// does not show that number. A SYN in the middle of its connection makes the client send
+// a challenge ACK (§4.2), which the rules answer by RST like any other packet.
 //
 // SYN and ACK together, as only a server sends them: of such a packet the conntrack
-// of no node makes an entry, ours neither (tcp_new), and those on the way that
+// of no node makes an entry, not even this one (tcp_new), and nodes on the way that
 // know the connection let it pass (TCP_CONNTRACK_IGNORE).
 
-// inquirers are raw sockets, by family; -1 where there is none.
-type inquirers [2]int
+// challengeSockets are raw sockets, by family; -1 where there is none.
+type challengeSockets [2]int
 
-// openInquirers opens them in the calling thread's namespace.
-func openInquirers() (q inquirers, err error) {
+// openChallengeSockets opens them in the calling thread's namespace.
+func openChallengeSockets() (q challengeSockets, err error) {
 	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		fd, e := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		if e != nil {
@@ -40,7 +39,7 @@ func openInquirers() (q inquirers, err error) {
 	return q, err
 }
 
-func (q inquirers) close() {
+func (q challengeSockets) close() {
 	for _, fd := range q {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -48,8 +47,8 @@ func (q inquirers) close() {
 	}
 }
 
-// ask sends the inquiry for a flow.
-func (q inquirers) ask(f *flow) error {
+// send sends the packet for a flow.
+func (q challengeSockets) send(f *flow) error {
 	fd := q[family(f.vip)]
 	if fd < 0 {
 		return nil
@@ -58,11 +57,11 @@ func (q inquirers) ask(f *flow) error {
 	if f.client.Is4() {
 		to = &unix.SockaddrInet4{Addr: f.client.As4()}
 	}
-	return unix.Sendto(fd, inquiry(f), 0, to)
+	return unix.Sendto(fd, challengePacket(f), 0, to)
 }
 
-// inquiry is the packet, with its IP header.
-func inquiry(f *flow) []byte {
+// challengePacket is the segment with SYN and ACK, with its IP header.
+func challengePacket(f *flow) []byte {
 	const ackSYN, ttl = 0x12, 64
 	tcp := binary.BigEndian.AppendUint16(nil, f.port.port)
 	tcp = binary.BigEndian.AppendUint16(tcp, f.from)
@@ -90,20 +89,20 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// inquire has the clients of connections whose entries were deleted hear of it. Who
-// may not use a frontend any more hears nothing.
-func (s *sweeper) inquire(deleted []flow) {
+// challenge makes the clients of deleted connections send a packet. Clients that may
+// no longer use a frontend get none.
+func (s *sweeper) challenge(deleted []flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
 		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !f.ended && !want.forbids(f) {
-			if err := s.inquirers.ask(f); failed == nil {
+			if err := s.challenges.send(f); failed == nil {
 				failed = err
 			}
 		}
 	}
 	if failed != nil {
-		// They hear by their own keepalive, or when they speak.
-		s.log.Debug("clients that only listen may not hear of the end", "err", failed)
+		// Their own keepalive or next packet shows them.
+		s.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended", "err", failed)
 	}
 }

@@ -43,14 +43,14 @@ func (i *integrity) doubt(reason string, at time.Time) {
 	}
 }
 
-// mark is to be taken before the kernel is read, for confirm or specify.
+// mark must be taken before the kernel is read, for confirm or specify.
 func (i *integrity) mark() uint64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.reports
 }
 
-// confirm takes it that the kernel, read after mark, was found to be or made to be as written.
+// confirm records that the kernel, read after mark, was found or made to be as written.
 func (i *integrity) confirm(mark uint64, at time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -68,7 +68,7 @@ func (i *integrity) specify(found string) {
 	}
 }
 
-// Changed tells that the next Set may have something to do: another program has changed
+// Changed signals that the next Set may have something to do: another program has changed
 // our rules or FORWARD of iptables, obstacles have come or gone, or what failed is due again.
 // Whether the rules still forward, [Proxy.Intact] says.
 func (p *Proxy) Changed() <-chan struct{} { return p.watch.notify }

@@ -1,0 +1,137 @@
+package nfnl
+
+import (
+	"encoding/binary"
+	"iter"
+
+	"golang.org/x/sys/unix"
+)
+
+// SizeofGenMsg is the size of struct nfgenmsg.
+const SizeofGenMsg = 4
+
+// Align rounds up to the 4 bytes that netlink pads everything to.
+func Align(n int) int { return (n + 3) &^ 3 }
+
+// An Encoder appends netlink messages to B.
+type Encoder struct{ B []byte }
+
+// Message appends one message of a netfilter subsystem whose attributes body
+// appends.
+func (e *Encoder) Message(subsystem, kind uint8, flags uint16, seq uint32, family uint8, body func()) {
+	start := len(e.B)
+	e.Header(uint16(subsystem)<<8|uint16(kind), flags, seq, family, 0)
+	body()
+	binary.NativeEndian.PutUint32(e.B[start:], uint32(len(e.B)-start))
+}
+
+// Header appends nlmsghdr and nfgenmsg.
+func (e *Encoder) Header(kind, flags uint16, seq uint32, family uint8, resource uint16) {
+	e.B = binary.NativeEndian.AppendUint32(e.B, unix.SizeofNlMsghdr+SizeofGenMsg)
+	e.B = binary.NativeEndian.AppendUint16(e.B, kind)
+	e.B = binary.NativeEndian.AppendUint16(e.B, flags)
+	e.B = binary.NativeEndian.AppendUint32(e.B, seq)
+	e.B = binary.NativeEndian.AppendUint32(e.B, 0)
+	e.B = append(e.B, family, unix.NFNETLINK_V0)
+	e.B = binary.BigEndian.AppendUint16(e.B, resource)
+}
+
+// Raw appends bytes as they are.
+func (e *Encoder) Raw(b []byte) { e.B = append(e.B, b...) }
+
+// Bytes appends an attribute.
+func (e *Encoder) Bytes(t uint16, data []byte) { appendAttribute(e, t, data) }
+
+// Text appends an attribute that C reads as a string.
+func (e *Encoder) Text(t uint16, s string) { appendAttribute(e, t, s, 0) }
+
+// Opaque appends an attribute whose bytes are kept in a string.
+func (e *Encoder) Opaque(t uint16, s string) { appendAttribute(e, t, s) }
+
+// Uint32 appends an attribute in the order of bytes of the network.
+func (e *Encoder) Uint32(t uint16, n uint32) {
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	appendAttribute(e, t, b[:])
+}
+
+func appendAttribute[T string | []byte](e *Encoder, t uint16, data T, end ...byte) {
+	length := unix.SizeofNlAttr + len(data) + len(end)
+	e.B = binary.NativeEndian.AppendUint16(e.B, uint16(length))
+	e.B = binary.NativeEndian.AppendUint16(e.B, t)
+	e.B = append(e.B, data...)
+	e.B = append(e.B, end...)
+	for range Align(length) - length {
+		e.B = append(e.B, 0)
+	}
+}
+
+// Open begins a nested attribute; Close ends it.
+func (e *Encoder) Open(t uint16) (start int) {
+	start = len(e.B)
+	e.B = binary.NativeEndian.AppendUint16(e.B, 0)
+	e.B = binary.NativeEndian.AppendUint16(e.B, t|unix.NLA_F_NESTED)
+	return start
+}
+
+// Close ends the nested attribute that begins at start.
+func (e *Encoder) Close(start int) {
+	binary.NativeEndian.PutUint16(e.B[start:], uint16(len(e.B)-start))
+}
+
+// nlaTypeMask takes the flags off an attribute's type.
+const nlaTypeMask = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+
+// Attributes yields the attributes in b up to the first that is malformed.
+func Attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			length := int(binary.NativeEndian.Uint16(b))
+			if length < unix.SizeofNlAttr || length > len(b) {
+				return
+			}
+			t := binary.NativeEndian.Uint16(b[2:]) & nlaTypeMask
+			if !yield(t, b[unix.SizeofNlAttr:length:length]) {
+				return
+			}
+			b = b[min(Align(length), len(b)):]
+		}
+	}
+}
+
+// Attribute returns the first attribute of type t, following a path of nested
+// ones; nil when there is none.
+func Attribute(b []byte, path ...uint16) []byte {
+	for _, want := range path {
+		var found []byte
+		for t, v := range Attributes(b) {
+			if t == want {
+				found = v
+				break
+			}
+		}
+		if found == nil {
+			return nil
+		}
+		b = found
+	}
+	return b
+}
+
+// CString is the text up to the terminating zero.
+func CString(b []byte) string {
+	for i, c := range b {
+		if c == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// Uint32 is a number of 32 bits in the order of bytes of the network; 0 if b is no such number.
+func Uint32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}

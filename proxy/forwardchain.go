@@ -1,0 +1,310 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// forwardRetry is the least time between two attempts to open FORWARD.
+const forwardRetry = 5 * time.Second
+
+// A forwardOpener keeps the chain FORWARD of iptables open for our flows, on nodes where its
+// policy is to drop, as Docker sets it. It reads the chain only when something may have
+// changed, and costs a Set nothing otherwise.
+type forwardOpener struct {
+	owned    []netip.Prefix // of the last plan
+	prefixes []netip.Prefix // whose flows must pass, sorted
+	settled  bool           // the State of the last plan was set
+	due      bool
+	failed   time.Time // the last time; zero: it did not fail
+	retry    *time.Timer
+}
+
+// plan records which flows must pass. changed are the VIPs that differ from those of the
+// last State that was set.
+func (o *forwardOpener) plan(want State, changed []vipChange, look bool) {
+	same := o.settled && slices.Equal(o.owned, want.Owned) &&
+		!slices.ContainsFunc(changed, func(c vipChange) bool { return c.strays(want.Owned) })
+	o.settled = false
+	o.due = o.due || look
+	if same {
+		return
+	}
+	prefixes := forwardPrefixes(want)
+	o.due = o.due || !slices.Equal(prefixes, o.prefixes)
+	o.owned, o.prefixes = want.Owned, prefixes
+}
+
+// strays says whether the address is in none of the prefixes, as one of a pool that
+// was deleted and that still lingers.
+func (c vipChange) strays(owned []netip.Prefix) bool {
+	return c.have != nil && !containsAddr(owned, c.have.Addr) || c.want != nil && !containsAddr(owned, c.want.Addr)
+}
+
+// forwardPrefixes are the addresses whose flows must pass. One prefix for a pool
+// is less for every packet to walk along than its VIPs, and changes less often.
+func forwardPrefixes(want State) []netip.Prefix {
+	all := slices.Clone(want.Owned)
+	for _, v := range want.VIPs {
+		if !containsAddr(want.Owned, v.Addr) {
+			all = append(all, netip.PrefixFrom(v.Addr, v.Addr.BitLen()))
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return all
+}
+
+// openForward opens FORWARD if that is due. An error stops nothing else: it is
+// logged, and retried.
+func (p *Proxy) openForward(ctx context.Context) {
+	o := &p.forward
+	o.settled = true
+	if !o.due || !o.failed.IsZero() && time.Since(o.failed) < forwardRetry {
+		return
+	}
+	opened, changed, err := openForward(ctx, o.prefixes)
+	if len(changed) > 0 {
+		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(changed, opened))
+	}
+	if before := p.record.forward(opened, err); err != nil && before != err.Error() {
+		p.log.WarnContext(ctx, "FORWARD of iptables may drop traffic to our addresses", "err", err)
+	}
+	o.due, o.failed = false, time.Time{}
+	if err != nil {
+		o.due, o.failed = true, time.Now()
+		o.retry = time.AfterFunc(forwardRetry, p.watch.poke)
+	}
+}
+
+func changedForward(changed, opened []string) string {
+	var reasons []string
+	for _, name := range changed {
+		reason := name + " no longer drops"
+		if slices.Contains(opened, name) {
+			reason = name + " drops what it does not know"
+		}
+		reasons = append(reasons, reason)
+	}
+	return strings.Join(reasons, "; ")
+}
+
+// stop ends the attempts.
+func (o *forwardOpener) stop() {
+	if o.retry != nil {
+		o.retry.Stop()
+	}
+}
+
+// openForward makes every iptables of this namespace accept the flows to the
+// prefixes where it would drop them. It returns the names of the iptables that have a
+// rule for that, and of the changed ones. With no prefixes it removes our chain and rules.
+func openForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
+	var errs []error
+	for _, i := range allIPTables {
+		open, wrote, err := i.open(ctx, prefixes)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if open {
+			opened = append(opened, i.name)
+		}
+		if wrote {
+			changed = append(changed, i.name)
+		}
+	}
+	return opened, changed, errors.Join(errs...)
+}
+
+// open says whether our rule is there afterwards, and whether anything was
+// written.
+func (i iptables) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote bool, err error) {
+	if has, err := i.has(); !has || err != nil {
+		return false, false, err
+	}
+	prefixes = slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Addr().Is6() != i.ipv6 })
+	f, err := i.filter(ctx)
+	if err != nil {
+		return false, false, err
+	}
+	script := planForward(f, prefixes)
+	if script == "" {
+		return f.chain, false, nil
+	}
+	if err := i.restore(ctx, script); err != nil {
+		return f.chain, false, err
+	}
+	if f, err = i.filter(ctx); err != nil {
+		return false, true, err
+	}
+	if planForward(f, prefixes) != "" {
+		// Without this an iptables that shows rules in other words would have us
+		// write them over and over.
+		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.name)
+	}
+	return f.chain, true, nil
+}
+
+func (i iptables) filter(ctx context.Context) (filter, error) {
+	save, err := i.save(ctx)
+	return parseFilter(save), err
+}
+
+// A filter is what one iptables does to forwarded packets, and what of that is
+// ours.
+type filter struct {
+	policy string   // of FORWARD; empty: there is no such chain
+	rules  []string // of FORWARD, others' alone
+	jumps  []jump   // of FORWARD, to our chain
+	chain  bool     // ours is there
+	own    []string // its rules
+}
+
+// A jump is a rule of FORWARD that leads to our chain.
+type jump struct {
+	rule string
+	at   int // how many of the others' rules come before it
+}
+
+const (
+	forwardChain = "FANFARE-FORWARD"
+	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + forwardChain
+)
+
+// parseFilter reads what iptables-save prints.
+func parseFilter(save string) filter {
+	var f filter
+	for line := range strings.Lines(save) {
+		line = strings.TrimSpace(line)
+		switch verb, rest, _ := strings.Cut(line, " "); {
+		case verb == ":FORWARD":
+			f.policy, _, _ = strings.Cut(rest, " ")
+		case verb == ":"+forwardChain:
+			f.chain = true
+		case verb == "-A":
+			chain, rule, _ := strings.Cut(rest, " ")
+			f.add(chain, rule)
+		}
+	}
+	return f
+}
+
+func (f *filter) add(chain, rule string) {
+	switch {
+	case chain == forwardChain:
+		f.own = append(f.own, rule)
+	case chain != "FORWARD":
+	case strings.HasSuffix(rule, "-j "+forwardChain):
+		f.jumps = append(f.jumps, jump{rule: rule, at: len(f.rules)})
+	default:
+		f.rules = append(f.rules, rule)
+	}
+}
+
+// unconditional matches a rule for all packets, and its target.
+var unconditional = regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) )*-j (\S+)(?: --reject-with \S+)?$`)
+
+// closed says whether FORWARD drops or rejects whatever it does not accept for a
+// reason, and how many rules come before it does. Rules that drop for a reason
+// do not count: they are a policy, which holds for our packets as for all others.
+func (f *filter) closed() (at int, closed bool) {
+	for n, rule := range f.rules {
+		m := unconditional.FindStringSubmatch(rule)
+		if m == nil {
+			continue
+		}
+		switch m[1] {
+		case "ACCEPT":
+			return 0, false
+		case "DROP", "REJECT":
+			return n, true
+		}
+	}
+	return len(f.rules), f.policy == "DROP"
+}
+
+// planForward is the input for iptables-restore that makes FORWARD accept the flows
+// to the prefixes, where it would drop them, and that takes our chain away where
+// there is nothing to accept. It is empty if nothing must change.
+//
+// The jump is the last rule before FORWARD drops everything: what others drop
+// before, such as the network policies of a CNI, stays dropped.
+func planForward(f filter, prefixes []netip.Prefix) string {
+	at, closed := f.closed()
+	if !closed || len(prefixes) == 0 {
+		return f.without()
+	}
+	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(ownPrefixes(f.own), prefixes) {
+		return ""
+	}
+	var b strings.Builder
+	// The line with the chain's name empties it.
+	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", forwardChain)
+	for _, p := range prefixes {
+		fmt.Fprintf(&b, "-A %s -m conntrack --ctstate DNAT --ctorigdst %s -j ACCEPT\n", forwardChain, p)
+	}
+	f.unjump(&b)
+	if at == len(f.rules) {
+		fmt.Fprintf(&b, "-A FORWARD %s\n", forwardJump)
+	} else {
+		fmt.Fprintf(&b, "-I FORWARD %d %s\n", at+1, forwardJump)
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
+}
+
+// without removes our chain.
+func (f *filter) without() string {
+	if !f.chain && len(f.jumps) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("*filter\n")
+	f.unjump(&b)
+	if f.chain {
+		fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", forwardChain)
+	}
+	b.WriteString("COMMIT\n")
+	return b.String()
+}
+
+func (f *filter) unjump(b *strings.Builder) {
+	for _, j := range f.jumps {
+		fmt.Fprintf(b, "-D FORWARD %s\n", j.rule)
+	}
+}
+
+// ownRule matches a rule of our chain as iptables-save shows it.
+var ownRule = regexp.MustCompile(`^-m conntrack --ctstate DNAT --ctorigdst (\S+) -j ACCEPT$`)
+
+// ownPrefixes are those of the rules of our chain; an invalid one stands for a rule
+// that is not ours.
+func ownPrefixes(rules []string) []netip.Prefix {
+	var all []netip.Prefix
+	for _, rule := range rules {
+		var p netip.Prefix
+		if m := ownRule.FindStringSubmatch(rule); m != nil {
+			p = parsePrefix(m[1])
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// parsePrefix reads a prefix, which is shown as an address if that is all it is. It
+// returns an invalid one for what is neither.
+func parsePrefix(s string) netip.Prefix {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return p
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(a, a.BitLen())
+}

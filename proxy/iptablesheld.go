@@ -1,0 +1,109 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// heldElements is what chains and sets mean, in the words of nftables, as far as
+// conntrack's care needs it: which backends new flows were led to.
+func heldElements(nat chainSet, entries entrySet, f setID) []element {
+	var all []element
+	for e := range entries {
+		if e.set == ipsetVIPs {
+			all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(e.addr.Addr()))})
+		}
+	}
+	for _, s := range []side{external, internal} {
+		h := holder{nat: nat, side: s, family: f}
+		h.visit(xtTree(s).root, netip.Addr{}, 0)
+		all = append(all, h.all...)
+	}
+	slices.SortFunc(all, element.compare)
+	return all
+}
+
+// A holder walks a tree that is in the kernel.
+type holder struct {
+	nat    chainSet
+	side   side
+	family setID
+	all    []element
+}
+
+// maxDepth is more than our trees have: another program may have led one to itself.
+const maxDepth = 40
+
+func (h *holder) visit(chain string, vip netip.Addr, depth int) {
+	for _, rule := range h.nat[chain] {
+		r := parseRule(rule)
+		if r.dest.IsValid() && r.dest.IsSingleIP() {
+			vip = r.dest.Addr()
+		}
+		switch {
+		case r.port.port != 0 && vip.IsValid():
+			h.frontend(vip, r)
+		case depth < maxDepth && r.target != chain:
+			h.visit(r.target, vip, depth+1)
+		}
+	}
+}
+
+func (h *holder) frontend(vip netip.Addr, r xtRule) {
+	key := encoding(nil).addr(vip).proto(r.port.proto).port(r.port.port)
+	h.all = append(h.all, element{set: h.side.svc + h.family, key: string(key)})
+	var backends []netip.AddrPort
+	for _, chain := range append([]string{r.target}, h.targets(r.target)...) {
+		for _, rule := range h.nat[chain] {
+			if b := parseRule(rule).to; b.Port() != 0 {
+				backends = append(backends, b)
+			}
+		}
+	}
+	slices.SortFunc(backends, netip.AddrPort.Compare)
+	for slot, b := range slices.Compact(backends) {
+		h.all = append(h.all, element{
+			set: h.side.eps + h.family, key: string(slices.Clone(key).slot(slot)), data: string(encoding(nil).addrPort(b)),
+		})
+	}
+}
+
+// targets are the chains that a chain leads to.
+func (h *holder) targets(chain string) (names []string) {
+	for _, rule := range h.nat[chain] {
+		if target := ruleTarget(rule); h.nat[target] != nil {
+			names = append(names, target)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// An xtRule is a rule, as far as the walk needs it.
+type xtRule struct {
+	dest   netip.Prefix
+	port   port
+	target string
+	to     netip.AddrPort
+}
+
+func parseRule(rule string) (r xtRule) {
+	words := strings.Fields(rule)
+	for i, w := range words[:max(len(words)-1, 0)] {
+		switch arg := words[i+1]; w {
+		case "-d":
+			r.dest = parsePrefix(arg)
+		case "-p":
+			r.port.proto = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[arg]
+		case "--dport":
+			_, _ = fmt.Sscan(arg, &r.port.port)
+		case "-g", "-j":
+			r.target = arg
+		case "--to-destination":
+			r.to, _ = netip.ParseAddrPort(arg)
+		}
+	}
+	return r
+}
