@@ -274,7 +274,7 @@ func (f *field) claimOf(service string) string {
 	return ""
 }
 
-// A write that fails is tried again, and one whose echo has not come is not repeated.
+// A write that fails is tried again, and a pending write is not repeated.
 func TestOwnersWriteOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 6, "n1", "n2", "n3")
@@ -341,48 +341,6 @@ func TestCandidates(t *testing.T) {
 	want = fmt.Sprint(map[string]election.Standing{"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady})
 	if got := standings(); got != want {
 		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestSettler(t *testing.T) {
-	at := time.Unix(0, 0)
-	s := settler{after: 10 * time.Second}
-	node := func(name string, st election.Standing) election.Node { return election.Node{Name: name, Standing: st} }
-	for i, step := range []struct {
-		after time.Duration
-		seen  []election.Node
-		want  string
-		wait  time.Duration
-	}{
-		{0, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a0 b2", 0},
-		{time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a0 b2", 10 * time.Second},
-		{9 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a0 b2", time.Second},
-		{time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
-		{time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
-		{6 * time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Leaving), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", 10 * time.Second},
-		{4 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a2 b2", 10 * time.Second},
-		{5 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", time.Second},
-		{time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a2 b2", 4 * time.Second},
-		{20 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1 c0", 0},
-		// One that never comes to rest holds up the others for a while, and not for ever.
-		{time.Second, []election.Node{node("a", election.Fit), node("c", election.Fit)}, "a1 c0", 10 * time.Second},
-		{9 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Dead)}, "a1 c0", 10 * time.Second},
-		{9 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a1 c0", 2 * time.Second},
-		{2 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a0 c0", 8 * time.Second},
-		{8 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a0 c4", 0},
-	} {
-		at = at.Add(step.after)
-		nodes, wait := s.take(at, step.seen)
-		var got []string
-		for _, n := range nodes {
-			got = append(got, fmt.Sprint(n.Name, n.Standing))
-		}
-		if strings.Join(got, " ") != step.want || wait != step.wait {
-			t.Fatalf("step %d: %v and wait for %s, want %s and %s", i, got, wait, step.want, step.wait)
-		}
 	}
 }
 

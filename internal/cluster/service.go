@@ -53,7 +53,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),
-		Told:                  parseTold(o.Status.Conditions),
+		Reported:              parseCondition(o.Status.Conditions),
 	}
 	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		s.HealthCheckPort = parseHealthCheckPort(o, &p)
@@ -168,13 +168,13 @@ func statusProxied(in []corev1.LoadBalancerIngress) bool {
 	})
 }
 
-func parseTold(in []metav1.Condition) Told {
+func parseCondition(in []metav1.Condition) AddressCondition {
 	for _, c := range in {
 		if c.Type == AddressAssigned {
-			return Told{c.Status == metav1.ConditionTrue, Code(c.Reason), c.Message}
+			return AddressCondition{c.Status == metav1.ConditionTrue, Code(c.Reason), c.Message}
 		}
 	}
-	return Told{}
+	return AddressCondition{}
 }
 
 // parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always

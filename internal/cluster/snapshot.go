@@ -160,13 +160,13 @@ type Spec struct {
 	// its traffic out to a load balancer instead of to pods. No address of ours is
 	// such a one.
 	StatusProxied bool
-	// Told is what the controller has said last, in the Service's status.
-	Told Told
+	// Reported is the condition that the controller wrote last into the Service's status.
+	Reported AddressCondition
 }
 
-// Told is the condition [AddressAssigned] of a Service. It is zero when the
+// An AddressCondition is the condition [AddressAssigned] of a Service. It is zero when the
 // Service has none.
-type Told struct {
+type AddressCondition struct {
 	Assigned bool // the condition's status is True
 	Code     Code
 	Message  string

@@ -130,11 +130,11 @@ status: {loadBalancer: {ingress: [{ip: 192.0.10.1}]}}`)...)
 	got := poolStatuses(snap, as)
 	want := []string{
 		`both IPv4 1 of 3, 2 free; IPv6 1 of 9223372036854775807, 9223372036854775806 free; shop 1+1; Ready True Ready: has addresses to give`,
-		`drained IPv4 0 of 1, 1 free; Ready False Drained: gives out no more addresses, and no Service has one: it can be removed`,
-		`draining IPv4 1 of 1, 0 free; shop 1+0; Ready False Drained: gives out no more addresses; those that Services have stay`,
+		`drained IPv4 0 of 1, 1 free; Ready False Drained: gives out no addresses, and no Service has one: it can be removed`,
+		`draining IPv4 1 of 1, 0 free; shop 1+0; Ready False Drained: gives out no addresses; Services keep the addresses that they have`,
 		`full IPv4 0 of 1, 0 free; Ready False PoolExhausted: every address is taken; add addresses`,
 		`half IPv4 1 of 1, 0 free; IPv6 0 of 9223372036854775807, 9223372036854775807 free; half 1+0; Ready True Ready: has addresses to give; every IPv4 address is taken`,
-		`limited IPv4 3 of 256, 253 free; greedy 2+0; modest 1+0; Ready True Ready: has addresses to give to Services that ask for them; more than the quota of 1 have, and keep: namespaces greedy`,
+		`limited IPv4 3 of 256, 253 free; greedy 2+0; modest 1+0; Ready True Ready: has addresses to give to Services that ask for them; over the quota of 1, and keep what they have: namespaces greedy`,
 		`onlink IPv4 1 of 3, 3 free; shop 1+0; Ready False Invalid: AddressPool onlink: spec.addresses "192.0.10.1": belongs to Node n1, so no Service gets any of it; leave it out of the pool`,
 		`request IPv4 0 of 2, 2 free; Ready True Ready: has addresses to give to Services that ask for them`,
 		`silent IPv4 0 of 1, 1 free; Ready False NotAdvertised: AddressPool silent: spec.announce "Advertised": no BGPAdvertisement or L2Advertisement selects this pool, so none of its addresses is announced; create one, or set spec.announce to BGP or L2`,

@@ -20,12 +20,12 @@ import (
 // with the cluster would one day be too large to be written.
 const maxNamespaces = 100
 
-// poolStatuses is what the status of each pool shall be.
+// poolStatuses is the wanted status of each pool.
 func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[string]v1alpha1.AddressPoolStatus {
-	t := newTally(snap, assignments)
+	u := newUsage(snap, assignments)
 	out := make(map[string]v1alpha1.AddressPoolStatus, len(snap.Pools))
 	for _, p := range snap.Pools {
-		c := t.pools[p.Name]
+		c := u.pools[p.Name]
 		s := v1alpha1.AddressPoolStatus{IPv4: c.of(p, corev1.IPv4Protocol), IPv6: c.of(p, corev1.IPv6Protocol)}
 		s.Namespaces, s.OtherNamespaces = c.most()
 		s.Conditions = []metav1.Condition{poolReady(p, s, c, snap.Problems)}
@@ -51,49 +51,49 @@ func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolSt
 	return s
 }
 
-// A tally counts what is used of each pool.
-type tally struct{ pools map[string]*count }
+// usage counts the addresses in use of each pool.
+type usage struct{ pools map[string]*count }
 
-// A count is what is used of one pool.
+// A count is the addresses in use of one pool.
 type count struct {
 	pool       *cluster.Pool
-	v4, v6     used
+	v4, v6     familyCount
 	namespaces map[string]*v1alpha1.NamespaceAddresses
 }
 
-// used counts the addresses of one family.
-type used struct {
+// familyCount counts the addresses of one family.
+type familyCount struct {
 	assigned int64 // that Services have
-	spent    int64 // of those that the pool gives out: assigned, or only claimed
+	spent    int64 // of the addresses that the pool gives out: assigned, or only claimed
 }
 
-// newTally relies on assignments being sorted by address.
-func newTally(snap *cluster.Snapshot, assignments []cluster.Assignment) tally {
-	t, all := tally{make(map[string]*count, len(snap.Pools))}, assignments
+// newUsage relies on assignments being sorted by address.
+func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
+	u, all := usage{make(map[string]*count, len(snap.Pools))}, assignments
 	for _, p := range snap.Pools {
-		t.pools[p.Name] = &count{pool: p, namespaces: map[string]*v1alpha1.NamespaceAddresses{}}
+		u.pools[p.Name] = &count{pool: p, namespaces: map[string]*v1alpha1.NamespaceAddresses{}}
 	}
 	for len(assignments) != 0 {
 		n := 1 // Services may share it.
 		for n < len(assignments) && assignments[n].Addr == assignments[0].Addr {
 			n++
 		}
-		if c := t.pools[assignments[0].Pool]; c != nil {
+		if c := u.pools[assignments[0].Pool]; c != nil {
 			c.assign(assignments[:n])
 		}
 		assignments = assignments[n:]
 	}
 	for _, claim := range snap.Claims {
-		c := t.pools[cluster.PoolOf(snap.Pools, claim.Addr)]
+		c := u.pools[cluster.PoolOf(snap.Pools, claim.Addr)]
 		_, assigned := slices.BinarySearchFunc(all, claim.Addr, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 		if c != nil && !assigned {
 			c.spend(claim.Addr)
 		}
 	}
-	return t
+	return u
 }
 
-func (c *count) family(a netip.Addr) *used {
+func (c *count) family(a netip.Addr) *familyCount {
 	if a.Is4() {
 		return &c.v4
 	}
@@ -169,8 +169,8 @@ func (c *count) over() (names []string) {
 	return names
 }
 
-// poolReady says whether a Service may get an address of the pool. No number that
-// changes with every Service stands in its words: each change of them is an Event.
+// poolReady says whether a Service may get an address of the pool. The message has
+// no number that changes with every Service: each change of the message is an Event.
 func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems []cluster.Problem) metav1.Condition {
 	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
 	d := diagnose(problems, "AddressPool "+p.Name)
@@ -179,9 +179,9 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 	case len(d.wrong) != 0:
 		c.Reason, c.Message = d.reason, strings.Join(d.wrong, "; ")
 	case p.Allocation == cluster.Drained && n.v4.assigned+n.v6.assigned == 0:
-		c.Reason, c.Message = reasonDrain, "gives out no more addresses, and no Service has one: it can be removed"
+		c.Reason, c.Message = reasonDrain, "gives out no addresses, and no Service has one: it can be removed"
 	case p.Allocation == cluster.Drained:
-		c.Reason, c.Message = reasonDrain, "gives out no more addresses; those that Services have stay"
+		c.Reason, c.Message = reasonDrain, "gives out no addresses; Services keep the addresses that they have"
 	case full:
 		c.Reason, c.Message = string(cluster.PoolExhausted), "every address is taken; add addresses"
 	default:
@@ -197,7 +197,7 @@ func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems
 		}
 	}
 	if names := n.over(); len(names) != 0 {
-		c.Message += fmt.Sprintf("; more than the quota of %d have, and keep: namespaces %s", p.Quota, strings.Join(names, ", "))
+		c.Message += fmt.Sprintf("; over the quota of %d, and keep what they have: namespaces %s", p.Quota, strings.Join(names, ", "))
 	}
 	c.Message = cut(c.Message)
 	return c

@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// keyInterval is how often it is made sure that the speakers' key is there.
+	// keyInterval is how often the controller checks that the speakers' key exists.
 	keyInterval = 10 * time.Minute
-	// keyField is where in the Secret it is: a file of one key a line.
+	// keyField is the Secret's field: a file with one key a line.
 	keyField = "keys"
-	// keyBytes are as many as the cipher uses.
+	// keyBytes is the key length of the cipher.
 	keyBytes = 32
 )
 
-// keepKey makes the speakers' key whenever there is none, until ctx ends. One that is
-// there it neither reads nor changes, and may not: so it asks for it to be created.
+// keepKey creates the speakers' key whenever it is missing, until ctx ends. The role allows
+// neither to read nor to change a Secret, so keepKey always tries to create it.
 func (c *controller) keepKey(ctx context.Context) {
 	if c.Key == (cluster.Name{}) {
 		return
@@ -35,12 +35,12 @@ func (c *controller) keepKey(ctx context.Context) {
 		pause := keyInterval
 		switch err := c.writer.createSecret(ctx, newKey(c.Key)); {
 		case err == nil:
-			c.Log.Info("made the key under which speakers talk to one another", "secret", c.Key)
+			c.Log.Info("created the Secret with the members key", "secret", c.Key)
 			retry.Reset()
 		case apierrors.IsAlreadyExists(err):
 			retry.Reset()
 		case ctx.Err() == nil:
-			c.Log.Warn("the key of speakers", "secret", c.Key, "err", err)
+			c.Log.Warn("Secret with the members key not created", "secret", c.Key, "err", err)
 			pause = retry.NextBackOff()
 		}
 		select {
@@ -51,7 +51,7 @@ func (c *controller) keepKey(ctx context.Context) {
 	}
 }
 
-// newKey is a Secret with a key that nobody knows.
+// newKey is a Secret with a random key.
 func newKey(name cluster.Name) *corev1.Secret {
 	key := make([]byte, keyBytes)
 	rand.Read(key) // It never fails, or ends the process.

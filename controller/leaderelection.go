@@ -15,14 +15,14 @@ import (
 
 // The times of a Lease are those of Kubernetes' own components.
 const (
-	leaseDuration = 15 * time.Second // after which another one takes it
-	renewDeadline = 10 * time.Second // after which its holder writes no more
+	leaseDuration = 15 * time.Second // after which another controller takes it
+	renewDeadline = 10 * time.Second // after which its holder stops writing
 	renewPeriod   = 2 * time.Second
 )
 
-// An Election is a Lease that one of several controllers holds. It spares the
-// API server two controllers that get in each other's way. That no address is
-// given twice does not hang on it.
+// An Election is a Lease that one of several controllers holds. It keeps two
+// controllers from writing against each other. That no address is assigned twice does not
+// depend on it.
 //
 // client-go's leaderelection does the same; it brings along the types of all of
 // Kubernetes: a bare program that imports it grew by 10 MB, and each speaker is
@@ -32,13 +32,13 @@ type Election struct {
 	Identity        string // of this process, unlike any other's
 }
 
-// A ballot is one process's view of the Lease.
-type ballot struct {
+// An elector is one process's view of the Lease.
+type elector struct {
 	Election
 	client *rest.RESTClient
 	log    *slog.Logger
-	// seen is the record that was read last, and since when it has stood there
-	// unchanged by our own clock: clocks of two machines are not compared.
+	// seen is the record that was read last, and since is when it was first seen
+	// unchanged, by this process's clock: clocks of two machines are not compared.
 	seen  *coordinationv1.Lease
 	since time.Time
 	// renewed is when the last request that got or renewed the Lease was sent:
@@ -49,26 +49,26 @@ type ballot struct {
 // run calls lead while this process holds the Lease, until ctx ends. The context
 // of lead ends in good time before another process can get it.
 func (e *Election) run(ctx context.Context, client *rest.RESTClient, log *slog.Logger, lead func(context.Context)) {
-	b := &ballot{Election: *e, client: client, log: log}
-	for b.acquire(ctx) {
+	el := &elector{Election: *e, client: client, log: log}
+	for el.acquire(ctx) {
 		log.Info("leading", "identity", e.Identity)
-		b.hold(ctx, lead)
-		log.Info("not leading any more", "identity", e.Identity)
+		el.hold(ctx, lead)
+		log.Info("stopped leading", "identity", e.Identity)
 	}
 }
 
 // acquire returns true when this process holds the Lease, and false when ctx has
 // ended.
-func (b *ballot) acquire(ctx context.Context) bool {
+func (e *elector) acquire(ctx context.Context) bool {
 	tick := time.NewTicker(renewPeriod)
 	defer tick.Stop()
 	for {
-		taken, err := b.try(ctx)
+		taken, err := e.try(ctx)
 		if taken {
 			return ctx.Err() == nil
 		}
 		if err != nil && ctx.Err() == nil {
-			b.log.Warn("lease", "err", err)
+			e.log.Warn("Lease not acquired", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -80,7 +80,7 @@ func (b *ballot) acquire(ctx context.Context) bool {
 
 // hold leads and renews, until ctx ends or the Lease is lost. It returns when
 // lead has.
-func (b *ballot) hold(ctx context.Context, lead func(context.Context)) {
+func (e *elector) hold(ctx context.Context, lead func(context.Context)) {
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
 	done := make(chan struct{})
@@ -88,35 +88,35 @@ func (b *ballot) hold(ctx context.Context, lead func(context.Context)) {
 		defer close(done)
 		lead(leading)
 	}()
-	b.renew(ctx)
+	e.renew(ctx)
 	stop()
 	<-done
 	if ctx.Err() != nil {
-		b.resign(context.WithoutCancel(ctx))
+		e.release(context.WithoutCancel(ctx))
 	}
 }
 
 // renew renews until ctx ends, another one has the Lease, or it was not renewed
 // for renewDeadline.
-func (b *ballot) renew(ctx context.Context) {
+func (e *elector) renew(ctx context.Context) {
 	tick := time.NewTicker(renewPeriod)
 	defer tick.Stop()
 	for {
-		deadline := b.renewed.Add(renewDeadline)
+		deadline := e.renewed.Add(renewDeadline)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
 		attempt, cancel := context.WithDeadline(ctx, deadline)
-		held, err := b.try(attempt)
+		held, err := e.try(attempt)
 		cancel()
 		switch {
 		case held:
 		case err == nil:
-			return // Somebody else has it.
+			return // Another process has it.
 		case !time.Now().Before(deadline):
-			b.log.Warn("lease not renewed", "err", err)
+			e.log.Warn("Lease not renewed", "err", err)
 			return
 		}
 	}
@@ -124,39 +124,39 @@ func (b *ballot) renew(ctx context.Context) {
 
 // try takes or renews the Lease, if that is possible now. It is not an error
 // that another one holds it.
-func (b *ballot) try(ctx context.Context) (held bool, err error) {
+func (e *elector) try(ctx context.Context) (held bool, err error) {
 	old := &coordinationv1.Lease{}
-	err = b.client.Get().Namespace(b.Namespace).Resource("leases").Name(b.Name).Do(ctx).Into(old)
+	err = e.client.Get().Namespace(e.Namespace).Resource("leases").Name(e.Name).Do(ctx).Into(old)
 	switch {
 	case apierrors.IsNotFound(err):
 		old = nil
 	case err != nil:
-		return false, fmt.Errorf("lease %s/%s: %w", b.Namespace, b.Name, err)
+		return false, fmt.Errorf("lease %s/%s: %w", e.Namespace, e.Name, err)
 	}
-	if old != nil && (b.seen == nil || b.seen.ResourceVersion != old.ResourceVersion || b.seen.UID != old.UID) {
-		b.seen, b.since = old, time.Now()
+	if old != nil && (e.seen == nil || e.seen.ResourceVersion != old.ResourceVersion || e.seen.UID != old.UID) {
+		e.seen, e.since = old, time.Now()
 	}
-	if old != nil && !b.mine(old) && !b.expired(old) {
+	if old != nil && !e.mine(old) && !e.expired(old) {
 		return false, nil
 	}
 	now := time.Now()
-	if err := b.write(ctx, b.record(old, now)); err != nil {
+	if err := e.write(ctx, e.record(old, now)); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 			return false, nil
 		}
-		return false, fmt.Errorf("lease %s/%s: %w", b.Namespace, b.Name, err)
+		return false, fmt.Errorf("lease %s/%s: %w", e.Namespace, e.Name, err)
 	}
-	b.renewed = now
+	e.renewed = now
 	return true, nil
 }
 
-func (b *ballot) mine(l *coordinationv1.Lease) bool {
-	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == b.Identity
+func (e *elector) mine(l *coordinationv1.Lease) bool {
+	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == e.Identity
 }
 
-// expired says whether nobody holds the Lease, or its holder has not renewed it
-// for as long as it said it would at most.
-func (b *ballot) expired(l *coordinationv1.Lease) bool {
+// expired says whether no process holds the Lease, or its holder has not renewed it for
+// longer than the Lease's duration.
+func (e *elector) expired(l *coordinationv1.Lease) bool {
 	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
 		return true
 	}
@@ -164,16 +164,16 @@ func (b *ballot) expired(l *coordinationv1.Lease) bool {
 	if s := l.Spec.LeaseDurationSeconds; s != nil {
 		d = time.Duration(*s) * time.Second
 	}
-	return time.Since(b.since) > d
+	return time.Since(e.since) > d
 }
 
 // record is the Lease, held by this process.
-func (b *ballot) record(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
-	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}}
+func (e *elector) record(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
 	if old != nil {
 		l = old.DeepCopy()
 	}
-	if !b.mine(l) {
+	if !e.mine(l) {
 		l.Spec.AcquireTime = new(metav1.NewMicroTime(now))
 		n := int32(0)
 		if l.Spec.LeaseTransitions != nil {
@@ -181,33 +181,32 @@ func (b *ballot) record(old *coordinationv1.Lease, now time.Time) *coordinationv
 		}
 		l.Spec.LeaseTransitions = &n
 	}
-	l.Spec.HolderIdentity = &b.Identity
+	l.Spec.HolderIdentity = &e.Identity
 	l.Spec.LeaseDurationSeconds = new(int32(leaseDuration / time.Second))
 	l.Spec.RenewTime = new(metav1.NewMicroTime(now))
 	return l
 }
 
 // write creates the Lease, or updates it at the version that was read.
-func (b *ballot) write(ctx context.Context, l *coordinationv1.Lease) error {
+func (e *elector) write(ctx context.Context, l *coordinationv1.Lease) error {
 	if l.ResourceVersion == "" {
-		return b.client.Post().Namespace(l.Namespace).Resource("leases").Body(l).Do(ctx).Error()
+		return e.client.Post().Namespace(l.Namespace).Resource("leases").Body(l).Do(ctx).Error()
 	}
-	return b.client.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Error()
+	return e.client.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Error()
 }
 
-// resign leaves the Lease to whoever wants it, so that nobody waits for it to
-// run out.
-func (b *ballot) resign(ctx context.Context) {
+// release gives the Lease up, so that the next leader does not wait until it expires.
+func (e *elector) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, renewPeriod)
 	defer cancel()
 	l := &coordinationv1.Lease{}
-	err := b.client.Get().Namespace(b.Namespace).Resource("leases").Name(b.Name).Do(ctx).Into(l)
-	if err == nil && b.mine(l) {
+	err := e.client.Get().Namespace(e.Namespace).Resource("leases").Name(e.Name).Do(ctx).Into(l)
+	if err == nil && e.mine(l) {
 		l.Spec.HolderIdentity = new("")
 		l.Spec.LeaseDurationSeconds = new(int32(1))
-		err = b.write(ctx, l)
+		err = e.write(ctx, l)
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		b.log.Warn("lease not given back", "err", err)
+		e.log.Warn("Lease not released", "err", err)
 	}
 }

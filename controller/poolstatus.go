@@ -17,12 +17,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// poolInterval is how often pools are written at most. Every Service that comes
-// or goes changes their counts, and nobody looks that often.
+// poolInterval is how often pools are written at most. Every Service that is
+// created or deleted changes their counts; a status once a second is enough.
 const poolInterval = time.Second
 
-// ready is the condition of pools. Reasons are those of Services where there are
-// any, and these.
+// ready is the condition of pools. Its reasons are those of Services where one fits, and
+// these.
 const (
 	ready        = "Ready"
 	reasonReady  = "Ready"
@@ -32,8 +32,8 @@ const (
 	reasonWarning = "Warning"
 )
 
-// pools keeps the status of AddressPools. The snapshot does not have it: each
-// count that changes would else look to every node like another pool.
+// pools keeps the status of AddressPools. The snapshot does not have it:
+// otherwise each change of a count would look like a changed pool to every node.
 type pools struct {
 	client  *client
 	events  *events
@@ -74,8 +74,8 @@ func (p *pools) report(ctx context.Context, snap *cluster.Snapshot, assignments 
 	return errs
 }
 
-// write writes a status if it is not there already. One that lost its pool
-// meanwhile is no error.
+// write writes a status unless the pool has it. A pool that was deleted meanwhile is no
+// error.
 func (p *pools) write(ctx context.Context, name string, want v1alpha1.AddressPoolStatus) error {
 	live, err := p.client.pool(ctx, name)
 	if apierrors.IsNotFound(err) {
@@ -90,25 +90,25 @@ func (p *pools) write(ctx context.Context, name string, want v1alpha1.AddressPoo
 		return p.missing(ctx, name)
 	}
 	if err == nil {
-		p.tell(ctx, live, want.Conditions)
+		p.record(ctx, live, want.Conditions)
 	}
 	return err
 }
 
-// tell sends an Event for a condition that says something else than it did.
-func (p *pools) tell(ctx context.Context, was *v1alpha1.AddressPool, now []metav1.Condition) {
+// record sends an Event for each condition that differs from before.
+func (p *pools) record(ctx context.Context, was *v1alpha1.AddressPool, now []metav1.Condition) {
 	for _, c := range now {
 		same := func(o metav1.Condition) bool {
 			return o.Type == c.Type && o.Status == c.Status && o.Reason == c.Reason && o.Message == c.Message
 		}
 		if !slices.ContainsFunc(was.Status.Conditions, same) {
-			p.events.tellPool(ctx, was, c)
+			p.events.recordPool(ctx, was, c)
 		}
 	}
 }
 
-// missing tells a pool that is gone, which is no error, from one whose CRD is of
-// a version that had no status.
+// missing distinguishes a deleted pool, which is no error, from a CRD that is too old to
+// have a status.
 func (p *pools) missing(ctx context.Context, name string) error {
 	if _, err := p.client.pool(ctx, name); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -116,7 +116,7 @@ func (p *pools) missing(ctx context.Context, name string) error {
 		}
 		return err
 	}
-	return errors.New("its CRD has none, and is older than this controller; apply manifests/crds")
+	return errors.New("its CRD has no status, and is older than this controller; apply manifests/crds")
 }
 
 // keepTime leaves the time of a condition that has not changed its status.
@@ -130,7 +130,7 @@ func keepTime(old, now []metav1.Condition) {
 	}
 }
 
-// equal says whether two statuses say the same, whenever they began to.
+// equal compares two statuses without their times.
 func equal(a, b v1alpha1.AddressPoolStatus) bool { return reflect.DeepEqual(timeless(a), timeless(b)) }
 
 func timeless(s v1alpha1.AddressPoolStatus) v1alpha1.AddressPoolStatus {
