@@ -13,7 +13,7 @@ import (
 // served puts a Service in place for a test, and takes it away afterwards.
 func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 	t.Helper()
-	s := &Scene{Lab: l}
+	s := &StepRun{Lab: l}
 	vip, err := s.Serve(t.Context(), svc, nodes...)
 	t.Cleanup(func() {
 		var err error

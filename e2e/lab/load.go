@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Rate of new connections in the story, a second.
+	// Rate of new connections in the scenario, a second.
 	Rate = 200
 	// slow is what counts as slow in a report: a SYN that was lost once takes
 	// more than a second.

@@ -161,7 +161,7 @@ func TestProxyRepairs(t *testing.T) {
 			t.Errorf("nft %s: %v", harm, err)
 			continue
 		}
-		// How long at most is asserted by the story's Flush, which does less meanwhile:
+		// How long at most is asserted by the scenario's Flush, which does less meanwhile:
 		// what is sent to no rule goes round between node and router.
 		t.Logf("nft %s: answered again %s after it was begun", harm, ms(at.Sub(began)))
 	}

@@ -247,12 +247,12 @@ func (m *matrix) put(name string, vips pair, node string) error {
 func TestWhoClaimsAnAddress(t *testing.T) {
 	m := newMatrix(t, usualFlags...)
 	for i, c := range cells {
-		t.Run(c.name, func(t *testing.T) { m.play(t, c, m.first[i%len(m.first)]) })
+		t.Run(c.name, func(t *testing.T) { m.run(t, c, m.first[i%len(m.first)]) })
 	}
 }
 
-// play plays a cell, with requests to one of n1's addresses.
-func (m *matrix) play(t *testing.T, c cell, vip netip.Addr) {
+// run runs a cell, with requests to one of n1's addresses.
+func (m *matrix) run(t *testing.T, c cell, vip netip.Addr) {
 	ctx := t.Context()
 	t.Cleanup(func() { m.whole(t) })
 	if alive := m.Kubernetes.APIServer.Alive(); c.away && alive {

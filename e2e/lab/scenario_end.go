@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The last part of the story: mistakes, and the end of a Service.
+// The last part of the scenario: mistakes, and the end of a Service.
 
 // mistakes are files that a user might write, and what the status must say about
 // each: words of one line.
@@ -34,7 +34,7 @@ var badServices = []struct {
 	{Service{Name: "twin-b", Ask: []netip.Addr{netip.MustParseAddr("192.0.2.66")}, Endpoints: At("p21")}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}},
 }
 
-func badInput(ctx context.Context, s *Scene) (err error) {
+func badInput(ctx context.Context, s *StepRun) (err error) {
 	good := Service{Name: "good", Policy: localTraffic, Endpoints: At("p11")}
 	vip, err := s.Serve(ctx, good, "n1")
 	defer s.Drop(ctx, &err, good.Name, vip)
@@ -58,19 +58,19 @@ func badInput(ctx context.Context, s *Scene) (err error) {
 			want = append(want, b.named)
 		}
 	}
-	s.Did("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that asks for an\n" +
+	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that asks for an\n" +
 		"address outside every pool, two Services that ask for one")
 	lines, err := s.AwaitNamed(ctx, want)
 	if err != nil {
 		return err
 	}
-	s.Saw("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
+	s.Observed("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
 	return s.GoesOn(ctx, vip)
 }
 
 // AwaitNamed waits until a person who looks at the status finds, for each mistake,
 // a line with all its words, and returns these lines.
-func (s *Scene) AwaitNamed(ctx context.Context, want [][]string) (lines []string, err error) {
+func (s *StepRun) AwaitNamed(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = Await(ctx, Settle, "mistakes in `fanfare status`", func() error {
 		text, err := s.Speaker("n1").StatusText(ctx)
 		if err != nil {
@@ -104,7 +104,7 @@ func lineWith(text string, words []string) (string, bool) {
 
 // GoesOn checks that a Service without mistakes works, an older one and a new
 // one, and so does the first of two that ask for one address.
-func (s *Scene) GoesOn(ctx context.Context, old netip.Addr) (err error) {
+func (s *StepRun) GoesOn(ctx context.Context, old netip.Addr) (err error) {
 	fresh := Service{Name: "newcomer", Policy: localTraffic, Endpoints: At("p21")}
 	vip, err := s.Serve(ctx, fresh, "n2")
 	defer s.Drop(ctx, &err, fresh.Name, vip)
@@ -120,11 +120,11 @@ func (s *Scene) GoesOn(ctx context.Context, old netip.Addr) (err error) {
 			return fmt.Errorf("%s: answered by %s: want %s", addr, a.Pod, pod)
 		}
 	}
-	s.Saw("meanwhile a Service from before, a new one, and the first of the two that ask for one address all answer")
+	s.Observed("meanwhile a Service from before, a new one, and the first of the two that ask for one address all answer")
 	return nil
 }
 
-func withdrawal(ctx context.Context, s *Scene) (err error) {
+func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "leaver", Policy: localTraffic, Endpoints: At("p11")}
 	vip, err := s.Serve(ctx, svc, "n1")
 	if err != nil {
@@ -146,8 +146,8 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	told, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
-	s.Did("the Service was deleted")
-	s.Saw("after %s n1 told tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the word to tor1 (linger time %s)",
+	s.Action("the Service was deleted")
+	s.Observed("after %s n1 sent the withdrawal to tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
 		ms(told.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(told).Seconds(), Linger)
 	if rules.Sub(told) < Linger-s.Sending() {
 		return fmt.Errorf("kept for %s: want %s", rules.Sub(told), Linger)
@@ -156,9 +156,9 @@ func withdrawal(ctx context.Context, s *Scene) (err error) {
 }
 
 // order judges everything since the lab was built.
-func order(_ context.Context, s *Scene) error {
+func order(_ context.Context, s *StepRun) error {
 	v := s.Observer.Verdict(s.Sending())
-	s.Saw("%s", v)
+	s.Observed("%s", v)
 	if len(v.Violations) > 0 {
 		return fmt.Errorf("%d violations", len(v.Violations))
 	}

@@ -1,4 +1,4 @@
-package story
+package scenario
 
 import (
 	"context"
@@ -18,29 +18,29 @@ import (
 // other ones there than in e2e/lab.
 type cluster struct{ *kube.Lab }
 
-// The story of e2e/lab, against a real control plane and with kube-proxy beside
+// The scenario of e2e/lab, against a real control plane and with kube-proxy beside
 // the speakers, in each of its modes.
-func TestStory(t *testing.T) {
+func TestScenario(t *testing.T) {
 	l := laboratory(t)
 	for _, mode := range []kube.ProxyMode{kube.NFTables, kube.IPTables} {
 		t.Run(string(mode), func(t *testing.T) {
 			must(t, l.StartProxies(t.Context(), mode))
 			t.Cleanup(func() { must(t, l.StopProxies(context.WithoutCancel(t.Context()))) })
 			for _, step := range l.steps(mode) {
-				t.Run(step.Name, func(t *testing.T) { l.play(t, step) })
+				t.Run(step.Name, func(t *testing.T) { l.runStep(t, step) })
 			}
 		})
 	}
 }
 
 // elsewhere are steps that are about what speakers say to the router, and to whom. They
-// are played in one mode of kube-proxy, which has no part in them.
+// run in one mode of kube-proxy, which has no part in them.
 var elsewhere = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
 
 // steps are the laboratory's, some of them as an API server makes them, and before
 // the end those that only a cluster with kube-proxy has.
 func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
-	instead := map[string]func(context.Context, *lab.Scene) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
+	instead := map[string]func(context.Context, *lab.StepRun) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
 	var steps []lab.Step
 	for _, s := range lab.Steps() {
 		if s.Name == "Withdrawal" {
@@ -65,15 +65,12 @@ func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 	return steps
 }
 
-// play plays a step, and tells it.
-func (l cluster) play(t *testing.T, step lab.Step) {
+// runStep runs a step, and logs its report.
+func (l cluster) runStep(t *testing.T, step lab.Step) {
 	must(t, l.StartSpeakers(t.Context(), lab.NodeNames...))
-	s := &lab.Scene{Lab: l.Lab.Lab}
+	s := &lab.StepRun{Lab: l.Lab.Lab}
 	err := step.Run(t.Context(), s)
-	t.Log(step.Title)
-	for _, line := range s.Lines {
-		t.Log(line)
-	}
+	t.Log(step.Title + "\n" + s.Report())
 	if err != nil {
 		t.Error(err)
 	}

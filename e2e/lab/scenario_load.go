@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// The second part of the story: what happens to requests while things change, at
-// a steady rate of new connections.
+// The second part of the scenario: requests during changes, at a steady rate of new
+// connections.
 
 // A Moment is what happens so long after the load has begun.
 type Moment struct {
@@ -20,19 +20,19 @@ type Moment struct {
 // UnderLoad serves a Service whose only endpoint is p11 under Local, and lets
 // things happen to it. It returns the address, when the load began, and what
 // became of the requests.
-func (s *Scene) UnderLoad(ctx context.Context, svc Service, until time.Duration, schedule func(vip netip.Addr) []Moment) (vip netip.Addr, began time.Time, r Report, err error) {
+func (s *StepRun) UnderLoad(ctx context.Context, svc Service, until time.Duration, schedule func(vip netip.Addr) []Moment) (vip netip.Addr, began time.Time, r Report, err error) {
 	vip, err = s.Serve(ctx, svc, "n1")
 	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
 		return vip, began, r, err
 	}
-	began, r, err = s.Play(ctx, vip, until, schedule(vip)...)
+	began, r, err = s.LoadWhile(ctx, vip, until, schedule(vip)...)
 	return vip, began, r, err
 }
 
-// Play sends requests to an address, and lets things happen meanwhile. It returns
+// LoadWhile sends requests to an address and runs a schedule meanwhile. It returns
 // when that began, and what became of the requests.
-func (s *Scene) Play(ctx context.Context, vip netip.Addr, until time.Duration, schedule ...Moment) (began time.Time, r Report, err error) {
+func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Duration, schedule ...Moment) (began time.Time, r Report, err error) {
 	began = time.Now()
 	load := s.Client.StartLoad(ctx, netip.AddrPortFrom(vip, 80))
 	for _, m := range append(schedule, Moment{until, func() error { return nil }}) {
@@ -67,7 +67,7 @@ func (l *Lab) withoutCut(r Report, vip netip.Addr, began time.Time) (told string
 	return told, rest
 }
 
-func orderlyMove(ctx context.Context, s *Scene) error {
+func orderlyMove(ctx context.Context, s *StepRun) error {
 	svc := Service{Name: "mover", Policy: localTraffic, Endpoints: At("p11")}
 	put := func(e ...Endpoint) func() error {
 		return func() error { svc.Endpoints = e; return s.Cluster.Put(svc) }
@@ -88,11 +88,11 @@ func orderlyMove(ctx context.Context, s *Scene) error {
 	if err = errors.Join(err, s.StartPod(context.WithoutCancel(ctx), "p11")); err != nil {
 		return err
 	}
-	s.Did("%d new connections a second for 7 s\n"+
+	s.Action("%d new connections a second for 7 s\n"+
 		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is gone", Rate)
-	s.Saw("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
+	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
 	told, err := s.NoneLost(r, vip, began)
-	s.Saw("%s", told)
+	s.Observed("%s", told)
 	return errors.Join(err, wantBoth(r))
 }
 
@@ -104,7 +104,7 @@ func wantBoth(r Report) error {
 	return nil
 }
 
-func abruptMove(ctx context.Context, s *Scene) (err error) {
+func abruptMove(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "jumper", Policy: localTraffic, Endpoints: At("p11")}
 	neighbour := Service{Name: "neighbour", Policy: localTraffic, Endpoints: At("p12")}
 	neighbourVIP, err := s.Serve(ctx, neighbour, "n1")
@@ -128,10 +128,10 @@ func abruptMove(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	changed := s.Observer.RuleSince("n1", vip, killed)
-	s.Did("another Service changed; at once the pod p11 on n1 was killed, and one update said that it is gone and p21 on n2 is there")
+	s.Action("another Service changed; at once the pod p11 on n1 was killed, and one update said that it is gone and p21 on n2 is there")
 	told, rest := s.withoutCut(r, vip, began)
 	r.Lost = rest
-	s.Saw("%s\nafter the kill, n1 had new rules within %s, and tor1's kernel the route via n2 within %s",
+	s.Observed("%s\nafter the kill, n1 had new rules within %s, and tor1's kernel the route via n2 within %s",
 		told, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))
 	return errors.Join(wantBoth(r), onlyInFlight(r, began, changed, "n1's rules had changed"))
 }
@@ -153,17 +153,17 @@ func onlyInFlight(r Report, began, before time.Time, when string) error {
 	return nil
 }
 
-func killSpeaker(ctx context.Context, s *Scene) error {
+func killSpeaker(ctx context.Context, s *StepRun) error {
 	return s.restartUnderLoad(ctx, "survivor", "SIGKILL", s.Speaker("n1").Kill)
 }
 
-func upgradeSpeaker(ctx context.Context, s *Scene) error {
+func upgradeSpeaker(ctx context.Context, s *StepRun) error {
 	return s.restartUnderLoad(ctx, "upgraded", "SIGTERM", s.Speaker("n1").Terminate)
 }
 
 // restartUnderLoad ends the speaker of the node that all requests go through,
 // and starts it again a second later.
-func (s *Scene) restartUnderLoad(ctx context.Context, name, how string, end func() error) error {
+func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end func() error) error {
 	svc := Service{Name: name, Policy: localTraffic, Endpoints: At("p11")}
 	var ended time.Time
 	var back time.Duration
@@ -183,20 +183,20 @@ func (s *Scene) restartUnderLoad(ctx context.Context, name, how string, end func
 	}
 	// The Service's own end is a change of the route: count before that.
 	changes := len(s.Observer.RouteChanges(vip, ended, began.Add(5*time.Second)))
-	s.Did("%d new connections a second for 5 s, all through n1; its speaker got %s at 0.5 s and was started at 1.5 s", Rate, how)
-	s.Saw("the session was up again %s after the start; changes of the route in tor1's kernel: %d", ms(back), changes)
+	s.Action("%d new connections a second for 5 s, all through n1; its speaker got %s at 0.5 s and was started at 1.5 s", Rate, how)
+	s.Observed("the session was up again %s after the start; changes of the route in tor1's kernel: %d", ms(back), changes)
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
 	told, lost := s.NoneLost(r, vip, began)
-	s.Saw("%s", told)
+	s.Observed("%s", told)
 	return errors.Join(err, lost)
 }
 
 // repairBound is that on the repair of a table that somebody deleted.
 const repairBound = 100 * time.Millisecond
 
-func flushTable(ctx context.Context, s *Scene) error {
+func flushTable(ctx context.Context, s *StepRun) error {
 	svc := Service{Name: "flushed", Policy: localTraffic, Endpoints: At("p11")}
 	var deleted time.Time
 	vip, began, r, err := s.UnderLoad(ctx, svc, 4*time.Second, func(netip.Addr) []Moment {
@@ -215,8 +215,8 @@ func flushTable(ctx context.Context, s *Scene) error {
 	}
 	bound := s.within(repairBound)
 	restored := s.Observer.RuleSince("n1", vip, deleted)
-	s.Did("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, table)
-	s.Saw("%s\nthe table was away for %s (wanted: at most %s)", r, ms(outage), bound)
+	s.Action("%d new connections a second for 4 s, all through n1; at 1 s: nft delete table inet %s", Rate, table)
+	s.Observed("%s\nthe table was away for %s (bound: %s)", r, ms(outage), bound)
 	if outage > bound {
 		err = fmt.Errorf("repaired in %s: want at most %s", ms(outage), bound)
 	}

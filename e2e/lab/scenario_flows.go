@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// The third part of the story: connections that live on, and packets that come
-// too early.
+// The third part of the scenario: long-lived connections, and packets that arrive before
+// the rules.
 
 const flowNumber = 60
 
-func flowsUnderCluster(ctx context.Context, s *Scene) error {
+func flowsUnderCluster(ctx context.Context, s *StepRun) error {
 	return s.withFlows(ctx, Service{Name: "longlived", Endpoints: At("p11", "p21", "p31")}, NodeNames)
 }
 
-func flowsUnderLocal(ctx context.Context, s *Scene) error {
+func flowsUnderLocal(ctx context.Context, s *StepRun) error {
 	return s.withFlows(ctx, Service{Name: "longlived-local", Policy: localTraffic, Endpoints: At("p11", "p21", "p31")}, []string{"n2", "n3"})
 }
 
 // withFlows opens connections to a Service with a pod on each node, and takes
 // away n1's. Those to other nodes' pods that the router leaves on their node must
 // live.
-func (s *Scene) withFlows(ctx context.Context, svc Service, after []string) (err error) {
+func (s *StepRun) withFlows(ctx context.Context, svc Service, after []string) (err error) {
 	vip, err := s.Serve(ctx, svc, NodeNames...)
 	defer s.Drop(ctx, &err, svc.Name, vip)
 	if err != nil {
@@ -55,8 +55,8 @@ func (s *Scene) withFlows(ctx context.Context, svc Service, after []string) (err
 }
 
 // loseLastEndpoint lets p11 terminate and go, and waits until the router has
-// heard of it.
-func (s *Scene) loseLastEndpoint(ctx context.Context, svc Service, vip netip.Addr, after []string) error {
+// the new next hops.
+func (s *StepRun) loseLastEndpoint(ctx context.Context, svc Service, vip netip.Addr, after []string) error {
 	svc.Endpoints = []Endpoint{{"p11", Terminating}, {"p21", Ready}, {"p31", Ready}}
 	if err := s.Cluster.Put(svc); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (s *Scene) loseLastEndpoint(ctx context.Context, svc Service, vip netip.Add
 }
 
 // ingresses asks the router for each connection which node it sends it to.
-func (s *Scene) ingresses(ctx context.Context, flows *Flows, to netip.AddrPort) (map[*Flow]string, error) {
+func (s *StepRun) ingresses(ctx context.Context, flows *Flows, to netip.AddrPort) (map[*Flow]string, error) {
 	by := map[*Flow]string{}
 	for _, f := range flows.All {
 		node, err := s.Router.Ingress(ctx, "tcp", f.From, to)
@@ -82,7 +82,7 @@ func (s *Scene) ingresses(ctx context.Context, flows *Flows, to netip.AddrPort) 
 	return by, nil
 }
 
-func (s *Scene) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
+func (s *StepRun) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
 	var gone, kept, moved, movedAlive int
 	var errs []error
 	for _, f := range flows.All {
@@ -101,8 +101,8 @@ func (s *Scene) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
 			}
 		}
 	}
-	s.Did("%d connections, a line every 50 ms on each, pods on n1, n2 and n3; p11, the last one on n1, terminated and went", flowNumber)
-	s.Saw("%d were to p11 and ended with it\n%d to other pods stayed on their node: %d of them live\n%d to other pods were moved to another node by the router: %d of them live",
+	s.Action("%d connections, a line every 50 ms on each, pods on n1, n2 and n3; p11, the last one on n1, terminated and went", flowNumber)
+	s.Observed("%d were to p11 and ended with it\n%d to other pods stayed on their node: %d of them live\n%d to other pods were moved to another node by the router: %d of them live",
 		gone, kept, kept-len(errs), moved, movedAlive)
 	if gone == 0 || kept == 0 {
 		errs = append(errs, errors.New("want some connections to p11 and some that the router kept"))
@@ -113,7 +113,7 @@ func (s *Scene) judgeFlows(flows *Flows, before, now map[*Flow]string) error {
 // earlyPackets sends packets to a node before it has rules for their address.
 // Elsewhere that leaves a conntrack entry without translation, which sends the
 // same client port astray for as long as it lives.
-func earlyPackets(ctx context.Context, s *Scene) error {
+func earlyPackets(ctx context.Context, s *StepRun) error {
 	if err := s.earlyWithSpeaker(ctx); err != nil {
 		return fmt.Errorf("a speaker without the Service: %w", err)
 	}
@@ -123,18 +123,18 @@ func earlyPackets(ctx context.Context, s *Scene) error {
 	return nil
 }
 
-func (s *Scene) earlyWithSpeaker(ctx context.Context) error {
+func (s *StepRun) earlyWithSpeaker(ctx context.Context) error {
 	vip := netip.MustParseAddr("192.0.2.61")
 	return s.early(ctx, vip, "n1", "p11", func(entries int) error {
-		s.Did("a SYN and a datagram to %s reached n1 before a Service held it; then there was one", vip)
-		s.Saw("they left %d conntrack entries on n1", entries)
+		s.Action("a SYN and a datagram to %s reached n1 before a Service held it; then there was one", vip)
+		s.Observed("they left %d conntrack entries on n1", entries)
 		return nil
 	})
 }
 
-// earlyWithoutSpeaker has conntrack run for somebody else's sake, as kube-proxy
+// earlyWithoutSpeaker has conntrack run for other rules, as kube-proxy
 // or a CNI plug-in would have it.
-func (s *Scene) earlyWithoutSpeaker(ctx context.Context) (err error) {
+func (s *StepRun) earlyWithoutSpeaker(ctx context.Context) (err error) {
 	vip := netip.MustParseAddr("192.0.2.62")
 	n3 := s.Namespace("n3")
 	if err := s.Speaker("n3").Terminate(); err != nil {
@@ -155,8 +155,8 @@ func (s *Scene) earlyWithoutSpeaker(ctx context.Context) (err error) {
 		err = errors.Join(err, e)
 	}()
 	return s.early(ctx, vip, "n3", "p31", func(entries int) error {
-		s.Did("a SYN and a datagram to %s reached n3 before a speaker ran there; then it was started and there was a Service", vip)
-		s.Saw("they left %d conntrack entries on n3", entries)
+		s.Action("a SYN and a datagram to %s reached n3 before a speaker ran there; then it was started and there was a Service", vip)
+		s.Observed("they left %d conntrack entries on n3", entries)
 		if entries < 2 {
 			return fmt.Errorf("%d conntrack entries before the speaker's start: want the poison that this is about", entries)
 		}
@@ -166,7 +166,7 @@ func (s *Scene) earlyWithoutSpeaker(ctx context.Context) (err error) {
 
 // early sends the first packets by a static route, lets the Service come to be,
 // and then uses the same client ports.
-func (s *Scene) early(ctx context.Context, vip netip.Addr, node, pod string, between func(entries int) error) (err error) {
+func (s *StepRun) early(ctx context.Context, vip netip.Addr, node, pod string, between func(entries int) error) (err error) {
 	web, echo := netip.AddrPortFrom(vip, 80), netip.AddrPortFrom(vip, 7)
 	// Below the ports that the kernel gives to other connections.
 	from := netip.AddrPortFrom(ClientAddr, 2000+uint16(vip.As4()[3]))
@@ -181,7 +181,7 @@ func (s *Scene) early(ctx context.Context, vip netip.Addr, node, pod string, bet
 		return errors.Join(err, e)
 	}
 	if errTCP == nil || errUDP == nil {
-		return errors.New("somebody answered before there was a Service")
+		return errors.New("a pod answered before there was a Service")
 	}
 	if err := between(len(entries)); err != nil {
 		return err
@@ -196,12 +196,12 @@ func (s *Scene) early(ctx context.Context, vip netip.Addr, node, pod string, bet
 	if err := errors.Join(errTCP, errUDP); err != nil {
 		return fmt.Errorf("the same client ports afterwards: %w", err)
 	}
-	s.Saw("the same client port %d afterwards: answered by %s over TCP, by %s over UDP", from.Port(), a.Pod, u.Pod)
+	s.Observed("the same client port %d afterwards: answered by %s over TCP, by %s over UDP", from.Port(), a.Pod, u.Pod)
 	return nil
 }
 
 // tryBoth sends what cannot be answered yet, and does not wait for long.
-func (s *Scene) tryBoth(ctx context.Context, from, web, echo netip.AddrPort) (errTCP, errUDP error) {
+func (s *StepRun) tryBoth(ctx context.Context, from, web, echo netip.AddrPort) (errTCP, errUDP error) {
 	ctx, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
 	_, errTCP = s.Client.Get(ctx, from, web)

@@ -4,26 +4,23 @@ import (
 	"testing"
 )
 
-// TestStory plays each step of the story as a test.
-func TestStory(t *testing.T) {
+// TestScenario runs each step of the scenario as a test.
+func TestScenario(t *testing.T) {
 	l := laboratory(t)
 	for _, step := range Steps() {
 		t.Run(step.Name, func(t *testing.T) {
 			await(t, l.StartSpeakers(t.Context(), NodeNames...))
-			play(t, l, step)
+			runStep(t, l, step)
 		})
 	}
 }
 
-// play plays a step and tells it.
-func play(t *testing.T, l *Lab, step Step) {
+// runStep runs a step and logs its report.
+func runStep(t *testing.T, l *Lab, step Step) {
 	t.Helper()
-	s := &Scene{Lab: l}
+	s := &StepRun{Lab: l}
 	err := step.Run(t.Context(), s)
-	t.Log(step.Title)
-	for _, line := range s.Lines {
-		t.Log(line)
-	}
+	t.Log(step.Title + "\n" + s.Report())
 	if err != nil {
 		t.Error(err)
 	}

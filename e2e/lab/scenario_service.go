@@ -13,14 +13,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The first part of the story: a Service works.
+// The first part of the scenario: a Service works.
 
 const (
 	clusterTraffic = corev1.ServiceExternalTrafficPolicyCluster
 	localTraffic   = corev1.ServiceExternalTrafficPolicyLocal
 )
 
-func firstService(ctx context.Context, s *Scene) (err error) {
+func firstService(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "hello", Policy: localTraffic, Endpoints: At("p11")}
 	began := time.Now()
 	vip, err := s.Serve(ctx, svc, "n1")
@@ -36,8 +36,8 @@ func firstService(ctx context.Context, s *Scene) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Did("a Service (Local) and its EndpointSlice (pod p11 on n1) were put in place")
-	s.Saw("address %s on all three nodes, by `fanfare status`\n"+
+	s.Action("a Service (Local) and its EndpointSlice (pod p11 on n1) were created")
+	s.Observed("address %s on all three nodes, by `fanfare status`\n"+
 		"after %s: rules in the kernel of n1\n"+
 		"after %s: n1's BGP UPDATE at tor1\n"+
 		"after %s: route via n1 in the kernel of tor1\n"+
@@ -60,7 +60,7 @@ func (l latency) ours() time.Duration   { return l.answer - l.inside() }
 
 // latency waits until the observer, which may be behind the client, has seen an
 // address in the rules of its only node, announced and routed.
-func (s *Scene) latency(ctx context.Context, vip netip.Addr, began time.Time, node string) (l latency, err error) {
+func (s *StepRun) latency(ctx context.Context, vip netip.Addr, began time.Time, node string) (l latency, err error) {
 	err = Await(ctx, Settle, "the observer's word on "+vip.String(), func() error {
 		rules, update, route := s.Observer.RuleSince(node, vip, began), s.Observer.Announced(node, vip, began), s.Observer.RouteVia(vip, began, node)
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
@@ -88,7 +88,7 @@ func median(all []latency, of func(latency) time.Duration) time.Duration {
 // The bound on the median, without what the router is known to hold back.
 const firstAnswerBound = 50 * time.Millisecond
 
-func firstAnswer(ctx context.Context, s *Scene) error {
+func firstAnswer(ctx context.Context, s *StepRun) error {
 	const repeats = 15
 	var all []latency
 	for i := range repeats {
@@ -98,21 +98,21 @@ func firstAnswer(ctx context.Context, s *Scene) error {
 		}
 		all = append(all, l)
 	}
-	s.Did("%d times: a new Service was put in place while the client tried its address every 2 ms", repeats)
-	s.Saw("medians: rules in the kernel after %s, BGP UPDATE at tor1 after %s, route in its kernel after %s",
+	s.Action("%d times: a new Service was created while the client tried its address every 2 ms", repeats)
+	s.Observed("medians: rules in the kernel after %s, BGP UPDATE at tor1 after %s, route in its kernel after %s",
 		ms(median(all, latency.untilRules)), ms(median(all, latency.untilUpdate)), ms(median(all, latency.untilRoute)))
-	s.Saw("first answer after %s in the median, %s at worst", ms(median(all, latency.untilAnswer)), ms(sorted(all, latency.untilAnswer)[repeats-1]))
+	s.Observed("first answer after %s in the median, %s at worst", ms(median(all, latency.untilAnswer)), ms(sorted(all, latency.untilAnswer)[repeats-1]))
 	return s.judgeFirstAnswer(all)
 }
 
 // judgeFirstAnswer leaves out what the router holds back by itself.
-func (s *Scene) judgeFirstAnswer(all []latency) error {
+func (s *StepRun) judgeFirstAnswer(all []latency) error {
 	inside, counts, bound := median(all, latency.inside), median(all, latency.untilAnswer), s.within(firstAnswerBound)
 	if holds := s.Router.holds(); holds == "" {
-		s.Saw("of that %s passed inside %s, which holds nothing back (wanted in all: under %s)", ms(inside), s.Router.software, bound)
+		s.Observed("of that %s passed inside %s, which holds nothing back (bound for the whole: %s)", ms(inside), s.Router.software, bound)
 	} else {
 		counts = median(all, latency.ours)
-		s.Saw("of that %s passed inside %s, which holds %s,\nand %s are Fanfare's and the packets' (wanted: under %s)",
+		s.Observed("of that %s passed inside %s, which holds %s,\nand %s are Fanfare's and the packets' (bound: %s)",
 			ms(inside), s.Router.software, holds, ms(counts), bound)
 	}
 	if counts >= bound {
@@ -125,7 +125,7 @@ func (s *Scene) judgeFirstAnswer(all []latency) error {
 const idle = 50 * time.Millisecond
 
 // measureFirstAnswer measures a Service with the address vip.
-func (s *Scene) measureFirstAnswer(ctx context.Context, name string, vip netip.Addr) (l latency, err error) {
+func (s *StepRun) measureFirstAnswer(ctx context.Context, name string, vip netip.Addr) (l latency, err error) {
 	defer s.Drop(ctx, &err, name, vip)
 	began, at, err := s.putAndAsk(ctx, Service{Name: name, Policy: localTraffic, Ask: []netip.Addr{vip}, Endpoints: At("p11")})
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Scene) measureFirstAnswer(ctx context.Context, name string, vip netip.A
 // putAndAsk puts a Service in place, and returns when it was about to and when the
 // client had the first answer. The Service asks for its address, so that the client
 // knows it from the beginning.
-func (s *Scene) putAndAsk(ctx context.Context, svc Service) (began, answered time.Time, err error) {
+func (s *StepRun) putAndAsk(ctx context.Context, svc Service) (began, answered time.Time, err error) {
 	// Otherwise what is measured is when the speakers' next pass may begin, after
 	// the one for the Service before. A router that holds routes back gives them
 	// that time in any case.
@@ -161,7 +161,7 @@ func (s *Scene) putAndAsk(ctx context.Context, svc Service) (began, answered tim
 	return began, at, err
 }
 
-func sourceAddress(ctx context.Context, s *Scene) (err error) {
+func sourceAddress(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "source", Policy: localTraffic, Endpoints: At("p11", "p12", "p21")}
 	vip, err := s.Serve(ctx, svc, "n1", "n2")
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -177,13 +177,13 @@ func sourceAddress(ctx context.Context, s *Scene) (err error) {
 			return fmt.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
-	s.Did("60 connections from %s to http://%s", ClientAddr, vip)
-	s.Saw("all pods saw %s; answered by %s", ClientAddr, tally(answers))
+	s.Action("60 connections from %s to http://%s", ClientAddr, vip)
+	s.Observed("all pods saw %s; answered by %s", ClientAddr, counts(answers))
 	return wantPods(answers, "p11", "p12", "p21")
 }
 
 // Ask opens connections one after the other.
-func (s *Scene) Ask(ctx context.Context, number int, to netip.AddrPort) ([]Answer, error) {
+func (s *StepRun) Ask(ctx context.Context, number int, to netip.AddrPort) ([]Answer, error) {
 	var all []Answer
 	for i := range number {
 		a, err := s.Client.Get(ctx, netip.AddrPort{}, to)
@@ -203,7 +203,7 @@ func pods(answers []Answer) map[string]int {
 	return by
 }
 
-func tally(answers []Answer) string {
+func counts(answers []Answer) string {
 	by := pods(answers)
 	var parts []string
 	for _, p := range slices.Sorted(maps.Keys(by)) {
@@ -220,7 +220,7 @@ func wantPods(answers []Answer, want ...string) error {
 	return nil
 }
 
-func nextHopsFollowPolicy(ctx context.Context, s *Scene) (err error) {
+func nextHopsFollowPolicy(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "hops", Policy: localTraffic, Endpoints: At("p11")}
 	var vip netip.Addr
 	defer func() { s.Drop(ctx, &err, svc.Name, vip) }()
@@ -239,12 +239,12 @@ func nextHopsFollowPolicy(ctx context.Context, s *Scene) (err error) {
 		if vip, err = s.Serve(ctx, svc, c.want...); err != nil {
 			return fmt.Errorf("%s with %v: %w", c.policy, c.endpoints, err)
 		}
-		s.Saw("%-7s with pods %v: tor1's kernel sends %s to %v", c.policy, c.endpoints, vip, c.want)
+		s.Observed("%-7s with pods %v: tor1's kernel sends %s to %v", c.policy, c.endpoints, vip, c.want)
 	}
 	return nil
 }
 
-func clusterPolicy(ctx context.Context, s *Scene) (err error) {
+func clusterPolicy(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "any", Endpoints: At("p11", "p21")}
 	vip, err := s.Serve(ctx, svc, NodeNames...)
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -257,7 +257,7 @@ func clusterPolicy(ctx context.Context, s *Scene) (err error) {
 // CheckMasquerade opens connections to a Service of policy Cluster with these
 // pods. The pod must see the node that the connection came in by if that is
 // another one, and the client if it is its own.
-func (s *Scene) CheckMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
+func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want ...string) error {
 	const number = 90
 	answers, err := s.Ask(ctx, number, to)
 	if err != nil {
@@ -282,16 +282,16 @@ func (s *Scene) CheckMasquerade(ctx context.Context, to netip.AddrPort, want ...
 			errs = append(errs, fmt.Errorf("%s, by way of %s, saw %s", a.Pod, node, see))
 		}
 	}
-	s.Did("%d connections from the client to http://%s", number, to.Addr())
-	s.Saw("answered by %s\n%d came in by the pod's own node: it saw the client's address\n%d by another node: it saw that node's",
-		tally(answers), own, other)
+	s.Action("%d connections from the client to http://%s", number, to.Addr())
+	s.Observed("answered by %s\n%d came in by the pod's own node: it saw the client's address\n%d by another node: it saw that node's",
+		counts(answers), own, other)
 	if own == 0 || other == 0 {
 		errs = append(errs, errors.New("want some of both kinds"))
 	}
 	return errors.Join(append(errs, wantPods(answers, want...))...)
 }
 
-func overIPv6(ctx context.Context, s *Scene) (err error) {
+func overIPv6(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "six", Policy: localTraffic, Endpoints: At("p11", "p31"),
 		Families: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}
 	vip4, err := s.Serve(ctx, svc, "n1", "n3")
@@ -316,7 +316,7 @@ func overIPv6(ctx context.Context, s *Scene) (err error) {
 			return fmt.Errorf("%s saw %s, the client is %s", a.Pod, a.Saw, a.From)
 		}
 	}
-	s.Saw("%s and %s for one Service\nLocal: tor1's kernel sends %s to [n1 n3], pods saw %s; answered by %s", vip, vip4, vip, ClientAddr6, tally(answers))
+	s.Observed("%s and %s for one Service\nLocal: tor1's kernel sends %s to [n1 n3], pods saw %s; answered by %s", vip, vip4, vip, ClientAddr6, counts(answers))
 	svc.Policy = clusterTraffic
 	if _, err := s.Serve(ctx, svc, NodeNames...); err != nil {
 		return err
@@ -327,7 +327,7 @@ func overIPv6(ctx context.Context, s *Scene) (err error) {
 	return errors.Join(wantPods(answers, "p11", "p31"), s.CheckMasquerade(ctx, to, "p11", "p31"))
 }
 
-func overUDP(ctx context.Context, s *Scene) (err error) {
+func overUDP(ctx context.Context, s *StepRun) (err error) {
 	svc := Service{Name: "datagrams", Policy: localTraffic, Endpoints: At("p11", "p21")}
 	vip, err := s.Serve(ctx, svc, "n1", "n2")
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -345,7 +345,7 @@ func overUDP(ctx context.Context, s *Scene) (err error) {
 		}
 		answers = append(answers, a)
 	}
-	s.Did("40 datagrams from as many ports to port 7 of %s (Local)", vip)
-	s.Saw("all pods saw the client's own address; answered by %s", tally(answers))
+	s.Action("40 datagrams from as many ports to port 7 of %s (Local)", vip)
+	s.Observed("all pods saw the client's own address; answered by %s", counts(answers))
 	return wantPods(answers, "p11", "p21")
 }

@@ -1,4 +1,4 @@
-package story
+package scenario
 
 import (
 	"context"
@@ -26,7 +26,7 @@ type latency struct{ created, status, rules, update, route, answer time.Duration
 // say, on a machine that has nothing else to do.
 const answerBound = 5 * time.Second
 
-func (l cluster) firstAnswer(ctx context.Context, s *lab.Scene) error {
+func (l cluster) firstAnswer(ctx context.Context, s *lab.StepRun) error {
 	const repeats = 15
 	var all []latency
 	for i := range repeats {
@@ -45,13 +45,13 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.Scene) error {
 		return d[len(d)/2].Round(100 * time.Microsecond)
 	}
 	answer := median(func(l latency) time.Duration { return l.answer })
-	s.Did("%d times: a Service was created, whose EndpointSlice was there, while the client tried its address every 2 ms", repeats)
-	s.Saw("medians, from the moment before the call: it returned after %s, the status had the address after %s, n1's kernel the rules\n"+
+	s.Action("%d times: a Service was created, whose EndpointSlice was there, while the client tried its address every 2 ms", repeats)
+	s.Observed("medians, from the moment before the call: it returned after %s, the status had the address after %s, n1's kernel the rules\n"+
 		"after %s, tor1 the BGP UPDATE after %s and the route in its kernel after %s",
 		median(func(l latency) time.Duration { return l.created }), median(func(l latency) time.Duration { return l.status }),
 		median(func(l latency) time.Duration { return l.rules }), median(func(l latency) time.Duration { return l.update }),
 		median(func(l latency) time.Duration { return l.route }))
-	s.Saw("first answer after %s, which is %s after the call returned; %s of that passed inside FRR",
+	s.Observed("first answer after %s, which is %s after the call returned; %s of that passed inside FRR",
 		answer, median(func(l latency) time.Duration { return l.answer - l.created }), median(func(l latency) time.Duration { return l.route - l.update }))
 	if answer > answerBound {
 		return fmt.Errorf("median %s: want less than %s", answer, answerBound)
@@ -61,7 +61,7 @@ func (l cluster) firstAnswer(ctx context.Context, s *lab.Scene) error {
 
 // measureFirstAnswer asks for an address, so that the client knows it from the
 // beginning.
-func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.Scene, name string, vip netip.Addr) (one latency, err error) {
+func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name string, vip netip.Addr) (one latency, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*lab.Settle)
 	defer cancel()
 	defer s.Drop(ctx, &err, name+"-slice")
@@ -172,7 +172,7 @@ func asking(name, addr, pod string) lab.Service {
 	return lab.Service{Name: name, Ask: []netip.Addr{netip.MustParseAddr(addr)}, Endpoints: lab.At(pod)}
 }
 
-func (l cluster) badInput(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 	good := lab.Service{Name: "good", Policy: "Local", Endpoints: lab.At("p11")}
 	vip, err := s.Serve(ctx, good, "n1")
 	defer s.Drop(ctx, &err, good.Name, vip)
@@ -184,7 +184,7 @@ func (l cluster) badInput(ctx context.Context, s *lab.Scene) (err error) {
 		if err == nil || !strings.Contains(err.Error(), r.want) {
 			return fmt.Errorf("refused with %v: want %q", err, r.want)
 		}
-		s.Saw("the API server: %v", err)
+		s.Observed("the API server: %v", err)
 	}
 	defer s.Drop(ctx, &err, "office")
 	if err := s.Cluster.PutText("office", overlapping); err != nil {
@@ -209,16 +209,16 @@ func (l cluster) badInput(ctx context.Context, s *lab.Scene) (err error) {
 
 // awaitTold waits until mistakes are named in a node's status, in Events of the
 // Services and in the condition of the pool.
-func (l cluster) awaitTold(ctx context.Context, s *lab.Scene) error {
+func (l cluster) awaitTold(ctx context.Context, s *lab.StepRun) error {
 	outside, twin := []string{"shop/outside", "198.18.0.1"}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}
 	lines, err := s.AwaitNamed(ctx, [][]string{{"AddressPool office", "192.0.2.128", "lan"}, outside, twin})
 	if err != nil {
 		return err
 	}
-	s.Did("a pool that overlaps another, a Service that asks for an address outside every pool, two Services that ask for one")
-	s.Saw("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
+	s.Action("a pool that overlaps another, a Service that asks for an address outside every pool, two Services that ask for one")
+	s.Observed("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
 	lines, err = l.awaitSaid(ctx, [][]string{{"Event of outside", "198.18.0.1"}, {"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
-	s.Saw("the API server has:\n%s", strings.Join(lines, "\n"))
+	s.Observed("the API server has:\n%s", strings.Join(lines, "\n"))
 	return err
 }
 

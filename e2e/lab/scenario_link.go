@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// pulledCable shows layer 2, which the router of the other steps has no part in. It is no
-// part of Steps, as it looks at no lab but its own.
-var pulledCable = Step{"PulledCable", "Without a router that speaks BGP: the node that answers by ARP loses its cable, under load, in a third lab", answerByARP}
+// pulledCable shows Layer 2, without the router of the other steps. It is not one of Steps,
+// because it builds a lab of its own.
+var pulledCable = Step{"PulledCable", "Layer 2: the node that answers by ARP loses its link, under load, in a third lab", "no request lost that begins after another node has taken over", answerByARP}
 
-func answerByARP(ctx context.Context, s *Scene) (err error) {
+func answerByARP(ctx context.Context, s *StepRun) (err error) {
 	o := Options{ID: s.ID + "link", Topology: s.Topology, Binary: s.Binary, Slack: s.Slack}
 	l, err := Up(ctx, o.Links(filepath.Dir(s.Topology)))
 	if err != nil {
@@ -24,14 +24,14 @@ func answerByARP(ctx context.Context, s *Scene) (err error) {
 	if err := l.StartLinkSpeakers(ctx, NodeNames...); err != nil {
 		return err
 	}
-	other := &Scene{Lab: l}
-	defer func() { s.Lines = append(s.Lines, other.Lines...) }()
+	other := &StepRun{Lab: l}
+	defer s.add(other)
 	return pullCable(ctx, other)
 }
 
-// pullCable takes the cable from the node that answers. The pods are on the others: what
-// is shown is the address.
-func pullCable(ctx context.Context, s *Scene) error {
+// pullCable cuts the link of the node that answers. The pods are on the other nodes, so
+// that only the address moves.
+func pullCable(ctx context.Context, s *StepRun) error {
 	const node = "n1"
 	svc := Service{Name: "cable", Annotations: map[string]string{"fanfare.io/l2-node": node}, Endpoints: At("p21", "p31")}
 	if err := s.Cluster.Put(svc); err != nil {
@@ -65,10 +65,10 @@ func pullCable(ctx context.Context, s *Scene) error {
 		return err
 	}
 	r := load.Stop()
-	s.Did("%s answered by ARP for %s, and a host on the same segment opened %d connections a second; then its cable was pulled", node, vip, Rate)
-	s.Saw("after %s the host sends to another node\n%s", ms(moved.Sub(pulled)), r)
+	s.Action("%s answered by ARP for %s, and a host on the same segment opened %d connections a second; then the node's link was cut", node, vip, Rate)
+	s.Observed("after %s the host sends to another node\n%s", ms(moved.Sub(pulled)), r)
 	if later := slices.DeleteFunc(slices.Clone(r.Lost), func(l Loss) bool { return !l.Begin.After(moved) }); len(later) > 0 {
-		return fmt.Errorf("lost although they were begun after that:\n%s", Report{Lost: later}.Losses(moved))
+		return fmt.Errorf("lost although they began after that:\n%s", Report{Lost: later}.Losses(moved))
 	}
 	return nil
 }

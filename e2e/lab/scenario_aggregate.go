@@ -21,7 +21,7 @@ var aggregate = netip.MustParsePrefix("192.0.2.0/23")
 
 // firstAnswerOfAggregate shows what a router that holds new routes back does not
 // delay: a Service whose address is part of a route that is there already.
-func firstAnswerOfAggregate(ctx context.Context, s *Scene) (err error) {
+func firstAnswerOfAggregate(ctx context.Context, s *StepRun) (err error) {
 	first := Service{Name: "first", Endpoints: At("p11")}
 	vip, err := s.Serve(ctx, first, NodeNames...)
 	defer s.Drop(ctx, &err, first.Name, vip)
@@ -53,8 +53,8 @@ func firstAnswerOfAggregate(ctx context.Context, s *Scene) (err error) {
 	}
 	slices.Sort(all)
 	bound := s.within(firstAnswerBound)
-	s.Did("the pool had announce Advertised, and a BGPAdvertisement announced it as %s; %d times a new Service (Cluster) was put in place", aggregate, repeats)
-	s.Saw("no route changed in %s; first answer after %s in the median, %s at worst (wanted: under %s)",
+	s.Action("the pool had announce Advertised, and a BGPAdvertisement announced it as %s; %d times a new Service (Cluster) was created", aggregate, repeats)
+	s.Observed("no route changed in %s; first answer after %s in the median, %s at worst (bound: %s)",
 		s.Router.software, ms(all[repeats/2]), ms(all[repeats-1]), bound)
 	if all[repeats/2] >= bound {
 		return fmt.Errorf("median %s: want less than %s", ms(all[repeats/2]), bound)
@@ -64,7 +64,7 @@ func firstAnswerOfAggregate(ctx context.Context, s *Scene) (err error) {
 
 // measureAggregated is how long it takes from a Service to the first answer where
 // the router learns nothing of it.
-func (s *Scene) measureAggregated(ctx context.Context, name string, vip netip.Addr) (took time.Duration, err error) {
+func (s *StepRun) measureAggregated(ctx context.Context, name string, vip netip.Addr) (took time.Duration, err error) {
 	defer s.Drop(ctx, &err, name, vip)
 	began, at, err := s.putAndAsk(ctx, Service{Name: name, Ask: []netip.Addr{vip}, Endpoints: At("p11")})
 	if err != nil {

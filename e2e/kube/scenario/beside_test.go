@@ -1,4 +1,4 @@
-package story
+package scenario
 
 import (
 	"context"
@@ -41,7 +41,7 @@ status:
 // orderlyMove moves a Service's only pod as Kubernetes does: a new pod is ready, the
 // old one is told to stop and serves on, and is gone. The EndpointSlices are the
 // controller's.
-func (l cluster) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	admin := l.Kubernetes.Admin()
 	defer func() {
 		err = errors.Join(err, admin.Delete(context.WithoutCancel(ctx), shopPod("p11")+"---"+shopPod("p21")), s.StartPod(context.WithoutCancel(ctx), "p11"))
@@ -63,7 +63,7 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
 	var left time.Time
 	var during string
 	const serving = "p11@n1 ready=false serving=true terminating=true"
-	began, r, err := s.Play(ctx, vip, 7*time.Second,
+	began, r, err := s.LoadWhile(ctx, vip, 7*time.Second,
 		lab.Moment{At: 1500 * time.Millisecond, Do: func() error { return admin.Apply(ctx, shopPod("p21")) }},
 		lab.Moment{At: 3 * time.Second, Do: func() error { left = time.Now(); return admin.Terminate(ctx, "shop", "p11") }},
 		lab.Moment{At: 4500 * time.Millisecond, Do: func() error {
@@ -82,12 +82,12 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.Scene) (err error) {
 	if err != nil {
 		return err
 	}
-	s.Did("%d new connections a second for 7 s to a Service with a selector; its slices are endpointslice-controller's\n"+
+	s.Action("%d new connections a second for 7 s to a Service with a selector; its slices are endpointslice-controller's\n"+
 		"1.5 s: Pod p21 on n2 is ready too; 3.0 s: Pod p11 on n1 is deleted with 30 s of grace, and serves; 5.0 s: it is gone", lab.Rate)
-	s.Saw("at 4.5 s: %s", during)
-	s.Saw("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, s.Observer.RouteVia(vip, left, "n2").Sub(left).Round(100*time.Microsecond))
+	s.Observed("at 4.5 s: %s", during)
+	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, s.Observer.RouteVia(vip, left, "n2").Sub(left).Round(100*time.Microsecond))
 	told, err := s.NoneLost(r, vip, began)
-	s.Saw("%s", told)
+	s.Observed("%s", told)
 	if r.Pods["p11"] == 0 || r.Pods["p21"] == 0 {
 		err = errors.Join(err, errors.New("want answers of both p11 and p21"))
 	}
@@ -116,8 +116,8 @@ func (l cluster) describeSlices(ctx context.Context, service string) (string, er
 
 // beside shows who serves what: kube-proxy ClusterIP and NodePort, Fanfare the
 // address, also for as long as nobody writes kube-proxy's rules any more.
-func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.Scene) error {
-	return func(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.StepRun) error {
+	return func(ctx context.Context, s *lab.StepRun) (err error) {
 		svc := lab.Service{Name: "both", Endpoints: lab.At("p11", "p21")}
 		vip, err := s.Serve(ctx, svc, lab.NodeNames...)
 		defer s.Drop(ctx, &err, svc.Name, vip)
@@ -133,14 +133,14 @@ func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.Scene) e
 				return err
 			}
 		}
-		s.Saw("the rules of kube-proxy (%s) on all nodes have %s and ClusterIP %s", mode, vip, clusterIP)
+		s.Observed("the rules of kube-proxy (%s) on all nodes have %s and ClusterIP %s", mode, vip, clusterIP)
 		if err := l.askProxy(ctx, s, vip, clusterIP, nodePort); err != nil {
 			return err
 		}
 		if err := s.CheckMasquerade(ctx, netip.AddrPortFrom(vip, 80), "p11", "p21"); err != nil {
 			return err
 		}
-		s.Saw("kube-proxy would show every pod its node's address under Cluster: these are Fanfare's")
+		s.Observed("kube-proxy would show every pod its node's address under Cluster: these are Fanfare's")
 		return l.withoutProxies(ctx, s, mode, svc, vip)
 	}
 }
@@ -185,7 +185,7 @@ func (l cluster) awaitProgrammed(ctx context.Context, node string, mode kube.Pro
 }
 
 // askProxy uses what is kube-proxy's, and the address from within the cluster.
-func (l cluster) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP netip.Addr, nodePort uint16) error {
+func (l cluster) askProxy(ctx context.Context, s *lab.StepRun, vip, clusterIP netip.Addr, nodePort uint16) error {
 	n3, p31 := &lab.Client{Namespace: s.Namespace("n3")}, &lab.Client{Namespace: s.Namespace("p31")}
 	node, pod := lab.NodeAddr("n3", vip), lab.PodAddr("p31", "IPv4")
 	for _, c := range []struct {
@@ -220,14 +220,14 @@ func (l cluster) askProxy(ctx context.Context, s *lab.Scene, vip, clusterIP neti
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.what, err)
 		}
-		s.Saw("%s, %s: answered, seen as %s", c.what, c.to, c.saw)
+		s.Observed("%s, %s: answered, seen as %s", c.what, c.to, c.saw)
 	}
 	return nil
 }
 
 // withoutProxies kills kube-proxy everywhere: the Service moves all the same, and a
 // new one comes.
-func (l cluster) withoutProxies(ctx context.Context, s *lab.Scene, mode kube.ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
+func (l cluster) withoutProxies(ctx context.Context, s *lab.StepRun, mode kube.ProxyMode, svc lab.Service, vip netip.Addr) (err error) {
 	for _, node := range lab.NodeNames {
 		if err := l.Proxies[node].Stop(syscall.SIGKILL, 10*time.Second); err != nil {
 			return err
@@ -263,8 +263,8 @@ func (l cluster) withoutProxies(ctx context.Context, s *lab.Scene, mode kube.Pro
 			}
 		}
 	}
-	s.Did("kube-proxy was killed on all nodes, then the Service's pods became p31, and there was another Service")
-	s.Saw("both answer from where they are now: %s, %s", vip, freshVIP)
+	s.Action("kube-proxy was killed on all nodes, then the Service's pods became p31, and there was another Service")
+	s.Observed("both answer from where they are now: %s, %s", vip, freshVIP)
 	return nil
 }
 
@@ -272,7 +272,7 @@ func (l cluster) withoutProxies(ctx context.Context, s *lab.Scene, mode kube.Pro
 // sends packets to. Then kube-proxy answers in its own way, which is how it is
 // known that it was not it before; and connections that it made live on when the
 // speaker is back.
-func (l cluster) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	svc := lab.Service{Name: "bare", Endpoints: lab.At("p11")}
 	vip, err := s.Serve(ctx, svc, lab.NodeNames...)
 	defer s.Drop(ctx, &err, svc.Name, vip)
@@ -306,8 +306,8 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
 	if err := l.awaitSeen(ctx, s, vip, node); err != nil {
 		return fmt.Errorf("without the table: %w", err)
 	}
-	s.Did("the speaker of n1, where all packets go, was stopped and its table removed by `fanfare cleanup`")
-	s.Saw("kube-proxy answers instead of it, and p11 sees %s instead of the client", node)
+	s.Action("the speaker of n1, where all packets go, was stopped and its table removed by `fanfare cleanup`")
+	s.Observed("kube-proxy answers instead of it, and p11 sees %s instead of the client", node)
 	flows, err := s.Client.OpenFlows(ctx, 5, netip.AddrPortFrom(vip, 7))
 	if err != nil {
 		return err
@@ -327,13 +327,13 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.Scene) (err error) {
 			return fmt.Errorf("a connection that kube-proxy made, after the speaker's return: %w", err)
 		}
 	}
-	s.Saw("with the speaker again it sees the client; %d connections that kube-proxy made meanwhile live on", len(flows.All))
+	s.Observed("with the speaker again it sees the client; %d connections that kube-proxy made meanwhile live on", len(flows.All))
 	return nil
 }
 
 // awaitSeen waits until p11 sees who is wanted as the client of new connections,
 // ten times in a row.
-func (l cluster) awaitSeen(ctx context.Context, s *lab.Scene, vip, want netip.Addr) error {
+func (l cluster) awaitSeen(ctx context.Context, s *lab.StepRun, vip, want netip.Addr) error {
 	return lab.Await(ctx, lab.Settle, "p11 to see "+want.String(), func() error {
 		for range 10 {
 			a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
@@ -354,7 +354,7 @@ const outageLength = 20 * time.Second
 
 // outage kills the API server for a while. Nodes and pods live on, a speaker
 // dies and comes back.
-func (l cluster) outage(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	svc := lab.Service{Name: "steady", Policy: "Local", Endpoints: lab.At("p11")}
 	var away, ended, started time.Time
 	var back, outage, heard time.Duration
@@ -387,21 +387,21 @@ func (l cluster) outage(ctx context.Context, s *lab.Scene) (err error) {
 		return errors.Join(err, s.StartSpeakers(context.WithoutCancel(ctx), "n1"))
 	}
 	changes := len(s.Observer.RouteChanges(vip, away, ended))
-	s.Did("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
+	s.Action("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
 		"started at 11 s; at %s the API server was started", lab.Rate, ended.Sub(began).Round(time.Second))
-	s.Saw("the API server was away for %.1f s; the session of n1 was up %.1f s after the speaker's start, by what the last one remembered;\n"+
+	s.Observed("the API server was away for %.1f s; the session of n1 was up %.1f s after the speaker's start, by what the last one remembered;\n"+
 		"changes of the route in tor1's kernel: %d; all speakers heard of the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, heard.Seconds())
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
 	told, lost := s.NoneLost(r, vip, began)
-	s.Saw("%s", told)
+	s.Observed("%s", told)
 	return errors.Join(err, lost, l.afterOutage(ctx, s))
 }
 
 // awaitHeard waits until no speaker says that the API server is away. They try less
 // and less often, up to every ten seconds.
-func (l cluster) awaitHeard(ctx context.Context, s *lab.Scene) error {
+func (l cluster) awaitHeard(ctx context.Context, s *lab.StepRun) error {
 	return lab.Await(ctx, lab.Settle, "speakers to hear of the API server's return", func() error {
 		for _, node := range lab.NodeNames {
 			st, err := s.Speaker(node).Status(ctx)
@@ -419,7 +419,7 @@ func (l cluster) awaitHeard(ctx context.Context, s *lab.Scene) error {
 }
 
 // afterOutage makes sure that all goes on with the API server.
-func (l cluster) afterOutage(ctx context.Context, s *lab.Scene) (err error) {
+func (l cluster) afterOutage(ctx context.Context, s *lab.StepRun) (err error) {
 	for _, c := range l.Controllers {
 		if !c.Alive() {
 			return errors.New("a controller has ended")
@@ -436,6 +436,6 @@ func (l cluster) afterOutage(ctx context.Context, s *lab.Scene) (err error) {
 		return err
 	}
 	a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(svc.Ask[0], 80))
-	s.Saw("afterwards a new Service had an address and a route %.1f s after it was created, and was answered by %s", time.Since(began).Seconds(), a.Pod)
+	s.Observed("afterwards a new Service had an address and a route %.1f s after it was created, and was answered by %s", time.Since(began).Seconds(), a.Pod)
 	return err
 }
