@@ -26,13 +26,13 @@ type Options struct {
 	Restarting bool
 }
 
-// How says how to end.
-type How int
+// A CloseMode says how to close all sessions.
+type CloseMode int
 
 const (
-	// Withdraw takes leave of all routers; they drop the routes at once.
-	Withdraw How = iota
-	// Restart goes away without a word from routers with graceful restart; they
+	// Withdraw closes all sessions with a NOTIFICATION; routers drop the routes at once.
+	Withdraw CloseMode = iota
+	// Restart closes the connections of routers with graceful restart silently; they
 	// keep the routes for RestartTime. The others drop them.
 	Restart
 )
@@ -173,13 +173,13 @@ func (s *Server) Synced() (time.Time, bool) {
 	return s.syncing.done(time.Now())
 }
 
-// Close ends all sessions as how says and waits until the routers have been told
-// what there is to tell, or ctx ends. A closed Server cannot be used again.
-func (s *Server) Close(ctx context.Context, how How) error {
+// Close ends all sessions by mode and waits until the routers have received
+// all messages, or ctx ends. A closed Server cannot be used again.
+func (s *Server) Close(ctx context.Context, mode CloseMode) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	s.closed = true
-	return s.stop(ctx, how)
+	return s.stop(ctx, mode)
 }
 
 // apply goes from what is to want: routes first, so that a session that opens
@@ -218,7 +218,7 @@ func (s *Server) identify(ctx context.Context, want State) error {
 
 // stop ends the engine and all sessions with it. Whatever comes of it, this
 // Server is done with them.
-func (s *Server) stop(ctx context.Context, how How) error {
+func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
 	s.shutdown = false
@@ -228,24 +228,24 @@ func (s *Server) stop(ctx context.Context, how How) error {
 		return nil
 	}
 	err := end(ctx, sessions, errStopping)
-	err = errors.Join(err, e.stop(ctx, how == Restart))
-	part(ctx, sessions)
+	err = errors.Join(err, e.stop(ctx, mode == Restart))
+	stopBFD(ctx, sessions)
 	s.poke()
 	return err
 }
 
-// partTime is how long a router may take to notice that its connection is closed.
-const partTime = 100 * time.Millisecond
+// closeNoticeTime is how long a router may take to notice that its connection is closed.
+const closeNoticeTime = 100 * time.Millisecond
 
-// part ends BFD, after the connections. FRR takes BFD's goodbye, as it would the silence,
+// stopBFD ends BFD, after the connections. FRR takes BFD's goodbye, as it would the silence,
 // for the loss of a session that is still open, and forgets routes that graceful
 // restart has it keep.
-func part(ctx context.Context, sessions []*session) {
+func stopBFD(ctx context.Context, sessions []*session) {
 	if !slices.ContainsFunc(sessions, func(s *session) bool { return s.conf.BFD.enabled() }) {
 		return
 	}
 	select {
-	case <-time.After(partTime):
+	case <-time.After(closeNoticeTime):
 	case <-ctx.Done():
 	}
 	for _, x := range sessions {

@@ -465,7 +465,7 @@ func TestClose(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		graceful bool
-		how      How
+		mode     CloseMode
 		kept     bool
 	}{
 		{"withdraw", false, Withdraw, false},
@@ -481,7 +481,7 @@ func TestClose(t *testing.T) {
 			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 			must(t, err)
 			eventually(t, "route", func() bool { return len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1 })
-			must(t, s.Close(t.Context(), c.how))
+			must(t, s.Close(t.Context(), c.mode))
 			eventually(t, "session gone", func() bool { return !r.established() })
 			eventually(t, "routes kept or gone", func() bool {
 				return (len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1) == c.kept

@@ -24,9 +24,9 @@ const (
 	// a second to send the NOTIFICATION, and the time to drain.
 	closeTimeout = 2 * time.Second
 
-	// maxSaid bounds the log of a session that stays down: a reason can contain
+	// maxLoggedReasons bounds the log of a session that stays down: a reason can contain
 	// what the router says.
-	maxSaid = 10
+	maxLoggedReasons = 10
 
 	// pollTime is how often GoBGP is asked for a state that it is about to reach.
 	pollTime = time.Millisecond
@@ -58,11 +58,11 @@ type session struct {
 	changed func()
 	synced  func(at time.Time)
 
-	link     *radv.Watch // nil where the router has an address
-	cancel   context.CancelCauseFunc
-	done     chan struct{}
-	incoming chan *net.TCPConn // that the router opened; for passive sessions
-	said     map[string]bool   // reasons logged since the session was up
+	link          *radv.Watch // nil where the router has an address
+	cancel        context.CancelCauseFunc
+	done          chan struct{}
+	incoming      chan *net.TCPConn // that the router opened; for passive sessions
+	loggedReasons map[string]bool   // reasons logged since the session was up
 
 	mu         sync.Mutex
 	facts      sessionFacts
@@ -86,7 +86,7 @@ type sessionFacts struct {
 
 func (s *session) start() {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	s.cancel, s.done, s.said = cancel, make(chan struct{}), map[string]bool{}
+	s.cancel, s.done, s.loggedReasons = cancel, make(chan struct{}), map[string]bool{}
 	s.incoming = make(chan *net.TCPConn, 1)
 	s.facts = sessionFacts{state: Idle, since: time.Now()}
 	go s.run(ctx)
@@ -96,7 +96,7 @@ func (s *session) start() {
 func (s *session) run(ctx context.Context) {
 	defer close(s.done)
 	defer func() {
-		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see part
+		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see stopBFD
 			s.stopDetector()
 		}
 	}()
@@ -402,10 +402,10 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	case wasUp && stopped:
 		s.log.Info("session closed")
 	case wasUp:
-		s.said = map[string]bool{}
+		s.loggedReasons = map[string]bool{}
 		s.log.Info("session down", "reason", reason)
-	case !stopped && !s.said[reason] && len(s.said) < maxSaid:
-		s.said[reason] = true
+	case !stopped && !s.loggedReasons[reason] && len(s.loggedReasons) < maxLoggedReasons:
+		s.loggedReasons[reason] = true
 		s.log.Warn("session does not come up", "address", s.conf.where(), "reason", reason)
 	}
 }
