@@ -101,14 +101,14 @@ func TestBIRDSample(t *testing.T) {
 
 var birdBlock = regexp.MustCompile("(?ms)^```bird\n(.*?)^```")
 
-// What docs/bgp.md makes of that file for nodes of other kinds: one with a password, GTSM
-// and BFD, and one without an address; each has IPv4 over IPv6.
+// The BIRD examples of docs/reference/router-configuration.md work with that file: a node
+// with a password, GTSM and BFD, and one without an address; each has IPv4 over IPv6.
 func TestBIRDGuide(t *testing.T) {
-	text, err := os.ReadFile("../docs/bgp.md")
+	text, err := os.ReadFile("../docs/reference/router-configuration.md")
 	must(t, err)
 	blocks := birdBlock.FindAllSubmatch(text, -1)
 	if len(blocks) != 2 {
-		t.Fatalf("docs/bgp.md shows %d configurations for BIRD", len(blocks))
+		t.Fatalf("docs/reference/router-configuration.md shows %d configurations for BIRD", len(blocks))
 	}
 	whole := readSample(t, "bird.conf")
 	before, _, _ := strings.Cut(whole, "# Nodes come and go")

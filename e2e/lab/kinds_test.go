@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -110,17 +111,16 @@ var kindsOnRouter = []string{
 	"neighbor link0 interface remote-as external",
 }
 
-// documented is the object of kind BGPPeer in a section of docs/bgp.md.
-func documented(t *testing.T, section string) string {
+// documented is the first object of kind BGPPeer in a page of docs.
+func documented(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/bgp.md")
+	text, err := os.ReadFile(filepath.Join("../../docs", page))
 	await(t, err)
-	_, rest, _ := strings.Cut(string(text), "\n## "+section+"\n")
-	m := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(rest)
-	if m == nil || !strings.Contains(m[1], "kind: BGPPeer") {
-		t.Fatalf("docs/bgp.md: section %q has no BGPPeer", section)
+	m := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if m == nil || !strings.Contains(string(m[1]), "kind: BGPPeer") {
+		t.Fatalf("docs/%s has no BGPPeer", page)
 	}
-	return m[1]
+	return string(m[1])
 }
 
 // Sessions of every kind, from their objects, with one router and on one node: the
@@ -132,7 +132,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	before, err := l.Router.neighbor(ctx, "198.51.100.11")
 	await(t, err)
 	configureKinds(t, l)
-	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documented(t, "Unnumbered"))
+	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documented(t, "tasks/unnumbered-bgp.md"))
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete("peers"))
 		awaitSessionNames(t, l, "n1", "tor1")
