@@ -5,8 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// widths are those of the columns step, action, observation and expected.
-var widths = [...]int{28, 38, 58, 28}
+// widths are those of the columns step, action, observation and expected: 132 in all, as
+// terminals have.
+var widths = [...]int{24, 32, 46, 24}
 
 // row is a row of the table: one block of lines, with each cell wrapped to its column.
 func row(cells ...string) string {
