@@ -42,7 +42,7 @@ const (
 type Options struct {
 	// Config says how to reach the API server.
 	Config *rest.Config
-	// Open returns what is to be read, once it was read for the first time.
+	// Open returns the source, once it was read for the first time.
 	Open func(context.Context) (cluster.Source, error)
 	// Election is where the leader is elected, nil when there is only one.
 	Election *Election

@@ -76,7 +76,7 @@ func after(d time.Duration, all ...*candidate) string {
 	return strings.Join(who, ",")
 }
 
-// One leads, also for hours. Who stops hands over at once.
+// One controller leads, also for hours. A controller that stops releases the Lease at once.
 func TestElection(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -103,7 +103,7 @@ func TestElection(t *testing.T) {
 	})
 }
 
-// A leader that is cut off writes no more before the other one begins.
+// A leader that is cut off stops writing before the other one begins.
 func TestElectionCutOff(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -132,8 +132,8 @@ func TestElectionCutOff(t *testing.T) {
 	})
 }
 
-// Who dies without a word is followed when its Lease has run out, by the clock of
-// who waits.
+// A leader that dies is replaced when its Lease has expired, by the clock of the
+// controller that waits.
 func TestElectionAfterDeath(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -147,7 +147,7 @@ func TestElectionAfterDeath(t *testing.T) {
 			t.Errorf("%q lead before the Lease has run out", got)
 		}
 		if got := after(2*renewPeriod+time.Second, b); got != "0" {
-			t.Errorf("%q lead, want the one that is left", got)
+			t.Errorf("%q lead, want the remaining controller", got)
 		}
 		b.stop()
 		<-b.done

@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// The leader makes the speakers' key once, leaves one that is there alone, and makes it
-// anew when somebody has deleted it.
+// The leader creates the speakers' key once, does not change an existing one, and creates
+// it again when it was deleted.
 func TestKey(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		const path = "/api/v1/namespaces/fanfare-system/secrets/fanfare-members"

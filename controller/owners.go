@@ -87,8 +87,8 @@ func (o *owners) wanted(snap *cluster.Snapshot, now time.Time) bool {
 	return true
 }
 
-// named returns the node that a claim names, with the pending writes, and drops those that
-// the snapshot has.
+// named returns the node that a claim names, with the pending writes, and drops the writes
+// that the snapshot has.
 func (o *owners) named(snap *cluster.Snapshot) func(*cluster.Claim) string {
 	awaited := make(map[*cluster.Claim]string, len(o.pendingWrites))
 	for claim, node := range o.pendingWrites {
@@ -121,7 +121,7 @@ type preference struct {
 	node, was string
 }
 
-// preferences are those that must be written, by address. An address that no node can
+// preferences are the nodes to write into claims, by address. An address that no node can
 // answer for keeps the node that it had: that node may come back.
 func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []preference) {
 	ballots, claims := ballots(snap, nodes, named)

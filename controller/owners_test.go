@@ -128,8 +128,8 @@ func (f *field) spread() string {
 	return strings.TrimPrefix(fmt.Sprint(load), "map")
 }
 
-// Addresses are spread evenly; a node that goes for good loses its own and no other; one
-// that comes gets its share and no more; and what does not last moves nothing.
+// Addresses are spread evenly. A removed node loses its own addresses, and no other node
+// does; a new node gets its share only; a change that does not last moves nothing.
 func TestOwnersThroughLife(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 30, "n1", "n2", "n3")
@@ -186,8 +186,8 @@ func TestOwnersBegin(t *testing.T) {
 	})
 }
 
-// What people say of Services and nodes is done: pins, preferences, selection.
-func TestOwnersDoAsTold(t *testing.T) {
+// Pins, preferences and selectors of Services and nodes apply.
+func TestOwnersFollowConfiguration(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 12, "n1", "n2", "n3", "n4")
 		f.announce(v1alpha1.AnnounceAdvertised)
@@ -208,11 +208,11 @@ func TestOwnersDoAsTold(t *testing.T) {
 		delete(f.nodes, "n1")
 		delete(f.nodes, "n2")
 		if f.run(time.Minute); f.spread() != "[n3:12]" {
-			t.Errorf("without those that are preferred: %s", f.spread())
+			t.Errorf("without the preferred nodes: %s", f.spread())
 		}
 		f.add("n1")
 		if f.run(time.Minute); f.spread() != "[n1:11 n3:1]" {
-			t.Errorf("with one of those that are preferred: %s", f.spread())
+			t.Errorf("with one of the preferred nodes: %s", f.spread())
 		}
 		// Once the pool is announced by BGP, claims stay as they are.
 		f.announce(v1alpha1.AnnounceBGP)
@@ -289,7 +289,7 @@ func TestOwnersWriteOnce(t *testing.T) {
 		if f.moves != 6 || f.spread() != "[n1:2 n2:2 n3:2]" {
 			t.Errorf("%d moves to %s, want 6", f.moves, f.spread())
 		}
-		// Somebody has changed a claim meanwhile, of which the snapshot does not know.
+		// Another client has changed a claim meanwhile, which the snapshot does not have.
 		snap := f.Snapshot()
 		path := claimsPath + "/192.0.2.1"
 		claim := into[v1alpha1.AddressClaim](t, f.objects[path])

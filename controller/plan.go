@@ -34,7 +34,7 @@ type settlement struct {
 	condition cluster.AddressCondition
 }
 
-// A claim is one that a Service needs before its status may have the address.
+// A claim is an AddressClaim that a Service needs before its status may have the address.
 type claim struct {
 	addr netip.Addr
 	pool cluster.Origin

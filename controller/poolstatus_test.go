@@ -193,7 +193,7 @@ func TestPoolsSeldom(t *testing.T) {
 	})
 }
 
-// Of ten thousand namespaces a status names those that have most.
+// Of ten thousand namespaces a status names the hundred with most addresses.
 func TestPoolNamespaces(t *testing.T) {
 	snap := &cluster.Snapshot{Pools: []*cluster.Pool{{Name: "lan", Ranges: []netipx.IPRange{netipx.MustParseIPRange("10.0.0.0-10.255.255.255")}}}}
 	var as []cluster.Assignment
@@ -223,8 +223,8 @@ func TestPoolNamespaces(t *testing.T) {
 	}
 }
 
-// A pool's condition is told once for each time that it changes, also by the next
-// leader, and numbers are no change of it.
+// Each change of a pool's condition has one Event, also with the next leader, and numbers
+// are no change of it.
 func TestPoolEvents(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := newStore(t)

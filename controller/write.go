@@ -86,7 +86,7 @@ func (w writer) lost(ctx context.Context, a netip.Addr, name cluster.Name) error
 	return nil
 }
 
-// same says whether the Service is what the snapshot says of it.
+// same says whether the Service equals that of the snapshot.
 func same(live *corev1.Service, spec *cluster.Spec) bool {
 	now := specOf(live)
 	return now != nil && reflect.DeepEqual(now, spec)
