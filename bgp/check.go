@@ -186,7 +186,7 @@ func (s Session) interfaceFaults(add func(field string, value any, right string)
 	case s.SourceInterface != "":
 		add("Interface", s.Interface, fmt.Sprintf("excludes SourceInterface %s: our end is its link-local address", s.SourceInterface))
 	case s.Passive:
-		add("Interface", s.Interface, "excludes Passive: who listens for a router must know its address")
+		add("Interface", s.Interface, "excludes Passive: a passive session needs the router's address")
 	case s.EBGPMultihopTTL > 1:
 		add("Interface", s.Interface, "excludes EBGPMultihopTTL: the router is on the link")
 	}
