@@ -10,25 +10,25 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// parseFence reads who may have addresses of a pool. What it cannot read lets
-// nobody pass: an address that was given to the wrong tenant cannot be taken back.
-func parseFence(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
+// parseEligibility reads which Services are eligible for addresses of a pool. A part that it
+// cannot read admits no Service: an address of the wrong tenant cannot be taken back.
+func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
 	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
 		if len(name) > validation.DNS1123LabelMaxLength || strings.Contains(name, ".") {
 			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
 		}
 	}
-	pool.NamespaceSelector = parseGate("spec.namespaceSelector", s.NamespaceSelector, p)
-	pool.ServiceSelector = parseGate("spec.serviceSelector", s.ServiceSelector, p)
+	pool.NamespaceSelector = optionalSelector("spec.namespaceSelector", s.NamespaceSelector, p)
+	pool.ServiceSelector = optionalSelector("spec.serviceSelector", s.ServiceSelector, p)
 	if pool.Quota = int(s.NamespaceQuota); pool.Quota < 0 {
 		pool.Quota = 1
 		p.add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
 	}
 }
 
-// parseGate is parseSelector, and nil for one that is not there.
-func parseGate(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
+// optionalSelector is parseSelector, and nil without a selector.
+func optionalSelector(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
 	if s == nil {
 		return nil
 	}
@@ -36,8 +36,8 @@ func parseGate(field string, s *v1alpha1.LabelSelector, p *problems) labels.Sele
 }
 
 // Bars says why a Service gets no address of the pool, as the end of a sentence
-// about the pool; empty when it may. Of a namespace that is not in namespaces, which
-// are sorted, nothing is known: no selector of namespaces lets it pass.
+// about the pool; empty when it may. The labels of a namespace that is not in
+// namespaces, which are sorted, are unknown: no selector of namespaces admits it.
 func (p *Pool) Bars(s *Spec, namespaces []*Namespace) string {
 	ns := s.Name.Namespace
 	if p.Namespaces != nil && !has(p.Namespaces, ns) {
@@ -71,7 +71,7 @@ func namespacesText(names []string) string {
 	return "namespaces " + strings.Join(names, ", ")
 }
 
-// selectorText is a selector in the words of kubectl's --selector.
+// selectorText is a selector in the syntax of kubectl's --selector.
 func selectorText(s labels.Selector) string {
 	if text := s.String(); text != "" {
 		return text
