@@ -7,8 +7,7 @@ import (
 	"text/template"
 )
 
-// guide says how to look around in a lab that is left up, in commands as they are
-// to be typed.
+// guide says how to look around in a lab that is left up, in commands to type.
 var guide = template.Must(template.New("guide").Parse(`The lab is left up. It has two Services to try, in namespace shop:
   web (Local, pods p11 and p21) at {{.Web}}, any (Cluster, pod p31) at {{.Any}}
 

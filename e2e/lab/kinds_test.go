@@ -15,7 +15,7 @@ import (
 )
 
 // kinds are BGPPeers that have little in common. Those with a nodeSelector are n1's,
-// each with an address of its own at both ends, by which the router tells them apart.
+// each with an address of its own at both ends, by which the router distinguishes them.
 const kinds = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
@@ -97,7 +97,7 @@ spec:
 ---
 `
 
-// kindsOnRouter is what the router is told of them.
+// kindsOnRouter is the router's configuration for them.
 var kindsOnRouter = []string{
 	"configure terminal",
 	"interface link0", "no ipv6 nd suppress-ra", "ipv6 nd ra-interval 1", "exit",
@@ -181,7 +181,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	if says := l.Speaker("n2").sessions(ctx); !strings.Contains(says, "interface link0 is not on this node") {
 		t.Errorf("n2 says %s", says)
 	}
-	await(t, Await(ctx, Settle, "n2 to say who does not hear of "+vip.String(), func() error {
+	await(t, Await(ctx, Settle, "n2 to report which router does not get "+vip.String(), func() error {
 		const want = "not heard by unnumbered (Active): interface link0 is not on this node"
 		text, err := l.Speaker("n2").command(ctx, "status", "--run-dir", l.Speaker("n2").RunDir, "--json")
 		if err == nil && !strings.Contains(text, want) {
@@ -241,7 +241,7 @@ func configureKinds(t *testing.T, l *Lab) {
 	await(t, err)
 }
 
-// An frrNeighbor is what FRR says of a neighbour.
+// An frrNeighbor is FRR's view of a neighbour.
 type frrNeighbor struct {
 	State    string `json:"bgpState"`
 	RemoteAS int    `json:"remoteAs"`
@@ -269,7 +269,7 @@ func (r *Router) neighbor(ctx context.Context, at string) (frrNeighbor, error) {
 	return says[at], nil
 }
 
-// sessions are what a speaker says of them, in its words.
+// sessions are those in a speaker's status.
 func (s *Speaker) sessions(ctx context.Context) string {
 	out, err := s.command(ctx, "status", "--run-dir", s.RunDir, "--json")
 	var st struct {

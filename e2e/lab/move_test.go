@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An endpoint that goes round all nodes, in order, faster than an address
+// An endpoint that moves over all nodes, in order, faster than an address
 // lingers: each node has to take an address back that it is about to forget.
 func TestScenarioManyMoves(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
@@ -33,7 +33,7 @@ func TestScenarioManyMoves(t *testing.T) {
 }
 
 // A pool that claims the addresses of another, and comes before it, takes none
-// away from those who hold them.
+// away from Services that hold them.
 func TestScenarioOverlapKeepsAddresses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := served(t, l, Service{Name: "settled", Policy: localTraffic, Endpoints: At("p11")}, "n1")

@@ -31,7 +31,7 @@ func Steps() []Step {
 		{"Cluster", "externalTrafficPolicy Cluster", "any node reaches any pod; masqueraded only where the pod is on another node", clusterPolicy},
 		{"IPv6", "Local and Cluster over IPv6", "the same as over IPv4", overIPv6},
 		{"UDP", "UDP", "pods on each node answer, and see the client's own address", overUDP},
-		{"OrderlyMove", "The only endpoint moves to another node in order, under load", "no request lost, except those that the router moves", orderlyMove},
+		{"OrderlyMove", "The only endpoint moves to another node in order, under load", "no request lost, except requests that the router moves", orderlyMove},
 		{"AbruptMove", "The only endpoint moves in one update and its pod is killed, under load", "only requests in flight are lost", abruptMove},
 		{"Kill", "A speaker is killed and restarted, under load", "no request lost, no change of the route", killSpeaker},
 		{"Upgrade", "A speaker is upgraded (SIGTERM, start), under load", "no request lost, no change of the route", upgradeSpeaker},

@@ -11,8 +11,8 @@ import (
 
 // The last part of the scenario: mistakes, and the end of a Service.
 
-// mistakes are files that a user might write, and what the status must say about
-// each: words of one line.
+// mistakes are files that a user might write, and the words that one
+// line of the status must have for each.
 var mistakes = []struct {
 	file, text string
 	named      []string
@@ -145,12 +145,12 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	if err != nil {
 		return err
 	}
-	told, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
+	sent, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
 	s.Action("the Service was deleted")
 	s.Observed("after %s n1 sent the withdrawal to tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
-		ms(told.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(told).Seconds(), Linger)
-	if rules.Sub(told) < Linger-s.Sending() {
-		return fmt.Errorf("kept for %s: want %s", rules.Sub(told), Linger)
+		ms(sent.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(sent).Seconds(), Linger)
+	if rules.Sub(sent) < Linger-s.Sending() {
+		return fmt.Errorf("kept for %s: want %s", rules.Sub(sent), Linger)
 	}
 	return nil
 }

@@ -2,6 +2,6 @@ package lab
 
 import "testing"
 
-// A host sends to another node soon after the one that answered has lost its cable, and no
+// A host sends to another node soon after the node that answered has lost its link, and no
 // request is lost that begins after that.
 func TestPulledCable(t *testing.T) { runStep(t, laboratory(t), pulledCable) }

@@ -46,25 +46,25 @@ func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Dura
 	return began, load.Stop(), err
 }
 
-// NoneLost is the wanted end of most steps. What the router cut is told.
-func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (told string, err error) {
-	told, rest := l.withoutCut(r, vip, began)
+// NoneLost is the wanted end of most steps. Requests that the router moved are reported.
+func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string, err error) {
+	report, rest := l.withoutCut(r, vip, began)
 	if len(rest) > 0 {
 		r.Lost = rest
 		err = fmt.Errorf("%d requests lost: want none\n%s", len(rest), r.Losses(began))
 	}
-	return told, err
+	return report, err
 }
 
-// withoutCut tells a report, and returns what was lost otherwise than by the
-// router's moving a connection.
-func (l *Lab) withoutCut(r Report, vip netip.Addr, began time.Time) (told string, rest []Loss) {
+// withoutCut is the report as text, and the losses that are not due to the router's moving a
+// connection.
+func (l *Lab) withoutCut(r Report, vip netip.Addr, began time.Time) (report string, rest []Loss) {
 	cut, rest := r.split(l.Observer.RouteChanges(vip, began, time.Now()))
-	told = r.String()
+	report = r.String()
 	if len(cut) > 0 {
-		told += fmt.Sprintf("\n%d of the lost were under way at the moment when the router moved them to another node", len(cut))
+		report += fmt.Sprintf("\n%d of the lost were under way at the moment when the router moved them to another node", len(cut))
 	}
-	return told, rest
+	return report, rest
 }
 
 func orderlyMove(ctx context.Context, s *StepRun) error {
@@ -79,7 +79,7 @@ func orderlyMove(ctx context.Context, s *StepRun) error {
 			{1500 * time.Millisecond, put(Endpoint{Pod: "p11"}, ready)},
 			{3000 * time.Millisecond, func() error { left = time.Now(); return put(begun, ready)() }},
 			{5000 * time.Millisecond, func() error {
-				// Pods have some 30 s, in which everybody has heard.
+				// Pods have some 30 s, in which all routers have the change.
 				err := s.Router.AwaitNextHops(ctx, Settle, vip, "n2")
 				return errors.Join(err, s.Pod("p11").Stop(ctx), put(ready)())
 			}},
@@ -91,8 +91,8 @@ func orderlyMove(ctx context.Context, s *StepRun) error {
 	s.Action("%d new connections a second for 7 s\n"+
 		"1.5 s: p21 on n2 is ready too; 3.0 s: p11 on n1 is terminating, and serves; 5.0 s: p11 is gone", Rate)
 	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, ms(s.Observer.RouteVia(vip, left, "n2").Sub(left)))
-	told, err := s.NoneLost(r, vip, began)
-	s.Observed("%s", told)
+	report, err := s.NoneLost(r, vip, began)
+	s.Observed("%s", report)
 	return errors.Join(err, wantBoth(r))
 }
 
@@ -129,10 +129,10 @@ func abruptMove(ctx context.Context, s *StepRun) (err error) {
 	}
 	changed := s.Observer.RuleSince("n1", vip, killed)
 	s.Action("another Service changed; at once the pod p11 on n1 was killed, and one update said that it is gone and p21 on n2 is there")
-	told, rest := s.withoutCut(r, vip, began)
+	report, rest := s.withoutCut(r, vip, began)
 	r.Lost = rest
 	s.Observed("%s\nafter the kill, n1 had new rules within %s, and tor1's kernel the route via n2 within %s",
-		told, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))
+		report, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))
 	return errors.Join(wantBoth(r), onlyInFlight(r, began, changed, "n1's rules had changed"))
 }
 
@@ -188,12 +188,12 @@ func (s *StepRun) restartUnderLoad(ctx context.Context, name, how string, end fu
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
-	told, lost := s.NoneLost(r, vip, began)
-	s.Observed("%s", told)
+	report, lost := s.NoneLost(r, vip, began)
+	s.Observed("%s", report)
 	return errors.Join(err, lost)
 }
 
-// repairBound is that on the repair of a table that somebody deleted.
+// repairBound is that on the repair of a deleted table.
 const repairBound = 100 * time.Millisecond
 
 func flushTable(ctx context.Context, s *StepRun) error {

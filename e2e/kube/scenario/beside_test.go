@@ -86,8 +86,8 @@ func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 		"1.5 s: Pod p21 on n2 is ready too; 3.0 s: Pod p11 on n1 is deleted with 30 s of grace, and serves; 5.0 s: it is gone", lab.Rate)
 	s.Observed("at 4.5 s: %s", during)
 	s.Observed("tor1's kernel sent %s to n2 alone %s after p11 began to terminate", vip, s.Observer.RouteVia(vip, left, "n2").Sub(left).Round(100*time.Microsecond))
-	told, err := s.NoneLost(r, vip, began)
-	s.Observed("%s", told)
+	report, err := s.NoneLost(r, vip, began)
+	s.Observed("%s", report)
 	if r.Pods["p11"] == 0 || r.Pods["p21"] == 0 {
 		err = errors.Join(err, errors.New("want answers of both p11 and p21"))
 	}
@@ -394,8 +394,8 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
-	told, lost := s.NoneLost(r, vip, began)
-	s.Observed("%s", told)
+	report, lost := s.NoneLost(r, vip, began)
+	s.Observed("%s", report)
 	return errors.Join(err, lost, l.afterOutage(ctx, s))
 }
 

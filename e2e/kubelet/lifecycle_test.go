@@ -40,8 +40,8 @@ func TestPodsServe(t *testing.T) {
 	}
 }
 
-// What manifests says of the programs' rights holds for the processes that run.
-func TestPodsMayLittle(t *testing.T) {
+// The rights in the manifests are those of the running processes.
+func TestPodRBAC(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	common := []string{"NoNewPrivs:\t1", "Seccomp:\t2"}
 	want := map[string][]string{
@@ -85,7 +85,7 @@ func (r *trial) pods(namespace, label string, more ...string) []string {
 	return strings.Fields(r.kubectl(args...))
 }
 
-// awaitGone waits for the end of pods that have been told to stop.
+// awaitGone waits for the end of terminating pods.
 func (r *trial) awaitGone(namespace string, pods []string) {
 	r.Helper()
 	for _, p := range pods {
@@ -98,8 +98,8 @@ const (
 	controllers = "app.kubernetes.io/component=controller"
 )
 
-// Fanfare itself is upgraded: every speaker is replaced by another one, and nobody
-// notices, not even the router.
+// Fanfare itself is upgraded: every speaker is replaced by another one, without a
+// lost request, and without a change at the router.
 func TestUpgradeSpeakers(t *testing.T) {
 	underLoad(t, func(_ context.Context, r *trial) {
 		before := r.pods("fanfare-system", speakers)
@@ -116,8 +116,8 @@ func TestUpgradeSpeakers(t *testing.T) {
 	})
 }
 
-// A speaker crashes, and kubelet starts it again in the same pod. Nobody notices
-// that either.
+// A speaker crashes, and kubelet starts it again in the same pod. No request is
+// lost, either.
 func TestSpeakerCrashes(t *testing.T) {
 	underLoad(t, func(ctx context.Context, r *trial) {
 		m := r.machines["n1"]
@@ -137,7 +137,7 @@ func TestSpeakerCrashes(t *testing.T) {
 	})
 }
 
-// unnoticed makes sure that the router was told of no change since the trial began.
+// unnoticed makes sure that the router received no change since the trial began.
 func (r *trial) unnoticed() {
 	r.Helper()
 	for _, name := range services {
@@ -202,7 +202,7 @@ func TestControllerLeaderDeleted(t *testing.T) {
 		old := r.leader()
 		began := time.Now()
 		r.kubectl("-n", "fanfare-system", "delete", "pod", old, "--wait=false")
-		// Until its kubelet has heard of that, and tells it, it leads and gives
+		// Until its kubelet stops it, it leads and assigns
 		// addresses.
 		must(t, lab.Await(ctx, limit, old+" to let go of the Lease", func() error {
 			holder, err := r.holder(ctx)
@@ -245,7 +245,7 @@ func (r *trial) holder(ctx context.Context) (string, error) {
 }
 
 // leader waits until a controller leads, and returns its pod. For some seconds
-// after one has stopped nobody does.
+// after one has stopped, no controller leads.
 func (r *trial) leader() (pod string) {
 	r.Helper()
 	must(r.T, lab.Await(r.Context(), limit, "a controller that leads", func() error {
@@ -301,7 +301,7 @@ func TestKubeletDies(t *testing.T) {
 	})
 }
 
-// A node loses its power. Whoever it served hears nothing of it: requests are lost
+// A node loses its power. Its clients get no message: requests are lost
 // until the router's hold time is over, and those for its pods that come by the
 // other node until Kubernetes gives it up. When it boots, nothing more is lost.
 func TestNodeDies(t *testing.T) {
@@ -316,7 +316,7 @@ func TestNodeDies(t *testing.T) {
 		t.Logf("n1 was NotReady after %s", since(began))
 		must(t, r.awaitEndpoints(ctx, 1))
 		r.lossless = time.Now()
-		t.Logf("its pod was no endpoint any more after %s", since(began))
+		t.Logf("its pod was no longer an endpoint after %s", since(began))
 		r.moment()
 		began = time.Now()
 		must(t, r.powerOn(ctx, "n1"))
