@@ -9,8 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// An address of a pool that a printer has is not answered for, and people are told who has
-// it: by the speaker's status, and by an Event on the Service. Another one is, until the
+// An address of a pool that a printer has is not answered for, and the owner is reported: by the speaker's status, and by an Event on the Service. Another one is, until the
 // printer takes that, too, and insists.
 func TestAddressInUse(t *testing.T) {
 	const mac = "02:00:00:00:00:99"

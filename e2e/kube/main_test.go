@@ -121,7 +121,7 @@ func started(t *testing.T, err error) {
 	}
 }
 
-// await waits until probe returns nil. What takes long is told, and asked for less often:
+// await waits until probe returns nil. A long wait is logged, and probed less often:
 // many a probe starts programs, which take the processor from those that are waited for.
 func await(t *testing.T, limit time.Duration, what string, probe func() error) {
 	t.Helper()

@@ -42,7 +42,7 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
 
 // A pool with a fence on a real API server: what Namespaces and ServiceCIDRs say comes
 // from there, by the rights of the role; a Service keeps its address when the labels
-// of its Namespace change, while the controller is started anew, and when the pool
+// of its Namespace change, while the controller is restarted, and when the pool
 // is drained; and the pool says when it can go.
 func TestPools(t *testing.T) {
 	apart(t, func(t *testing.T) {

@@ -216,7 +216,7 @@ func (c *Cluster) may(t *testing.T, account string, a authorizationv1.ResourceAt
 	return answer.Status.Allowed, err
 }
 
-// forbidden are requests with which whoever has taken over a program could do
+// forbidden are requests with which an attacker who has taken over a program could do
 // harm elsewhere.
 var forbidden = map[string][]string{
 	"speaker": {

@@ -25,7 +25,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// kinds are those that a Snapshot is made of.
+// kinds are the kinds of a Snapshot.
 var kinds = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "Service"},
 	{Version: "v1", Kind: "Node"},

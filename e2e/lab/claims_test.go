@@ -17,7 +17,7 @@ func TestShares(t *testing.T) {
 		return all
 	}
 	for name, tt := range map[string]struct {
-		claims          [][]claim
+		claims        [][]claim
 		several, none time.Duration
 	}{
 		"one":            {[][]claim{series("n1", 0, 1000)}, 0, 0},

@@ -39,7 +39,7 @@ status:
 }
 
 // orderlyMove moves a Service's only pod as Kubernetes does: a new pod is ready, the
-// old one is told to stop and serves on, and is gone. The EndpointSlices are the
+// old one gets the signal to stop and still serves, and is gone. The EndpointSlices are the
 // controller's.
 func (l cluster) orderlyMove(ctx context.Context, s *lab.StepRun) (err error) {
 	admin := l.Kubernetes.Admin()
@@ -114,8 +114,8 @@ func (l cluster) describeSlices(ctx context.Context, service string) (string, er
 	return b.String(), err
 }
 
-// beside shows who serves what: kube-proxy ClusterIP and NodePort, Fanfare the
-// address, also for as long as nobody writes kube-proxy's rules any more.
+// beside shows which program serves what: kube-proxy ClusterIP and NodePort, Fanfare the
+// address, also while kube-proxy is stopped.
 func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.StepRun) error {
 	return func(ctx context.Context, s *lab.StepRun) (err error) {
 		svc := lab.Service{Name: "both", Endpoints: lab.At("p11", "p21")}
@@ -193,7 +193,7 @@ func (l cluster) askProxy(ctx context.Context, s *lab.StepRun, vip, clusterIP ne
 		from *lab.Client
 		to   netip.AddrPort
 		saw  netip.Addr // what the pod must see
-		late bool       // kube-proxy may not have heard of the endpoints yet
+		late bool       // kube-proxy may not have the endpoints yet
 	}{
 		{"ClusterIP from node n3", n3, netip.AddrPortFrom(clusterIP, 80), node, true},
 		{"ClusterIP from pod p31", p31, netip.AddrPortFrom(clusterIP, 80), pod, true},
@@ -390,7 +390,7 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	s.Action("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
 		"started at 11 s; at %s the API server was started", lab.Rate, ended.Sub(began).Round(time.Second))
 	s.Observed("the API server was away for %.1f s; the session of n1 was up %.1f s after the speaker's start, by what the last one remembered;\n"+
-		"changes of the route in tor1's kernel: %d; all speakers heard of the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, heard.Seconds())
+		"changes of the route in tor1's kernel: %d; all speakers noticed the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, heard.Seconds())
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
@@ -402,7 +402,7 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 // awaitHeard waits until no speaker says that the API server is away. They try less
 // and less often, up to every ten seconds.
 func (l cluster) awaitHeard(ctx context.Context, s *lab.StepRun) error {
-	return lab.Await(ctx, lab.Settle, "speakers to hear of the API server's return", func() error {
+	return lab.Await(ctx, lab.Settle, "speakers to notice the API server's return", func() error {
 		for _, node := range lab.NodeNames {
 			st, err := s.Speaker(node).Status(ctx)
 			if err != nil {

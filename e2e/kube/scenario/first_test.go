@@ -93,7 +93,7 @@ func (l cluster) measureFirstAnswer(ctx context.Context, s *lab.StepRun, name st
 		return one, errors.New("the status was never seen to have an address")
 	}
 	one.status, one.answer = status.Sub(began), at.Sub(began)
-	// What the observer was told may not have been read yet.
+	// The observer may not have read its events yet.
 	return one, lab.Await(ctx, lab.Settle, "the observer", func() error {
 		rules, update, route := s.Observer.RuleSince("n1", vip, began), s.Observer.Announced("n1", vip, began), s.Observer.RouteVia(vip, began, "n1")
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
@@ -195,7 +195,7 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 		if err := s.Cluster.Put(svc); err != nil {
 			return err
 		}
-		if svc.Name == "twin-a" { // Who comes first is served first.
+		if svc.Name == "twin-a" { // The first Service gets the address.
 			if _, err := s.AwaitAddress(ctx, "shop/twin-a", false); err != nil {
 				return err
 			}

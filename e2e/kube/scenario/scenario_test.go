@@ -33,12 +33,12 @@ func TestScenario(t *testing.T) {
 	}
 }
 
-// elsewhere are steps that are about what speakers say to the router, and to whom. They
+// elsewhere are steps about the routes that speakers announce. They
 // run in one mode of kube-proxy, which has no part in them.
 var elsewhere = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
 
 // steps are the laboratory's, some of them as an API server makes them, and before
-// the end those that only a cluster with kube-proxy has.
+// the end the steps that only a cluster with kube-proxy has.
 func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 	instead := map[string]func(context.Context, *lab.StepRun) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
 	var steps []lab.Step
