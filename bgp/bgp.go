@@ -20,7 +20,7 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: no metrics
 	// Restarting says that forwarding went on while this process was away:
 	// routers with graceful restart are asked to keep the routes from before
-	// until they have been told the new ones (RFC 4724 §4.1). It must not be set
+	// until they have received the new ones (RFC 4724 §4.1). It must not be set
 	// when the kernel's state was lost, as after a reboot: the routers would
 	// send traffic to a node that drops it.
 	Restarting bool
@@ -59,8 +59,8 @@ type Server struct {
 	asked   State // the last State as it came, to compare pointers with
 	retry   bool  // the last Set could not do all it should have
 
-	// mu protects the rest. It is held for moments only, and while it is held
-	// nobody waits for anybody.
+	// mu protects the rest. It is held for moments only, and no goroutine
+	// waits while it holds mu.
 	mu          sync.Mutex
 	engine      *engine // nil until there are sessions
 	sessions    []*session
@@ -71,7 +71,7 @@ type Server struct {
 	problems    []error
 	syncing     *syncing   // nil before the first Set
 	hadSessions bool       // syncing is about the first State with sessions
-	shutdown    bool       // what the engine has been told
+	shutdown    bool       // what the engine has
 	asn         uint32     // the last State's
 	routerID    netip.Addr // the last State's
 }
@@ -96,7 +96,7 @@ func New(o Options) *Server {
 }
 
 // Changed gets a value after some session has changed. It has room for one, so
-// that nobody waits for the reader.
+// that no sender waits for the reader.
 func (s *Server) Changed() <-chan struct{} { return s.changed }
 
 func (s *Server) poke() {
@@ -107,14 +107,14 @@ func (s *Server) poke() {
 }
 
 // Set makes want the state of this node. It does as much as possible, and
-// returns, also with an error, the prefixes that routers are told, or will be
-// told as soon as their session is up, sorted. Routes that no router can be told
+// returns, also with an error, the prefixes that are sent to routers, or will be
+// as soon as their session is up, sorted. Routes that cannot be sent to any router
 // are missing in it; [Server.Status] says why. An error joins [Faults], if something
 // is wrong with want, and what could not be done, which the next Set tries again.
 //
 // The routes of a Set are with GoBGP before its sessions open, so the first
 // thing a router hears is all of them. Set does not wait for sessions to come
-// up, but for those that end to be closed.
+// up, but until ended sessions are closed.
 //
 // Set with what it was called with before, the same slices, costs nothing. The
 // caller must not write to the returned slice nor, from then on, to want.
@@ -151,7 +151,7 @@ func (s *Server) conclude(problems []error) {
 	defer s.mu.Unlock()
 	s.problems = problems
 	if have := announced(s.routes, s.confs()); !slices.Equal(have, s.have) {
-		s.have = have // the same slice else, for those who compare pointers
+		s.have = have // the same slice otherwise, for callers that compare pointers
 	}
 	if s.syncing == nil {
 		s.syncing = newSyncing(time.Now(), nil)
@@ -159,8 +159,8 @@ func (s *Server) conclude(problems []error) {
 	s.poke()
 }
 
-// Synced tells when all routers that had graceful restart in the first State
-// with sessions had been told everything, or could not be reached within
+// Synced returns when all routers that had graceful restart in the first State
+// with sessions had received everything, or could not be reached within
 // RestartTime and so have forgotten this node. Until then they may hold routes
 // from before a restart. It is false before the first Set, and without such
 // routers the time of that.
@@ -195,7 +195,7 @@ func (s *Server) apply(ctx context.Context, want State) error {
 	return errors.Join(err, s.setSessions(ctx, want))
 }
 
-// identify notes who we are, and sees to it that an engine runs if want needs one.
+// identify records the AS number and router ID, and starts an engine if want needs one.
 func (s *Server) identify(ctx context.Context, want State) error {
 	if len(want.Sessions) == 0 || len(want.identityFaults()) > 0 {
 		return nil
@@ -263,8 +263,8 @@ func (s *Server) shut(ctx context.Context) (reopen func(), err error) {
 	}
 }
 
-// setShutdown says of all routes, those that routers have been told included,
-// whether they are about to go. No session comes up meanwhile: it could miss it.
+// setShutdown marks all routes, also those that routers have, as about to go, or not. No
+// session comes up meanwhile: it could miss the change.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.engine == nil || s.shutdown == want {
 		return nil
@@ -281,8 +281,8 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	return nil
 }
 
-// setUnweighted settles who is told weights. Routers whose session goes on and who
-// were told weights until now, or were not, are told all routes again.
+// setUnweighted sets which routers get weights. A router whose session stays and whose
+// setting changes gets all routes again.
 func (s *Server) setUnweighted(ctx context.Context, want State) error {
 	if s.engine == nil {
 		return nil
@@ -380,7 +380,7 @@ func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route,
 }
 
 // setSessions closes the sessions that are not in want, or not as they are, and
-// then opens those that are missing.
+// then opens the missing ones.
 func (s *Server) setSessions(ctx context.Context, want State) error {
 	if s.engine == nil {
 		return nil

@@ -50,7 +50,7 @@ func TestFRRGuide(t *testing.T) {
 		page, section string
 		told          Attributes
 		leaving       bool
-		want          string // of the router, about the route that is told
+		want          string // of the router, about the announced route
 	}{
 		{"tasks/drain-a-node.md", "On the router", Attributes{}, true, "as 64513 preference 0 community graceful-shutdown"},
 		{"reference/bgp-advertisement.md", "Attributes", Attributes{Communities: CommunitiesOf(64500<<16 | 100)}, false, "as 64513 preference 200 community 64500:100"},

@@ -46,7 +46,7 @@ func TestFRRUnnumbered(t *testing.T) {
 			return st.State == Established && r.kernel() == unnumberedRoutes(st.LocalAddress)
 		}
 		took := within(t, time.Minute, "routes", up)
-		t.Logf("nobody knew anybody; routes of both families in the router's kernel after %s:\n%s", took.Round(time.Millisecond), r.kernel())
+		t.Logf("no address was configured; routes of both families in the router's kernel after %s:\n%s", took.Round(time.Millisecond), r.kernel())
 		st := s.sessionStatus("tor1")
 		if !st.PeerAddress.IsLinkLocalUnicast() || st.PeerAddress.Zone() != "uplink" || st.PeerASN != 64512 {
 			t.Errorf("status: %+v", st)

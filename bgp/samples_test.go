@@ -48,10 +48,10 @@ func playSample(t *testing.T, r kernelOf) {
 	_, err = s.Set(t.Context(), want)
 	must(t, err)
 	for _, was := range before {
-		eventually(t, was.Name+" is told", func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
+		eventually(t, was.Name+" has the UPDATE", func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
 	}
 	if !served() {
-		t.Error("the only node is not used any more before it has left")
+		t.Error("the only node is no longer used before it has left")
 	}
 	for _, stray := range []string{"198.51.100.7/32", "2001:db8:ffff::7/128"} {
 		if hops := r.hops(stray); hops != "" {

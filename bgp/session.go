@@ -41,7 +41,7 @@ var (
 )
 
 // A session keeps one Session going: it connects, lets GoBGP speak until the
-// connection ends, and connects again, until it is told to end.
+// connection ends, and connects again, until its context ends.
 type session struct {
 	conf   Session    // resolved
 	alias  netip.Addr // the router's, to GoBGP
@@ -54,7 +54,7 @@ type session struct {
 	// restartUntil is until when the router may hold routes from before our
 	// restart; zero when we did not restart, or forgot how to forward.
 	restartUntil time.Time
-	// changed and synced report to the Server. They do not wait for anybody.
+	// changed and synced report to the Server. They do not block.
 	changed func()
 	synced  func(at time.Time)
 
@@ -125,7 +125,7 @@ func (s *session) run(ctx context.Context) {
 }
 
 // outwait gives the router the time to notice by BFD that the process before this one
-// is gone, if that could not say goodbye. FRR ends whatever session there is by then,
+// is gone, if that could not signal AdminDown. FRR ends whatever session there is by then,
 // and with it what graceful restart has it keep.
 func (s *session) outwait(ctx context.Context) {
 	if b := s.conf.BFD; b.enabled() && !s.restartUntil.IsZero() {
@@ -367,8 +367,7 @@ func (s *session) lost(reason string) {
 	}()
 }
 
-// ended records why an attempt ended. Ends that this node asked for are no
-// errors.
+// ended records why an attempt ended. An end that this node asked for is no error.
 func (s *session) ended(ctx context.Context, reason string) {
 	now, stopped := time.Now(), ctx.Err() != nil
 	s.mu.Lock()
@@ -418,7 +417,7 @@ func (s *session) heard(w *wire) {
 	s.changed()
 }
 
-// ribSent tells when the router had been told everything. Without graceful
+// ribSent returns when the router had received everything. Without graceful
 // restart on both sides no End-of-RIB is sent, and there is nothing to wait for:
 // the router dropped our routes when the session before ended.
 func ribSent(s Session, f wireFacts) (time.Time, bool) {
