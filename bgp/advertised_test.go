@@ -29,7 +29,7 @@ func (r AdvertisedRoute) line() string {
 	return text + "\n"
 }
 
-// The reported routes are those that routers have: eBGP and iBGP, each with its own
+// The reported routes equal the routers' tables: eBGP and iBGP, each with its own
 // attributes, while there is a shutdown as well; and nothing where no session is up.
 func TestAdvertised(t *testing.T) {
 	external := startRouter(t, routerConf{})

@@ -263,7 +263,7 @@ func (s *Server) shut(ctx context.Context) (reopen func(), err error) {
 	}
 }
 
-// setShutdown marks all routes, also those that routers have, as about to go, or not. No
+// setShutdown marks all routes, also routes that routers have, as about to go, or not. No
 // session comes up meanwhile: it could miss the change.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.engine == nil || s.shutdown == want {

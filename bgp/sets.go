@@ -11,7 +11,7 @@ import (
 )
 
 // Attributes that are equal for all routers stand in GoBGP's table. For attributes of some
-// routers, and those that depend on the session, such as the AS path, a route has marks
+// routers, and attributes that depend on the session, such as the AS path, a route has marks
 // (see selection.go): a set of attributes and the router that gets them, or
 // all. The export policy has a statement for each, for as long as any route has the
 // mark. Statements are few: what differs between routers comes from

@@ -51,7 +51,7 @@ func TestAddressInUse(t *testing.T) {
 		f.describes("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
 		f.describes("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
 
-		// A kernel that is told to says so of each of its addresses when it gets another hardware address.
+		// With this setting the kernel announces each of its addresses when it gets another hardware address.
 		printer.Sysctl("ipv4.conf.eth0.arp_notify", "1")
 		printer.Addr("eth0", "192.0.2.66/24")
 		claims := 0

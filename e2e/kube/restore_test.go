@@ -43,7 +43,7 @@ spec: {announce: BGP, addresses: [192.0.2.1-192.0.2.%d]}
 }
 
 // An API server comes back with an etcd from before some Services were deleted,
-// and others got their addresses. Those that exist again have the addresses that
+// and others got their addresses. Services that exist again have the addresses that
 // they had, at every instant; Services that are created again get others; what the
 // kernel forwards follows; controller and speaker live through it. The pool is
 // so small that a Service that requests an address gets one that another Service had.

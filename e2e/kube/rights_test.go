@@ -19,7 +19,7 @@ import (
 )
 
 // rights are all that the accounts may do and others may not: in every namespace,
-// or in the one that is named.
+// or in the named one.
 var rights = map[string]string{
 	"controller": `
 create addressclaims.fanfare.io

@@ -80,7 +80,7 @@ func TestClaims(t *testing.T) {
 	}
 }
 
-// claiming is a frame by which somebody says that he has an address.
+// claiming is a frame by which a host claims an address.
 func claiming(vip netip.Addr, mac byte) []byte {
 	here := []byte{2, 0, 0, 0, 0, mac}
 	if vip.Is4() {

@@ -265,8 +265,8 @@ func (l *Lab) ProbeNeighbour(ctx context.Context, vip netip.Addr) error {
 	})
 }
 
-// Noticed is when the first of the other speakers said that a node is not heard of any
-// more, after a time.
+// Noticed is when the first of the other speakers reported, after a time, that it misses a
+// node.
 func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error) {
 	for _, n := range NodeNames {
 		if n == node {

@@ -66,9 +66,9 @@ func pinned(s Service, node string) Service {
 
 var bothFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 
-// quiet sends connections while something happens, and expects that none is lost but
-// those that were under way when the host began to send to another node, which has never
-// seen them.
+// quiet sends connections while something happens, and expects that none is lost, except
+// those in flight when the host began to send to another node, which does not know
+// them.
 func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	t.Helper()
 	moves, err := l.WatchNeighbours()

@@ -24,7 +24,7 @@ type claimFamily struct {
 	name     string
 	is4      bool
 	protocol uint16             // of Ethernet
-	only     []cbpf.Instruction // what is heard of that; nil for all
+	only     []cbpf.Instruction // a filter of that; nil for all
 	question func(vip netip.Addr) []byte
 	// read returns who claims which address with a frame; ok is false for no claim.
 	read func(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool)

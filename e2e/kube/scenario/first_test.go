@@ -160,7 +160,7 @@ var refused = []struct{ object, want string }{
 	{"apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: office}\nspec: {announce: BGP, addresses: [192.0.2.130/25]}\n", "a CIDR must begin at its network's first address"},
 }
 
-// overlapping is one that takes a look at other objects.
+// overlapping is a mistake that is found by comparing objects.
 const overlapping = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
