@@ -346,7 +346,7 @@ func TestAPIMissingCRD(t *testing.T) {
 
 // A speaker that is newer than the CRDs and the roles reports what is missing, and which
 // pool it does not announce, and reads advertisements as soon as it can. Until then it
-// uses those that it knew before it was restarted.
+// uses the advertisements from before its restart.
 func TestAPIWithoutAdvertisements(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "bgpadvertisements"}, "", fmt.Errorf("no role"))
 	for want, refusal := range map[string]*apierrors.StatusError{

@@ -134,7 +134,7 @@ func FuzzParseService(f *testing.F) {
 	})
 }
 
-// For any annotations for addresses: the request is one that pools can have, a key is never
+// For any annotations for addresses: pools can answer the request, a key is never
 // empty, and a contradiction is a Problem.
 func FuzzParseRequest(f *testing.F) {
 	f.Add("192.0.2.1,::10", "::10", "a, b", "lan", "k", "m", "dev, shop", "true")
