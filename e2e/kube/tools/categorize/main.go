@@ -1,7 +1,7 @@
 // Command categorize asks kube-proxy's own code which endpoints of a Service a
 // node uses, in cases made at random, and writes a line for each case with its answer.
 // Fanfare's speaker must answer the same: "go run ./categorize" makes
-// speaker/testdata/kube-proxy.txt again, after an update of Kubernetes.
+// speaker/testdata/kube-proxy.txt anew, after an update of Kubernetes.
 package main
 
 import (
