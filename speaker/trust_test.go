@@ -169,6 +169,7 @@ func TestTrustFollowsTheTable(t *testing.T) {
 
 		// One that cannot be is not announced.
 		u.spoil.Store(true)
+		u.awaitPasses(t, 1, &u.failed) // one that is under way would repair it
 		nftables(t, "flush ruleset")
 		u.await(t, "the withdrawal", func() bool { return !u.announces() })
 		if got := u.proxy.Intact(); got.Intact || got.Reason != "table missing" {

@@ -18,13 +18,13 @@ func TestRules(t *testing.T) {
 	for _, tt := range []struct{ object, want string }{
 		{head + `AddressPool
 metadata: {name: r}
-spec: {addresses: [192.0.2.10/26]}`, "a CIDR must begin at its network's first address"},
+spec: {announce: BGP, addresses: [192.0.2.10/26]}`, "a CIDR must begin at its network's first address"},
 		{head + `AddressPool
 metadata: {name: r}
-spec: {addresses: [192.0.2.1-2001:db8::1]}`, "both ends of a range must be of one address family"},
+spec: {announce: BGP, addresses: [192.0.2.1-2001:db8::1]}`, "both ends of a range must be of one address family"},
 		{head + `AddressPool
 metadata: {name: r}
-spec: {addresses: [192.0.2.0/24], allocation: Sometimes}`, "supported values"},
+spec: {announce: BGP, addresses: [192.0.2.0/24], allocation: Sometimes}`, "supported values"},
 		{head + `BGPPeer
 metadata: {name: r}
 spec: {peerAddress: 192.0.2.256, peerASN: 64512, myASN: 64513}`, "peerAddress"},

@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestDuplicatePeers(t *testing.T) {
 		f.describes("service/web", "Announced", "to nobody")
 		f.outlive("bgppeer/nobody")
 
-		must(t, f.Admin().Apply(t.Context(), duplicate))
+		must(t, f.Admin().Apply(t.Context(), strings.Replace(routedNode, "announce: BGP", "announce: Advertised", 1)+"---"+duplicate))
 		const why = "BGPPeer nobody, which is older, names router 198.51.100.9 too"
 		f.describes("bgppeer/another", "DuplicatePeer", "node n1 has no session by BGPPeer another: "+why)
 		for _, problem := range []string{

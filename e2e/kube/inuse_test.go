@@ -23,7 +23,7 @@ func TestAddressInUse(t *testing.T) {
 		f.run("controller")
 		f.speaker()
 		pool, _, _ := strings.Cut(oneNode, "---\napiVersion: fanfare.io/v1alpha1\nkind: BGPPeer")
-		objects := strings.Replace(pool, "192.0.2.0/24", "192.0.2.64/26", 1)
+		objects := strings.NewReplacer("192.0.2.0/24", "192.0.2.64/26", "announce: BGP", "announce: L2").Replace(pool)
 		for name, vip := range map[string]string{"taken": "192.0.2.65", "free": "192.0.2.66"} {
 			objects += "---" + strings.Replace(oneService(name, "10.244.1.5"), "name: "+name+"}", fmt.Sprintf("name: %s, annotations: {fanfare.io/load-balancer-ips: %s}}", name, vip), 1)
 		}

@@ -85,7 +85,8 @@ func TestLayer2FromAPIServer(t *testing.T) {
 		f.run("controller", "--l2-settle-time", "1s")
 		f.speaker()
 		pool, _, _ := strings.Cut(oneNode, "---\napiVersion: fanfare.io/v1alpha1\nkind: BGPPeer")
-		must(t, f.Admin().Apply(t.Context(), strings.Replace(pool, "192.0.2.0/24", "192.0.2.64/26", 1)+"---"+oneService("web", "10.244.1.5")))
+		pool = strings.NewReplacer("192.0.2.0/24", "192.0.2.64/26", "announce: BGP", "announce: L2").Replace(pool)
+		must(t, f.Admin().Apply(t.Context(), pool+"---"+oneService("web", "10.244.1.5")))
 		f.awaitSpread("map[n1:1]")
 		await(t, time.Minute, "an answer over layer 2", func() error {
 			s, err := f.status()

@@ -69,6 +69,8 @@ func parsePorts(in []corev1.ServicePort, p *problems) []Port {
 		p.add("spec.ports", "", "missing; a Service needs at least one port")
 	}
 	var ports []Port
+	// A Service may have thousands of ports, and is parsed with every change of it.
+	names, numbers := map[string]bool{}, map[Port]bool{}
 	for i, sp := range in {
 		field := fmt.Sprintf("spec.ports[%d]", i)
 		port := Port{Name: interned(sp.Name), Protocol: interned(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
@@ -82,13 +84,13 @@ func parsePorts(in []corev1.ServicePort, p *problems) []Port {
 		}
 		// The API server refuses both, a folder of files does not: the same port
 		// could not be distinguished by packets, the same name not by endpoints.
-		if slices.ContainsFunc(ports, func(q Port) bool {
-			return q.Name == port.Name || q.Protocol == port.Protocol && q.Port == port.Port
-		}) {
+		number := Port{Protocol: port.Protocol, Port: port.Port}
+		if names[port.Name] || numbers[number] {
 			p.add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
 				port.Name, port.Port, port.Protocol))
 			continue
 		}
+		names[port.Name], numbers[number] = true, true
 		ports = append(ports, port)
 	}
 	return ports
