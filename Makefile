@@ -21,7 +21,7 @@ KEEP ?=
 help: ## print this
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-lab: setup build ## show the whole story with a real router and real packets; KEEP=1 leaves it up
+lab: setup build ## run the scenario with a real router and real packets, step by step; KEEP=1 leaves it up
 	./bin/lab up $(if $(KEEP),--keep)
 
 lab-down: build ## remove every trace of the laboratory

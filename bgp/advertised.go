@@ -13,13 +13,13 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// An AdvertisedRoute is a route as one router is told it: what GoBGP's export makes
-// of it, and so what stands in the router's Adj-RIB-In (RFC 4271 §1.1).
+// An AdvertisedRoute is a route as one router receives it: after GoBGP's export policy,
+// and so as in the router's Adj-RIB-In (RFC 4271 §1.1).
 type AdvertisedRoute struct {
 	Prefix  netip.Prefix `json:"prefix"`
 	NextHop netip.Addr   `json:"nextHop,omitzero"`
 	ASPath  string       `json:"asPath,omitempty"`
-	// LocalPref and MED are nil where the router is told none.
+	// LocalPref and MED are nil if the route has none.
 	LocalPref *uint32 `json:"localPref,omitempty"`
 	MED       *uint32 `json:"med,omitempty"`
 	// Communities are sorted, whatever their order on the wire: they are sets.
@@ -28,7 +28,7 @@ type AdvertisedRoute struct {
 	ExtendedCommunities []string `json:"extendedCommunities,omitempty"`
 }
 
-// Advertised returns all routes that a session's router is told now, sorted by
+// Advertised returns all routes that a session's router has now, sorted by
 // prefix; none while the session is down. It computes what GoBGP does when it tells
 // a router everything, which takes some 10 µs a route, and holds up GoBGP for that
 // long. It is an error if there is no such session.

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// line is what router.adjIn says of the same route.
+// line is the same route in the words of router.adjIn.
 func (r AdvertisedRoute) line() string {
 	text := fmt.Sprintf("%s via %s as [%s]", r.Prefix, r.NextHop, r.ASPath)
 	if r.LocalPref != nil {
@@ -29,7 +29,7 @@ func (r AdvertisedRoute) line() string {
 	return text + "\n"
 }
 
-// What we say that routers are told is what they have: eBGP and iBGP, each with its own
+// The reported routes equal the routers' tables: eBGP and iBGP, each with its own
 // attributes, while there is a shutdown as well; and nothing where no session is up.
 func TestAdvertised(t *testing.T) {
 	external := startRouter(t, routerConf{})

@@ -10,19 +10,19 @@ import (
 	"unique"
 )
 
-// Attributes are what one router is told of a route apart from its prefix and its
-// next hop. They can be compared. Zero: nothing but what every route has.
+// Attributes are those of a route to one router, apart from prefix and next hop. They can
+// be compared. Zero: the attributes that every route has.
 type Attributes struct {
 	Communities      Communities
 	LargeCommunities LargeCommunities
-	// LocalPref is the preference inside of an AS. Only iBGP routers are told
+	// LocalPref is the preference inside of an AS. Only iBGP routers get it
 	// (RFC 4271 §5.1.5); 100 where it is not set.
 	LocalPref Metric
-	// MED says which of several links to this AS shall be used, the least first
+	// MED says which of several links to this AS a router should use, the least first
 	// (RFC 4271 §5.1.4).
 	MED Metric
 	// Prepend is how often the session's own AS number stands in the AS path of eBGP
-	// routers beyond the first time, at most 16; others have none of ours in it.
+	// routers beyond the first time, at most 16; other AS paths do not have it.
 	Prepend uint8
 }
 
@@ -42,8 +42,8 @@ func MetricOf(n uint32) Metric { return Metric{true, n} }
 // A Community is an AS number and a number of that AS's own (RFC 1997), 16 bits each.
 type Community uint32
 
-// llgrStale marks routes of a router that is gone. GoBGP tells them to nobody, and we
-// are not gone.
+// llgrStale marks routes of a router that is gone. GoBGP exports them to no
+// router, and this node is not gone.
 const llgrStale Community = 0xffff0006
 
 // communityNames are the well-known ones, as FRR and most routers call them.
@@ -197,7 +197,7 @@ func (a Attributes) fits() error {
 	return fmt.Errorf("%d communities and %d large communities take %d bytes: a BGP message has room for %d; remove some", len(a.Communities)/4, len(a.LargeCommunities)/12, n, maxCommunities)
 }
 
-// fault says why no router can be told a, nil if one can.
+// fault says why a cannot be sent to any router, nil if it can.
 func (a Attributes) fault() error {
 	if err := a.fits(); err != nil {
 		return err
@@ -218,12 +218,12 @@ func (a Attributes) fault() error {
 	return nil
 }
 
-// PeerAttributes say what each router is told of a route. They can be compared,
+// PeerAttributes are the attributes of a route for each router. They can be compared,
 // and equal ones are one in memory, however many routes have them. Zero: the same to
 // all, without Attributes.
 type PeerAttributes struct{ first unique.Handle[group] }
 
-// A group are routers that are told the same. Groups are chained, so that equal
+// A group is the routers with the same attributes. Groups are chained, so that equal
 // chains can be one value.
 type group struct {
 	peers Peers
@@ -239,8 +239,8 @@ func ForAll(a Attributes) PeerAttributes {
 	return PeerAttributes{unique.Make(group{told: a})}
 }
 
-// ForEach has each session's router told what tell says, by the session's name. It
-// must name all whose routers are told the route.
+// ForEach is the attributes for each router, by the session's name. It must name all
+// sessions that get the route.
 func ForEach(tell map[string]Attributes) PeerAttributes {
 	peers := map[Attributes][]string{}
 	for name, a := range tell {
@@ -262,10 +262,10 @@ func ForEach(tell map[string]Attributes) PeerAttributes {
 	return chain
 }
 
-// Differ says whether not all routers are told the same.
+// Differ says whether routers get different attributes.
 func (p PeerAttributes) Differ() bool { return p != PeerAttributes{} && p.first.Value().peers != "" }
 
-// String is what all routers are told, or, where they are told different things,
+// String is the attributes for all routers, or, if they differ,
 // "to tor1 med 10, to tor2 med 20".
 func (p PeerAttributes) String() string {
 	var parts []string
@@ -301,7 +301,7 @@ func (p PeerAttributes) fault() error {
 	return nil
 }
 
-// Of is what the router of a session is told.
+// Of is the attributes for the router of a session.
 func (p PeerAttributes) Of(session string) Attributes {
 	for g := range p.groups() {
 		if g.peers.Has(session) {
@@ -311,8 +311,8 @@ func (p PeerAttributes) Of(session string) Attributes {
 	return Attributes{}
 }
 
-// split parts what routers are told into what can stand in GoBGP's table, for all of
-// them, and the rest, which its export policy adds for each group. The AS path is
+// split separates the attributes that can stand in GoBGP's table, for all routers,
+// from the rest, which its export policy adds for each group. The AS path is
 // the session's to begin.
 func (p PeerAttributes) split() (shared Attributes, rest []group) {
 	first := true
@@ -358,7 +358,7 @@ func (a Attributes) without(shared Attributes) Attributes {
 	return a
 }
 
-// defaultLocalPref is GoBGP's, which nobody can be told from without.
+// defaultLocalPref is GoBGP's; on the wire it cannot be distinguished from a set one.
 const defaultLocalPref = 100
 
 func sameMetric(a, b Metric) Metric {

@@ -58,8 +58,8 @@ func TestPeerAttributes(t *testing.T) {
 	}
 }
 
-// What routers have in common is in the table; together with the rest, each is told
-// what it should be, and the session's default preference at worst.
+// What routers have in common is in the table; together with the rest, each gets the
+// wanted attributes, and the session's default preference at worst.
 func TestSplit(t *testing.T) {
 	for _, p := range []PeerAttributes{
 		{}, ForAll(gold), ForAll(blue),
@@ -86,10 +86,10 @@ func TestSplit(t *testing.T) {
 				got.LocalPref = Metric{}
 			}
 			if p.Of(name) == (Attributes{}) && name == "c" {
-				continue // is told nothing, and in no group
+				continue // gets no attributes, and is in no group
 			}
 			if got != want {
-				t.Errorf("%s: %s is told %s, want %s", p, name, got, want)
+				t.Errorf("%s: %s gets %s, want %s", p, name, got, want)
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestForgetsSets(t *testing.T) {
 	conf := r.session("tor1")
 	set := func(prepend uint8, med uint32) {
 		t.Helper()
-		// That another router is told something else keeps them out of the table.
+		// Other attributes for another router keep them out of the table.
 		a := ForEach(map[string]Attributes{"tor1": {Prepend: prepend, MED: MetricOf(med)}, "tor2": {}})
 		_, err := s.Set(t.Context(), state([]Session{conf}, told(a, routes("192.0.2.1/32")...)))
 		must(t, err)
@@ -136,7 +136,7 @@ func TestForgetsSets(t *testing.T) {
 	}
 }
 
-// What no router could be told is refused, and leaves other routes alone.
+// A route that cannot be sent to any router is refused, and other routes are not affected.
 func TestAttributeFaults(t *testing.T) {
 	bad := map[string]Attributes{
 		"route 192.0.2.1/32: community llgr-stale: is for what others have announced (RFC 9494 §4.4)": {Communities: CommunitiesOf(1, llgrStale)},
@@ -168,7 +168,7 @@ func manyCommunities(bytes int) Attributes {
 }
 
 // A route whose communities fit into no message is left out alone: the session stays, and the
-// router is told all other routes. One with as many as may be arrives, with all else that a
+// router gets all other routes. One with as many as may be arrives, with all else that a
 // route can have.
 func TestTooManyCommunities(t *testing.T) {
 	r := startRouter(t, routerConf{})

@@ -159,7 +159,7 @@ func (m *bfdMachine) follow(p bfdPacket) (lost string) {
 
 // expire is the end of the detection time. It returns why the router is lost, if it was there.
 func (m *bfdMachine) expire() (lost string) {
-	reason := fmt.Sprintf("nothing heard from the router for %s", m.detection())
+	reason := fmt.Sprintf("nothing received from the router for %s", m.detection())
 	if m.state == bfdUp {
 		lost = "BFD: " + reason
 	}

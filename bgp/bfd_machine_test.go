@@ -145,7 +145,7 @@ func TestBFDExpires(t *testing.T) {
 		t.Errorf("before the detection time: %s, %q", got.state, r.lost)
 	}
 	got, r := m.timer(at)
-	if got.state != bfdDown || r.lost != "BFD: nothing heard from the router for 150ms" {
+	if got.state != bfdDown || r.lost != "BFD: nothing received from the router for 150ms" {
 		t.Errorf("after the detection time: %s, %q", got.state, r.lost)
 	}
 	if len(r.send) != 1 || r.send[0].state != bfdDown || r.send[0].diagnostic != bfdDetectionExpired || r.send[0].transmit != bfdSlow {

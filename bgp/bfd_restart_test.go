@@ -133,7 +133,7 @@ func TestBFDRestarts(t *testing.T) {
 	}
 }
 
-// play plays all events, and reports how soon sessions were stable.
+// play runs all events, and reports how soon sessions were stable.
 func (l *bfdLab) play() {
 	detection := time.Duration(*bfdMultiplier) * 50 * time.Millisecond
 	pause := func() { // beyond the detection time or not
@@ -187,7 +187,7 @@ func (l *bfdLab) start() {
 
 func (l *bfdLab) end(sig syscall.Signal) {
 	must(l.t, l.node.Process.Signal(sig))
-	_ = l.node.Wait() // what it says of being killed
+	_ = l.node.Wait() // its exit status after the kill
 }
 
 // stable waits until all ends have been up for a second, and returns how long after the event

@@ -108,7 +108,7 @@ func (e *frrEnd) timer(now time.Time) (r bfdResult) {
 	if e.state >= bfdInit && !now.Before(e.expiresAt) {
 		wasUp := e.state == bfdUp
 		if r.send = e.down(now, bfdDetectionExpired); wasUp {
-			r.lost = "nothing heard"
+			r.lost = "nothing received"
 		}
 	}
 	if !now.Before(e.sendAt) {
@@ -205,7 +205,7 @@ func (s *bfdSimulation) act(i int, event func() bfdResult) {
 		s.record("end %d: %s -> %s %s", i, before, after, r.lost)
 		if before == bfdUp {
 			s.leaves[i]++
-			if strings.Contains(r.lost, "nothing heard") && !unconfirmed {
+			if strings.Contains(r.lost, "nothing received") && !unconfirmed {
 				s.justify(i, detection)
 			}
 		}

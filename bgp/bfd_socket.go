@@ -54,8 +54,8 @@ func dialBFD(ctx context.Context, local, peer netip.Addr, device string) (net.Co
 // send ignores errors: what counts is what the router receives.
 func send(conn net.Conn, p bfdPacket) { _, _ = conn.Write(p.bytes()) }
 
-// acceptBFD reads a received packet. A packet whose TTL is lower than the one that it was sent
-// with is not from a neighbour (RFC 5881 section 5).
+// acceptBFD reads a received packet. A packet whose TTL is lower than at the
+// sender is not from a neighbour (RFC 5881 section 5).
 func acceptBFD(ttl int, b []byte) (bfdPacket, error) {
 	if ttl != maxTTL {
 		return bfdPacket{}, fmt.Errorf("BFD packet: TTL %d, want %d: it was forwarded", ttl, maxTTL)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var updateTranscripts = flag.Bool("update", false, "write the node's lines in testdata/bfd anew")
+var updateTranscripts = flag.Bool("update", false, "write the node's lines in testdata/bfd again")
 
 // A bfdReplay feeds what a router sent to a machine, and writes what the machine does.
 type bfdReplay struct {

@@ -20,19 +20,19 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: no metrics
 	// Restarting says that forwarding went on while this process was away:
 	// routers with graceful restart are asked to keep the routes from before
-	// until they have been told the new ones (RFC 4724 §4.1). It must not be set
+	// until they have received the new ones (RFC 4724 §4.1). It must not be set
 	// when the kernel's state was lost, as after a reboot: the routers would
 	// send traffic to a node that drops it.
 	Restarting bool
 }
 
-// How says how to end.
-type How int
+// A CloseMode says how to close all sessions.
+type CloseMode int
 
 const (
-	// Withdraw takes leave of all routers; they drop the routes at once.
-	Withdraw How = iota
-	// Restart goes away without a word from routers with graceful restart; they
+	// Withdraw closes all sessions with a NOTIFICATION; routers drop the routes at once.
+	Withdraw CloseMode = iota
+	// Restart closes the connections of routers with graceful restart silently; they
 	// keep the routes for RestartTime. The others drop them.
 	Restart
 )
@@ -59,8 +59,8 @@ type Server struct {
 	asked   State // the last State as it came, to compare pointers with
 	retry   bool  // the last Set could not do all it should have
 
-	// mu protects the rest. It is held for moments only, and while it is held
-	// nobody waits for anybody.
+	// mu protects the rest. It is held for moments only, and no goroutine
+	// waits while it holds mu.
 	mu          sync.Mutex
 	engine      *engine // nil until there are sessions
 	sessions    []*session
@@ -71,7 +71,7 @@ type Server struct {
 	problems    []error
 	syncing     *syncing   // nil before the first Set
 	hadSessions bool       // syncing is about the first State with sessions
-	shutdown    bool       // what the engine has been told
+	shutdown    bool       // what the engine has
 	asn         uint32     // the last State's
 	routerID    netip.Addr // the last State's
 }
@@ -96,7 +96,7 @@ func New(o Options) *Server {
 }
 
 // Changed gets a value after some session has changed. It has room for one, so
-// that nobody waits for the reader.
+// that no sender waits for the reader.
 func (s *Server) Changed() <-chan struct{} { return s.changed }
 
 func (s *Server) poke() {
@@ -107,14 +107,14 @@ func (s *Server) poke() {
 }
 
 // Set makes want the state of this node. It does as much as possible, and
-// returns, also with an error, the prefixes that routers are told, or will be
-// told as soon as their session is up, sorted. Routes that no router can be told
+// returns, also with an error, the prefixes that are sent to routers, or will be
+// as soon as their session is up, sorted. Routes that cannot be sent to any router
 // are missing in it; [Server.Status] says why. An error joins [Faults], if something
 // is wrong with want, and what could not be done, which the next Set tries again.
 //
 // The routes of a Set are with GoBGP before its sessions open, so the first
 // thing a router hears is all of them. Set does not wait for sessions to come
-// up, but for those that end to be closed.
+// up, but until ended sessions are closed.
 //
 // Set with what it was called with before, the same slices, costs nothing. The
 // caller must not write to the returned slice nor, from then on, to want.
@@ -151,7 +151,7 @@ func (s *Server) conclude(problems []error) {
 	defer s.mu.Unlock()
 	s.problems = problems
 	if have := announced(s.routes, s.confs()); !slices.Equal(have, s.have) {
-		s.have = have // the same slice else, for those who compare pointers
+		s.have = have // the same slice otherwise, for callers that compare pointers
 	}
 	if s.syncing == nil {
 		s.syncing = newSyncing(time.Now(), nil)
@@ -159,8 +159,8 @@ func (s *Server) conclude(problems []error) {
 	s.poke()
 }
 
-// Synced tells when all routers that had graceful restart in the first State
-// with sessions had been told everything, or could not be reached within
+// Synced returns when all routers that had graceful restart in the first State
+// with sessions had received everything, or could not be reached within
 // RestartTime and so have forgotten this node. Until then they may hold routes
 // from before a restart. It is false before the first Set, and without such
 // routers the time of that.
@@ -173,13 +173,13 @@ func (s *Server) Synced() (time.Time, bool) {
 	return s.syncing.done(time.Now())
 }
 
-// Close ends all sessions as how says and waits until the routers have been told
-// what there is to tell, or ctx ends. A closed Server cannot be used again.
-func (s *Server) Close(ctx context.Context, how How) error {
+// Close ends all sessions by mode and waits until the routers have received
+// all messages, or ctx ends. A closed Server cannot be used again.
+func (s *Server) Close(ctx context.Context, mode CloseMode) error {
 	s.setting.Lock()
 	defer s.setting.Unlock()
 	s.closed = true
-	return s.stop(ctx, how)
+	return s.stop(ctx, mode)
 }
 
 // apply goes from what is to want: routes first, so that a session that opens
@@ -195,7 +195,7 @@ func (s *Server) apply(ctx context.Context, want State) error {
 	return errors.Join(err, s.setSessions(ctx, want))
 }
 
-// identify notes who we are, and sees to it that an engine runs if want needs one.
+// identify records the AS number and router ID, and starts an engine if want needs one.
 func (s *Server) identify(ctx context.Context, want State) error {
 	if len(want.Sessions) == 0 || len(want.identityFaults()) > 0 {
 		return nil
@@ -218,7 +218,7 @@ func (s *Server) identify(ctx context.Context, want State) error {
 
 // stop ends the engine and all sessions with it. Whatever comes of it, this
 // Server is done with them.
-func (s *Server) stop(ctx context.Context, how How) error {
+func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions
 	s.shutdown = false
@@ -228,24 +228,24 @@ func (s *Server) stop(ctx context.Context, how How) error {
 		return nil
 	}
 	err := end(ctx, sessions, errStopping)
-	err = errors.Join(err, e.stop(ctx, how == Restart))
-	part(ctx, sessions)
+	err = errors.Join(err, e.stop(ctx, mode == Restart))
+	stopBFD(ctx, sessions)
 	s.poke()
 	return err
 }
 
-// partTime is how long a router may take to notice that its connection is closed.
-const partTime = 100 * time.Millisecond
+// closeNoticeTime is how long a router may take to notice that its connection is closed.
+const closeNoticeTime = 100 * time.Millisecond
 
-// part ends BFD, after the connections. FRR takes BFD's goodbye, as it would the silence,
+// stopBFD ends BFD, after the connections. FRR takes BFD's goodbye, as it would the silence,
 // for the loss of a session that is still open, and forgets routes that graceful
 // restart has it keep.
-func part(ctx context.Context, sessions []*session) {
+func stopBFD(ctx context.Context, sessions []*session) {
 	if !slices.ContainsFunc(sessions, func(s *session) bool { return s.conf.BFD.enabled() }) {
 		return
 	}
 	select {
-	case <-time.After(partTime):
+	case <-time.After(closeNoticeTime):
 	case <-ctx.Done():
 	}
 	for _, x := range sessions {
@@ -263,8 +263,8 @@ func (s *Server) shut(ctx context.Context) (reopen func(), err error) {
 	}
 }
 
-// setShutdown says of all routes, those that routers have been told included,
-// whether they are about to go. No session comes up meanwhile: it could miss it.
+// setShutdown marks all routes, also routes that routers have, as about to go, or not. No
+// session comes up meanwhile: it could miss the change.
 func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	if s.engine == nil || s.shutdown == want {
 		return nil
@@ -281,8 +281,8 @@ func (s *Server) setShutdown(ctx context.Context, want bool) error {
 	return nil
 }
 
-// setUnweighted settles who is told weights. Routers whose session goes on and who
-// were told weights until now, or were not, are told all routes again.
+// setUnweighted sets which routers get weights. A router whose session stays and whose
+// setting changes gets all routes again.
 func (s *Server) setUnweighted(ctx context.Context, want State) error {
 	if s.engine == nil {
 		return nil
@@ -380,7 +380,7 @@ func (s *Server) exchange(ctx context.Context, withdraw, announce, want []Route,
 }
 
 // setSessions closes the sessions that are not in want, or not as they are, and
-// then opens those that are missing.
+// then opens the missing ones.
 func (s *Server) setSessions(ctx context.Context, want State) error {
 	if s.engine == nil {
 		return nil

@@ -86,7 +86,7 @@ func steps(ebgp, ibgp *router) []step {
 			ebgp: e1 + e3, ibgp: i2 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
 		{name: "for the other one", sessions: both, routes: routes("192.0.2.1/32 to core", "192.0.2.2/32 to tor1", "192.0.2.3/32 to core"),
 			ebgp: e2, ibgp: i1 + i3, have: "192.0.2.1/32 192.0.2.2/32 192.0.2.3/32"},
-		{name: "for nobody who is there", sessions: both, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to another name+core"),
+		{name: "for no existing session", sessions: both, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to another name+core"),
 			ibgp: i2, have: "192.0.2.2/32"},
 		{name: "for a session by its name", sessions: []Session{tor1As}, routes: routes("192.0.2.1/32 to another name", "192.0.2.2/32 to tor1"),
 			ebgp: e1, have: "192.0.2.1/32"},
@@ -136,8 +136,8 @@ func weighing(route string, bandwidth int) string {
 	return fmt.Sprintf("%s extended 0x40 0x04 65010:%d\n", strings.TrimSuffix(route, "\n"), bandwidth)
 }
 
-// From any State to any State: the routers have what it says, sessions that it
-// did not change stay up, and those that it did change open once.
+// From any State to any State: the routers have what it says, unchanged sessions
+// stay up, and changed sessions open once.
 func TestStates(t *testing.T) {
 	ebgp := startRouter(t, routerConf{addr: "127.0.0.2"})
 	ibgp := startRouter(t, routerConf{addr: "127.0.0.3", asn: 65010, id: "10.255.0.2"})
@@ -386,7 +386,7 @@ route 192.0.2.1/24: has bits beyond its length, 192.0.2.0/24 would be right`
 }
 
 // An AS number and a router ID are a session's: the router hears those of the
-// session, else the State's, and another one there opens the sessions anew that it
+// session, else the State's, and another one there resets the sessions that it
 // concerns, and no other.
 func TestIdentityChanges(t *testing.T) {
 	ids := make(chan string, 10)
@@ -465,7 +465,7 @@ func TestClose(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		graceful bool
-		how      How
+		mode     CloseMode
 		kept     bool
 	}{
 		{"withdraw", false, Withdraw, false},
@@ -481,7 +481,7 @@ func TestClose(t *testing.T) {
 			_, err := s.Set(t.Context(), state([]Session{conf}, routes("192.0.2.1/32")))
 			must(t, err)
 			eventually(t, "route", func() bool { return len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1 })
-			must(t, s.Close(t.Context(), c.how))
+			must(t, s.Close(t.Context(), c.mode))
 			eventually(t, "session gone", func() bool { return !r.established() })
 			eventually(t, "routes kept or gone", func() bool {
 				return (len(table(t, r.gobgp, api.TableType_TABLE_TYPE_GLOBAL, netip.Addr{})) == 1) == c.kept
@@ -493,7 +493,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A restarted speaker keeps its routes in a router, and tells it all in time
+// A restarted speaker keeps its routes in a router, and sends all in time
 // although a second router is dead or does not answer.
 func TestRestart(t *testing.T) {
 	for _, c := range []struct {
@@ -559,7 +559,7 @@ func (r *router) countChanges() (gained, lost *atomic.Int32) {
 	gained, lost = new(atomic.Int32), new(atomic.Int32)
 	must(r.t, r.gobgp.WatchEvent(context.Background(), server.WatchEventMessageCallbacks{
 		OnBestPath: func(paths []*apiutil.Path, _ time.Time) {
-			// As in listPath: GoBGP has read the paths, and says so to nobody.
+			// As in listPath: GoBGP has read the paths, and does not report it.
 			_, _ = r.gobgp.GetBgp(context.Background(), &api.GetBgpRequest{})
 			for _, p := range paths {
 				if p.Withdrawal {
@@ -598,7 +598,7 @@ func TestChangesWhileComingUp(t *testing.T) {
 	conf := r.session("tor1")
 	on, off := routes("192.0.2.1/32", "192.0.2.2/32"), routes("192.0.2.1/32")
 	for i := range 20 {
-		conf.KeepaliveTime = time.Duration(1+i%2) * time.Second // opens anew
+		conf.KeepaliveTime = time.Duration(1+i%2) * time.Second // resets the session
 		for range 40 {
 			_, err := s.Set(t.Context(), state([]Session{conf}, on))
 			must(t, err)

@@ -88,7 +88,7 @@ func (f Faults) Error() string { return errors.Join(f...).Error() }
 // Unwrap lets errors.Is and errors.As look at each.
 func (f Faults) Unwrap() []error { return f }
 
-// checkSessions keeps the first of those that share a name or a router: GoBGP,
+// checkSessions keeps the first of several sessions with one name or router: GoBGP,
 // and the router, know a session by the peer's address.
 func checkSessions(all []Session) (good []Session, bad []error) {
 	names := map[string]bool{}
@@ -186,7 +186,7 @@ func (s Session) interfaceFaults(add func(field string, value any, right string)
 	case s.SourceInterface != "":
 		add("Interface", s.Interface, fmt.Sprintf("excludes SourceInterface %s: our end is its link-local address", s.SourceInterface))
 	case s.Passive:
-		add("Interface", s.Interface, "excludes Passive: who listens for a router must know its address")
+		add("Interface", s.Interface, "excludes Passive: a passive session needs the router's address")
 	case s.EBGPMultihopTTL > 1:
 		add("Interface", s.Interface, "excludes EBGPMultihopTTL: the router is on the link")
 	}
@@ -282,11 +282,11 @@ func inOrder(routes []Route) bool {
 	return true
 }
 
-// Validate says why no router can be told r, nil if one can. A Set leaves out such a route,
+// Validate says why r cannot be sent to any router, nil if it can. A Set leaves out such a route,
 // and announces all others.
 func (r Route) Validate() error { return r.fault() }
 
-// fault says why nobody can be told r, nil if somebody can.
+// fault says why r cannot be sent to any router, nil if it can.
 func (r Route) fault() error {
 	switch {
 	case !r.Prefix.IsValid() || r.Prefix.Addr().Is4In6():

@@ -70,7 +70,7 @@ func numbered(a netip.Addr) netip.Addr {
 	}
 	link, err := net.InterfaceByName(a.Zone())
 	if err != nil {
-		return a // whoever uses it will say so
+		return a // the caller that uses it reports the error
 	}
 	return a.WithZone(strconv.Itoa(link.Index))
 }
@@ -260,8 +260,8 @@ func dialError(s Session, err error) string {
 	return err.Error()
 }
 
-// silence says what of a session makes a router, or this node's kernel, drop
-// packets without a word.
+// silence names the settings of a session that make a router, or this node's kernel, drop
+// packets silently.
 func silence(s Session) string {
 	if s.Password != "" {
 		return "; so does a router that has no password for this node, or another one"

@@ -61,8 +61,8 @@ func sameSlice[T any](a, b []T) bool {
 }
 
 // announced are the prefixes of routes that the router of at least one of
-// sessions is told, or will be told once its session is up: what routers over IPv6
-// take of IPv4 they say then.
+// sessions gets, or will get once its session is up: only then do routers over IPv6
+// say whether they accept IPv4.
 func announced(routes []Route, sessions []Session) []netip.Prefix {
 	prefixes := make([]netip.Prefix, 0, len(routes))
 	for _, r := range routes {

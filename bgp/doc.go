@@ -5,18 +5,18 @@
 // listened on but for a session that waits for its router (listen.go), nothing
 // that a router sends is accepted or installed.
 //
-// What a router is told follows RFC 4271; IPv6 routes RFC 4760; IPv4 routes with
+// Messages follow RFC 4271; IPv6 routes RFC 4760; IPv4 routes with
 // IPv6 next hops RFC 8950; restarts without loss RFC 4724.
 //
 // # Who does what
 //
-// [Server.Set] compares what is with what shall be (diff.go), hands routes to
+// [Server.Set] compares the current with the wanted state (diff.go), hands routes to
 // GoBGP (gobgp.go) and keeps one goroutine per session (session.go). That
 // goroutine dials the router (dial.go) and gives the connection to GoBGP, which
 // speaks BGP on it until it ends; then it dials again. Dialling ourselves has a
 // reason: GoBGP waits 1.5 to 2 s before every attempt, the first included, and
-// another 5 s after a session was lost, and neither can be configured. It also
-// tells us why a session does not come up, which GoBGP only logs. Where the router is
+// another 5 s after a session was lost, and neither can be configured. The wire also
+// shows why a session does not come up, which GoBGP only logs. Where the router is
 // the one at the other end of a link, [radv] finds it.
 //
 // The connection passes through a wire (wire.go), which reads along: it sees
@@ -33,24 +33,24 @@
 //
 // # Attributes
 //
-// A [Route] has [PeerAttributes]: what each router is told besides the prefix. What
-// all are told alike stands in GoBGP's table; what differs, and what depends on the
+// A [Route] has [PeerAttributes]: the attributes for each router. Attributes
+// that are equal for all stand in GoBGP's table; what differs, and what depends on the
 // session, are marks on the route that GoBGP's export policy reads and takes away
 // (selection.go, sets.go). No router sees a mark. A route's weight stands in the table,
 // too, and the policy takes it away for routers that are not told (weight.go): each
 // change of one is an UPDATE to all routers that have the route. A route whose attributes change is
 // announced again, and not withdrawn before: the UPDATE replaces the old one
-// (RFC 4271 §3.1). What each kind of router is told follows RFC 4271 §5.1:
+// (RFC 4271 §3.1). Attributes for each kind of router follow RFC 4271 §5.1:
 // preferences go to iBGP routers only, our own AS number to eBGP routers only.
 //
 // # What others may rely on
 //
 // Routes and sessions are independent: a change of routes never touches a
-// session, and a changed session is opened anew without touching the others: any
-// change of a [Session] but those of its place in the State and of its Weights, since
+// session, and a changed session is reset without touching the others: changing
+// any field of a [Session] except Weights resets it, since
 // all else is said in OPEN, set on the socket, or would have to be sent with every route.
-// Another AS number, router ID or next hop of the State opens those sessions anew
-// that use it.
+// Another AS number, router ID or next hop of the State resets the sessions that use
+// it.
 //
 // UPDATEs that a router sends end at the wire, whatever is in them: they cost no
 // memory and end no session.

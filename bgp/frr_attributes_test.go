@@ -15,7 +15,7 @@ import (
 )
 
 // The router knows this node by three addresses: over eBGP, over eBGP by another AS
-// number, and over iBGP. It keeps what it is told as it is told, to be looked at.
+// number, and over iBGP. It keeps routes as received, for inspection.
 const frrAttributesConfig = `
 hostname tor1
 router bgp 65001
@@ -33,8 +33,8 @@ router bgp 65001
   neighbor 10.0.0.2 activate
 `
 
-// has is what the router says that it was told by the node at an address, in our
-// words; empty when it was told nothing.
+// has is the route that the router received from the node at an address, as text; empty
+// without one.
 func (r *frr) has(prefix, node string) string {
 	family := "ipv4"
 	if strings.Contains(prefix, ":") {
@@ -170,18 +170,18 @@ func TestFRRAttributes(t *testing.T) {
 					continue // FRR has words of its own for what it drops
 				}
 				if has := r.has(a.Prefix.String(), node); has != a.asFRR() {
-					t.Errorf("%s is told %s %s, and has %q", name, a.Prefix, a.asFRR(), has)
+					t.Errorf("%s gets %s %s, and has %q", name, a.Prefix, a.asFRR(), has)
 				}
 				compared++
 			}
 			if compared < len(cases)-1 { // one of them is not for all
-				t.Errorf("%s is told %d routes", name, compared)
+				t.Errorf("%s gets %d routes", name, compared)
 			}
 		}
 	})
 }
 
-// asFRR is what frr.has says of such a route.
+// asFRR is such a route in the words of frr.has.
 func (r AdvertisedRoute) asFRR() string {
 	text := "as " + cmp.Or(r.ASPath, "Local")
 	if r.LocalPref != nil {
@@ -193,8 +193,8 @@ func (r AdvertisedRoute) asFRR() string {
 	return text + named(" community ", strings.Join(r.Communities, " ")) + named(" large ", strings.Join(r.LargeCommunities, " "))
 }
 
-// frrKnows is what FRR says of a route with a well-known community. It heeds
-// GRACEFUL_SHUTDOWN unasked, and lets nobody else hear of what it drops.
+// frrKnows is FRR's text about a route with a well-known community. It respects
+// GRACEFUL_SHUTDOWN by default, and passes nothing on that it drops.
 func frrKnows(c Community) string {
 	switch name := c.String(); name {
 	case "local-as":
@@ -208,7 +208,7 @@ func frrKnows(c Community) string {
 	}
 }
 
-// await waits until the router has been told want.
+// await waits until the router has received want.
 func (r *frr) await(prefix, node, want string) {
 	r.t.Helper()
 	var got string

@@ -74,7 +74,7 @@ func TestFRRBFD(t *testing.T) {
 				took := within(t, time.Minute, "silence noticed", func() bool { return s.sessionStatus("tor1").Flaps > before.Flaps })
 				r.signal("bfdd", syscall.SIGCONT)
 				t.Logf("a silent router is noticed after %s at 3x50 ms", took.Round(time.Millisecond))
-				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps || st.LossReason != "BFD: nothing heard from the router for 150ms" {
+				if st := s.sessionStatus("tor1"); st.BFD.Flaps <= before.BFD.Flaps || st.LossReason != "BFD: nothing received from the router for 150ms" {
 					t.Errorf("it was not BFD: %s", st.LossReason)
 				}
 				eventually(t, "BFD up again", func() bool { return upWithBFD(s) })
@@ -128,7 +128,7 @@ func TestFRRBFDFreeze(t *testing.T) {
 }
 
 // BFD is taken off one end: off the router, which says nothing but "down", and the
-// session opens anew, once; and off the node, which says goodbye: then it opens anew,
+// session is reset once; and off the node, which signals AdminDown: then it is reset,
 // as after any change, and once more if the router is late to understand. Afterwards
 // it stays, without BFD.
 func TestFRRBFDRemoved(t *testing.T) {
@@ -167,7 +167,7 @@ func TestFRRBFDRemoved(t *testing.T) {
 		eventually(t, "session without BFD on this side", func() bool {
 			return s.sessionStatus("tor1").State == Established && r.kernel() != "" && strings.Contains(r.vtysh("-c", "show bfd peers brief"), "down")
 		})
-		// FRR may hear of our goodbye after the session has opened anew, and ends it.
+		// FRR may process AdminDown after the session was reset, and closes it.
 		eventually(t, "two seconds in peace", func() bool {
 			st := s.sessionStatus("tor1")
 			return st.State == Established && time.Since(st.Since) > 2*time.Second
@@ -190,8 +190,8 @@ router bgp 65001
  neighbor 10.0.0.11 ttl-security hops 1
 `
 
-// With ttl-security FRR speaks BFD as with a router several hops away, which nobody here
-// hears. The session is up all the same, and BFD says what is in its way.
+// With ttl-security FRR speaks BFD as with a router several hops away, which no host here
+// receives. The session is up all the same, and BFD says what is in its way.
 func TestFRRBFDWithGTSM(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrSecureBFDConfig, "bfdd")
@@ -214,7 +214,7 @@ func TestFRRBFDWithGTSM(t *testing.T) {
 	})
 }
 
-// A node that has crashed and begins anew, faster than BFD notices, finds that the router
+// A node that has crashed and restarts, faster than BFD notices, finds that the router
 // has kept its routes, and its new session stays. So does one that says goodbye.
 func TestFRRBFDRestart(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestFRRBFDRestart(t *testing.T) {
 		r.happened()
 		for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 			must(t, node.Process.Signal(sig))
-			_ = node.Wait() // what it says of being killed
+			_ = node.Wait() // its exit status after the kill
 			node = startNode(t, "restarting")
 			eventually(t, "BFD noticed", func() bool { return !up() })
 			eventually(t, "route and BFD again", up)

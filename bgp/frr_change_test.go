@@ -40,7 +40,7 @@ func frrDifferent() []Session {
 }
 
 // Sessions that differ in everything live on one node. While every field of a third
-// one changes, and each change opens that one anew, the router sees nothing happen
+// one changes, and each change resets that one, the router sees nothing happen
 // to these two.
 func TestFRRChangeOfAnother(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 				begin := time.Now()
 				set(x)
 				// Up again, or not, as with a password that the router has not.
-				eventually(t, "opened anew", func() bool {
+				eventually(t, "reset", func() bool {
 					st := s.sessionStatus(x.Name)
 					return st.State == Established && st.Since.After(begin) || st.LastError != ""
 				})
@@ -127,7 +127,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 		for neighbor, says := range frrSeen(r) {
 			for _, w := range []string{`"connectionsEstablished":1`, `"connectionsDropped":0`} {
 				if !strings.Contains(says, w) {
-					t.Errorf("afterwards the router says of %s:\n%s", neighbor, says)
+					t.Errorf("afterwards the router has for %s:\n%s", neighbor, says)
 				}
 			}
 		}
@@ -137,7 +137,7 @@ func TestFRRChangeOfAnother(t *testing.T) {
 	})
 }
 
-// frrSeen is what the router says of its neighbours.
+// frrSeen is the router's view of its neighbours.
 func frrSeen(r *frr) map[string]string {
 	says := map[string]string{}
 	for _, neighbor := range []string{"10.0.0.11", "fd00::2"} {

@@ -54,7 +54,7 @@ func TestFRRDevice(t *testing.T) {
 		eventually(t, "the session that the router opens", func() bool { return s.sessionStatus("tor2").State == Established })
 		eventually(t, "a route by each", func() bool { return r.hops("192.0.2.1/32") == "10.0.0.2 10.0.0.3" })
 
-		// By the node's routes nobody answers who speaks BGP.
+		// On the node's routes no BGP speaker answers.
 		connects.Device, connects.BFD = "", BFD{}
 		set()
 		eventually(t, "no session by the node's routes", func() bool {

@@ -236,7 +236,7 @@ router bgp 65010
 )
 
 // A route reflector (RFC 4456) passes our routes on as they are: to another router of
-// the AS the node is the next hop, and what it was told of preference still counts.
+// the AS the node is the next hop, and the preference that it received still counts.
 func TestFRRRouteReflector(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		edge := newFRR(t, "edge", frrEdgeConfig)

@@ -21,8 +21,8 @@ router bgp 65001
   redistribute kernel
 `
 
-// A router that tells a node its whole table costs the node no memory, no session and
-// no route in its kernel, and is told what there is to tell as any other.
+// A router that sends a node its whole table costs the node no memory, no session and
+// no route in its kernel, and gets routes as any other.
 func TestFRRFullTable(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		const prefixes = 100_000

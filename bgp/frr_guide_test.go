@@ -33,7 +33,7 @@ func guide(t *testing.T, name, section string) string {
 	return m[1]
 }
 
-// guideNode is a node as the sections of docs/bgp.md have it, by IPv6.
+// guideNode is a node as the docs about BGP have it, by IPv6.
 func guideNode(t *testing.T, r *frr) Session {
 	t.Helper()
 	r.uplink()
@@ -43,22 +43,22 @@ func guideNode(t *testing.T, r *frr) Session {
 		SourceAddress: netip.MustParseAddr("2001:db8::11"), ConnectTime: time.Second}
 }
 
-// What docs/bgp.md tells operators to configure works as it stands: IPv4 over IPv6, and
-// what the router makes of communities.
+// The FRR examples of the docs work unchanged: IPv4 over IPv6, and route maps that match
+// communities.
 func TestFRRGuide(t *testing.T) {
 	for _, c := range []struct {
-		section string
-		told    Attributes
-		leaving bool
-		want    string // of the router, about the route that is told
+		page, section string
+		told          Attributes
+		leaving       bool
+		want          string // of the router, about the announced route
 	}{
-		{"Draining a node", Attributes{}, true, "as 64513 preference 0 community graceful-shutdown"},
-		{"What routers are told besides", Attributes{Communities: CommunitiesOf(64500<<16 | 100)}, false, "as 64513 preference 200 community 64500:100"},
+		{"tasks/drain-a-node.md", "On the router", Attributes{}, true, "as 64513 preference 0 community graceful-shutdown"},
+		{"reference/bgp-advertisement.md", "Attributes", Attributes{Communities: CommunitiesOf(64500<<16 | 100)}, false, "as 64513 preference 200 community 64500:100"},
 	} {
 		t.Run(c.section, func(t *testing.T) {
 			inNamespace(t, func(t *testing.T) {
-				conf := guide(t, "bgp.md", "Next hops") + " bgp router-id 10.255.0.1\n neighbor 2001:db8::11 timers connect 1\n" +
-					" address-family ipv4 unicast\n  neighbor 2001:db8::11 route-map nodes in\n exit-address-family\nexit\n" + guide(t, "bgp.md", c.section)
+				conf := guide(t, "reference/bgp.md", "Next hops") + " bgp router-id 10.255.0.1\n neighbor 2001:db8::11 timers connect 1\n" +
+					" address-family ipv4 unicast\n  neighbor 2001:db8::11 route-map nodes in\n exit-address-family\nexit\n" + guide(t, c.page, c.section)
 				r := newFRR(t, "router", conf)
 				session := guideNode(t, r)
 				r.run()
@@ -107,8 +107,10 @@ func TestFRRUnderstandsDocuments(t *testing.T) {
 	}
 	files, err := filepath.Glob("../docs/*.md")
 	must(t, err)
+	below, err := filepath.Glob("../docs/*/*.md")
+	must(t, err)
 	n := 0
-	for _, name := range append(files, "../README.md") {
+	for _, name := range append(append(files, below...), "../README.md") {
 		text, err := os.ReadFile(name)
 		must(t, err)
 		for i, m := range frrBlock.FindAllStringSubmatch(string(text), -1) {

@@ -97,7 +97,7 @@ func TestFRRBothFamilies(t *testing.T) {
 	})
 }
 
-// A router that says so is told IPv4 routes with our IPv6 address (RFC 8950), and
+// A router with that capability gets IPv4 routes with the node's IPv6 address (RFC 8950), and
 // packets go that way, on a node without any IPv4 address in the router's network.
 func TestFRRExtendedNextHop(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {

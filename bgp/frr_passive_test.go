@@ -80,13 +80,13 @@ func TestFRRPassive(t *testing.T) {
 					"further or were not sent with TTL 255: does the router have it, too?"},
 			{name: "another device", source: "10.0.0.2", change: func(s *Session) { s.Device = "elsewhere" }, reason: nobody},
 			{name: "a device that is not there", source: "10.0.0.2", change: func(s *Session) { s.Device = "red" }, reason: "device red is not on this node"},
-			{name: "another address of ours", source: "10.0.0.3",
+			{name: "another address of this node", source: "10.0.0.3",
 				reason: "router connected to 10.0.0."}, // to any, since it connects to several
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				s := newServer(t, Options{})
 				if listening(t) {
-					t.Error("listens though nobody asked for that")
+					t.Error("listens although no session needs it")
 				}
 				conf := frrSession(c.source)
 				conf.Passive = true

@@ -27,8 +27,8 @@ router bgp 65001
   neighbor 10.0.0.18 maximum-prefix 1
 `
 
-// What an operator is told when sessions with a real router do not come up, or end. All
-// of them are of one node, and the one that is in order notices nothing.
+// The reasons for sessions with a real router that do not come up, or end. All of them are
+// of one node, and the healthy session is not affected.
 func TestFRRReasons(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrReasonConfig)
@@ -54,7 +54,7 @@ func TestFRRReasons(t *testing.T) {
 			{name: "refused", router: "10.0.0.36", source: "10.0.0.2", change: func(s *Session) { s.PeerPort = 1790 },
 				reason: "connection refused: nothing listens at 10.0.0.36 port 1790"},
 			// Longer than the kernel looks for a neighbour.
-			{name: "nobody there", router: "10.0.0.200", source: "10.0.0.2", change: func(s *Session) { s.ConnectTime = 20 * time.Second },
+			{name: "no host there", router: "10.0.0.200", source: "10.0.0.2", change: func(s *Session) { s.ConnectTime = 20 * time.Second },
 				reason: "no route to host: 10.0.0.200 port 179 does not answer, or is not directly connected"},
 			{name: "no way there", router: "203.0.113.9", source: "10.0.0.2", reason: "network is unreachable: this node has no route to 203.0.113.9"},
 			{name: "not our address", router: "10.0.0.37", source: "10.0.0.77", reason: "source address 10.0.0.77 is not on this node"},
@@ -106,7 +106,7 @@ func TestFRRReasons(t *testing.T) {
 
 		// At last the router falls silent, and nothing that comes later hides that it was this.
 		r.signal("bgpd", syscall.SIGSTOP)
-		const silent = "hold timer expired: nothing heard from the router for 9s"
+		const silent = "hold timer expired: nothing received from the router for 9s"
 		eventually(t, silent, func() bool { return s.sessionStatus("tor1").LossReason == silent })
 		r.kill()
 		const refused = "connection refused: nothing listens at 10.0.0.1 port 179"

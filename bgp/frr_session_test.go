@@ -44,7 +44,7 @@ func TestFRRSessionOptions(t *testing.T) {
 			name   string
 			source string
 			change func(s *Session)
-			// What the router says of us, or else what our status says.
+			// The router's view of the node, or otherwise the node's status.
 			router []string
 			reason string
 		}{

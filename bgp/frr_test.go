@@ -157,7 +157,7 @@ func (r *frr) start() {
 	r.awaitReach()
 }
 
-// awaitReach waits until bgpd has heard from zebra how to reach the neighbours on its links,
+// awaitReach waits until bgpd has learned from zebra how to reach the neighbours on its links,
 // and so tries to connect to them. The event of that trial ends, without a NOTIFICATION, the
 // session that the other end has opened in that very moment (FRR 8.4:
 // ConnectRetry_timer_expired in Established); no test here is about that.
@@ -310,8 +310,8 @@ func frrState(session Session, more ...string) State {
 	return st
 }
 
-// The story with a real router: both families over one IPv4 session, changes in
-// a moment, restarts that nobody notices, a withdrawal, a router that returns.
+// A real router: both families over one IPv4 session, fast changes, restarts without a
+// change of routes, a withdrawal, a router that returns.
 func TestFRR(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		r := startFRR(t)
@@ -480,7 +480,7 @@ func TestFRROneOfTwoDead(t *testing.T) {
 		r := startFRR(t)
 		alive := frrSession("10.0.0.2")
 		dead := alive
-		dead.Name, dead.PeerAddress, dead.RestartTime = "tor2", netip.MustParseAddr("10.0.0.9"), 4*time.Second // nobody answers ARP
+		dead.Name, dead.PeerAddress, dead.RestartTime = "tor2", netip.MustParseAddr("10.0.0.9"), 4*time.Second // no host answers ARP
 		want := frrState(alive)
 		want.Sessions = append(want.Sessions, dead)
 

@@ -24,8 +24,8 @@ router bgp 65001
  neighbor 10.0.0.14 timers 600 3600
 `
 
-// Of both ends' hold times the router keeps the lower one, and it hears from us as
-// often as we are told to say that we are alive.
+// Of both ends' hold times the router keeps the lower one, and it receives
+// KEEPALIVEs as often as configured.
 func TestFRRTimers(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		r := startFRRWith(t, frrTimerConfig)
@@ -58,7 +58,7 @@ func TestFRRTimers(t *testing.T) {
 	})
 }
 
-// An frrNeighbor is what the router says of a neighbour.
+// An frrNeighbor is the router's view of a neighbour.
 type frrNeighbor struct {
 	Hold      int `json:"bgpTimerHoldTimeMsecs"`
 	Keepalive int `json:"bgpTimerKeepAliveIntervalMsecs"`

@@ -104,7 +104,7 @@ func TestFRRUnnumberedTwins(t *testing.T) {
 		routers[1].happened()
 		routers[0].signal("bfdd", syscall.SIGSTOP)
 		eventually(t, "silence noticed", func() bool {
-			return s.sessionStatus("tor1").LossReason == "BFD: nothing heard from the router for 6s"
+			return s.sessionStatus("tor1").LossReason == "BFD: nothing received from the router for 6s"
 		})
 		routers[0].signal("bfdd", syscall.SIGCONT)
 		eventually(t, "both sessions after the silence", both)

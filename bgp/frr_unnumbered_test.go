@@ -13,11 +13,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// frrUnnumbered is a router that knows a link and nobody's address, as docs/bgp.md shows
-// it. It advertises itself more often, so that the test need not wait.
+// frrUnnumbered is the router of docs/tasks/unnumbered-bgp.md, which knows a link and no
+// address. It sends advertisements more often, so that the test need not wait.
 func frrUnnumbered(t *testing.T) string {
 	t.Helper()
-	return "interface eth0\n ipv6 nd ra-interval 1\nexit\n" + strings.ReplaceAll(guide(t, "bgp.md", "Unnumbered"), "swp1", "eth0") +
+	return "interface eth0\n ipv6 nd ra-interval 1\nexit\n" + strings.ReplaceAll(guide(t, "tasks/unnumbered-bgp.md", "Unnumbered"), "swp1", "eth0") +
 		" exit-address-family\n neighbor eth0 timers 1 3\n neighbor eth0 timers connect 1\n"
 }
 
@@ -46,7 +46,7 @@ func TestFRRUnnumbered(t *testing.T) {
 			return st.State == Established && r.kernel() == unnumberedRoutes(st.LocalAddress)
 		}
 		took := within(t, time.Minute, "routes", up)
-		t.Logf("nobody knew anybody; routes of both families in the router's kernel after %s:\n%s", took.Round(time.Millisecond), r.kernel())
+		t.Logf("no address was configured; routes of both families in the router's kernel after %s:\n%s", took.Round(time.Millisecond), r.kernel())
 		st := s.sessionStatus("tor1")
 		if !st.PeerAddress.IsLinkLocalUnicast() || st.PeerAddress.Zone() != "uplink" || st.PeerASN != 64512 {
 			t.Errorf("status: %+v", st)

@@ -25,16 +25,16 @@ import (
 // counts as established, and is then lost.)
 const deferralTime = time.Second
 
-// Who GoBGP thinks it is. No router hears of it: each session has an AS number of
+// GoBGP's own identity. No router sees it: each session has an AS number of
 // its own, and the wire writes the session's router ID into its OPEN. GoBGP itself
-// would have to start anew, with all sessions, to become somebody else. Nobody else
-// has these two, so that GoBGP finds no clash with a router.
+// would have to restart, with all sessions, to change it. No router has these two, so
+// that GoBGP finds no collision.
 const (
 	engineASN      = 23456 // RFC 6793 reserves it
 	engineRouterID = "240.0.0.1"
 )
 
-// An engine is one GoBGP server. It listens on nothing and dials nobody:
+// An engine is one GoBGP server. It neither listens nor dials:
 // connections are handed to it.
 type engine struct {
 	gobgp *server.BgpServer
@@ -79,7 +79,7 @@ func takeConnsFrom(s *server.BgpServer, conns chan net.Conn) error {
 	if !field.IsValid() || field.Type() != reflect.TypeOf(conns) {
 		return fmt.Errorf("this version of GoBGP takes no connections from us: BgpServer.acceptCh is %v", field)
 	}
-	// Before Serve runs nobody else looks at the field, and with ListenPort -1
+	// Before Serve runs no goroutine reads the field, and with ListenPort -1
 	// GoBGP never sets it.
 	*(*chan net.Conn)(unsafe.Pointer(field.UnsafeAddr())) = conns
 	return nil
@@ -148,8 +148,8 @@ func importStatements() []*api.Statement {
 }
 
 // shutdownPolicy is the export policy of a graceful shutdown. It comes after the
-// routes' own attributes, since its preference is to win, and before those who judge
-// them. GoBGP takes a preference of 0, which RFC 8326 §4.2 recommends, for none.
+// routes' own attributes, since its preference must win, and before the statements that select
+// routers. GoBGP takes a preference of 0, which RFC 8326 §4.2 recommends, for none.
 const (
 	exportPolicy       = "export"
 	shutdownPolicy     = "graceful shutdown"
@@ -184,7 +184,7 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	return e.tellAgain(ctx)
 }
 
-// tellAgain tells all routers their routes anew, as the policy has them now.
+// tellAgain sends all routers their routes again, with the current policy.
 func (e *engine) tellAgain(ctx context.Context) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
@@ -252,8 +252,8 @@ func paths(routes []Route) ([]*apiutil.Path, error) {
 	return paths, nil
 }
 
-// attribute gives the paths of routes their attributes and marks. Routes that are
-// told alike share them.
+// attribute gives the paths of routes their attributes and marks. Routes with equal
+// attributes share them.
 func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []Route, targets map[string]uint32, weightAS uint16) error {
 	type kind struct {
 		peers      Peers
@@ -334,7 +334,7 @@ func (n neighbor) api() *api.Peer {
 			MultihopTtl: uint32(n.conf.EBGPMultihopTTL),
 		},
 	}
-	// GoBGP sets the TTL of the connection anew, and would undo what dial did.
+	// GoBGP sets the TTL of the connection again, and would undo what dial did.
 	if n.conf.TTLSecurityHops != 0 {
 		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: uint32(n.conf.leastTTL())}
 	}
@@ -411,8 +411,8 @@ func (e *engine) stop(ctx context.Context, keep bool) error {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
-		// This was seen once, on a busy machine, and not explained: whoever meets it
-		// next wants to know where it hangs.
+		// This was seen once, on a busy machine, and not explained: a debugger
+		// needs to know where it hangs.
 		return fmt.Errorf("GoBGP does not stop: %w\n%s", ctx.Err(), goroutines())
 	}
 }
@@ -423,7 +423,7 @@ func goroutines() []byte {
 	return stacks[:runtime.Stack(stacks, true)]
 }
 
-// An open is what a router says of itself in its OPEN (RFC 4271 §4.2).
+// An open is the content of a router's OPEN (RFC 4271 §4.2).
 type open struct {
 	asn             uint32
 	routerID        netip.Addr

@@ -25,8 +25,8 @@ type hops struct {
 	ipv6 netip.Addr
 }
 
-// carries tells whether the router can be told routes of a family, as far as that
-// is known before it has said whether it takes IPv6 next hops for IPv4.
+// carries says whether the router can get routes of a family, as far as that is known
+// before it has said whether it accepts IPv6 next hops for IPv4.
 func (s Session) carries(is4 bool) bool {
 	return is4 || !s.PeerAddress.Is4() || s.NextHop.IsValid()
 }

@@ -49,7 +49,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// A router that sends its full table, rubbish, capabilities that nobody knows and
+// A router that sends its full table, malformed messages, unknown capabilities and
 // requests without end costs no memory, and no session: neither its own nor
 // another's.
 func TestRouterThatTalksTooMuch(t *testing.T) {
@@ -182,8 +182,8 @@ func withHeader(m []byte, length uint16, mark byte) []byte {
 
 var as65001 = []byte{65, 4, 0, 0, 0xfd, 0xe9}
 
-// oddOpenings are what a router may say before the session is up, and what this node
-// says of it: nothing, if there is nothing wrong with it but that it is odd.
+// oddOpenings are what a router may say before the session is up, and the node's
+// reason: none, if the message is odd but valid.
 var oddOpenings = []struct {
 	name string
 	says []byte

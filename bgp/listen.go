@@ -19,8 +19,8 @@ import (
 
 // A listenHub takes the connections of routers for the sessions that wait for
 // them. It listens only while there is such a session. A filter in the kernel drops
-// the SYN of everybody else, and of a router that is further away than its session
-// allows: to them the port does not exist.
+// the SYN of all other hosts, and of a router that is further away than its session
+// allows: for them the port does not exist.
 type listenHub struct {
 	mu      sync.Mutex
 	waiting map[netip.Addr]*session
@@ -75,7 +75,7 @@ func (h *listenHub) leave(s *session) {
 	}
 }
 
-// arrange listens for those who wait, and for nobody else.
+// arrange listens for the waiting sessions only.
 func (h *listenHub) arrange() map[listenKey]error {
 	want := h.wanted()
 	for key, l := range h.open {
@@ -115,8 +115,8 @@ func (h *listenHub) wanted() map[listenKey][]Session {
 	return want
 }
 
-// listen opens a socket that lets sessions in, and nobody else from its first
-// moment on.
+// listen opens a socket that accepts only the routers of sessions, from its first moment
+// on.
 func listen(key listenKey, sessions []Session) (*listener, error) {
 	if err := deviceFault(key.device); err != nil {
 		return nil, err
@@ -155,7 +155,7 @@ func (key listenKey) set(fd int) error {
 	return errors.Join(err, bindDevice(fd, key.device), unix.SetsockoptInt(fd, level, option, maxTTL))
 }
 
-// admit has a socket that listens already let in sessions, and nobody else.
+// admit makes a listening socket accept only the routers of sessions.
 func (l *listener) admit(sessions []Session) error {
 	c, err := l.SyscallConn()
 	if err != nil {
@@ -166,7 +166,7 @@ func (l *listener) admit(sessions []Session) error {
 	return errors.Join(err, opterr)
 }
 
-// change lets nobody in whose password is not set, not for a moment.
+// change never accepts a router without its password, not for a moment.
 func (l *listener) change(fd int, sessions []Session) error {
 	for _, s := range sessions {
 		if !slices.Contains(l.sessions, s) {
@@ -314,8 +314,7 @@ func (s *session) prepareAccepted(conn *net.TCPConn) error {
 	return errors.Join(err, opterr)
 }
 
-// rightAddress says what is wrong with the address of ours that the router
-// connected to.
+// rightAddress says what is wrong with the local address that the router connected to.
 func (s *session) rightAddress(local netip.Addr) error {
 	local = local.WithZone("")
 	if name := s.conf.SourceInterface; name != "" {
@@ -333,7 +332,7 @@ func (s *session) rightAddress(local netip.Addr) error {
 
 // offer takes a connection that the router has opened, and says false if it must
 // not be used. A router that opens another one has lost, or given up, the one
-// before. In an established session only one with graceful restart is believed that
+// before. In an established session only a router with graceful restart may do that
 // (RFC 4271 §6.8, RFC 4724 §4.2).
 func (s *session) offer(conn *net.TCPConn) bool {
 	wrong := s.rightAddress(addrOf(conn.LocalAddr()))

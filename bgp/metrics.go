@@ -22,15 +22,15 @@ func newMetrics(s *Server) *metrics {
 		bfdUp: desc("bfd_up",
 			"Whether BFD hears the router (1) or not (0); absent without BFD. Observed.", "peer"),
 		flaps: desc("session_flaps_total",
-			"How often the BGP session went down without being told to. Observed.", "peer"),
+			"How often the BGP session went down although this node did not close it. Observed.", "peer"),
 		announced: desc("announced_prefixes",
-			"Prefixes that the router is told now, 0 while the session is down. Observed: sent, not necessarily accepted.", "peer"),
+			"Prefixes that are announced to the router now, 0 while the session is down. Observed: sent, not necessarily accepted.", "peer"),
 		leftOut: desc("left_out_prefixes",
-			"Prefixes that this router cannot be told, for lack of a next hop or of the address family. Observed.", "peer"),
+			"Prefixes that cannot be announced to this router, for lack of a next hop or of the address family. Observed.", "peer"),
 		updates: desc("updates_sent_total",
 			"UPDATE messages sent to the router. Observed.", "peer"),
 		routes: desc("routes",
-			"Prefixes that this node shall announce to all routers. Desired."),
+			"Prefixes that this node announces to all routers. Desired."),
 	}
 }
 

@@ -24,18 +24,18 @@ func TestMetrics(t *testing.T) {
 	// reaches the server by an event, which may come later.
 	eventually(t, "session", func() bool { return s.sessionStatus("tor1").State == Established })
 	const want = `
-# HELP fanfare_bgp_announced_prefixes Prefixes that the router is told now, 0 while the session is down. Observed: sent, not necessarily accepted.
+# HELP fanfare_bgp_announced_prefixes Prefixes that are announced to the router now, 0 while the session is down. Observed: sent, not necessarily accepted.
 # TYPE fanfare_bgp_announced_prefixes gauge
 fanfare_bgp_announced_prefixes{peer="dead"} 0
 fanfare_bgp_announced_prefixes{peer="tor1"} 1
-# HELP fanfare_bgp_left_out_prefixes Prefixes that this router cannot be told, for lack of a next hop or of the address family. Observed.
+# HELP fanfare_bgp_left_out_prefixes Prefixes that cannot be announced to this router, for lack of a next hop or of the address family. Observed.
 # TYPE fanfare_bgp_left_out_prefixes gauge
 fanfare_bgp_left_out_prefixes{peer="dead"} 1
 fanfare_bgp_left_out_prefixes{peer="tor1"} 1
-# HELP fanfare_bgp_routes Prefixes that this node shall announce to all routers. Desired.
+# HELP fanfare_bgp_routes Prefixes that this node announces to all routers. Desired.
 # TYPE fanfare_bgp_routes gauge
 fanfare_bgp_routes 2
-# HELP fanfare_bgp_session_flaps_total How often the BGP session went down without being told to. Observed.
+# HELP fanfare_bgp_session_flaps_total How often the BGP session went down although this node did not close it. Observed.
 # TYPE fanfare_bgp_session_flaps_total counter
 fanfare_bgp_session_flaps_total{peer="dead"} 0
 fanfare_bgp_session_flaps_total{peer="tor1"} 0

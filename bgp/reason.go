@@ -96,7 +96,7 @@ func (n notification) String() string {
 }
 
 // endReason says in an operator's words why a session on a wire ended. The
-// first cause in time is the one that matters: a NOTIFICATION is followed by the
+// first cause in time matters: a NOTIFICATION is followed by the
 // end of the connection, and a wrong AS number by a NOTIFICATION.
 func endReason(s Session, f wireFacts) string {
 	switch {
@@ -136,7 +136,7 @@ func receivedReason(n notification, localASN uint32) string {
 func sentReason(s Session, f wireFacts) string {
 	switch n := *f.sent; {
 	case n.code == codeHoldTimerExpired:
-		return fmt.Sprintf("hold timer expired: nothing heard from the router for %s", negotiatedHoldTime(s, f.open))
+		return fmt.Sprintf("hold timer expired: nothing received from the router for %s", negotiatedHoldTime(s, f.open))
 	case n.code == codeHeader && f.open == nil:
 		return fmt.Sprintf("what answers at %s port %d does not speak BGP (%s)", s.PeerAddress, s.port(), n)
 	default:

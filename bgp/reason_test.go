@@ -93,7 +93,7 @@ func TestReasons(t *testing.T) {
 			want:   "router closed the connection without a NOTIFICATION", flaps: true},
 		{name: "falls silent",
 			script: func(c *fakeConn) { c.establish(); c.readAll() },
-			want:   "hold timer expired: nothing heard from the router for 3s", flaps: true},
+			want:   "hold timer expired: nothing received from the router for 3s", flaps: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := startFake(t, c.script)

@@ -68,8 +68,8 @@ func startRouter(t *testing.T, c routerConf) *router {
 	return r
 }
 
-// watch counts sessions. It also makes the neighbour anew after each of them,
-// since GoBGP turns everybody away for 5 s; not with graceful restart, where
+// watch counts sessions. It also creates the neighbour again after each of them,
+// since GoBGP rejects all connections for 5 s; not with graceful restart, where
 // the neighbour holds the stale routes.
 func (r *router) watch(c routerConf) {
 	spoke := false

@@ -48,10 +48,10 @@ func playSample(t *testing.T, r kernelOf) {
 	_, err = s.Set(t.Context(), want)
 	must(t, err)
 	for _, was := range before {
-		eventually(t, was.Name+" is told", func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
+		eventually(t, was.Name+" has the UPDATE", func() bool { return s.sessionStatus(was.Name).Updates > was.Updates })
 	}
 	if !served() {
-		t.Error("the only node is not used any more before it has left")
+		t.Error("the only node is no longer used before it has left")
 	}
 	for _, stray := range []string{"198.51.100.7/32", "2001:db8:ffff::7/128"} {
 		if hops := r.hops(stray); hops != "" {
@@ -101,14 +101,14 @@ func TestBIRDSample(t *testing.T) {
 
 var birdBlock = regexp.MustCompile("(?ms)^```bird\n(.*?)^```")
 
-// What docs/bgp.md makes of that file for nodes of other kinds: one with a password, GTSM
-// and BFD, and one without an address; each has IPv4 over IPv6.
+// The BIRD examples of docs/reference/router-configuration.md work with that file: a node
+// with a password, GTSM and BFD, and one without an address; each has IPv4 over IPv6.
 func TestBIRDGuide(t *testing.T) {
-	text, err := os.ReadFile("../docs/bgp.md")
+	text, err := os.ReadFile("../docs/reference/router-configuration.md")
 	must(t, err)
 	blocks := birdBlock.FindAllSubmatch(text, -1)
 	if len(blocks) != 2 {
-		t.Fatalf("docs/bgp.md shows %d configurations for BIRD", len(blocks))
+		t.Fatalf("docs/reference/router-configuration.md shows %d configurations for BIRD", len(blocks))
 	}
 	whole := readSample(t, "bird.conf")
 	before, _, _ := strings.Cut(whole, "# Nodes come and go")

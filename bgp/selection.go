@@ -13,10 +13,10 @@ import (
 )
 
 // A route that is not for all routers carries, inside of GoBGP, a large community
-// for each router that it is for. The export policy lets it out to these, without
-// the communities, and to nobody else: not to a session that opens later either.
+// for each router that it is for. The export policy lets it out to these only, without
+// the communities: not to a session that opens later either.
 // What a community stands for never changes, so that the policy never has to be
-// asked again about routes that were told. No router sees one, and none could be
+// asked again about sent routes. No router sees one, and none could be
 // mistaken for one: AS 4294967295 is reserved (RFC 7300).
 const (
 	markASN = 4294967295
@@ -86,7 +86,7 @@ func selectionPolicies() []*api.Policy {
 	}
 }
 
-// alias is the address by which GoBGP, and nobody else, knows the router of a
+// alias is the address by which only GoBGP knows the router of a
 // session: its own one, but for link-local ones, which may be several routers' on
 // several links that its policy does not tell apart, and for the router on an
 // interface, which has none before it was heard. These get one of RFC 6666 and keep

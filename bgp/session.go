@@ -24,9 +24,9 @@ const (
 	// a second to send the NOTIFICATION, and the time to drain.
 	closeTimeout = 2 * time.Second
 
-	// maxSaid bounds the log of a session that stays down: a reason can contain
+	// maxLoggedReasons bounds the log of a session that stays down: a reason can contain
 	// what the router says.
-	maxSaid = 10
+	maxLoggedReasons = 10
 
 	// pollTime is how often GoBGP is asked for a state that it is about to reach.
 	pollTime = time.Millisecond
@@ -41,7 +41,7 @@ var (
 )
 
 // A session keeps one Session going: it connects, lets GoBGP speak until the
-// connection ends, and connects again, until it is told to end.
+// connection ends, and connects again, until its context ends.
 type session struct {
 	conf   Session    // resolved
 	alias  netip.Addr // the router's, to GoBGP
@@ -54,15 +54,15 @@ type session struct {
 	// restartUntil is until when the router may hold routes from before our
 	// restart; zero when we did not restart, or forgot how to forward.
 	restartUntil time.Time
-	// changed and synced report to the Server. They do not wait for anybody.
+	// changed and synced report to the Server. They do not block.
 	changed func()
 	synced  func(at time.Time)
 
-	link     *radv.Watch // nil where the router has an address
-	cancel   context.CancelCauseFunc
-	done     chan struct{}
-	incoming chan *net.TCPConn // that the router opened; for passive sessions
-	said     map[string]bool   // reasons logged since the session was up
+	link          *radv.Watch // nil where the router has an address
+	cancel        context.CancelCauseFunc
+	done          chan struct{}
+	incoming      chan *net.TCPConn // that the router opened; for passive sessions
+	loggedReasons map[string]bool   // reasons logged since the session was up
 
 	mu         sync.Mutex
 	facts      sessionFacts
@@ -86,7 +86,7 @@ type sessionFacts struct {
 
 func (s *session) start() {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	s.cancel, s.done, s.said = cancel, make(chan struct{}), map[string]bool{}
+	s.cancel, s.done, s.loggedReasons = cancel, make(chan struct{}), map[string]bool{}
 	s.incoming = make(chan *net.TCPConn, 1)
 	s.facts = sessionFacts{state: Idle, since: time.Now()}
 	go s.run(ctx)
@@ -96,7 +96,7 @@ func (s *session) start() {
 func (s *session) run(ctx context.Context) {
 	defer close(s.done)
 	defer func() {
-		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see part
+		if context.Cause(ctx) != errStopping { // then BFD outlives the connection: see stopBFD
 			s.stopDetector()
 		}
 	}()
@@ -125,7 +125,7 @@ func (s *session) run(ctx context.Context) {
 }
 
 // outwait gives the router the time to notice by BFD that the process before this one
-// is gone, if that could not say goodbye. FRR ends whatever session there is by then,
+// is gone, if that could not signal AdminDown. FRR ends whatever session there is by then,
 // and with it what graceful restart has it keep.
 func (s *session) outwait(ctx context.Context) {
 	if b := s.conf.BFD; b.enabled() && !s.restartUntil.IsZero() {
@@ -367,8 +367,7 @@ func (s *session) lost(reason string) {
 	}()
 }
 
-// ended records why an attempt ended. Ends that this node asked for are no
-// errors.
+// ended records why an attempt ended. An end that this node asked for is no error.
 func (s *session) ended(ctx context.Context, reason string) {
 	now, stopped := time.Now(), ctx.Err() != nil
 	s.mu.Lock()
@@ -402,10 +401,10 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	case wasUp && stopped:
 		s.log.Info("session closed")
 	case wasUp:
-		s.said = map[string]bool{}
+		s.loggedReasons = map[string]bool{}
 		s.log.Info("session down", "reason", reason)
-	case !stopped && !s.said[reason] && len(s.said) < maxSaid:
-		s.said[reason] = true
+	case !stopped && !s.loggedReasons[reason] && len(s.loggedReasons) < maxLoggedReasons:
+		s.loggedReasons[reason] = true
 		s.log.Warn("session does not come up", "address", s.conf.where(), "reason", reason)
 	}
 }
@@ -418,7 +417,7 @@ func (s *session) heard(w *wire) {
 	s.changed()
 }
 
-// ribSent tells when the router had been told everything. Without graceful
+// ribSent returns when the router had received everything. Without graceful
 // restart on both sides no End-of-RIB is sent, and there is nothing to wait for:
 // the router dropped our routes when the session before ended.
 func ribSent(s Session, f wireFacts) (time.Time, bool) {

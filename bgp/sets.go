@@ -10,9 +10,9 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// What all routers are told alike stands in GoBGP's table as it is. What only some
-// are told, and what depends on the session, as the AS path does, a route has marks
-// for (see selection.go): a set of attributes and the router that is told them, or
+// Attributes that are equal for all routers stand in GoBGP's table. For attributes of some
+// routers, and attributes that depend on the session, such as the AS path, a route has marks
+// (see selection.go): a set of attributes and the router that gets them, or
 // all. The export policy has a statement for each, for as long as any route has the
 // mark. Statements are few: what differs between routers comes from
 // BGPAdvertisements, not from Services.
@@ -26,7 +26,7 @@ const (
 	leastSets = 64
 )
 
-// A tellKey is a set of attributes that one router is told, or all.
+// A tellKey is a set of attributes for one router, or for all.
 type tellKey struct {
 	told   Attributes
 	router uint32

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A State is everything that BGP shall do on this node. It is a plain value:
+// A State is everything that BGP should do on this node. It is a plain value:
 // build a new one rather than change one that has been passed on.
 type State struct {
 	ASN      uint32     // the node's own AS number, 1 to 4294967295; sessions may have others
@@ -30,7 +30,7 @@ type State struct {
 type Session struct {
 	Name          string     // how people call it; unique
 	PeerAddress   netip.Addr // with a zone when link-local; invalid with Interface
-	Interface     string     // the router is the one that advertises itself on this link
+	Interface     string     // the router sends advertisements on this link
 	PeerPort      uint16     // 0: 179
 	PeerASN       uint32
 	External      bool       // PeerASN is 0: any AS number but our own is right
@@ -40,7 +40,7 @@ type Session struct {
 	// SourceInterface has our address, in the place of SourceAddress: the one in
 	// the router's network if there is one, else the interface's first.
 	SourceInterface string
-	// NextHop is where this router shall send what is for addresses of the other
+	// NextHop is where this router should send packets to addresses of the other
 	// family than its own; invalid: the State's. For its own family it is our end of
 	// the connection: on a node with several networks, that is what it can reach.
 	NextHop netip.Addr
@@ -73,21 +73,21 @@ type Session struct {
 	GracefulRestart bool
 	RestartTime     time.Duration
 
-	// Weights says that the router is told the routes' weights. Alone among these,
-	// it can change while the session goes on.
+	// Weights says that the router gets the routes' weights. Only this field can
+	// change without a reset of the session.
 	Weights bool
 }
 
 // A Route is a prefix that this node announces as its own.
 type Route struct {
 	Prefix netip.Prefix
-	// Peers are the sessions whose routers are told.
+	// Peers are the sessions whose routers get the route.
 	Peers Peers
-	// Attributes are what each of them is told besides.
+	// Attributes are those for each of them.
 	Attributes PeerAttributes
-	// Weight is this node's share of the prefix's traffic, in proportion to what
-	// other nodes say of theirs; 0: none is said, and a router that does not hear
-	// one from everybody treats all alike. Only sessions with Weights are told.
+	// Weight is this node's share of the prefix's traffic, in proportion to the
+	// weights of other nodes; 0: none is sent, and a router balances evenly if any
+	// path lacks its weight. Only sessions with Weights get it.
 	Weight uint32
 }
 

@@ -158,8 +158,8 @@ func TestSyncing(t *testing.T) {
 		now      int
 		want     string
 	}{
-		{"nobody", nil, nil, 0, "0s"},
-		{"nobody with graceful restart", sessions[2:], nil, 0, "0s"},
+		{"no session", nil, nil, 0, "0s"},
+		{"no session with graceful restart", sessions[2:], nil, 0, "0s"},
 		{"at first", sessions, nil, 1, "not yet"},
 		{"one of two", sessions, map[string]int{"a": 2}, 3, "not yet"},
 		{"both", sessions, map[string]int{"a": 2, "b": 3}, 3, "3s"},

@@ -27,7 +27,7 @@ const maxListed = 100
 type Status struct {
 	ASN      uint32     `json:"asn,omitempty"` // 0 until the first session is configured
 	RouterID netip.Addr `json:"routerID,omitzero"`
-	Routes   int        `json:"routes"` // that this node announces, to whoever can be told
+	Routes   int        `json:"routes"` // that this node announces to the routers that can have them
 
 	// Synced is what Server.Synced says.
 	Synced time.Time `json:"synced,omitzero"`
@@ -68,18 +68,18 @@ type SessionStatus struct {
 
 	// GracefulRestart tells whether both ends have it on this connection.
 	GracefulRestart bool `json:"gracefulRestart"`
-	// EndOfRIB is when the router had been told everything, zero until then.
+	// EndOfRIB is when the router had received everything, zero until then.
 	EndOfRIB time.Time `json:"endOfRIB,omitzero"`
 	Updates  int       `json:"updates"` // UPDATE messages sent
 	// IgnoredUpdates counts the UPDATEs that the router has sent on this connection.
 	// They cost it and us time, and are thrown away.
 	IgnoredUpdates int `json:"ignoredUpdates,omitempty"`
 
-	// Advertised counts the prefixes that the router is told now; Prefixes are
+	// Advertised counts the prefixes that the router has now; Prefixes are
 	// the first 100 of them.
 	Advertised int            `json:"advertised"`
 	Prefixes   []netip.Prefix `json:"prefixes,omitempty"`
-	// LeftOut counts the routes that this router cannot be told, and Omissions
+	// LeftOut counts the routes that cannot be sent to this router, and Omissions
 	// say why for the first 100 of them.
 	LeftOut   int        `json:"leftOut"`
 	Omissions []Omission `json:"omissions,omitempty"`
@@ -182,7 +182,7 @@ func (st *SessionStatus) addWire(conf Session, f wireFacts) *open {
 	return f.open
 }
 
-// addRoutes says what this router is told and what it is not.
+// addRoutes lists the routes that this router gets, and why it lacks others.
 func (st *SessionStatus) addRoutes(routes []Route, conf Session, router *open) {
 	for _, r := range routes {
 		if !r.Peers.Has(st.Name) {

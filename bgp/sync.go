@@ -7,7 +7,7 @@ import "time"
 type syncing struct {
 	begin  time.Time
 	until  map[string]time.Time // by session: when its router gives up on us
-	synced map[string]time.Time // by session: when it had been told everything
+	synced map[string]time.Time // by session: when it had received everything
 }
 
 // newSyncing begins the wait for those of sessions that have graceful restart:
@@ -22,7 +22,7 @@ func newSyncing(begin time.Time, sessions []Session) *syncing {
 	return y
 }
 
-// mark records that a session's router was told everything; only the first time
+// mark records that a session's router has received everything; only the first time
 // counts.
 func (y *syncing) mark(name string, at time.Time) {
 	if y.synced[name].IsZero() {
@@ -30,7 +30,7 @@ func (y *syncing) mark(name string, at time.Time) {
 	}
 }
 
-// done tells when the last router had been told, or, unreachable, had given up.
+// done returns when the last router had everything, or, unreachable, had given up.
 func (y *syncing) done(now time.Time) (time.Time, bool) {
 	last := y.begin
 	for name, until := range y.until {

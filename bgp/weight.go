@@ -9,7 +9,7 @@ import (
 	packet "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 )
 
-// A route's weight is told as the link bandwidth extended community (RFC 10005), in
+// A route's weight is sent as the link bandwidth extended community (RFC 10005), in
 // its non-transitive form: it is about the links of the router that hears it, and
 // that router does not pass it on. Only the proportions count, so the unit is a
 // convention: at 1 Mbit/s the value is the weight wherever a router shows megabits,
@@ -26,7 +26,7 @@ func (r Route) linkBandwidth(as uint16) packet.PathAttributeInterface {
 	return packet.NewPathAttributeExtendedCommunities([]packet.ExtendedCommunityInterface{bandwidth})
 }
 
-// weightAS is the AS number that weights are told with; 0 if nobody is told any.
+// weightAS is the AS number of weights; 0 if no router gets any.
 func (s State) weightAS() uint16 {
 	switch {
 	case !slices.ContainsFunc(s.Sessions, func(x Session) bool { return x.Weights }):
@@ -40,7 +40,7 @@ func (s State) weightAS() uint16 {
 
 // GoBGP has one path for each prefix, with the weight in it. The export policy takes
 // it out again on the way to routers of this set. GoBGP takes an empty set of
-// neighbours for all of them: so there is always one in it that nobody has.
+// neighbours for all of them: so there is always an address in it that no router has.
 const unweightedSet = "unweighted"
 
 var nobody = netip.MustParseAddr(engineRouterID)
@@ -54,8 +54,8 @@ func unweighted() *api.Statement {
 	}
 }
 
-// kept are the routers from which weights that others are told are kept, as GoBGP
-// knows them, sorted.
+// kept are the routers that get no weights although others do, as GoBGP knows them,
+// sorted.
 func (e *engine) kept(s State) (routers []netip.Addr) {
 	if s.weightAS() == 0 {
 		return nil
@@ -69,8 +69,8 @@ func (e *engine) kept(s State) (routers []netip.Addr) {
 	return slices.Compact(routers)
 }
 
-// setUnweighted keeps weights from routers, and from no others. Routes that they
-// have been told are as they were.
+// setUnweighted withholds weights from these routers only. Routes that they already have
+// stay.
 func (e *engine) setUnweighted(ctx context.Context, routers []netip.Addr) error {
 	set := func(addrs []netip.Addr) *api.DefinedSet {
 		s := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet}

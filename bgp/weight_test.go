@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// The AS number in a community has 16 bits, and those of a changed one are told.
+// The AS number in a community has 16 bits, and those of a changed one are sent.
 func TestWeightAS(t *testing.T) {
 	tor1 := startRouter(t, routerConf{})
 	session := tor1.session("tor1")
@@ -55,7 +55,7 @@ router bgp 65001
 `
 
 // FRR balances by the weights that two nodes say, and evenly as soon as one of them
-// says none. No change of a weight opens a session anew or leaves the router
+// says none. No change of a weight resets a session or leaves the router
 // without a route.
 func TestFRRWeights(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
@@ -132,8 +132,8 @@ func (r *frr) weights(prefix string) string {
 	return strings.Join(hops, ", ")
 }
 
-// Who is told no weights, as GoBGP knows them: one link-local address may be several
-// routers'.
+// The routers without weights, as GoBGP knows them: several routers may have one link-local
+// address.
 func TestUnweighted(t *testing.T) {
 	session := func(name, addr string, weights bool) Session {
 		return Session{Name: name, PeerAddress: netip.MustParseAddr(addr), Weights: weights}

@@ -68,7 +68,7 @@ type wire struct {
 
 	mu     sync.Mutex
 	facts  wireFacts
-	onEach func() // after every change of facts that somebody may wait for
+	onEach func() // after every change of facts that a session may wait for
 }
 
 // wireFacts are what has been seen on a wire.
@@ -183,8 +183,7 @@ func (w *wire) refuse(reason string, code, subcode byte) {
 	}
 }
 
-// abandon ends the connection without a word, since nobody is at its other end any
-// more.
+// abandon ends the connection silently, since no router is at its other end.
 func (w *wire) abandon(reason string) {
 	w.note(func(f *wireFacts) { f.refusal = reason })
 	_ = w.Close()
@@ -229,7 +228,7 @@ func (w *wire) release() {
 }
 
 // Write gets one whole message from GoBGP each time. A connection that one cannot
-// be written to is of no use any more; but GoBGP forgets it without closing it when
+// be written to is no longer of use; but GoBGP forgets it without closing it when
 // that one is its OPEN, as when a router that starts resets what it accepted.
 func (w *wire) Write(p []byte) (int, error) {
 	if len(p) >= headerLen && p[headerLen-1] == msgKeepalive {
@@ -300,7 +299,7 @@ func (w *wire) sentUpdate(body []byte) {
 // first. Without that, a KEEPALIVE of the router's that crosses our close is
 // answered with a reset, which can throw away the NOTIFICATION; to a router
 // with graceful restart the session would then have been lost, not ended, and it
-// would keep routes that were to be withdrawn.
+// would keep routes that should be withdrawn.
 func (w *wire) Close() error {
 	err := net.ErrClosed
 	w.closeOnce.Do(func() {
@@ -439,7 +438,7 @@ func (f *framer) complete(out []byte, hear func(kind byte, body []byte)) []byte 
 }
 
 // passes says whether GoBGP sees the message. One that does not begin as it must is
-// for GoBGP to complain of: nobody knows where the next one begins.
+// for GoBGP to reject: it is unknown where the next one begins.
 func (f *framer) passes() bool {
 	return f.header[headerLen-1] != msgUpdate || !bytes.Equal(f.header[:len(marker)], marker)
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller
-// sees all nodes, and can tell whether a selector or an interface is misspelt.
+// sees all nodes, and so detects a misspelt selector or interface.
 type adverts struct {
 	client  *client
 	written map[string]writtenAdvert // by kind and name
@@ -228,7 +228,7 @@ func reachL2(snap *cluster.Snapshot, l *cluster.L2Advertisement) reach {
 	return r
 }
 
-// A coverage is whom an L2Advertisement reaches.
+// A coverage is the nodes that an L2Advertisement reaches.
 type coverage struct {
 	selected, heard, able int             // nodes
 	unmet                 map[string]bool // interfaces that no selected node has, in the words of the object
@@ -263,7 +263,7 @@ func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
 	return r
 }
 
-// count adds a node that a speaker has told of.
+// count adds a node whose speaker has reported its interfaces.
 func (r *coverage) count(l *cluster.L2Advertisement, s *cluster.Speaker) {
 	able := false
 	for _, i := range s.Interfaces {
@@ -281,8 +281,8 @@ func (r *coverage) count(l *cluster.L2Advertisement, s *cluster.Speaker) {
 	}
 }
 
-// missing lists the interfaces that no selected node has. Of those that match a pattern
-// speakers only tell where they are in a subnet of a pool.
+// missing lists the interfaces that no selected node has. Speakers report interfaces that
+// match a pattern only where they are in a subnet of a pool.
 func (r *coverage) missing() string {
 	var list []string
 	for _, name := range r.order {
@@ -297,7 +297,7 @@ func (r *coverage) missing() string {
 	return strings.Join(list, ", ")
 }
 
-// remarks are what is not as it was meant, although some node can answer.
+// remarks are possible mistakes, although some node can answer.
 func (r *coverage) remarks(l *cluster.L2Advertisement) (list []string) {
 	if missing := r.missing(); missing != "" {
 		list = append(list, "no selected node has an interface "+missing)

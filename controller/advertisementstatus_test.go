@@ -16,7 +16,7 @@ import (
 
 const advertsPath = "/apis/fanfare.io/v1alpha1/l2advertisements/"
 
-// What is wrong with an L2Advertisement is said by name: only who sees every node can.
+// The condition names what is wrong with an L2Advertisement.
 func TestAdvertStatus(t *testing.T) {
 	named := func(key string, value v1alpha1.LabelValue) *v1alpha1.LabelSelector {
 		return &v1alpha1.LabelSelector{MatchLabels: map[string]v1alpha1.LabelValue{key: value}}

@@ -40,7 +40,7 @@ type store struct {
 
 type object = map[string]any
 
-// A change is what a watch tells of. Object is nil when it is gone.
+// A change is an event of a watch. Object is nil when it is gone.
 type change struct {
 	path   string
 	object object

@@ -25,8 +25,8 @@ func many(b *testing.B, n int) *store {
 	return s
 }
 
-// BenchmarkUnchanged is a pass in which nothing is to be written: what every
-// change of any Service costs besides its own writes.
+// BenchmarkUnchanged is a pass without a write: the cost of every change of
+// any Service besides its own writes.
 func BenchmarkUnchanged(b *testing.B) {
 	for _, n := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

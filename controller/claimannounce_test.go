@@ -14,7 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// announced counts what the claims say of how they are announced.
+// announced counts the values of spec.announce of the claims.
 func (f *field) announced() string {
 	counts := map[v1alpha1.Announce]int{}
 	for path, o := range f.objects {

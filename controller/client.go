@@ -32,7 +32,7 @@ const (
 	// fairness; the number of requests at a time is bounded by writers.
 	requestRate  = 1000 // a second
 	requestBurst = 2000
-	// requestTimeout ends a request of which nothing is heard.
+	// requestTimeout ends a request without a response.
 	requestTimeout = 10 * time.Second
 )
 
@@ -176,8 +176,8 @@ func (c *client) pool(ctx context.Context, name string) (*v1alpha1.AddressPool, 
 	return o, c.ours.Get().Resource("addresspools").Name(name).Do(ctx).Into(o)
 }
 
-// patchPool sets the status of a pool. Nobody else writes it, so that no version
-// matters; a family that the pool has no more goes.
+// patchPool sets the status of a pool. No other program writes it, so that no version
+// matters; a family that the pool no longer has is removed.
 func (c *client) patchPool(ctx context.Context, name string, s v1alpha1.AddressPoolStatus) error {
 	b, err := json.Marshal(map[string]any{"status": map[string]any{
 		"ipv4": s.IPv4, "ipv6": s.IPv6, "namespaces": s.Namespaces, "otherNamespaces": s.OtherNamespaces, "conditions": s.Conditions,

@@ -23,46 +23,46 @@ const (
 	// do not wait.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
-	// passSlice is how long a pass goes on to write before it looks at the cluster
-	// anew: what was planned for ten thousand Services is old before it is done.
+	// passSlice is how long a pass goes on to write before it reads the cluster
+	// again: what was planned for ten thousand Services is old before it is done.
 	passSlice = time.Second
-	// fullInterval is how often everything is planned anew although nothing was
-	// seen to change.
+	// fullInterval is how often everything is planned again although no change was
+	// seen.
 	fullInterval = 5 * time.Minute
 	// writers is how many Services are written at a time. One Service's requests
 	// follow one another, so this many keep an API server busy that needs a few
 	// milliseconds for each, and are no load for one that needs more.
 	writers = 16
-	// echoTime is how long a Service that was written is left alone while the
-	// watch has not told of it. Longer, and something is wrong with the watch.
-	echoTime = 10 * time.Second
+	// pendingWriteTimeout is how long a Service that was written is left alone while the
+	// watch has not reported it. If that takes longer, the watch is broken.
+	pendingWriteTimeout = 10 * time.Second
 )
 
 // Options are what Run needs.
 type Options struct {
 	// Config says how to reach the API server.
 	Config *rest.Config
-	// Open returns what is to be read, once it was read for the first time.
+	// Open returns the source, once it was read for the first time.
 	Open func(context.Context) (cluster.Source, error)
 	// Election is where the leader is elected, nil when there is only one.
 	Election *Election
-	// Key is the Secret with the key under which speakers talk to one another, which is
-	// made where it is missing; the zero value: it is not.
+	// Key is the Secret with the key that encrypts messages between speakers. The
+	// controller creates it where it is missing; the zero value turns that off.
 	Key cluster.Name
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen   string
 	Instance string // the name of this process, in Events
 	Log      *slog.Logger
 	Registry *prometheus.Registry
-	// ClassOnly leaves Services without a class to others, as Open must, too.
+	// ClassOnly leaves Services without a class to other implementations, as Open must, too.
 	ClassOnly bool
 	// Settle is how long a change of a node has to last before addresses are spread over
-	// nodes anew; DefaultSettle when zero.
+	// nodes again; DefaultSettle when zero.
 	Settle time.Duration
 }
 
 // A controller is one running controller. All but health belongs to the
-// goroutine of lead and to those that it waits for.
+// goroutine of lead and to the goroutines that lead waits for.
 type controller struct {
 	Options
 	source   cluster.Source
@@ -74,9 +74,9 @@ type controller struct {
 	adverts  adverts
 	metrics  *metrics
 	health   health
-	// echoes are the Services that were written, as they were before, and when:
-	// the snapshot does not have that yet.
-	echoes map[*cluster.Spec]time.Time
+	// pendingWrites are the Services that were written, as they were before, and when:
+	// the snapshot does not have the new version yet.
+	pendingWrites map[*cluster.Spec]time.Time
 	// survey is that of the last pass, nil before the first.
 	survey *ipam.Survey
 	retry  *backoff.ExponentialBackOff
@@ -112,13 +112,13 @@ func newController(o Options) (*controller, error) {
 		return nil, err
 	}
 	c := &controller{
-		Options: o,
-		metrics: m,
-		echoes:  map[*cluster.Spec]time.Time{},
-		retry:   &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
+		Options:       o,
+		metrics:       m,
+		pendingWrites: map[*cluster.Spec]time.Time{},
+		retry:         &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second},
 	}
 	c.events = &events{client: client, instance: o.Instance, log: o.Log}
-	c.writer = writer{client, c.events.tell, o.ClassOnly}
+	c.writer = writer{client, c.events.recordService, o.ClassOnly}
 	c.pools = pools{client: client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(o.Settle)
 	c.adverts = adverts{client: client, written: map[string]writtenAdvert{}}
@@ -132,7 +132,7 @@ func (c *controller) lead(ctx context.Context) {
 	c.metrics.leading.Set(1)
 	defer c.metrics.leading.Set(0)
 	defer c.health.rest()
-	// Another one may have led meanwhile.
+	// Another controller may have led meanwhile.
 	c.pools = pools{client: c.writer.client, events: c.events, written: map[string]writtenPool{}}
 	c.owners = newOwners(c.Settle)
 	c.adverts = adverts{client: c.writer.client, written: map[string]writtenAdvert{}}
@@ -170,11 +170,11 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 	if c.pools.due || c.adverts.due {
 		next = min(next, poolInterval)
 	}
-	if len(c.echoes)+len(c.owners.echoes) != 0 {
-		next = min(next, echoTime)
+	if len(c.pendingWrites)+len(c.owners.pendingWrites) != 0 {
+		next = min(next, pendingWriteTimeout)
 	}
-	if c.owners.due != 0 {
-		next = min(next, c.owners.due)
+	if !c.owners.due.IsZero() {
+		next = min(next, max(0, time.Until(c.owners.due)))
 	}
 	return next
 }
@@ -193,7 +193,7 @@ func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	}
 	assignments, reasons := c.survey.Allocate()
 	c.metrics.count(snap, assignments, reasons)
-	c.forget(snap)
+	c.confirm(snap)
 	left, errs = c.carryOut(ctx, plan(c.survey, assignments, reasons), began.Add(passSlice))
 	more, failed := c.prefer(ctx, snap, began.Add(passSlice))
 	left, errs = left || more, append(errs, failed...)
@@ -216,7 +216,7 @@ func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (lef
 		left, errs = left || more, append(errs, failed...)
 	}
 	each(len(t.gone), func(i int) error { return c.release(ctx, t.gone[i]) })
-	settle := c.unwritten(t.settle)
+	settle := c.notPending(t.settle)
 	done := make([]bool, len(settle))
 	each(len(settle), func(i int) (err error) {
 		done[i], err = c.settle(ctx, settle[i])
@@ -224,7 +224,7 @@ func (c *controller) carryOut(ctx context.Context, t todo, until time.Time) (lef
 	})
 	for i, n := range settle {
 		if done[i] {
-			c.echoes[n.spec] = time.Now()
+			c.pendingWrites[n.spec] = time.Now()
 		}
 	}
 	each(len(t.leftover), func(i int) error { return c.release(ctx, t.leftover[i]) })
@@ -260,9 +260,9 @@ func (c *controller) settle(ctx context.Context, n settlement) (written bool, er
 		return false, err
 	}
 	if n.writesStatus() {
-		c.Log.Info("service settled", "service", n.spec.Name.String(), "vip", n.addrs, "reason", n.told.Code, "why", n.told.Message)
+		c.Log.Info("service settled", "service", n.spec.Name.String(), "vip", n.addrs, "reason", n.condition.Code, "why", n.condition.Message)
 	} else {
-		c.Log.Info("claimed what the status says", "service", n.spec.Name.String(), "vip", n.addrs)
+		c.Log.Info("claimed the addresses of the status", "service", n.spec.Name.String(), "vip", n.addrs)
 	}
 	return n.writesStatus(), nil
 }
@@ -276,33 +276,32 @@ func (c *controller) release(ctx context.Context, r release) error {
 	return err
 }
 
-// unwritten are the settlements of Services that were not written a moment ago.
-func (c *controller) unwritten(all []settlement) []settlement {
+// notPending are the settlements of Services without a pending write.
+func (c *controller) notPending(all []settlement) []settlement {
 	var out []settlement
 	for _, n := range all {
-		if at, ok := c.echoes[n.spec]; !ok || time.Since(at) > echoTime {
+		if at, ok := c.pendingWrites[n.spec]; !ok || time.Since(at) > pendingWriteTimeout {
 			out = append(out, n)
 		}
 	}
 	return out
 }
 
-// forget drops the echoes that have come back: the snapshot has another version.
-func (c *controller) forget(snap *cluster.Snapshot) {
-	if len(c.echoes) == 0 {
+// confirm drops the pending writes that the snapshot has: it has another version of the Service.
+func (c *controller) confirm(snap *cluster.Snapshot) {
+	if len(c.pendingWrites) == 0 {
 		return
 	}
-	awaited := make(map[*cluster.Spec]time.Time, len(c.echoes))
+	awaited := make(map[*cluster.Spec]time.Time, len(c.pendingWrites))
 	for _, s := range snap.Services {
-		if at, ok := c.echoes[s.Spec]; ok {
+		if at, ok := c.pendingWrites[s.Spec]; ok {
 			awaited[s.Spec] = at
 		}
 	}
-	c.echoes = awaited
+	c.pendingWrites = awaited
 }
 
-// logFailures logs what is worth reading of a pass's errors. That the snapshot is
-// behind is everyday life.
+// logFailures logs the errors of a pass. A snapshot that is behind is normal.
 func (c *controller) logFailures(errs []error) {
 	behind := len(errs)
 	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, errStale) })

@@ -2,7 +2,7 @@ package controller
 
 import "github.com/fanfare-lb/fanfare/internal/cluster"
 
-// A diagnosis is what Problems say of one object.
+// A diagnosis is the Problems of one object.
 type diagnosis struct {
 	reason          string // of a condition, when something is wrong
 	wrong, warnings []string

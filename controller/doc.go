@@ -1,25 +1,25 @@
 // Package controller gives addresses to Services, where there is an API server.
 //
-// It reads a snapshot of the cluster, lets internal/ipam decide which Service has
-// which address, and writes what differs: AddressClaims, the Services' status
-// and Events. The API server is the database; nothing is remembered here but
-// what was written a moment ago.
+// It reads a snapshot of the cluster, has internal/ipam decide which Service gets
+// which address, and writes the difference: AddressClaims, the Services' status
+// and Events. The API server is the database; this package remembers
+// only its recent writes.
 //
 // # No address twice
 //
 // Two controllers may write at the same time, in spite of the Lease: one that was
-// stopped for a minute does not know that it leads no more. Caches lag, and
+// suspended for a minute does not know that it no longer leads. Caches lag, and
 // responses get lost. These rules hold all the same, because the API server
 // checks them:
 //
-//   - Claim before status. An address is written into a status only by who has
-//     its AddressClaim, whose name is the address: there cannot be two.
+//   - Claim before status. The controller writes an address into a status only if the
+//     Service has its AddressClaim. A claim's name is the address: there cannot be two.
 //   - A claim is bound to the version of the Service that was read before it
 //     was written, and the status is written over that version only.
 //   - Status before release. A claim goes, or loses a holder, only when the
 //     Service, read after the claim, does not have the address and is at another
 //     version than the one the claim is bound to; if it is not, it is touched
-//     first. A status that somebody still means to write then fails.
+//     first. A status write that is still in flight then fails.
 //   - A claim is changed and deleted only at the version that was read.
 //
 // Where the API server contradicts the snapshot, nothing is written: the
@@ -29,7 +29,7 @@
 //
 // Where addresses go over ARP and NDP, claims also name the node that should answer,
 // such that nodes that can have the same addresses have equally many (package
-// internal/election). That is for evenness alone: which node answers is decided by
-// speakers, and they wait for nobody. So the controller takes its time, and believes
-// what it sees of a node when it has lasted.
+// internal/election). That is for balance only: speakers decide which
+// node answers, and do not wait for the controller. So the controller accepts a change of
+// a node only when it has lasted.
 package controller

@@ -25,25 +25,25 @@ const (
 	maxUnsent = 1000
 )
 
-// events sends an Event for each change of what a Service is told. Those that
-// could not be sent are sent again after the next pass; after a thousand the
-// oldest are dropped: an Event is a courtesy, the condition says the same.
+// events sends an Event for each change of a Service's condition. Events that could not be
+// sent are retried after the next pass. Beyond a thousand, the oldest are dropped: the
+// condition has the same information.
 type events struct {
 	client   *client
 	instance string
 	log      *slog.Logger
 
-	mu     sync.Mutex // tell is called by many goroutines
+	mu     sync.Mutex // send is called by many goroutines
 	unsent []*eventsv1.Event
 }
 
-// tell sends the Event of a condition that was written.
-func (e *events) tell(ctx context.Context, s *corev1.Service, told cluster.Told) {
-	e.send(ctx, newEvent(s, told, e.instance))
+// recordService sends the Event of a condition that was written.
+func (e *events) recordService(ctx context.Context, s *corev1.Service, written cluster.AddressCondition) {
+	e.send(ctx, newEvent(s, written, e.instance))
 }
 
-// tellPool sends the Event of a pool's condition that was written over live.
-func (e *events) tellPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {
+// recordPool sends the Event of a pool's condition that was written over live.
+func (e *events) recordPool(ctx context.Context, live *v1alpha1.AddressPool, c metav1.Condition) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s/%s/%s", live.UID, live.ResourceVersion, c.Reason)
 	kind := corev1.EventTypeWarning
@@ -51,7 +51,7 @@ func (e *events) tellPool(ctx context.Context, live *v1alpha1.AddressPool, c met
 		kind = corev1.EventTypeNormal
 	}
 	e.send(ctx, &eventsv1.Event{
-		// Those of objects without a namespace are here.
+		// Events of objects without a namespace belong here.
 		ObjectMeta:          metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%016x", cutName(live.Name), h.Sum64())},
 		EventTime:           metav1.NewMicroTime(time.Now()),
 		ReportingController: reporter,
@@ -76,7 +76,7 @@ func (e *events) send(ctx context.Context, ev *eventsv1.Event) error {
 	case err == nil || apierrors.IsAlreadyExists(err):
 		return nil // The answer to an earlier attempt was lost.
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err):
-		// It will not get better: the namespace is being deleted.
+		// A retry does not help: the namespace is being deleted.
 		e.log.Warn("event", "service", ev.Regarding.Namespace+"/"+ev.Regarding.Name, "reason", ev.Reason, "err", err)
 		return nil
 	}
@@ -109,11 +109,11 @@ func (e *events) again(ctx context.Context) []error {
 
 // newEvent makes an Event whose name is that of the change, so that sending it
 // twice makes one.
-func newEvent(s *corev1.Service, told cluster.Told, instance string) *eventsv1.Event {
+func newEvent(s *corev1.Service, written cluster.AddressCondition, instance string) *eventsv1.Event {
 	h := fnv.New64a()
-	fmt.Fprintf(h, "%s/%s/%s", s.UID, s.ResourceVersion, told.Code)
+	fmt.Fprintf(h, "%s/%s/%s", s.UID, s.ResourceVersion, written.Code)
 	kind := corev1.EventTypeWarning
-	if told.Assigned && told.Code == cluster.Assigned {
+	if written.Assigned && written.Code == cluster.Assigned {
 		kind = corev1.EventTypeNormal
 	}
 	return &eventsv1.Event{
@@ -122,9 +122,9 @@ func newEvent(s *corev1.Service, told cluster.Told, instance string) *eventsv1.E
 		ReportingController: reporter,
 		ReportingInstance:   instance,
 		Action:              "AssignAddress",
-		Reason:              string(told.Code),
+		Reason:              string(written.Code),
 		Type:                kind,
-		Note:                told.Message,
+		Note:                written.Message,
 		Regarding: corev1.ObjectReference{
 			APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: s.UID, ResourceVersion: s.ResourceVersion,
 		},

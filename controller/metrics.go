@@ -26,7 +26,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	const ns, sub = "fanfare", "controller"
 	m := &metrics{
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: ns, Subsystem: sub, Name: "leading", Help: "Whether this controller is the one that writes.",
+			Namespace: ns, Subsystem: sub, Name: "leading", Help: "Whether this controller is the leader.",
 		}),
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: ns, Subsystem: sub, Name: "pass_duration_seconds",
@@ -100,7 +100,7 @@ func (m *metrics) count(snap *cluster.Snapshot, assignments []cluster.Assignment
 	}
 }
 
-// A throttle is a rate limiter that tells how long it made others wait.
+// A throttle is a rate limiter that measures how long requests wait.
 type throttle struct {
 	flowcontrol.RateLimiter
 	waited prometheus.Histogram

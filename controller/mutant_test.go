@@ -106,7 +106,7 @@ var mutants = []mutant{
 		}
 		return nil
 	}},
-	{"what the snapshot says of claims is enough to take an address away", 537, func(w *world, r *request) *http.Response {
+	{"a claim in the snapshot is enough to take an address away", 537, func(w *world, r *request) *http.Response {
 		if !r.is(http.MethodGet, "/addressclaims/") {
 			return nil
 		}

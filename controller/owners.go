@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -15,35 +13,34 @@ import (
 )
 
 const (
-	// ownerInterval is how often it is looked at most at which node should answer for each
-	// address. That takes some 70 ms of CPU for 10,000 of them and 100 nodes, and a storm
-	// of changes has a pass every 20 ms.
+	// ownerInterval is the shortest time between two computations of which node should
+	// answer for each address. One takes some 70 ms of CPU for 10,000 addresses and 100
+	// nodes, and a storm of changes has a pass every 20 ms.
 	ownerInterval = time.Second
 	// DefaultSettle is how long a change of a node has to last before addresses are spread
-	// over nodes anew. It is longer than most restarts of anything.
+	// over nodes again. It is longer than most restarts of a node.
 	DefaultSettle = 30 * time.Second
 )
 
-// owners keeps the nodes that AddressClaims name: those that should answer for their
-// addresses by ARP and NDP. Speakers fail over by themselves and at once, without it.
+// owners writes the node into AddressClaims that should answer for the address by ARP and
+// NDP. Speakers fail over at once without it.
 type owners struct {
-	settler settler
-	// echoes are the claims that were written, as the snapshot still has them.
-	echoes map[*cluster.Claim]string
-	// done is the snapshot of which all was written.
+	debouncer debouncer
+	// pendingWrites are the claims that were written, as the snapshot still has them.
+	pendingWrites map[*cluster.Claim]string
+	// done is the snapshot for which everything was written.
 	done *cluster.Snapshot
-	at   time.Time // when that was looked at last
-	// due is after how long there may be something to do although nothing changes; zero
-	// when that cannot be.
-	due time.Duration
+	at   time.Time // of the last computation
+	// due is when there may be something to write although nothing changes; zero for never.
+	due time.Time
 }
 
 func newOwners(settle time.Duration) owners {
-	return owners{settler: settler{after: cmp.Or(settle, DefaultSettle)}, echoes: map[*cluster.Claim]string{}}
+	return owners{debouncer: debouncer{after: cmp.Or(settle, DefaultSettle)}, pendingWrites: map[*cluster.Claim]string{}}
 }
 
-// prefer writes the nodes that claims should name, as far as they do not, until the time
-// is over.
+// prefer writes the wanted node into the claims that name another one, until the time is
+// over.
 func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	o := &c.owners
 	now := time.Now()
@@ -51,7 +48,7 @@ func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until t
 		return false, nil
 	}
 	var nodes []election.Node
-	nodes, o.due = o.settler.take(now, candidates(snap))
+	nodes, o.due = o.debouncer.take(now, candidates(snap))
 	o.at, o.done = now, nil
 	list := preferences(snap, nodes, o.named(snap))
 	written := make([]bool, len(list))
@@ -62,7 +59,7 @@ func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until t
 	})
 	for i, p := range list {
 		if written[i] {
-			o.echoes[p.claim] = p.node
+			o.pendingWrites[p.claim] = p.node
 		}
 	}
 	if !left && len(errs) == 0 {
@@ -71,36 +68,35 @@ func (c *controller) prefer(ctx context.Context, snap *cluster.Snapshot, until t
 	return left, errs
 }
 
-// wanted says whether it is time to look, and sets when it will be.
+// wanted says whether a computation is due, and otherwise sets when it will be.
 func (o *owners) wanted(snap *cluster.Snapshot, now time.Time) bool {
-	o.due = 0
+	o.due = time.Time{}
 	if !snap.L2Ready {
 		return false
 	}
-	early := o.at.Add(ownerInterval).Sub(now)
 	if snap == o.done {
-		o.due = o.settler.wait(now)
-		if o.due == 0 || o.due > time.Nanosecond {
+		o.due = o.debouncer.due()
+		if o.due.IsZero() || o.due.After(now) {
 			return false
 		}
 	}
-	if early > 0 {
-		o.due = early
+	if next := o.at.Add(ownerInterval); next.After(now) {
+		o.due = next
 		return false
 	}
 	return true
 }
 
-// named returns what node a claim names, as far as known, and forgets the echoes that
-// have come back.
+// named returns the node that a claim names, with the pending writes, and drops the writes
+// that the snapshot has.
 func (o *owners) named(snap *cluster.Snapshot) func(*cluster.Claim) string {
-	awaited := make(map[*cluster.Claim]string, len(o.echoes))
-	for claim, node := range o.echoes {
+	awaited := make(map[*cluster.Claim]string, len(o.pendingWrites))
+	for claim, node := range o.pendingWrites {
 		if snap.Claim(claim.Addr) == claim {
 			awaited[claim] = node
 		}
 	}
-	o.echoes = awaited
+	o.pendingWrites = awaited
 	return func(c *cluster.Claim) string {
 		if node, ok := awaited[c]; ok {
 			return node
@@ -125,8 +121,8 @@ type preference struct {
 	node, was string
 }
 
-// preferences are those that are to be written, by address. An address that nobody can
-// answer for keeps the node that it had: it may come back.
+// preferences are the nodes to write into claims, by address. An address that no node can
+// answer for keeps the node that it had: that node may come back.
 func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []preference) {
 	ballots, claims := ballots(snap, nodes, named)
 	for i, node := range election.Prefer(ballots) {
@@ -137,7 +133,7 @@ func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*clus
 	return list
 }
 
-// ballots are of the addresses that Services have, that are claimed, and that go over L2.
+// ballots are those of the assigned addresses that are claimed and announced over L2.
 func ballots(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Ballot, claims []*cluster.Claim) {
 	e := election.New(nodes)
 	for all := snap.Assignments; len(all) > 0; {
@@ -174,9 +170,9 @@ func holding(snap *cluster.Snapshot, same []cluster.Assignment) (services []clus
 	return services
 }
 
-// candidates are the nodes as the API server shows them. One whose kubelet is silent
-// counts as dead as long as fewer than half are: else it is rather the API server, or who
-// watches kubelets for it, that is cut off.
+// candidates are the nodes as the API server shows them. A node whose kubelet is silent
+// counts as dead as long as fewer than half are: otherwise it is more likely that the API
+// server, or the node lifecycle controller, is cut off.
 func candidates(snap *cluster.Snapshot) []election.Node {
 	silent := 0
 	for _, n := range snap.Nodes {
@@ -202,109 +198,4 @@ func speakerOf(snap *cluster.Snapshot, node string) *cluster.Speaker {
 		return nil
 	}
 	return snap.Speakers[i]
-}
-
-// A settler believes what it sees of a node once that has lasted. A node that comes and
-// goes is taken for what it was before it began to: addresses do not follow it. What
-// changes about several nodes at a time is believed together, or the first of them would
-// get all addresses.
-type settler struct {
-	after time.Duration
-	taken map[string]election.Node // nil before anything was seen, which is then believed
-	news  map[string]news
-}
-
-// News are of one node.
-type news struct {
-	node  election.Node
-	gone  bool
-	since time.Time
-}
-
-// take takes over what has lasted, and returns what is believed, by name. Wait is after
-// how long there may be more, zero if nothing is new.
-func (s *settler) take(now time.Time, seen []election.Node) (nodes []election.Node, wait time.Duration) {
-	if s.taken == nil {
-		s.taken, s.news = map[string]election.Node{}, map[string]news{}
-		for _, n := range seen {
-			s.taken[n.Name] = n
-		}
-	}
-	there := map[string]bool{}
-	for _, n := range seen {
-		there[n.Name] = true
-		s.see(now, news{node: n})
-	}
-	for name, n := range s.taken {
-		if !there[name] {
-			s.see(now, news{node: n, gone: true})
-		}
-	}
-	maps.DeleteFunc(s.news, func(name string, _ news) bool { // It came, and went.
-		_, believed := s.taken[name]
-		return !believed && !there[name]
-	})
-	if len(s.news) != 0 && !s.due().After(now) {
-		s.believe(now)
-	}
-	for _, n := range s.taken {
-		nodes = append(nodes, n)
-	}
-	slices.SortFunc(nodes, func(a, b election.Node) int { return strings.Compare(a.Name, b.Name) })
-	return nodes, s.wait(now)
-}
-
-// see takes down what is seen of a node now.
-func (s *settler) see(now time.Time, n news) {
-	name := n.node.Name
-	if believed, known := s.taken[name]; known && !n.gone && reflect.DeepEqual(believed, n.node) {
-		delete(s.news, name)
-		return
-	}
-	if before, ok := s.news[name]; ok && before.gone == n.gone && reflect.DeepEqual(before.node, n.node) {
-		return
-	}
-	n.since = now
-	s.news[name] = n
-}
-
-func (s *settler) believe(now time.Time) {
-	for name, n := range s.news {
-		switch {
-		case now.Sub(n.since) < s.after:
-			continue
-		case n.gone:
-			delete(s.taken, name)
-		default:
-			s.taken[name] = n.node
-		}
-		delete(s.news, name)
-	}
-}
-
-// due is when news are believed: when all of them have lasted, or the first one twice as
-// long, since a node that never comes to rest must not hold up others for ever.
-func (s *settler) due() (due time.Time) {
-	var last, first time.Time
-	for _, n := range s.news {
-		if n.since.After(last) {
-			last = n.since
-		}
-		if first.IsZero() || n.since.Before(first) {
-			first = n.since
-		}
-	}
-	if due = last.Add(s.after); first.Add(2 * s.after).Before(due) {
-		due = first.Add(2 * s.after)
-	}
-	return due
-}
-
-// wait is after how long something new may be believed: a nanosecond if it may now, zero
-// if nothing is new.
-func (s *settler) wait(now time.Time) time.Duration {
-	if len(s.news) == 0 {
-		return 0
-	}
-	return max(s.due().Sub(now), time.Nanosecond)
 }

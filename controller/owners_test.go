@@ -128,8 +128,8 @@ func (f *field) spread() string {
 	return strings.TrimPrefix(fmt.Sprint(load), "map")
 }
 
-// Addresses are spread evenly; a node that goes for good loses its own and no other; one
-// that comes gets its share and no more; and what does not last moves nothing.
+// Addresses are spread evenly. A removed node loses its own addresses, and no other node
+// does; a new node gets its share only; a change that does not last moves nothing.
 func TestOwnersThroughLife(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 30, "n1", "n2", "n3")
@@ -186,8 +186,8 @@ func TestOwnersBegin(t *testing.T) {
 	})
 }
 
-// What people say of Services and nodes is done: pins, preferences, selection.
-func TestOwnersDoAsTold(t *testing.T) {
+// Pins, preferences and selectors of Services and nodes apply.
+func TestOwnersFollowConfiguration(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 12, "n1", "n2", "n3", "n4")
 		f.announce(v1alpha1.AnnounceAdvertised)
@@ -208,11 +208,11 @@ func TestOwnersDoAsTold(t *testing.T) {
 		delete(f.nodes, "n1")
 		delete(f.nodes, "n2")
 		if f.run(time.Minute); f.spread() != "[n3:12]" {
-			t.Errorf("without those that are preferred: %s", f.spread())
+			t.Errorf("without the preferred nodes: %s", f.spread())
 		}
 		f.add("n1")
 		if f.run(time.Minute); f.spread() != "[n1:11 n3:1]" {
-			t.Errorf("with one of those that are preferred: %s", f.spread())
+			t.Errorf("with one of the preferred nodes: %s", f.spread())
 		}
 		// Once the pool is announced by BGP, claims stay as they are.
 		f.announce(v1alpha1.AnnounceBGP)
@@ -274,7 +274,7 @@ func (f *field) claimOf(service string) string {
 	return ""
 }
 
-// A write that fails is tried again, and one whose echo has not come is not repeated.
+// A write that fails is tried again, and a pending write is not repeated.
 func TestOwnersWriteOnce(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		f := newField(t, 6, "n1", "n2", "n3")
@@ -289,7 +289,7 @@ func TestOwnersWriteOnce(t *testing.T) {
 		if f.moves != 6 || f.spread() != "[n1:2 n2:2 n3:2]" {
 			t.Errorf("%d moves to %s, want 6", f.moves, f.spread())
 		}
-		// Somebody has changed a claim meanwhile, of which the snapshot does not know.
+		// Another client has changed a claim meanwhile, which the snapshot does not have.
 		snap := f.Snapshot()
 		path := claimsPath + "/192.0.2.1"
 		claim := into[v1alpha1.AddressClaim](t, f.objects[path])
@@ -341,48 +341,6 @@ func TestCandidates(t *testing.T) {
 	want = fmt.Sprint(map[string]election.Standing{"good": election.Fit, "mute": election.Dead, "silent": election.Fit, "sick": election.NotReady})
 	if got := standings(); got != want {
 		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestSettler(t *testing.T) {
-	at := time.Unix(0, 0)
-	s := settler{after: 10 * time.Second}
-	node := func(name string, st election.Standing) election.Node { return election.Node{Name: name, Standing: st} }
-	for i, step := range []struct {
-		after time.Duration
-		seen  []election.Node
-		want  string
-		wait  time.Duration
-	}{
-		{0, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a0 b2", 0},
-		{time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a0 b2", 10 * time.Second},
-		{9 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a0 b2", time.Second},
-		{time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
-		{time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Dead), node("b", election.Dead)}, "a2 b2", 0},
-		{6 * time.Second, []election.Node{node("a", election.Fit), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Leaving), node("b", election.Dead)}, "a2 b2", 10 * time.Second},
-		{6 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", 10 * time.Second},
-		{4 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a2 b2", 10 * time.Second},
-		{5 * time.Second, []election.Node{node("a", election.Leaving)}, "a2 b2", time.Second},
-		{time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a2 b2", 4 * time.Second},
-		{20 * time.Second, []election.Node{node("a", election.Leaving), node("c", election.Fit)}, "a1 c0", 0},
-		// One that never comes to rest holds up the others for a while, and not for ever.
-		{time.Second, []election.Node{node("a", election.Fit), node("c", election.Fit)}, "a1 c0", 10 * time.Second},
-		{9 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Dead)}, "a1 c0", 10 * time.Second},
-		{9 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a1 c0", 2 * time.Second},
-		{2 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a0 c0", 8 * time.Second},
-		{8 * time.Second, []election.Node{node("a", election.Fit), node("c", election.Excluded)}, "a0 c4", 0},
-	} {
-		at = at.Add(step.after)
-		nodes, wait := s.take(at, step.seen)
-		var got []string
-		for _, n := range nodes {
-			got = append(got, fmt.Sprint(n.Name, n.Standing))
-		}
-		if strings.Join(got, " ") != step.want || wait != step.wait {
-			t.Fatalf("step %d: %v and wait for %s, want %s and %s", i, got, wait, step.want, step.wait)
-		}
 	}
 }
 

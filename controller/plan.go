@@ -11,47 +11,47 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
-// A todo is what there is to write, in this order: what Services that are gone
-// leave behind makes room, then each Service gets what it shall have, then
-// claims go that it needs no more.
+// A todo is what must be written, in this order: release the claims of deleted Services,
+// which makes room; then settle each Service; then release the claims that Services no
+// longer need.
 type todo struct {
 	gone     []release
 	settle   []settlement
 	leftover []release
 }
 
-// A settlement is what one Service shall have: first its claims, then its status.
+// A settlement is the wanted state of one Service: first its claims, then its status.
 type settlement struct {
-	// spec is what was read of the Service. If the API server has it otherwise,
-	// nothing of this holds.
+	// spec is the Service as it was read. If the API server has another version, the
+	// settlement is void.
 	spec   *cluster.Spec
 	secure []claim
-	// disputed are addresses that the status says and that another Service has.
-	// They are taken away only if the claim says so at the API server, too: the
-	// snapshot may have an old one.
+	// disputed are addresses of the status that another Service has. They are removed
+	// only if the claim at the API server says so, too: the snapshot may have an old one.
 	disputed []netip.Addr
 	addrs    []netip.Addr // in the order of the Service's families
-	told     cluster.Told
+	// condition is the wanted condition of the Service.
+	condition cluster.AddressCondition
 }
 
-// A claim is one that a Service needs before its status may say the address.
+// A claim is an AddressClaim that a Service needs before its status may have the address.
 type claim struct {
 	addr netip.Addr
 	pool cluster.Origin
 	// old is the claim as it was read, nil when there was none.
 	old *cluster.Claim
-	// holders are all Services that shall have the address, and those that may have
-	// it beside them.
+	// holders are all Services that should have the address, and the Services that may
+	// share it with them.
 	holders []cluster.Name
 }
 
-// A release ends what Services that do not have an address, or shall not, hold
-// of its claim.
+// A release removes holders from a claim: Services that do not have the address, or should
+// not have it.
 type release struct {
 	old  *cluster.Claim
 	from []cluster.Holder // a part of the claim's; all when there are none left
-	// kept are those for whom the claim is kept, besides those of from that asked
-	// for it and are gone.
+	// kept are the Services that the claim is kept for, besides those of from that asked
+	// for that and are gone.
 	kept []cluster.Name
 	gone bool
 	why  string
@@ -60,8 +60,8 @@ type release struct {
 // keeps says whether the address is kept for a holder that it is released from.
 func (r release) keeps(h cluster.Holder) bool { return r.gone && h.Reserve }
 
-// plan says what to write, so that claims and status become what was decided.
-// For a Service that is as it should be that is nothing.
+// plan returns the writes that make claims and status what was decided. A settled Service
+// needs none.
 func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Reason) todo {
 	p := planner{
 		snap: s.Snap, assignments: assignments,
@@ -90,7 +90,7 @@ func plan(s *ipam.Survey, assignments []cluster.Assignment, reasons []cluster.Re
 			t.settle = append(t.settle, n)
 		}
 	}
-	// Who waits longest is served first.
+	// The oldest Service is first.
 	slices.SortStableFunc(t.settle, func(a, b settlement) int { return cluster.CompareAge(a.spec.Created, b.spec.Created) })
 	return t
 }
@@ -103,10 +103,10 @@ type planner struct {
 	reasons map[cluster.Name][]cluster.Reason
 }
 
-// settled is the Rule by which there is nothing to write for a Service: it has what
-// it shall have, and has been told so.
+// settled is the Rule by which a Service needs no write: it has the wanted addresses, and
+// its condition reports them.
 func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
-	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Told.Assigned || s.Told.Code != cluster.Assigned {
+	if !ipam.Settled(snap, s) || s.StatusProxied || !s.Reported.Assigned || s.Reported.Code != cluster.Assigned {
 		return false
 	}
 	var text []byte
@@ -116,10 +116,10 @@ func settled(snap *cluster.Snapshot, s *cluster.Spec) bool {
 		}
 		text = appendHas(text, cluster.Assignment{Addr: a, Pool: cluster.PoolOf(snap.Pools, a)})
 	}
-	return string(text) == s.Told.Message
+	return string(text) == s.Reported.Message
 }
 
-// holders are the Services that shall have an address.
+// holders are the Services that should have an address.
 func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
 	i, _ := slices.BinarySearchFunc(p.assignments, a, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
 	for ; i < len(p.assignments) && p.assignments[i].Addr == a; i++ {
@@ -128,22 +128,22 @@ func (p *planner) holders(a netip.Addr) (names []cluster.Name) {
 	return names
 }
 
-// foreign says whether somebody else gives the Service its addresses.
+// foreign says whether another implementation gives the Service its addresses.
 func (p *planner) foreign(name cluster.Name) bool {
 	return slices.ContainsFunc(p.reasons[name], func(r cluster.Reason) bool { return r.Code == cluster.NotOurs })
 }
 
-// shallHave says whether an address is assigned to the Service.
-func (p *planner) shallHave(name cluster.Name, a netip.Addr) bool {
+// shouldHave says whether an address is assigned to the Service.
+func (p *planner) shouldHave(name cluster.Name, a netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(p.assignments, cluster.Assignment{Addr: a, Service: name}, cluster.Assignment.Compare)
 	return found
 }
 
-// release plans the end of what c's holders hold without need.
+// release plans the removal of c's holders that do not need the claim.
 func (p *planner) release(t *todo, c *cluster.Claim) {
 	var gone, leftover []cluster.Holder
 	for _, h := range c.Holders {
-		if p.shallHave(h.Name, c.Addr) {
+		if p.shouldHave(h.Name, c.Addr) {
 			continue
 		}
 		switch spec := p.snap.Service(h.Name); {
@@ -161,32 +161,32 @@ func (p *planner) release(t *todo, c *cluster.Claim) {
 	case len(gone) != 0:
 		t.gone = append(t.gone, release{old: c, from: gone, kept: kept, gone: true, why: "is gone"})
 	case len(c.Holders) == 0 && !c.Reserved && len(kept) == 0:
-		t.gone = append(t.gone, release{old: c, why: "nobody holds it, and it is not reserved"})
+		t.gone = append(t.gone, release{old: c, why: "no Service holds it, and it is not reserved"})
 	case len(leftover) != 0:
 		t.leftover = append(t.leftover, release{old: c, from: leftover, kept: kept, why: "does not need it"})
 	case len(kept) != len(c.ReservedFor):
-		t.leftover = append(t.leftover, release{old: c, kept: kept, why: "it is kept for a Service that has another"})
+		t.leftover = append(t.leftover, release{old: c, kept: kept, why: "it is kept for a Service that has another address"})
 	}
 }
 
-// kept are those for whom a claim is to be kept still: not for a Service that is
-// back and does not take it. What a person keeps is kept.
+// kept are the Services that a claim is still kept for: not one that is back and does not
+// take it. A reservation that a user made stays.
 func (p *planner) kept(c *cluster.Claim) []cluster.Name {
 	if c.Reserved {
 		return c.ReservedFor
 	}
 	return slices.DeleteFunc(slices.Clone(c.ReservedFor), func(name cluster.Name) bool {
-		return p.snap.Service(name) != nil && !p.foreign(name) && !p.shallHave(name, c.Addr)
+		return p.snap.Service(name) != nil && !p.foreign(name) && !p.shouldHave(name, c.Addr)
 	})
 }
 
-// settle plans what the Service shall have. ok is false when it has it, when it
-// is not ours to say, and when it has to wait.
+// settle plans the wanted state of the Service. ok is false when the Service has it, when
+// another implementation decides, and when the Service has to wait.
 func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 	if p.foreign(spec.Name) {
 		return settlement{}, false
 	}
-	n = settlement{spec: spec, told: p.tell(spec)}
+	n = settlement{spec: spec, condition: p.condition(spec)}
 	for _, f := range spec.IPFamilies {
 		for _, a := range p.addrs[spec.Name] {
 			if cluster.FamilyOf(a.Addr) == f {
@@ -205,7 +205,7 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 		}
 	}
 	for _, a := range spec.Status {
-		// A holder of the claim leaves the address by its own will.
+		// A holder of the claim gives the address up itself.
 		if !slices.Contains(n.addrs, a) && !holds(p.snap.Claim(a), spec.Name) && p.others(a) {
 			n.disputed = append(n.disputed, a)
 		}
@@ -213,14 +213,14 @@ func (p *planner) settle(spec *cluster.Spec) (n settlement, ok bool) {
 	return n, len(n.secure) != 0 || n.writesStatus()
 }
 
-// others says whether another Service has the address or its claim, of which the
-// one that asks is no holder.
+// others says whether another Service has the address or its claim. The caller has
+// checked that its Service is no holder.
 func (p *planner) others(a netip.Addr) bool {
 	return len(p.holders(a)) != 0 || p.snap.Claim(a) != nil
 }
 
-// sharers are the holders of a claim with which a Service shares. One that is
-// about to leave is not in its way: two that change places would wait for ever.
+// sharers are the holders of a claim with which a Service shares. A holder that
+// is about to leave does not block: two Services that swap addresses would deadlock.
 func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Name) {
 	if s.Sharing == nil || c == nil {
 		return nil
@@ -235,29 +235,29 @@ func (p *planner) sharers(s *cluster.Spec, c *cluster.Claim) (names []cluster.Na
 	return names
 }
 
-// tell is what the Service's condition shall say.
-func (p *planner) tell(spec *cluster.Spec) cluster.Told {
-	told := cluster.Told{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
+// condition is the wanted condition of the Service.
+func (p *planner) condition(spec *cluster.Spec) cluster.AddressCondition {
+	c := cluster.AddressCondition{Assigned: len(p.addrs[spec.Name]) != 0, Code: cluster.Assigned}
 	var text []byte
 	for _, a := range p.addrs[spec.Name] {
 		text = appendHas(text, a)
 	}
 	for _, r := range p.reasons[spec.Name] {
-		if told.Code == cluster.Assigned {
-			told.Code = r.Code
+		if c.Code == cluster.Assigned {
+			c.Code = r.Code
 		}
 		text = append(separate(text), r.Message...)
 	}
 	if len(text) == 0 {
-		// Every Service without an address has a reason; that it wants none of
-		// either family cannot be.
-		told.Code, text = cluster.NoPool, []byte("has no address")
+		// Every Service without an address has a reason; it wants an address of
+		// at least one family.
+		c.Code, text = cluster.NoPool, []byte("has no address")
 	}
-	told.Message = cut(string(text))
-	return told
+	c.Message = cut(string(text))
+	return c
 }
 
-// appendHas adds to a message that the Service has an address.
+// appendHas adds "has ADDRESS of pool POOL" to a message.
 func appendHas(text []byte, a cluster.Assignment) []byte {
 	text = a.Addr.AppendTo(append(separate(text), "has "...))
 	if a.Pool != "" {
@@ -284,8 +284,8 @@ func cut(s string) string {
 	return strings.ToValidUTF8(s[:maxMessage-len(rest)], "") + rest
 }
 
-// writesStatus says whether the status differs from what it shall be.
-func (n settlement) writesStatus() bool { return n.writesAddrs() || n.told != n.spec.Told }
+// writesStatus says whether the status differs from the wanted one.
+func (n settlement) writesStatus() bool { return n.writesAddrs() || n.condition != n.spec.Reported }
 
 // writesAddrs says whether the addresses in it do, or how they are served.
 func (n settlement) writesAddrs() bool {
@@ -298,14 +298,13 @@ func holds(c *cluster.Claim, name cluster.Name) bool {
 	return c != nil && slices.ContainsFunc(c.Holders, func(h cluster.Holder) bool { return h.Name == name })
 }
 
-// unkept says whether the claim is to be kept for the Service, or not any more, and
-// does not say so.
+// unkept says whether the claim's reservation for the Service differs from the wanted one.
 func (c claim) unkept(s *cluster.Spec) bool {
 	return slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return h.Name == s.Name && h.Reserve != s.Reserve }) ||
 		!c.old.Reserved && slices.Contains(c.old.ReservedFor, s.Name)
 }
 
-// taken says whether the claim has a holder that shall not have the address.
+// taken says whether the claim has a holder that should not have the address.
 func (c claim) taken() bool {
 	return c.old != nil && slices.ContainsFunc(c.old.Holders, func(h cluster.Holder) bool { return !slices.Contains(c.holders, h.Name) })
 }
@@ -339,7 +338,7 @@ func (r release) String() string {
 	case len(kept) != 0:
 		fmt.Fprintf(&b, "keep claim %s for %s\n", r.old.Addr, strings.Trim(fmt.Sprint(kept), "[]"))
 	case len(r.from) == 0 && len(r.old.Holders) != 0:
-		fmt.Fprintf(&b, "keep claim %s for nobody any more: %s\n", r.old.Addr, r.why)
+		fmt.Fprintf(&b, "keep claim %s for no Service: %s\n", r.old.Addr, r.why)
 	case len(r.from) == 0:
 		fmt.Fprintf(&b, "delete claim %s: %s\n", r.old.Addr, r.why)
 	case !keeps && r.old.Reserved:
@@ -366,12 +365,12 @@ func (n settlement) String() string {
 	if n.writesAddrs() {
 		fmt.Fprintf(&b, "status of %s: %s\n", n.spec.Name, cmp.Or(strings.Trim(fmt.Sprint(n.addrs), "[]"), "-"))
 	}
-	if n.told != n.spec.Told {
-		fmt.Fprintf(&b, "condition of %s: %s\n", n.spec.Name, verdict(n.told))
+	if n.condition != n.spec.Reported {
+		fmt.Fprintf(&b, "condition of %s: %s\n", n.spec.Name, conditionText(n.condition))
 	}
 	return b.String()
 }
 
-func verdict(t cluster.Told) string {
+func conditionText(t cluster.AddressCondition) string {
 	return fmt.Sprintf("%t %s: %s", t.Assigned, t.Code, t.Message)
 }

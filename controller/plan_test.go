@@ -19,7 +19,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // A golden archive holds the objects of a cluster and the writes that follow.
 func TestPlan(t *testing.T) {
@@ -56,7 +56,7 @@ func testPlan(t *testing.T, path string) {
 	got := plan(ipam.NewSurvey(snap, settled), as, reasons).String()
 	if !*update {
 		if d := gocmp.Diff(want, got); d != "" {
-			t.Errorf("-want +got (-update writes it anew):\n%s", d)
+			t.Errorf("-want +got (-update writes it again):\n%s", d)
 		}
 		return
 	}
@@ -91,7 +91,7 @@ func decode(t *testing.T, s string) []runtime.Object {
 	return objects
 }
 
-// What stands in status and claims as it should be is not written again.
+// Status and claims that are as wanted are not written again.
 func TestNothingToWrite(t *testing.T) {
 	s := newStore(t)
 	c, err := newController(options(s))
@@ -99,7 +99,7 @@ func TestNothingToWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.populate(t)
-	for range 2 { // the second pass only hears of what the first one wrote
+	for range 2 { // the second pass only receives what the first one wrote
 		c.source = s.source()
 		if left, errs := c.pass(t.Context()); left || len(errs) != 0 {
 			t.Fatal(left, errs)

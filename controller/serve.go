@@ -15,19 +15,19 @@ import (
 // API server does.
 const stuckAfter = time.Minute
 
-// health is what the probes ask. An API server that is away makes nobody
-// unhealthy: a restart does not bring it back.
+// health is what the probes ask. An unavailable API server makes no
+// controller unhealthy: a restart does not bring it back.
 type health struct {
 	ready atomic.Bool
-	// at is when the pass that is on has last got on, in Unix nanoseconds; zero
-	// when there is none.
+	// at is when the current pass last made progress, in Unix nanoseconds; zero
+	// without a pass.
 	at atomic.Int64
 }
 
 func (h *health) progress() { h.at.Store(time.Now().UnixNano()) }
 func (h *health) rest()     { h.at.Store(0) }
 
-// stuck is for how long the pass that is on has made no progress.
+// stuck is for how long the current pass has made no progress.
 func (h *health) stuck() time.Duration {
 	at := h.at.Load()
 	if at == 0 {
@@ -60,7 +60,7 @@ func (c *controller) handler() http.Handler {
 		}
 		fmt.Fprintln(w, "ok")
 	})
-	// Ready is also who waits for the Lease: it can take over at once.
+	// A controller that waits for the Lease is ready, too: it can take over at once.
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if !c.health.ready.Load() {
 			http.Error(w, "the API server has not been read yet", http.StatusServiceUnavailable)

@@ -37,7 +37,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("holders %v", claim.Spec.Holders)
 	}
 	if claim, _ := s.claim(t, a[0]); claim.Spec.Services != "shop/a, shop/b" {
-		t.Errorf("people are told %q", claim.Spec.Services)
+		t.Errorf("spec.services is %q", claim.Spec.Services)
 	}
 	s.remove(servicesPath + "a")
 	s.settleAll(t, c)
@@ -89,7 +89,7 @@ func TestReserve(t *testing.T) {
 		s.remove(servicesPath + "a")
 		s.settleAll(t, c)
 		if claim, _ := s.claim(t, was[0]); reserve != "" && claim.Spec.Services != "kept for shop/a" {
-			t.Errorf("people are told %q", claim.Spec.Services)
+			t.Errorf("spec.services is %q", claim.Spec.Services)
 		}
 		s.put(servicesPath+"a", nil, from(t, a))
 		s.settleAll(t, c)
@@ -98,7 +98,7 @@ func TestReserve(t *testing.T) {
 			has, other = other, has
 		}
 		if len(was) != 1 || !slices.Equal(has, was) || len(other) != 0 {
-			t.Errorf("reserve %q: a had %v; the one that shall have it has %v, and the other %v", reserve, was, has, other)
+			t.Errorf("reserve %q: a had %v; the wanted Service has %v, and the other %v", reserve, was, has, other)
 		}
 		claim, _ := s.claim(t, was[0])
 		if len(claim.Spec.Holders) != 1 || claim.Spec.Holders[0].Reserve != (reserve != "") || len(claim.Spec.ReservedFor) != 0 {

@@ -32,7 +32,7 @@ import (
 // A world is one API server, users, and two controllers that both believe that
 // they lead. In it, whatever can go wrong does: requests wait and overtake one
 // another, fail, are carried out though their answer is lost or their sender has
-// stopped; each controller hears of each kind of object when it pleases; leaders
+// stopped; each controller receives changes of each kind of object at its own pace; leaders
 // come and go. The seed decides what happens next.
 type world struct {
 	*rand.Rand
@@ -40,7 +40,7 @@ type world struct {
 	nodes  [2]*node
 	mutant mutant
 	ground bool // there are nodes to spread addresses over
-	calm   bool // nothing fails any more
+	calm   bool // no fault is injected
 	// rich: Services also share addresses, ask for several, and keep theirs while
 	// they are away.
 	rich bool
@@ -76,8 +76,8 @@ type answer struct {
 	err  error
 }
 
-// A feed is a Source that hears of the store's changes late, of each kind of
-// object in order, and of different kinds in any.
+// A feed is a Source that receives the store's changes late: in order for each kind of
+// object, in any order for different kinds.
 type feed struct {
 	w       *world
 	mu      sync.Mutex
@@ -96,7 +96,7 @@ func (f *feed) Snapshot() *cluster.Snapshot {
 	return f.builder.Snapshot()
 }
 
-// hear makes the feed hear of the next n changes of a kind.
+// hear delivers the next n changes of a kind to the feed.
 func (f *feed) hear(kind string, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -501,8 +501,8 @@ func addrs(s corev1.Service) []string {
 	return out
 }
 
-// converge lets everything that is under way arrive, with nothing that fails,
-// and checks that all is as it should be then, and stays so without a request.
+// converge delivers everything in flight without faults, and checks that the result is as
+// wanted, and stays so without a request.
 func (w *world) converge() {
 	w.calm = true
 	idle := 0
@@ -586,7 +586,7 @@ func TestWorlds(t *testing.T) {
 	if testing.Short() {
 		n = 30
 	}
-	// More worlds for whoever changes the order of writes.
+	// More worlds, after a change of the order of writes.
 	if s, err := strconv.ParseUint(os.Getenv("FANFARE_WORLDS"), 10, 64); err == nil {
 		n = s
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 )
 
-// errStale is that the API server has something else than the snapshot. Nothing
-// was written; the watch will tell what, or the next pass asks again.
+// errStale is that the API server has another version than the snapshot. Nothing
+// was written; the watch will report the version, or the next pass reads again.
 var errStale = errors.New("the API server knows more than the snapshot")
 
 // stale is err, or errStale if err says that an object has changed or gone.
@@ -36,8 +36,8 @@ func stale(err error) error {
 // an address from being given twice: see the package's documentation.
 type writer struct {
 	*client
-	tell func(context.Context, *corev1.Service, cluster.Told)
-	// classOnly: Services without a class are not ours.
+	record func(context.Context, *corev1.Service, cluster.AddressCondition)
+	// classOnly leaves Services without a class to other implementations.
 	classOnly bool
 }
 
@@ -67,33 +67,33 @@ func (w writer) settle(ctx context.Context, n settlement) error {
 	if err != nil {
 		return fmt.Errorf("status of %s: %w", n.spec.Name, stale(err))
 	}
-	if n.told != n.spec.Told {
-		w.tell(ctx, after, n.told)
+	if n.condition != n.spec.Reported {
+		w.record(ctx, after, n.condition)
 	}
 	return nil
 }
 
-// lost returns nil when the claim of a names others, and not the Service. If
-// there is none, whoever shall have the address has to claim it first.
+// lost returns nil when the claim of a names other Services, and not this one. If there
+// is no claim, the Service that should have the address has to claim it first.
 func (w writer) lost(ctx context.Context, a netip.Addr, name cluster.Name) error {
 	c, err := w.readClaim(ctx, v1alpha1.ClaimName(a))
 	switch {
 	case err != nil:
 		return stale(err)
 	case holds(c, name) || len(c.Holders) == 0:
-		return fmt.Errorf("%w: nobody else has claimed it", errStale)
+		return fmt.Errorf("%w: no other Service has claimed it", errStale)
 	}
 	return nil
 }
 
-// same says whether the Service is what the snapshot says of it.
+// same says whether the Service equals that of the snapshot.
 func same(live *corev1.Service, spec *cluster.Spec) bool {
 	now := specOf(live)
 	return now != nil && reflect.DeepEqual(now, spec)
 }
 
-// specOf parses a Service as the snapshot does. It is nil for one that is none
-// of our business.
+// specOf parses a Service as the snapshot does. It is nil for a Service
+// that Fanfare does not serve.
 func specOf(live *corev1.Service) *cluster.Spec {
 	for _, s := range cluster.Parse(live).Services {
 		return s.Spec
@@ -110,12 +110,12 @@ func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *c
 		if !apierrors.IsAlreadyExists(err) {
 			return err
 		}
-		// Ours, if the answer to an earlier attempt was lost.
+		// This controller created it, if the response to an earlier attempt was lost.
 		if old, err = w.readClaim(ctx, v1alpha1.ClaimName(c.addr)); err != nil {
 			return stale(err)
 		}
 		if c.old = old; len(old.Holders) == 0 || c.taken() {
-			return fmt.Errorf("%w: somebody else has it", errStale)
+			return fmt.Errorf("%w: another Service has it", errStale)
 		}
 	}
 	if err := w.agreed(ctx, old, spec); err != nil {
@@ -129,8 +129,8 @@ func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *c
 }
 
 // agreed returns nil when the other holders of a claim share the address with a
-// Service that has yet to join them. The snapshot may be from before one of them
-// ceased to, and their owner must not find a stranger there later.
+// Service that joins them. The snapshot may be older than a holder's decision to stop
+// sharing, and that holder must not find another Service at its address.
 func (w writer) agreed(ctx context.Context, c *cluster.Claim, spec *cluster.Spec) error {
 	if slices.Contains(spec.Status, c.Addr) {
 		return nil
@@ -144,7 +144,7 @@ func (w writer) agreed(ctx context.Context, c *cluster.Claim, spec *cluster.Spec
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("service %s, which has it, too: %w", h.Name, err)
+			return fmt.Errorf("service %s, which has the address, too: %w", h.Name, err)
 		}
 		if other := specOf(live); other != nil {
 			if why, apart := ipam.Apart(spec, other); apart {
@@ -155,8 +155,8 @@ func (w writer) agreed(ctx context.Context, c *cluster.Claim, spec *cluster.Spec
 	return nil
 }
 
-// without is for whom a claim is kept once a Service has it. What a person keeps
-// stays as that person wrote it.
+// without is the reservations of a claim once a Service has it. A reservation that a user
+// made stays as written.
 func without(c *cluster.Claim, name cluster.Name) []v1alpha1.ClaimReservation {
 	if c.Reserved {
 		return reservations(c.ReservedFor)
@@ -181,7 +181,7 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 	for _, c := range cluster.Parse(o).Claims {
 		return c, nil
 	}
-	return nil, fmt.Errorf("%w: the name is no address", errStale)
+	return nil, fmt.Errorf("%w: its name is not an address", errStale)
 }
 
 func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.AddressClaim {
@@ -195,7 +195,8 @@ func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.Addre
 // maxNamed is how many Services of a claim are named to people.
 const maxNamed = 5
 
-// people says for people who holds an address, and for whom it is kept.
+// people is a text for users: the Services that hold an address, and the Services that it
+// is reserved for.
 func people(holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) string {
 	var have, wait []string
 	for _, h := range holders {
@@ -240,7 +241,7 @@ func toAPI(holders []cluster.Holder) []v1alpha1.ClaimHolder {
 	return out
 }
 
-// statusPatch is what the status shall be, as far as it differs.
+// statusPatch is the wanted status, as far as it differs.
 func statusPatch(live *corev1.Service, n settlement) map[string]any {
 	patch := map[string]any{}
 	if n.writesAddrs() {
@@ -252,20 +253,20 @@ func statusPatch(live *corev1.Service, n settlement) map[string]any {
 		}
 		patch["loadBalancer"] = map[string]any{"ingress": ingress}
 	}
-	if n.told != n.spec.Told {
-		patch["conditions"] = []metav1.Condition{condition(live, n.told)}
+	if n.condition != n.spec.Reported {
+		patch["conditions"] = []metav1.Condition{apiCondition(live, n.condition)}
 	}
 	return patch
 }
 
-// condition is what the Service is told. Its time is that of the last change
-// between True and False, as that of all conditions is.
-func condition(live *corev1.Service, told cluster.Told) metav1.Condition {
+// apiCondition is the condition as the API server stores it. Its time is that of the last
+// change between True and False, as for all conditions.
+func apiCondition(live *corev1.Service, want cluster.AddressCondition) metav1.Condition {
 	c := metav1.Condition{
-		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(told.Code), Message: told.Message,
+		Type: cluster.AddressAssigned, Status: metav1.ConditionFalse, Reason: string(want.Code), Message: want.Message,
 		LastTransitionTime: metav1.Now(), ObservedGeneration: live.Generation,
 	}
-	if told.Assigned {
+	if want.Assigned {
 		c.Status = metav1.ConditionTrue
 	}
 	for _, old := range live.Status.Conditions {
@@ -276,8 +277,8 @@ func condition(live *corev1.Service, told cluster.Told) metav1.Condition {
 	return c
 }
 
-// release carries out a release. Of the holders it lets go those that certainly
-// do not have the address, and never will by a write that is on its way.
+// release carries out a release. It removes the holders that certainly do not
+// have the address, and cannot get it by a write in flight.
 func (w writer) release(ctx context.Context, r release) error {
 	var errs []error
 	left, kept := slices.Clone(r.old.Holders), r.kept
@@ -297,14 +298,14 @@ func (w writer) release(ctx context.Context, r release) error {
 	return errors.Join(errs...)
 }
 
-// keep adds a name to those for whom a claim is kept.
+// keep adds a name to the Services that a claim is kept for.
 func keep(kept []cluster.Name, name cluster.Name) []cluster.Name {
 	kept = append(slices.Clone(kept), name)
 	slices.SortFunc(kept, cluster.Name.Compare)
 	return slices.Compact(kept)
 }
 
-// shrink leaves the claim to those that are left, and for whom it is kept.
+// shrink leaves the claim to the remaining holders and reservations.
 func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.Holder, kept []cluster.Name) error {
 	switch {
 	case len(left) == 0 && !old.Reserved && len(kept) == 0:
@@ -318,9 +319,8 @@ func (w writer) shrink(ctx context.Context, old *cluster.Claim, left []cluster.H
 	return stale(w.setHolders(ctx, old, toAPI(left), reservations(kept)))
 }
 
-// letGo returns nil when the Service does not have the address, and a status
-// that was to be written over the version to which the claim is bound would be
-// refused.
+// letGo returns nil when the Service does not have the address, and the API
+// server would refuse a status for the version that the claim is bound to.
 func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error {
 	live, err := w.service(ctx, h.Name)
 	if apierrors.IsNotFound(err) {
@@ -337,8 +337,8 @@ func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error
 	case has(live, a) && spec != nil:
 		return fmt.Errorf("%w: it has the address", errStale)
 	case has(live, a) && live.Spec.Type == corev1.ServiceTypeLoadBalancer:
-		return fmt.Errorf("its status says %s, and it is of %s now, so that status is another's to write; remove the address from it", a, classOf(live))
-	case spec == nil && live.Spec.Type != corev1.ServiceTypeLoadBalancer && (has(live, a) || told(live)):
+		return fmt.Errorf("its status has %s, and it is of %s now, so another controller owns that status; remove the address from it", a, classOf(live))
+	case spec == nil && live.Spec.Type != corev1.ServiceTypeLoadBalancer && (has(live, a) || hasCondition(live)):
 		_, err = w.patchStatus(ctx, live, cleared())
 	case live.ResourceVersion == h.ResourceVersion && live.UID == h.UID:
 		_, err = w.patchStatus(ctx, live, touch(live))
@@ -346,7 +346,7 @@ func (w writer) letGo(ctx context.Context, a netip.Addr, h cluster.Holder) error
 	return stale(err)
 }
 
-// classOf is the class of a Service in words.
+// classOf is the class of a Service as text.
 func classOf(live *corev1.Service) string {
 	if c := live.Spec.LoadBalancerClass; c != nil {
 		return "class " + *c
@@ -361,12 +361,12 @@ func has(live *corev1.Service, a netip.Addr) bool {
 	})
 }
 
-func told(live *corev1.Service) bool {
+func hasCondition(live *corev1.Service) bool {
 	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
 }
 
-// cleared is the status of a Service that is no LoadBalancer any more. The API
-// server lets it have no address at all, whoever wrote it.
+// cleared is the status of a Service that is no longer a LoadBalancer. The API server
+// allows no address for it, whichever controller wrote that.
 func cleared() map[string]any {
 	return map[string]any{
 		"loadBalancer": map[string]any{"ingress": []corev1.LoadBalancerIngress{}},
@@ -374,8 +374,8 @@ func cleared() map[string]any {
 	}
 }
 
-// touch changes nothing but the version of the Service, which takes a change: the
-// condition's time is one that nobody relies on.
+// touch changes only the version of the Service. That takes a change of some field, and
+// no program relies on the condition's time.
 func touch(live *corev1.Service) map[string]any {
 	c := metav1.Condition{
 		Type: cluster.AddressAssigned, Status: metav1.ConditionUnknown, Reason: "Releasing", Message: "an address is being released",

@@ -171,7 +171,7 @@ func TestLetGo(t *testing.T) {
 	}{
 		{"gone", nil, true, "", false},
 		{"without the address", func(*corev1.Service) {}, false, "", false},
-		{"without the address, but somebody may be about to write it", func(*corev1.Service) {}, true, "", true},
+		{"without the address, but a write may be in flight", func(*corev1.Service) {}, true, "", true},
 		{"with the address", with, false, "the API server knows more", false},
 		{"no LoadBalancer, with the address still", func(s *corev1.Service) { with(s); s.Spec.Type = corev1.ServiceTypeNodePort }, false, "", true},
 		{"no LoadBalancer, without", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, false, "", false},
@@ -274,7 +274,7 @@ func TestHealth(t *testing.T) {
 	}
 }
 
-// Run leads without an election, and ends when it is told to.
+// Run leads without an election, and ends with its context.
 func TestRun(t *testing.T) {
 	s := newStore(t)
 	s.populate(t)
@@ -304,7 +304,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// An address of ours says how it is served, whoever said otherwise (KEP-1860).
+// The controller restores ipMode VIP of an address of a pool (KEP-1860).
 func TestAddressesAreVIPs(t *testing.T) {
 	s := newStore(t)
 	c := start(t, s, nil)
@@ -327,6 +327,6 @@ func TestAddressesAreVIPs(t *testing.T) {
 	s.put(servicesPath+"a", s.objects[servicesPath+"a"], from(t, svc))
 	s.settleAll(t, c)
 	if got := modes(); !slices.Equal(got, want) {
-		t.Errorf("one that somebody changed: %v, want %v", got, want)
+		t.Errorf("one that another client changed: %v, want %v", got, want)
 	}
 }

@@ -52,11 +52,11 @@ type AddressClaimSpec struct {
 	// +optional
 	Reserved bool `json:"reserved,omitempty"`
 
-	// ReservedFor are the Services for which the address is kept while nobody
-	// holds it. One that is named gets it without asking when it is there. A
-	// Service of one of the namespaces gets it if it asks for it by name, and
-	// no other does. The controller adds a Service with the annotation
-	// fanfare.io/reserve when it goes, and removes it when it is back; to end
+	// ReservedFor are the Services for which the address is reserved while no
+	// Service holds it. A Service that is named gets it without a request when it
+	// exists. A Service of one of the namespaces gets it if it requests the address;
+	// no other Service does. The controller adds a Service with the annotation
+	// fanfare.io/reserve when that is deleted, and removes it when it is back. To end
 	// such a reservation, delete the claim.
 	//
 	// +optional
@@ -64,9 +64,9 @@ type AddressClaimSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	ReservedFor []ClaimReservation `json:"reservedFor,omitempty"`
 
-	// Services says in words who holds the address and for whom it is kept. The
-	// controller writes it and nobody reads it but people: a column of a table has
-	// room for one value, and not for a list.
+	// Services is a text with the Services that hold the address or for which it is
+	// reserved. The controller writes it for people: a column of a table has room for
+	// one value, and not for a list.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
@@ -112,9 +112,9 @@ type ClaimHolder struct {
 	// +kubebuilder:validation:MaxLength=64
 	UID string `json:"uid,omitempty"`
 
-	// ResourceVersion is the version of the Service that the address was given
-	// to. Its status may be written over that version and no later one: whoever
-	// takes the address away makes sure that there is a later one first.
+	// ResourceVersion is the version of the Service that the address was assigned
+	// to. The controller may write the status over that version and no later one.
+	// Before it takes the address away, it makes sure that a later version exists.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
@@ -126,13 +126,13 @@ type ClaimHolder struct {
 	Reserve bool `json:"reserve,omitempty"`
 }
 
-// AddressClaim says that an address is taken, and by whom. Its name is the
-// address, with '-' for ':' ([ClaimName]). The API server lets no two objects
-// have one name, so that nobody can give one address twice: the controller first
+// AddressClaim says that an address is taken, and by which Services. Its name is
+// the address, with '-' for ':' ([ClaimName]). The API server allows no two objects
+// with one name, so that no address is assigned twice: the controller first
 // creates the claim, and only then writes the address into a Service's status.
 //
-// The controller writes claims. A person may create one with reserved set, and
-// no holder, to keep an address from being given out, or for whom it names.
+// The controller writes claims. A user may create a claim with reserved set, and no
+// holder, so that the address is not assigned, or only to the Services that it names.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,categories=fanfare

@@ -83,11 +83,10 @@ type AddressPoolSpec struct {
 	// +optional
 	Priority int32 `json:"priority,omitempty"`
 
-	// Namespaces are the only ones whose Services may get addresses of the pool;
-	// those of all when unset. With namespaceSelector and serviceSelector this is
-	// the pool's fence: who does not pass all three never gets an address of the
-	// pool, not even by naming it. What a Service has when the fence changes it
-	// keeps.
+	// Namespaces are the only namespaces whose Services may get addresses of the
+	// pool; all when unset. Only Services that match namespaces, namespaceSelector
+	// and serviceSelector are eligible, also if they name the pool. A Service keeps
+	// the addresses that it has when these fields change.
 	//
 	// +optional
 	// +listType=set
@@ -124,9 +123,9 @@ type AddressPoolSpec struct {
 type PoolAddresses struct {
 	// Total is how many may be given out.
 	Total int64 `json:"total"`
-	// Assigned are those that Services have.
+	// Assigned is the number that Services have.
 	Assigned int64 `json:"assigned"`
-	// Available are those that are neither assigned nor reserved.
+	// Available is the number that is neither assigned nor reserved.
 	Available int64 `json:"available"`
 }
 

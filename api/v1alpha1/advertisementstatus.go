@@ -4,8 +4,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 // AdvertisementStatus is what has become of a BGPAdvertisement or an L2Advertisement.
 type AdvertisementStatus struct {
-	// Nodes counts the nodes that may announce. For BGP: those that nodeSelector selects
-	// and that a BGPPeer among peers selects, too. For layer 2: those that nodeSelector
+	// Nodes counts the nodes that may announce. For BGP: nodes that nodeSelector selects
+	// and that a BGPPeer among peers selects, too. For layer 2: nodes that nodeSelector
 	// selects, with a speaker and with an interface that is allowed. It does not say
 	// whether they are alive.
 	//

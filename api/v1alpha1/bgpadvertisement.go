@@ -33,7 +33,7 @@ type BGPAdvertisementSpec struct {
 	// +optional
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
-	// Peers are the names of the BGPPeers that are told. All when unset.
+	// Peers are the names of the BGPPeers that get the routes. All when unset.
 	//
 	// +optional
 	// +listType=set
@@ -46,10 +46,10 @@ type BGPAdvertisementSpec struct {
 
 	// AggregationLength is the length of the IPv4 prefix that is announced in
 	// place of single addresses: with 24, 192.0.2.5 is announced as 192.0.2.0/24.
-	// Addresses with a Service of externalTrafficPolicy Local are announced one
-	// by one nevertheless. What is in the prefix and not assigned is refused, so
-	// it must hold nobody else's addresses. 32 when unset, and the only value beside
-	// a serviceSelector.
+	// Addresses with a Service of externalTrafficPolicy Local are still announced
+	// one by one. Nodes refuse traffic to addresses in the prefix that are not
+	// assigned, so the prefix must not contain other addresses in use. 32 when unset,
+	// and the only value beside a serviceSelector.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
@@ -68,8 +68,8 @@ type BGPAdvertisementSpec struct {
 	// (large:64500:1:2 is the same), or a name: accept-own, blackhole,
 	// graceful-shutdown, local-as, no-advertise, no-export, no-llgr,
 	// no-peer. A Service adds its own by the annotation fanfare.io/bgp-communities.
-	// Where several advertisements announce one prefix to one router, it is told the
-	// communities of all.
+	// Where several advertisements announce one prefix to one router, the route has
+	// the communities of all.
 	//
 	// +optional
 	// +listType=set
@@ -78,8 +78,8 @@ type BGPAdvertisementSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(c, c.matches('^[0-9]{1,5}:[0-9]{1,5}$') ? c != '65535:6' && c.split(':').all(n, int(n) <= 65535) : c.matches('^(large:)?[0-9]{1,10}:[0-9]{1,10}:[0-9]{1,10}$') ? c.replace('large:', '').split(':').all(n, int(n) <= 4294967295) && int(c.replace('large:', '').split(':')[0]) < 4294967295 : c in ['accept-own', 'blackhole', 'graceful-shutdown', 'local-as', 'no-advertise', 'no-export', 'no-llgr', 'no-peer'])",message="each must be two numbers up to 65535, as in 64500:1 (and not LLGR_STALE, 65535:6), or three up to 4294967295, as in 64500:1:2 (and not AS 4294967295, which RFC 7300 reserves), or one of accept-own, blackhole, graceful-shutdown, local-as, no-advertise, no-export, no-llgr, no-peer"
 	Communities []string `json:"communities,omitempty"`
 
-	// LocalPref is the local preference of the routes. Only routers of our own AS
-	// (iBGP) are told; the highest is preferred. They are told 100 when it is unset.
+	// LocalPref is the local preference of the routes. It is sent to
+	// routers of the same AS only (iBGP), and is 100 when unset. The highest is preferred.
 	// Where several advertisements announce one prefix to one router, the most
 	// specific one that sets it counts, for this and for the fields below: first one
 	// that names peers, then one with a serviceSelector, with pools, with a

@@ -17,7 +17,7 @@ import (
 // +kubebuilder:validation:XValidation:rule="!has(self.keepaliveTime) || duration(self.keepaliveTime) < (has(self.holdTime) ? duration(self.holdTime) : duration('90s'))",message="keepaliveTime must be less than holdTime (90s when unset); a third of it is usual",fieldPath=".keepaliveTime"
 // +kubebuilder:validation:XValidation:rule="!has(self.sourceAddress) || !has(self.peerAddress) || !isIP(self.sourceAddress) || !isIP(self.peerAddress.split('%')[0]) || ip(self.sourceAddress).family() == ip(self.peerAddress.split('%')[0]).family()",message="sourceAddress must be of peerAddress's address family",fieldPath=".sourceAddress"
 // +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.sourceAddress)",message="with interface our end is its link-local address: remove sourceAddress",fieldPath=".sourceAddress"
-// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.passive) || !self.passive",message="who listens for a router must know its address: remove passive, or name peerAddress instead of interface",fieldPath=".passive"
+// +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.passive) || !self.passive",message="a passive session needs the router's address: remove passive, or name peerAddress instead of interface",fieldPath=".passive"
 // +kubebuilder:validation:XValidation:rule="!has(self.interface) || !has(self.ebgpMultihopTTL) || self.ebgpMultihopTTL == 1",message="with interface the router is on the link: remove ebgpMultihopTTL",fieldPath=".ebgpMultihopTTL"
 type BGPPeerSpec struct {
 	// PeerAddress is the router's address. A link-local IPv6 address needs the
@@ -77,9 +77,9 @@ type BGPPeerSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self != 23456",message="is reserved by RFC 6793; use the number of your own AS, or a private one such as 64512"
 	MyASN int64 `json:"myASN"`
 
-	// LocalASN is told to this router in the place of myASN, for one that knows
-	// this node by another number, as while a network is renumbered. Routes carry
-	// this number alone.
+	// LocalASN replaces myASN for this router, for a router that knows this node by
+	// another number, as while a network is renumbered. The AS path has only this
+	// number.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
@@ -107,8 +107,8 @@ type BGPPeerSpec struct {
 	Device string `json:"device,omitempty"`
 
 	// Passive has the node wait for the router to connect, to TCP port 179, and
-	// never connect itself. Nobody but this router can connect; while no peer is
-	// passive, a node does not listen at all. peerPort has no meaning then.
+	// never connect itself. Only this router can connect; while no peer is
+	// passive, a node does not listen at all. peerPort has no effect then.
 	//
 	// +optional
 	Passive bool `json:"passive,omitempty"`
@@ -160,7 +160,7 @@ type BGPPeerSpec struct {
 	EBGPMultihopTTL int32 `json:"ebgpMultihopTTL,omitempty"`
 
 	// TTLSecurityHops drops packets that have come further than this many hops, so
-	// that nobody from afar can disturb the session (GTSM, RFC 5082): 1 for a
+	// that no remote host can disturb the session (GTSM, RFC 5082): 1 for a
 	// router that is directly connected. The router must do the same: in FRR,
 	// neighbor NODE ttl-security hops 1.
 	//
@@ -187,25 +187,24 @@ type BGPPeerSpec struct {
 	// +optional
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
 
-	// GracefulRestart says whether the router shall keep our routes while the
-	// speaker restarts (RFC 4724). Traffic goes on meanwhile, because forwarding
-	// is the kernel's.
+	// GracefulRestart says whether the router should keep the node's routes while
+	// the speaker restarts (RFC 4724). The kernel forwards meanwhile.
 	//
 	// +optional
 	GracefulRestart *GracefulRestart `json:"gracefulRestart,omitempty"`
 
-	// WeightByEndpoints tells the router how many pods of a Service with
+	// WeightByEndpoints announces how many pods of a Service with
 	// externalTrafficPolicy Local each node has, as link bandwidth (RFC 10005), so
-	// that it shares connections out evenly among pods and not among nodes. All
-	// nodes must have it for that. Every change of such a number moves some
-	// connections to other nodes, which end. A change of this field restarts nothing.
+	// that the router balances connections by pods and not by nodes. All nodes must
+	// have it for that. Every change of such a number moves some connections to other
+	// nodes, which reset them. Changing this field resets no session.
 	//
 	// +optional
 	WeightByEndpoints bool `json:"weightByEndpoints,omitempty"`
 }
 
 // PasswordSecretRef names a Secret of type kubernetes.io/basic-auth in the namespace
-// fanfare-system, whose key password is used. A change of it opens the session anew.
+// fanfare-system, whose key password is used. Changing it resets the session.
 type PasswordSecretRef struct {
 	// Name is the Secret's.
 	//
@@ -217,7 +216,7 @@ type PasswordSecretRef struct {
 }
 
 // BFD is how fast silence is noticed on a session to a router that is directly
-// connected (RFC 5881). A change of it opens the session anew.
+// connected (RFC 5881). Changing it resets the session.
 type BFD struct {
 	// TransmitInterval is how often we send, at most. The router's own receive
 	// interval counts where it is longer. 300ms when unset.

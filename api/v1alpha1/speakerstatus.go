@@ -31,8 +31,8 @@ type SpeakerReport struct {
 	// +listMapKey=name
 	Sessions []SpeakerSession `json:"sessions,omitempty"`
 
-	// Members counts the nodes that are heard of, of all that ever were: "2/3"; empty
-	// where speakers do not talk to one another.
+	// Members counts the nodes that this node receives messages from, of all known
+	// members: "2/3"; empty without membership.
 	//
 	// +optional
 	Members string `json:"members,omitempty"`
@@ -51,8 +51,8 @@ type SpeakerReport struct {
 	// +kubebuilder:validation:MaxItems=64
 	Interfaces []SpeakerInterface `json:"interfaces,omitempty"`
 
-	// Repairs counts how often somebody else changed the kernel's table, since
-	// the speaker started.
+	// Repairs counts how often another program changed the kernel's table
+	// since the speaker started.
 	//
 	// +optional
 	Repairs int64 `json:"repairs,omitempty"`
@@ -64,12 +64,12 @@ type SpeakerReport struct {
 	// +kubebuilder:validation:MaxLength=4096
 	Error string `json:"error,omitempty"`
 
-	// Attention counts what somebody has to do something about.
+	// Attention counts the problems that need an action.
 	//
 	// +optional
 	Attention int32 `json:"attention,omitempty"`
 
-	// Reasons are the first 100 of those that are no plain yes.
+	// Reasons are the first 100 that are not a plain yes.
 	//
 	// +optional
 	// +listType=atomic
@@ -100,7 +100,7 @@ type SpeakerSession struct {
 	//
 	// +optional
 	Since metav1.Time `json:"since,omitzero"`
-	// Routes counts the routes that the router is told.
+	// Routes counts the routes that the router gets.
 	//
 	// +optional
 	Routes int32 `json:"routes"`
@@ -142,10 +142,10 @@ type SpeakerAddresses struct {
 	Assigned int32 `json:"assigned"`
 	// Forwarded addresses are in the kernel.
 	Forwarded int32 `json:"forwarded"`
-	// Announced addresses are told to at least one router that listens.
+	// Announced addresses are announced to at least one router.
 	Announced int32 `json:"announced"`
-	// Lingering addresses are withdrawn, and forwarded for those who have not
-	// heard.
+	// Lingering addresses are withdrawn, and still forwarded while routers process
+	// the withdrawal.
 	Lingering int32 `json:"lingering"`
 }
 
@@ -170,7 +170,7 @@ type SpeakerReason struct {
 }
 
 // SpeakerStatus is what the speaker of a node does, and why not more. It has the
-// node's name; the speaker writes it, and nobody else.
+// node's name; only that speaker writes it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,path=speakerstatuses,singular=speakerstatus

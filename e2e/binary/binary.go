@@ -42,7 +42,7 @@ func build(ctx context.Context, path string) (err error) {
 	}
 	built := filepath.Join(dir, "fanfare")
 	// As make build does, which has compiled all packages already, but without the
-	// commit: another one with the same source is no reason to link anew.
+	// commit: another one with the same source is no reason to link again.
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags=grpcnotrace", "-buildvcs=false", "-o", built, "./cmd/fanfare")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -52,8 +52,8 @@ func build(ctx context.Context, path string) (err error) {
 	return clone(built, path)
 }
 
-// clone gives a file a second name, or copies it to another file system: whoever runs
-// it keeps it when the first one is another.
+// clone gives a file a second name, or copies it to another file system: a test that
+// runs it keeps it when the first one is replaced.
 func clone(from, to string) (err error) {
 	if os.Link(from, to) == nil {
 		return nil

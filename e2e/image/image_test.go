@@ -100,7 +100,7 @@ func reproducible(t *testing.T, made, root string, a *archive) {
 	}
 }
 
-// The linker has dropped what nobody calls: on every node the program is resident as a
+// The linker has dropped unused functions: on every node the program is resident as a
 // whole. It drops no exported method where templates may call any by its name.
 func lean(t *testing.T, program string) {
 	text, err := os.ReadFile(program)

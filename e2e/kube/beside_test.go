@@ -188,8 +188,8 @@ func (s *stage) health(service string) (raw, sense string, err error) {
 }
 
 // ipMode: the controller says VIP, and by that kube-proxy of a node without Fanfare's
-// rules sends the node's own clients straight to pods, wherever those are, as it does
-// not where somebody says Proxy.
+// rules sends the node's own clients straight to pods, wherever those are, unlike with
+// ipMode Proxy.
 func (s *stage) ipMode(controller, speaker *program) {
 	web, vip := s.at("web"), s.address("away")
 	away := net.JoinHostPort(vip, "80")

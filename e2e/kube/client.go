@@ -90,7 +90,7 @@ func (c *Client) apply(ctx context.Context, o *unstructured.Unstructured) error 
 	return err
 }
 
-// Create creates the objects of YAML documents, and fails for those that are there.
+// Create creates the objects of YAML documents, and fails for existing ones.
 func (c *Client) Create(ctx context.Context, text string) error {
 	objects, err := decode(text)
 	if err != nil {
@@ -132,7 +132,7 @@ func (c *Client) ApplyFiles(ctx context.Context, paths ...string) error {
 }
 
 // Delete deletes the objects of YAML documents, of which only type and name count.
-// Those that are not there are no error.
+// A missing object is no error.
 func (c *Client) Delete(ctx context.Context, text string) error {
 	objects, err := decode(text)
 	if err != nil {
@@ -149,7 +149,7 @@ func (c *Client) Delete(ctx context.Context, text string) error {
 func (c *Client) delete(ctx context.Context, o *unstructured.Unstructured) error {
 	r, err := c.resource(o)
 	if err == nil {
-		// Pods are not asked to stop: nobody runs them.
+		// Pods are not asked to stop: no kubelet runs them.
 		err = r.Delete(ctx, o.GetName(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	}
 	if err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
@@ -197,8 +197,8 @@ func (c *Client) List(ctx context.Context, gvk schema.GroupVersionKind) ([]unstr
 	return list.Items, nil
 }
 
-// Watch tells of what happens to one object from now on; first, if it is there, that
-// it is.
+// Watch reports the changes of one object from now on; first, if it exists, the object
+// itself.
 func (c *Client) Watch(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string) (watch.Interface, error) {
 	m, err := c.mapping(gvk)
 	if err != nil {

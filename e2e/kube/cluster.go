@@ -112,8 +112,8 @@ func (c *Cluster) dial(ctx context.Context, network, address string) (net.Conn, 
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
 
-// choosePorts finds ports that nobody has. They are all open at once, so that
-// they differ; somebody may still take one before it is used, which is seen then.
+// choosePorts finds free ports. They are all open at once, so that they differ; another
+// process may still take one before it is used, which fails then.
 func (c *Cluster) choosePorts() error {
 	for i := range c.ports {
 		l, err := net.Listen("tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 0).String())
@@ -197,7 +197,7 @@ func (c *Cluster) Host() string {
 	return "https://" + netip.AddrPortFrom(c.addr, uint16(c.ports[0])).String()
 }
 
-// Config is how a user reaches the API server. Groups decide what he may do:
+// Config is how a user reaches the API server. Groups decide the rights:
 // system:masters may do anything.
 func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	cert, err := c.pki.user(user, groups...)
@@ -206,7 +206,7 @@ func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 	}
 	config := &rest.Config{
 		Host: c.Host(),
-		// Whoever tests wants an answer, and not to be slowed down by politeness.
+		// A test must not be slowed down by the client's own limit.
 		QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{
 			CAData: c.pki.ca, CertData: cert.cert, KeyData: cert.key,
@@ -241,8 +241,8 @@ func (c *Cluster) Backup(ctx context.Context, dir string) error {
 	return c.withoutEtcd(ctx, func() error { return os.CopyFS(dir, os.DirFS(c.path("etcd"))) })
 }
 
-// Restore puts a backup in the place of etcd's data. The controller manager starts
-// anew, as Kubernetes' documentation asks for: its watches would wait for versions
+// Restore puts a backup in the place of etcd's data. The controller manager is
+// restarted, as Kubernetes' documentation asks for: its watches would wait for versions
 // that are yet to come.
 func (c *Cluster) Restore(ctx context.Context, dir string) error {
 	c.ControllerManager.Kill()

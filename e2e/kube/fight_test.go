@@ -31,7 +31,7 @@ const (
 )
 
 // Two controllers both believe that they lead. At every instant no address has
-// two Services; those that nobody touches keep theirs; in the end each Service
+// two Services; Services that are not changed keep theirs; in the end each Service
 // has one, and both controllers are quiet.
 func TestControllersFight(t *testing.T) {
 	apart(t, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestControllersFight(t *testing.T) {
 	})
 }
 
-// fight starts a controller that asks nobody whether it leads.
+// fight starts a controller without a leader election.
 func (b *brawl) fight(i int) {
 	b.fighters[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7473+i))
 }
@@ -91,12 +91,12 @@ spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 
 `, name, pool)
 }
 
-// settled are Services that nobody will touch, with their addresses.
+// settled are Services that the test does not change, with their addresses.
 func (b *brawl) settled() map[string]string {
 	b.Helper()
 	const n = 30
 	for i := range n {
-		// Without a pool: who asks for one moves when its address is there no more.
+		// Without a pool: a Service that requests one moves when its address is removed.
 		must(b.T, b.Admin().Apply(b.Context(), bare(fmt.Sprintf("steady-%d", i), "")))
 	}
 	await(b.T, 60*time.Second, "the first addresses", func() error {
@@ -225,7 +225,7 @@ func (f *fanfare) requests(verbs string) float64 {
 	return n
 }
 
-// quiet waits until nobody has asked for or written a single object for a while.
+// quiet waits until no object was requested or written for a while.
 func (f *fanfare) quiet(window time.Duration) {
 	f.Helper()
 	tick := time.NewTicker(500 * time.Millisecond)

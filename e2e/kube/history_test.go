@@ -41,7 +41,7 @@ type history struct {
 // An event is what an object was at a version.
 type event struct {
 	version uint64
-	at      time.Time // when it was heard of
+	at      time.Time // when it was observed
 	service bool      // else it is a claim
 	gone    bool
 	name    string // of a Service with its namespace, of a claim the address
@@ -135,7 +135,7 @@ func (h *history) delays() []time.Duration {
 	return all
 }
 
-// intact returns an error if something that happens now will not be heard of.
+// intact returns an error if changes from now on are not observed.
 func (h *history) intact() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,7 +184,7 @@ func addresses(o *unstructured.Unstructured) (addrs []string) {
 }
 
 // check ends the history, and holds every instant of it against the promises: no
-// address is in the status of two Services, no claim has two holders (nobody
+// address is in the status of two Services, no claim has two holders (no Service
 // shares here), each address in a status is claimed for that Service, and
 // a Service that is named in steady has the address that it has there. It returns
 // how many events there were.

@@ -9,8 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// An address of a pool that a printer has is not answered for, and people are told who has
-// it: by the speaker's status, and by an Event on the Service. Another one is, until the
+// An address of a pool that a printer has is not answered for, and the owner is reported: by the speaker's status, and by an Event on the Service. Another one is, until the
 // printer takes that, too, and insists.
 func TestAddressInUse(t *testing.T) {
 	const mac = "02:00:00:00:00:99"
@@ -52,7 +51,7 @@ func TestAddressInUse(t *testing.T) {
 		f.describes("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
 		f.describes("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
 
-		// A kernel that is told to says so of each of its addresses when it gets another hardware address.
+		// With this setting the kernel announces each of its addresses when it gets another hardware address.
 		printer.Sysctl("ipv4.conf.eth0.arp_notify", "1")
 		printer.Addr("eth0", "192.0.2.66/24")
 		claims := 0

@@ -36,7 +36,7 @@ func (c *Cluster) admission() []string {
 func (c *Cluster) controllers() []string {
 	if c.kubelets {
 		return []string{
-			"--controllers=*,-node-ipam-controller", // Whoever makes the nodes routes to their pods.
+			"--controllers=*,-node-ipam-controller", // The test that creates the nodes routes to their pods.
 			"--service-account-private-key-file=" + c.path("sa.key"), "--root-ca-file=" + c.path("ca.crt"),
 			// Kubernetes' default is 50 s. Kubelets must renew their leases accordingly.
 			"--node-monitor-grace-period=" + NodeGrace.String(), "--node-monitor-period=1s",
@@ -45,7 +45,7 @@ func (c *Cluster) controllers() []string {
 	return []string{
 		"--allocate-node-cidrs", "--cluster-cidr=10.244.0.0/16,fd00:244::/48", "--node-cidr-mask-size-ipv4=24",
 		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
-		// A node is what tests write. That nobody renews its lease is no reason to
+		// A node is what tests write. A lease that is not renewed is no reason to
 		// taint it.
 		"--controllers=endpointslice-controller,node-ipam-controller,namespace-controller,garbage-collector-controller",
 	}

@@ -18,7 +18,7 @@ import (
 
 // A Lab is a lab with a control plane on a node of its own. Speakers read the API
 // server, two controllers give out addresses, and kube-proxy runs beside the
-// speakers if it is told to.
+// speakers if the test starts it.
 type Lab struct {
 	*lab.Lab
 	Kubernetes  *Cluster

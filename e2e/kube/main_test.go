@@ -97,7 +97,7 @@ func controlPlane(t *testing.T) *Cluster {
 	return c
 }
 
-// inTurn is controlPlane for tests that are long: they run beside those that are apart,
+// inTurn is controlPlane for tests that are long: they run beside the tests that are apart,
 // one of them at a time.
 func inTurn(t *testing.T) *Cluster {
 	t.Helper()
@@ -121,8 +121,8 @@ func started(t *testing.T, err error) {
 	}
 }
 
-// await waits until probe returns nil. What takes long is told, and asked for less often:
-// many a probe starts programs, which take the processor from those that are waited for.
+// await waits until probe returns nil. A long wait is logged, and probed less often:
+// many a probe starts programs, which take CPU from the programs that the test waits for.
 func await(t *testing.T, limit time.Duration, what string, probe func() error) {
 	t.Helper()
 	began := time.Now()

@@ -71,8 +71,8 @@ func (c *Cluster) applyStrictly(t *testing.T, o *unstructured.Unstructured) *uns
 	return now
 }
 
-// The API server takes everything that is to be installed, twice, and the samples
-// after it. It would let the pods in. The programs run with the arguments that
+// The API server accepts everything that users install, twice, and the samples
+// after it. It would admit the pods. The programs run with the arguments that
 // the pods have, answer the probes, and give the sample Service its addresses.
 func TestManifests(t *testing.T) {
 	apart(t, func(t *testing.T) {
@@ -156,7 +156,7 @@ func templates(t *testing.T, installed []*unstructured.Unstructured) map[string]
 
 // admits checks that the API server would let a pod into our namespace: its
 // priority class is there, and the namespace's pod security allows what it asks
-// for. Nobody sees that of a DaemonSet, whose pods just do not come up.
+// for. A DaemonSet does not show that: its pods just do not start.
 func (f *fanfare) admits(pod corev1.PodTemplateSpec) {
 	f.Helper()
 	p := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}

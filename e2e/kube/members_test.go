@@ -23,7 +23,7 @@ import (
 
 // The controller makes the key under which speakers talk to one another. A speaker renews
 // its Lease, misses a node that falls silent, and sees by that one's Lease that it lives
-// all the same, until the Lease is renewed no more. The accounts may do all that.
+// all the same, until the Lease is no longer renewed. The accounts may do all that.
 func TestMembersAndLeases(t *testing.T) {
 	apart(t, func(t *testing.T) {
 		f := newFanfare(t)

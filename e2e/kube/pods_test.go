@@ -10,8 +10,8 @@ import (
 )
 
 // pods makes this namespace that of every pod in 10.244.1.0/24: a connection to
-// one, at port 8080, is told its address. Those who connect from here to the
-// addresses of Services have a route for that.
+// one, at port 8080, gets its address. There is a route for connections from here to the
+// addresses of Services.
 func (f *fanfare) pods(vips string) {
 	f.Helper()
 	node := nstest.Node(f.T)

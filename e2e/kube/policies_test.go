@@ -131,7 +131,7 @@ func (s *stage) affinity() {
 			}
 		})
 	}
-	// Its kubelet says that it is not ready any more.
+	// Its kubelet reports that it is no longer ready.
 	must(s.T, s.Admin().Apply(s.Context(), stagePod("p12", "10.244.1.12", "n1", "9090", "False", "near: 'yes', all: 'yes'")))
 	s.answerers(to, pod11)
 	clientsOf(func(client, pod string) { had[client] = pod })
@@ -144,8 +144,8 @@ func (s *stage) affinity() {
 	})
 }
 
-// sourceRanges: a list that gets tighter ends the flows of those who may no longer,
-// and theirs alone.
+// sourceRanges: a list that gets tighter ends only the flows of clients that it
+// excludes.
 func (s *stage) sourceRanges() {
 	to := s.at("ranges")
 	s.answered(to)

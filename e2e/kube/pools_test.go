@@ -42,7 +42,7 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
 
 // A pool with a fence on a real API server: what Namespaces and ServiceCIDRs say comes
 // from there, by the rights of the role; a Service keeps its address when the labels
-// of its Namespace change, while the controller is started anew, and when the pool
+// of its Namespace change, while the controller is restarted, and when the pool
 // is drained; and the pool says when it can go.
 func TestPools(t *testing.T) {
 	apart(t, func(t *testing.T) {
@@ -63,12 +63,12 @@ func TestPools(t *testing.T) {
 		controller.kill()
 		must(t, f.Admin().Patch(t.Context(), kindOf("AddressPool"), "", "public", `{"spec":{"allocation":"Drained"}}`))
 		f.run("controller")
-		f.awaitSaid(kindOf("AddressPool"), "public", "False Drained: gives out no more addresses; those that Services have stay")
+		f.awaitSaid(kindOf("AddressPool"), "public", "False Drained: gives out no addresses; Services keep the addresses that they have")
 		if addr, err := f.assigned("web"); addr != "192.0.2.10" {
 			t.Errorf("web has %s: %v", addr, err)
 		}
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}}"))
-		f.awaitSaid(kindOf("AddressPool"), "public", "False Drained: gives out no more addresses, and no Service has one: it can be removed")
+		f.awaitSaid(kindOf("AddressPool"), "public", "False Drained: gives out no addresses, and no Service has one: it can be removed")
 		f.awaitSaid(serviceKind, "tool", "False RequestRefused: asks for pool public, which is Drained and allocates no addresses")
 	})
 }

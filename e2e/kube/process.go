@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Process is one that a Cluster has started.
+// A Process was started by a Cluster.
 type Process struct {
 	name string
 	log  string
@@ -42,7 +42,7 @@ func (c *Cluster) start(name string, args ...string) (*Process, error) {
 
 // begin starts a program by a function that calls another. The channel is closed
 // when the program has ended. Pdeathsig is for the death of the thread that started
-// it, which therefore stays: those that were in other namespaces end at any time.
+// it, which therefore stays: threads that were in other namespaces end at any time.
 func begin(cmd *exec.Cmd, in func(func() error) error) (chan struct{}, error) {
 	done, started := make(chan struct{}), make(chan error)
 	go func() {
@@ -52,7 +52,7 @@ func begin(cmd *exec.Cmd, in func(func() error) error) (chan struct{}, error) {
 		if started <- err; err != nil {
 			return
 		}
-		_ = cmd.Wait() // Whoever cares reads the log, or asks how it ended.
+		_ = cmd.Wait() // Tests read the log, or ask how it ended.
 		close(done)
 	}()
 	return done, <-started

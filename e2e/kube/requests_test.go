@@ -16,7 +16,7 @@ func asking(name, annotations string, port int) string {
 }
 
 // Services that share an address, ask for several and by their end, and have theirs
-// kept, through a controller that has the rights of its role and no more.
+// kept, through a controller that has only the rights of its role.
 func TestRequests(t *testing.T) {
 	apart(t, func(t *testing.T) {
 		f := newFanfare(t)

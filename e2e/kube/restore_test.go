@@ -43,13 +43,13 @@ spec: {announce: BGP, addresses: [192.0.2.1-192.0.2.%d]}
 }
 
 // An API server comes back with an etcd from before some Services were deleted,
-// and others got their addresses. Those that exist again have the addresses that
-// they had, at every instant; those that are created anew get others; what the
+// and others got their addresses. Services that exist again have the addresses that
+// they had, at every instant; Services that are created again get others; what the
 // kernel forwards follows; controller and speaker live through it. The pool is
-// so small that whoever asks for an address gets one that another one had.
+// so small that a Service that requests an address gets one that another Service had.
 //
 // In the first round the controller has to wait for its Lease, which names a process
-// that is no more. In the second nobody asks it whether it leads, and both programs
+// that is gone. In the second it needs no Lease, and both programs
 // stand still, in the middle of their work, while all that happens: they go on
 // with what they knew.
 func TestRestoreFromOlderEtcd(t *testing.T) {
@@ -91,7 +91,7 @@ func TestRestoreFromOlderEtcd(t *testing.T) {
 				must(t, f.Admin().Apply(t.Context(), poolOf(20))) // so that there is one for each
 				f.serve(young)
 				f.forgets("m")
-				t.Logf("%s from the API server's return until all was as it should be", time.Since(began).Round(time.Millisecond))
+				t.Logf("%s from the API server's return until all was as wanted", time.Since(began).Round(time.Millisecond))
 				if now := f.held(old); !maps.Equal(now, held) {
 					t.Errorf("Services had %v and have %v", held, now)
 				}
@@ -110,7 +110,7 @@ func (f *fanfare) in(t *testing.T) *fanfare {
 }
 
 // succeed deletes some of the old Services, gives others their addresses, and
-// creates one of the old anew, which has then another.
+// creates one of the old again, which has then another.
 func (f *fanfare) succeed(old []shift) {
 	f.Helper()
 	f.serve(old)

@@ -19,7 +19,7 @@ import (
 )
 
 // rights are all that the accounts may do and others may not: in every namespace,
-// or in the one that is named.
+// or in the named one.
 var rights = map[string]string{
 	"controller": `
 create addressclaims.fanfare.io
@@ -216,7 +216,7 @@ func (c *Cluster) may(t *testing.T, account string, a authorizationv1.ResourceAt
 	return answer.Status.Allowed, err
 }
 
-// forbidden are requests with which whoever has taken over a program could do
+// forbidden are requests with which an attacker who has taken over a program could do
 // harm elsewhere.
 var forbidden = map[string][]string{
 	"speaker": {

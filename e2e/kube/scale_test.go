@@ -27,7 +27,7 @@ const (
 // Services get addresses as fast as one client creates them, all different; they
 // are in the node's kernel, which refuses what is sent to them, as there are no
 // pods: EndpointSlices would be as many objects again. Another controller that
-// takes over writes nothing; and of those that are deleted nothing is left.
+// takes over writes nothing; and nothing is left of deleted Services.
 func TestManyServices(t *testing.T) {
 	apart(t, func(t *testing.T) {
 		f := newFanfare(t, WithBitmap)
@@ -81,7 +81,7 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 	})
 }
 
-// seldom is await for a probe that is work for those who are measured.
+// seldom is await for a probe that is work for the programs that are measured.
 func seldom(t *testing.T, what string, probe func() error) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)

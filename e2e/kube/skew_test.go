@@ -115,7 +115,7 @@ spec: {address: 192.0.2.77, reserved: true, next: kept}
 
 // The CRDs, and other nodes, are of the next version already. Controller and
 // speaker go on: what they do not know they leave as it is, and a word that they
-// do not know they take for the one that gives nothing away.
+// do not know they take for the most restrictive value.
 func TestNewerObjects(t *testing.T) {
 	apart(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -200,7 +200,7 @@ func TestOlderCRDs(t *testing.T) {
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
 		f.forwarded("web")
-		await(t, 60*time.Second, "a word about the CRDs", func() error {
+		await(t, 60*time.Second, "a message about the CRDs", func() error {
 			for _, p := range []*program{controller, speaker} {
 				if !p.logged("apply manifests/crds") {
 					return fmt.Errorf("%s does not say it:\n%s", p.name, p.tail())
@@ -249,7 +249,7 @@ func (f *fanfare) forwarded(name string) {
 	})
 }
 
-// object is an object of ours, empty if there is none.
+// object is an object of the group fanfare.io, empty if there is none.
 func (f *fanfare) object(kind, name string) map[string]any {
 	f.Helper()
 	o, err := f.get(kindOf(kind), name)

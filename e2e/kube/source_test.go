@@ -25,7 +25,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// kinds are those that a Snapshot is made of.
+// kinds are the kinds of a Snapshot.
 var kinds = []schema.GroupVersionKind{
 	{Version: "v1", Kind: "Service"},
 	{Version: "v1", Kind: "Node"},
@@ -121,7 +121,7 @@ metadata: {name: 2001-db8--1}
 spec: {address: "2001:db8::1", pool: lan, holders: [{namespace: shop, name: web}]}
 `
 
-// pod is one that its kubelet has said to be ready, or not to be.
+// pod is a Pod that its kubelet has reported as ready, or not.
 func pod(name, node, ip4, ip6 string, ready bool) string {
 	return fmt.Sprintf(`
 apiVersion: v1

@@ -191,7 +191,7 @@ func TestSpeakerEvents(t *testing.T) {
 }
 
 // occupy takes the speaker's table, so that the kernel refuses every change by
-// somebody else, and returns a function that gives it free.
+// another process, and returns a function that gives it free.
 func occupy(t *testing.T) (free func()) {
 	t.Helper()
 	nft := exec.Command("nft", "-i")

@@ -36,7 +36,7 @@ func (p *program) answers(path, want string) {
 	})
 }
 
-// says waits until a command of ours prints something.
+// says waits until a fanfare command prints want.
 func (f *fanfare) says(want string, args ...string) {
 	f.Helper()
 	await(f.T, 60*time.Second, strings.Join(args, " "), func() error {

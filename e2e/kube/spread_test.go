@@ -12,7 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// spreadNode is a Node, as its kubelet would make it, and what its speaker says of it.
+// spreadNode is a Node, as its kubelet would make it, and its SpeakerStatus.
 func spreadNode(name string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -26,8 +26,8 @@ status: {interfaces: [{name: eth0, mac: "02:00:00:00:00:01", prefixes: [192.0.2.
 `, name)
 }
 
-// 30 Services on three nodes: ten addresses each, by a controller that has the rights of
-// its role and no more. When a node goes, its ten move and no other; when it is back, it
+// 30 Services on three nodes: ten addresses each, by a controller that has only the rights
+// of its role. When a node goes, its ten move and no other; when it is back, it
 // is given ten. What is wrong with an L2Advertisement stands in its status.
 func TestSpread(t *testing.T) {
 	apart(t, func(t *testing.T) {

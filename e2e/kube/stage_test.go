@@ -17,11 +17,11 @@ import (
 
 // A stage is a fanfare on node n1, which is this namespace, with what is around it:
 //
-//	client --- n1 --- here (all pods of n1, on a network of theirs)
+//	client --- n1 --- here (all pods of n1, on their own network)
 //	            '---- there (those of n2)
 //
-// A connection to a pod is told which one it is and what it sees as the client, and
-// then its lines are sent back.
+// A pod sends its name and the client's address as it sees it, and then each line
+// back.
 type stage struct {
 	*fanfare
 	client, node, here, there *nstest.NS
@@ -31,7 +31,7 @@ const (
 	nodeAddr   = "198.51.100.1"
 	clientNet  = "198.51.100" // whose last numbers are clients'
 	clients    = 17           // the last of them; the first is 2
-	spareAddr  = "10.99.0.1"  // of the node, for whoever asks for it
+	spareAddr  = "10.99.0.1"  // of the node, for tests that need one
 	hereGate   = "10.244.1.1" // the node, as its pods know it
 	thereGate  = "10.244.2.1" // and as those of n2 do
 	podsHere   = "10.244.1.11 10.244.1.12 10.244.1.13"
@@ -151,7 +151,7 @@ type flow struct {
 	lines *bufio.Reader
 }
 
-// Who is slower than this with one answer is taken for silent. Where silence is
+// A pod that is slower than this with one answer counts as silent. Where silence is
 // wanted, the machine's slowness must not fail the test, and seldom hides a fault.
 const (
 	patience = 10 * time.Second

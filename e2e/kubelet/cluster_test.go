@@ -16,7 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// nodes are those that have kubelets. The lab's third one is only wired.
+// nodes are the nodes with kubelets. The lab's third one is only wired.
 var nodes = []string{"n1", "n2"}
 
 // The control plane's node, and how the others reach it.
@@ -138,8 +138,8 @@ func (c *cluster) startServices(m *machine) error {
 	return errors.Join(c.StartProxy(m.node, kube.NFTables), m.startKubelet(c.tools))
 }
 
-// powerOff is a power failure of a node: nobody gets a farewell, the cables are
-// dead, and what the kernel had in its tables is forgotten.
+// powerOff is a power failure of a node: no peer gets a NOTIFICATION, the links are
+// down, and what the kernel had in its tables is forgotten.
 func (c *cluster) powerOff(ctx context.Context, node string) error {
 	if err := c.cables(ctx, node, "down"); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (c *cluster) down(ctx context.Context) error {
 const cgroupPrefix = "fanfare-kubelet-"
 
 // sweepCgroups removes the cgroups of clusters whose lab is gone: lab.Up removes
-// the labs of those who died, and ends what runs there.
+// the labs of dead processes, and ends what runs there.
 func (c *cluster) sweepCgroups(ctx context.Context) error {
 	left, err := filepath.Glob(filepath.Join(cgroups, "*", cgroupPrefix+"*-n?"))
 	if err != nil {

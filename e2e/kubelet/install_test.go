@@ -13,12 +13,12 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// web is a workload as one should be: it tells when it is ready, and goes on
-// serving for a while after it was told to stop, because not everybody hears at
-// once that it will.
+// web is a workload as recommended: it reports when it is ready, and continues to
+// serve for a while after SIGTERM, because clients and routers do not notice at
+// once.
 //
 // Its sockets do not wait in TIME-WAIT: a packet of a connection that the router has
-// cut and sent to another pod is to be answered by RST. One that waits there, of
+// cut and sent to another pod must be answered by RST. One that waits there, of
 // the client's same port by way of the other Service, would meet it with silence.
 //
 // Its probe bears with a machine that is busy: a pod that is not ready for a moment

@@ -32,8 +32,8 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 `
 
-// Pods may answer by ARP: with the privileges that manifests gives them, they hear who
-// asks, and what they say is believed. The router, which knows of no route, asks.
+// Pods may answer by ARP: with the privileges that manifests gives them, they receive
+// requests, and their answers are accepted. The router, which knows of no route, asks.
 func TestPodsAnswer(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	must(t, c.Kubernetes.Admin().Apply(ctx, link))

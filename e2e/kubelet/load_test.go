@@ -114,5 +114,5 @@ func (r *trial) route(name string) string {
 	return fmt.Sprintf("%s: %d changes of the route", name, len(changes))
 }
 
-// since is a time in the trial, as it is told.
+// since is a time in the trial, as reported.
 func since(from time.Time) time.Duration { return time.Since(from).Round(10 * time.Millisecond) }

@@ -15,7 +15,7 @@ if [ "${3:-}" != inside ]; then
 	exec unshare --mount --propagation slave --pid --fork --kill-child=SIGKILL "$0" "$dir" "$cgroup" inside
 fi
 
-# /proc is still that of whoever started us, and says our number there.
+# /proc is still that of the parent, with this process's id there.
 read -r pid _ </proc/self/stat
 
 # Kubelet wants to share mounts with containers.
@@ -46,7 +46,7 @@ mount --rbind "$dir/run" /run
 ln -sfn /run "$dir/var/run"
 mount --bind "$dir/var" /var
 
-# A new cpuset may use no CPU until it is told which.
+# A new cpuset may use no CPU until its CPUs are set.
 for hierarchy in /sys/fs/cgroup/*; do
 	mkdir "$hierarchy/$cgroup"
 	for file in cpuset.cpus cpuset.mems; do
@@ -54,7 +54,7 @@ for hierarchy in /sys/fs/cgroup/*; do
 	done
 done
 
-# Moved into place, so that whoever waits for it reads it whole.
+# Moved into place, so that a waiting process reads it whole.
 echo "$pid" >"$dir/pid.new"
 mv "$dir/pid.new" "$dir/pid"
 

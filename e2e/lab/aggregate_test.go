@@ -14,8 +14,8 @@ import (
 )
 
 // The router has an aggregate and no route to a single address, except to that of a
-// Service with the policy Local. What nobody has in the aggregate is refused, and
-// neither times out nor goes round. The aggregate comes and goes without a request
+// Service with the policy Local. An address of the aggregate that no Service has is
+// refused, and neither times out nor loops. The aggregate comes and goes without a request
 // being lost.
 func TestBGPAggregate(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
@@ -69,7 +69,7 @@ func toldOnly(t *testing.T, l *Lab, prefix netip.Prefix) {
 	}
 }
 
-// refused expects that the addresses are nobody's, and that clients hear it.
+// refused expects that no Service has the addresses, and that clients are refused.
 func refused(t *testing.T, l *Lab, addrs ...string) {
 	t.Helper()
 	for _, a := range addrs {

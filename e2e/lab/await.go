@@ -8,7 +8,7 @@ import (
 
 // Settle is how long is waited for what takes milliseconds, or a few seconds, on a
 // machine that has nothing else to do. Other machines have, and how long it took is
-// for the story to tell.
+// for the scenario to report.
 const Settle = 30 * time.Second
 
 // Shared is the Slack of a machine that other programs use too, as that of tests is.

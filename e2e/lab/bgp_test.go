@@ -13,7 +13,7 @@ import (
 // served puts a Service in place for a test, and takes it away afterwards.
 func served(t *testing.T, l *Lab, svc Service, nodes ...string) netip.Addr {
 	t.Helper()
-	s := &Scene{Lab: l}
+	s := &StepRun{Lab: l}
 	vip, err := s.Serve(t.Context(), svc, nodes...)
 	t.Cleanup(func() {
 		var err error
@@ -55,7 +55,7 @@ func TestBGPHoldTime(t *testing.T) {
 	t.Cleanup(func() { await(t, l.AwaitSessions(context.WithoutCancel(ctx), "n1")) })
 	t.Cleanup(func() { l.Speaker("n1").Thaw() })
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
-	t.Logf("stopped speaker: n1 was no next hop any more after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
+	t.Logf("stopped speaker: n1 was no longer a next hop after %s (hold time 3 s)", time.Since(began).Round(time.Millisecond))
 	thawed := time.Now()
 	await(t, l.Speaker("n1").Thaw())
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
@@ -124,7 +124,7 @@ func restartWithout(t *testing.T, file string) {
 }
 
 // A node that is about to go away hands over before it stops: it withdraws as
-// soon as it has the taint, and at the end waits for those who have not heard.
+// soon as it has the taint, and at the end lingers while routers process that.
 func TestBGPLeavingNode(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := served(t, l, Service{Name: "drained", Endpoints: At("p21", "p31")}, NodeNames...)
@@ -142,7 +142,7 @@ func TestBGPLeavingNode(t *testing.T) {
 		await(t, l.Router.AwaitNextHops(ctx, Settle, vip, NodeNames...))
 	})
 	await(t, l.Router.AwaitNextHops(ctx, Settle, vip, "n2", "n3"))
-	t.Logf("tainted: n1 was no next hop any more after %s", time.Since(began).Round(time.Millisecond))
+	t.Logf("tainted: n1 was no longer a next hop after %s", time.Since(began).Round(time.Millisecond))
 	stopped := time.Now()
 	await(t, l.Speaker("n1").Terminate())
 	t.Logf("SIGTERM: the speaker ended after %s", time.Since(stopped).Round(time.Millisecond))

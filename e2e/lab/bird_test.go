@@ -7,16 +7,16 @@ import (
 
 // BIRD holds no route back: the first answer is there in less than the bound,
 // all included.
-func TestBGPFirstAnswerWithBIRD(t *testing.T) { play(t, laboratory(t), otherRouter) }
+func TestBGPFirstAnswerWithBIRD(t *testing.T) { runStep(t, laboratory(t), otherRouter) }
 
-// TestBGPWithBIRD plays those steps of the story in which the router has a part
+// TestBGPWithBIRD runs those steps of the scenario in which the router has a part
 // once more, with another implementation of BGP.
 func TestBGPWithBIRD(t *testing.T) {
 	l := laboratoryWithBIRD(t)
-	played := []string{"FirstService", "NextHops", "Cluster", "IPv6", "OrderlyMove", "AbruptMove", "Kill", "Upgrade", "Withdrawal", "Order"}
+	steps := []string{"FirstService", "NextHops", "Cluster", "IPv6", "OrderlyMove", "AbruptMove", "Kill", "Upgrade", "Withdrawal", "Order"}
 	for _, step := range Steps() {
-		if slices.Contains(played, step.Name) {
-			t.Run(step.Name, func(t *testing.T) { play(t, l, step) })
+		if slices.Contains(steps, step.Name) {
+			t.Run(step.Name, func(t *testing.T) { runStep(t, l, step) })
 		}
 	}
 }

@@ -150,7 +150,7 @@ func (c *Claims) Now(vip netip.Addr, since time.Time) (nodes []string, err error
 	defer c.mu.Unlock()
 	n := len(c.asked)
 	if n <= claimAsks || c.err != nil {
-		return nil, errors.Join(c.err, errors.New("nobody was asked yet"))
+		return nil, errors.Join(c.err, errors.New("no request was sent yet"))
 	}
 	// Of the last question the answer may be under way.
 	from := c.asked[n-1-claimAsks]
@@ -182,8 +182,8 @@ func claimants(list []claim, since time.Time) []string {
 }
 
 // Shares says for how long more than one node claimed an address between two times, and
-// for how long nobody did.
-func (c *Claims) Shares(vip netip.Addr, from, to time.Time) (several, nobody time.Duration) {
+// for how long no node did.
+func (c *Claims) Shares(vip netip.Addr, from, to time.Time) (several, none time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return shares(c.of[vip], from, to)
@@ -191,7 +191,7 @@ func (c *Claims) Shares(vip netip.Addr, from, to time.Time) (several, nobody tim
 
 // shares takes it that a node claims an address from one claim to the next, unless there
 // is more than claimHolds between them.
-func shares(list []claim, from, to time.Time) (several, nobody time.Duration) {
+func shares(list []claim, from, to time.Time) (several, none time.Duration) {
 	var edges []edge
 	last := map[string]time.Time{}
 	for _, x := range list {
@@ -211,11 +211,11 @@ func shares(list []claim, from, to time.Time) (several, nobody time.Duration) {
 		case count > 1:
 			several += e.at.Sub(at)
 		case count == 0:
-			nobody += e.at.Sub(at)
+			none += e.at.Sub(at)
 		}
 		at, count = e.at, count+e.more
 	}
-	return several, nobody
+	return several, none
 }
 
 // An edge is where a node begins or ends to claim an address.

@@ -17,8 +17,8 @@ func TestShares(t *testing.T) {
 		return all
 	}
 	for name, tt := range map[string]struct {
-		claims          [][]claim
-		several, nobody time.Duration
+		claims        [][]claim
+		several, none time.Duration
 	}{
 		"one":            {[][]claim{series("n1", 0, 1000)}, 0, 0},
 		"none":           {nil, 0, 1000 * time.Millisecond},
@@ -34,8 +34,8 @@ func TestShares(t *testing.T) {
 		for _, c := range tt.claims {
 			list = append(list, c...)
 		}
-		if several, nobody := shares(list, at(0), at(1000)); several != tt.several || nobody != tt.nobody {
-			t.Errorf("%s: several for %s, nobody for %s; want %s, %s", name, several, nobody, tt.several, tt.nobody)
+		if several, none := shares(list, at(0), at(1000)); several != tt.several || none != tt.none {
+			t.Errorf("%s: several for %s, none for %s; want %s, %s", name, several, none, tt.several, tt.none)
 		}
 	}
 }
@@ -59,7 +59,7 @@ func TestClaims(t *testing.T) {
 			}
 			c.hear(f, time.Now(), nil) // and what is none
 			if _, err := c.Now(vip, began); err == nil {
-				t.Error("nobody was asked, and it is known who claims it")
+				t.Error("no request was sent, and the owner is known")
 			}
 			for ms := 0; ms <= 10_000; ms += 20 {
 				c.asked = append(c.asked, began.Add(time.Duration(ms)*time.Millisecond))
@@ -74,13 +74,13 @@ func TestClaims(t *testing.T) {
 				t.Errorf("claimed by %v, %v", got, err)
 			}
 			if _, ours := c.of[other]; ours {
-				t.Error("an address is noted that nobody asks for")
+				t.Error("an address is recorded that was not asked for")
 			}
 		})
 	}
 }
 
-// claiming is a frame by which somebody says that he has an address.
+// claiming is a frame by which a host claims an address.
 func claiming(vip netip.Addr, mac byte) []byte {
 	here := []byte{2, 0, 0, 0, 0, mac}
 	if vip.Is4() {

@@ -14,7 +14,7 @@ import (
 
 const (
 	// Patience is how long a client waits for a whole answer. It never tries again.
-	// Who answers may be a program that has to wait for its turn on a busy machine.
+	// The server may have to wait for a CPU on a busy machine.
 	Patience = 10 * time.Second
 	// connecting is how long it waits for a connection, which kernels make. They
 	// repeat a lost SYN after 1 s, which is in time; the next would not be.

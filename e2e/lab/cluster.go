@@ -23,8 +23,8 @@ type Cluster struct{ Store }
 
 // A Store holds objects, each under the name of the file that it came in.
 type Store interface {
-	// PutText makes the objects of a file be there. Those that an earlier file of
-	// the name had, and this one has not, go.
+	// PutText applies the objects of a file. Objects of an earlier file of the name that
+	// are not in this one are deleted.
 	PutText(name, text string) error
 	// Delete removes a file's objects; it is fs.ErrNotExist if there is no such
 	// file.

@@ -6,8 +6,8 @@
 // starts the router's daemons in its own. Pods are servers in this process whose
 // sockets live in the pods' namespaces; speakers are the fanfare binary, each
 // in its node's namespace, all of them reading one folder of YAML. [Observer]
-// watches the router's routes and the nodes' nftables on one clock. [Story]
-// tells what Fanfare promises, step by step, and checks it.
+// watches the router's routes and the nodes' nftables on one clock. [Scenario]
+// shows what Fanfare promises, step by step, and checks it.
 //
 // The runner understands the part of containerlab's format that the file uses
 // and refuses the rest. Two things that a container does by itself are done in

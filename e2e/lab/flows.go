@@ -21,7 +21,7 @@ type Flows struct {
 
 // A Flow is one connection.
 type Flow struct {
-	Pod   string         // who answers
+	Pod   string         // the pod that answers
 	From  netip.AddrPort // the client's end
 	Saw   netip.AddrPort // the client's end, as the pod sees it
 	conn  net.Conn
@@ -99,8 +99,8 @@ func (f *Flow) Err() error {
 	return f.err
 }
 
-// Told is how many lines were exchanged.
-func (f *Flow) Told() int {
+// Exchanged is how many lines were exchanged.
+func (f *Flow) Exchanged() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.told
@@ -111,12 +111,12 @@ func (f *Flow) Told() int {
 func (f *Flows) AwaitLines(ctx context.Context, more int) error {
 	want := make([]int, len(f.All))
 	for i, flow := range f.All {
-		want[i] = flow.Told() + more
+		want[i] = flow.Exchanged() + more
 	}
 	return Await(ctx, Patience+Settle, fmt.Sprintf("%d more lines", more), func() error {
 		for i, flow := range f.All {
-			if flow.Err() == nil && flow.Told() < want[i] {
-				return fmt.Errorf("%s to %s: %d of %d", flow.From, flow.Pod, flow.Told(), want[i])
+			if flow.Err() == nil && flow.Exchanged() < want[i] {
+				return fmt.Errorf("%s to %s: %d of %d", flow.From, flow.Pod, flow.Exchanged(), want[i])
 			}
 		}
 		return nil

@@ -7,9 +7,8 @@ import (
 	"text/template"
 )
 
-// guide says how to look around in a lab that is left up, in commands as they are
-// to be typed.
-var guide = template.Must(template.New("guide").Parse(`The lab is left up. Two Services are there to play with, of namespace shop:
+// guide says how to look around in a lab that is left up, in commands to type.
+var guide = template.Must(template.New("guide").Parse(`The lab is left up. It has two Services to try, in namespace shop:
   web (Local, pods p11 and p21) at {{.Web}}, any (Cluster, pod p31) at {{.Any}}
 
 Be the client:
@@ -31,9 +30,9 @@ Change the cluster: write a file beside the folder and rename it into it, for in
 make lab-down removes all of it.
 `))
 
-// Guide puts Services in place to play with, and says how.
+// Guide creates Services to try, and returns the instructions.
 func (l *Lab) Guide(ctx context.Context) (string, error) {
-	s := &Scene{Lab: l}
+	s := &StepRun{Lab: l}
 	web, err := s.Serve(ctx, Service{Name: "web", Policy: localTraffic, Endpoints: At("p11", "p21")}, "n1", "n2")
 	if err != nil {
 		return "", err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 )
 
 // kinds are BGPPeers that have little in common. Those with a nodeSelector are n1's,
-// each with an address of its own at both ends, by which the router tells them apart.
+// each with an address of its own at both ends, by which the router distinguishes them.
 const kinds = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
@@ -96,7 +97,7 @@ spec:
 ---
 `
 
-// kindsOnRouter is what the router is told of them.
+// kindsOnRouter is the router's configuration for them.
 var kindsOnRouter = []string{
 	"configure terminal",
 	"interface link0", "no ipv6 nd suppress-ra", "ipv6 nd ra-interval 1", "exit",
@@ -110,17 +111,16 @@ var kindsOnRouter = []string{
 	"neighbor link0 interface remote-as external",
 }
 
-// documented is the object of kind BGPPeer in a section of docs/bgp.md.
-func documented(t *testing.T, section string) string {
+// documented is the first object of kind BGPPeer in a page of docs.
+func documented(t *testing.T, page string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/bgp.md")
+	text, err := os.ReadFile(filepath.Join("../../docs", page))
 	await(t, err)
-	_, rest, _ := strings.Cut(string(text), "\n## "+section+"\n")
-	m := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(rest)
-	if m == nil || !strings.Contains(m[1], "kind: BGPPeer") {
-		t.Fatalf("docs/bgp.md: section %q has no BGPPeer", section)
+	m := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindSubmatch(text)
+	if m == nil || !strings.Contains(string(m[1]), "kind: BGPPeer") {
+		t.Fatalf("docs/%s has no BGPPeer", page)
 	}
-	return m[1]
+	return string(m[1])
 }
 
 // Sessions of every kind, from their objects, with one router and on one node: the
@@ -132,7 +132,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	before, err := l.Router.neighbor(ctx, "198.51.100.11")
 	await(t, err)
 	configureKinds(t, l)
-	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documented(t, "Unnumbered"))
+	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documented(t, "tasks/unnumbered-bgp.md"))
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete("peers"))
 		awaitSessionNames(t, l, "n1", "tor1")
@@ -181,7 +181,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	if says := l.Speaker("n2").sessions(ctx); !strings.Contains(says, "interface link0 is not on this node") {
 		t.Errorf("n2 says %s", says)
 	}
-	await(t, Await(ctx, Settle, "n2 to say who does not hear of "+vip.String(), func() error {
+	await(t, Await(ctx, Settle, "n2 to report which router does not get "+vip.String(), func() error {
 		const want = "not heard by unnumbered (Active): interface link0 is not on this node"
 		text, err := l.Speaker("n2").command(ctx, "status", "--run-dir", l.Speaker("n2").RunDir, "--json")
 		if err == nil && !strings.Contains(text, want) {
@@ -241,7 +241,7 @@ func configureKinds(t *testing.T, l *Lab) {
 	await(t, err)
 }
 
-// An frrNeighbor is what FRR says of a neighbour.
+// An frrNeighbor is FRR's view of a neighbour.
 type frrNeighbor struct {
 	State    string `json:"bgpState"`
 	RemoteAS int    `json:"remoteAs"`
@@ -269,7 +269,7 @@ func (r *Router) neighbor(ctx context.Context, at string) (frrNeighbor, error) {
 	return says[at], nil
 }
 
-// sessions are what a speaker says of them, in its words.
+// sessions are those in a speaker's status.
 func (s *Speaker) sessions(ctx context.Context) string {
 	out, err := s.command(ctx, "status", "--run-dir", s.RunDir, "--json")
 	var st struct {

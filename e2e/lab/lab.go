@@ -28,14 +28,14 @@ const (
 type Options struct {
 	ID       string   // part of the namespaces' names; letters and digits
 	Topology string   // path of a containerlab file
-	Overlays []string // paths of others, with what is to be added
+	Overlays []string // paths of others, with additions
 	Objects  string   // folder of YAML that the cluster begins with
 	Binary   string   // path of fanfare
 	Software string   // the router's: FRR, if empty, or BIRD
 	Linked   bool     // speakers know of one another, as they must for layer 2
 
 	// Slack is what the bounds on delays are multiplied by; zero: one, for a machine
-	// that has nothing else to do. What was measured is told in any case.
+	// that has nothing else to do. What was measured is reported in any case.
 	Slack int
 
 	// Store opens what the speakers read, in a lab that has its namespaces, links
@@ -210,8 +210,8 @@ func (l *Lab) addLink(ctx context.Context, k Link) error {
 	return nil
 }
 
-// runExec runs a node's commands. The one that starts FRR in a container starts
-// the lab's Router instead.
+// runExec runs a node's commands. Instead of the command that starts FRR in a
+// container, it starts the lab's Router.
 func (l *Lab) runExec(ctx context.Context, n Node) error {
 	for _, args := range n.Exec {
 		if args[0] == "/usr/lib/frr/frrinit.sh" {
@@ -284,7 +284,7 @@ func (l *Lab) Keep(binary string) error {
 	return os.Rename(l.path("owner"), l.path("kept"))
 }
 
-// Sweep removes labs whose process is gone, and with kept also those that were
+// Sweep removes labs whose process is gone, and with kept also labs that were
 // left up on purpose. It returns which.
 func Sweep(kept bool) (removed []string, err error) {
 	dirs, err := os.ReadDir(root)

@@ -21,7 +21,7 @@ import (
 const membersKey = "members.key"
 
 // Links makes of Options those of a lab for layer 2: a host on the nodes' segment, and no
-// router that is told anything. Containerlab is the folder with topologies and clusters.
+// router with a session. Containerlab is the folder with topologies and clusters.
 func (o Options) Links(containerlab string) Options {
 	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
 	o.Objects, o.Linked = containerlab+"/l2", true
@@ -77,7 +77,7 @@ func (l *Lab) WatchNeighbours() (m *Moves, err error) {
 	return m, err
 }
 
-// openNeighbours opens a socket that hears of changes of neighbour entries.
+// openNeighbours opens a socket that receives changes of neighbour entries.
 func openNeighbours(stamp func(int) error) (int, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -116,7 +116,7 @@ func (m *Moves) fail(err error) {
 	m.err = err
 }
 
-// Of are those of one address, the first that was heard of it included.
+// Of are those of one address, the first observation included.
 func (m *Moves) Of(a netip.Addr) ([]time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,8 +265,8 @@ func (l *Lab) ProbeNeighbour(ctx context.Context, vip netip.Addr) error {
 	})
 }
 
-// Noticed is when the first of the other speakers said that a node is not heard of any
-// more, after a time.
+// Noticed is when the first of the other speakers reported, after a time, that it misses a
+// node.
 func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error) {
 	for _, n := range NodeNames {
 		if n == node {
@@ -287,7 +287,7 @@ func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error)
 		}
 	}
 	if first.IsZero() {
-		return first, fmt.Errorf("nobody has noticed that %s is gone", node)
+		return first, fmt.Errorf("no speaker has noticed that %s is gone", node)
 	}
 	return first, nil
 }
@@ -304,8 +304,8 @@ func (l *Lab) PacketsSent(node string) (n uint64, err error) {
 	return n, err
 }
 
-// Pull is what an end of power does to a node: its speaker is no more, it is off the
-// segment, and its kernel forgets.
+// Pull is a power failure of a node: its speaker is gone, it is off the segment, and its
+// kernel loses its state.
 func (l *Lab) Pull(ctx context.Context, node string) error {
 	return errors.Join(l.Cut(ctx, node), l.Speaker(node).stop(syscall.SIGKILL))
 }

@@ -37,7 +37,7 @@ func linked(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete(svc.Name))
 		for _, vip := range vips {
-			await(t, Await(context.WithoutCancel(t.Context()), Settle, "nobody to answer for "+vip.String(), func() error {
+			await(t, Await(context.WithoutCancel(t.Context()), Settle, "no node to answer for "+vip.String(), func() error {
 				owners, err := l.Owners(context.WithoutCancel(t.Context()), vip)
 				if err == nil && len(owners) > 0 {
 					err = errOwned(owners)
@@ -66,9 +66,9 @@ func pinned(s Service, node string) Service {
 
 var bothFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 
-// quiet sends connections while something happens, and expects that none is lost but
-// those that were under way when the host began to send to another node, which has never
-// seen them.
+// quiet sends connections while something happens, and expects that none is lost, except
+// those in flight when the host began to send to another node, which does not know
+// them.
 func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	t.Helper()
 	moves, err := l.WatchNeighbours()
@@ -118,7 +118,7 @@ func lossless(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 		}
 		for _, flow := range open[i].All {
 			if err := flow.Err(); err != nil {
-				t.Errorf("%s: moved at %v: a connection to %s ended after %d lines: %v", vips[i], changes, flow.Pod, flow.Told(), err)
+				t.Errorf("%s: moved at %v: a connection to %s ended after %d lines: %v", vips[i], changes, flow.Pod, flow.Exchanged(), err)
 			}
 		}
 	}
@@ -304,7 +304,7 @@ func TestL2(t *testing.T) {
 			r := load.Stop()
 			t.Logf("%s: taken over within %s; %s", vips[i], over.Sub(began).Round(time.Millisecond), r)
 			for _, lost := range r.Lost {
-				// Whoever had begun before may have been sent to the dead node.
+				// A connection that began before may have been sent to the dead node.
 				if lost.Begin.After(over) {
 					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i], lost.Begin.Sub(over), lost.Err)
 				}
@@ -317,8 +317,8 @@ func TestL2(t *testing.T) {
 	})
 
 	t.Run("cut off, with the neighbours", func(t *testing.T) {
-		// The node hears nobody and nobody hears it, but it runs: when it is back, each
-		// side has answered, and the node that should is told apart from the other.
+		// The node receives no messages and no other node receives its own, but it runs: when
+		// it is back, each side has answered, and only the right node continues.
 		vips := linked(t, l, pinned(web, "n2"))
 		owned(t, l, vips, "n2")
 		await(t, l.Cut(t.Context(), "n2"))

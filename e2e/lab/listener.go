@@ -31,7 +31,7 @@ func listen(n *Namespace, name string, open opener, heard func(at time.Time, mes
 		if l.fd, err = open(l.stamp); err != nil {
 			return err
 		}
-		// Reading looks up now and then to see whether it shall end.
+		// Reading wakes up now and then to check whether it should end.
 		timeout := unix.NsecToTimeval((100 * time.Millisecond).Nanoseconds())
 		if err := unix.SetsockoptTimeval(l.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Rate of new connections in the story, a second.
+	// Rate of new connections in the scenario, a second.
 	Rate = 200
 	// slow is what counts as slow in a report: a SYN that was lost once takes
 	// more than a second.
@@ -25,15 +25,15 @@ const (
 	openAtOnce = 12 * Rate
 	// modest is how many wait in a load that asks for no more than is answered.
 	modest = 40
-	// told is how many losses of a report are told in full.
-	told = 10
+	// detailed is how many losses of a report are listed in full.
+	detailed = 10
 )
 
 // A Load opens new connections at a steady rate, each for one request.
 type Load struct {
 	client *Client
 	to     netip.AddrPort
-	places chan struct{} // for those that wait
+	places chan struct{} // for waiting requests
 	modest bool
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -112,7 +112,7 @@ func (l *Load) request(ctx context.Context) {
 	begin := time.Now()
 	a, err := l.client.Get(ctx, l.client.ports.next(l.to.Addr()), l.to)
 	end := time.Now()
-	if err != nil && l.lost.Add(1) <= told {
+	if err != nil && l.lost.Add(1) <= detailed {
 		err = l.client.traced(ctx, err, l.to)
 	}
 	l.count(begin, end, a, err)
@@ -198,7 +198,7 @@ func (l *Load) AwaitPod(ctx context.Context, pod string, after time.Time) error 
 				return nil
 			}
 		}
-		return errors.New("nobody has answered")
+		return errors.New("no pod has answered")
 	})
 }
 
@@ -209,7 +209,7 @@ func (r Report) Cut(changes []time.Time) int {
 	return len(cut)
 }
 
-// Stop sends no more, and waits for what is under way.
+// Stop ends the load, and waits for requests in flight.
 func (l *Load) Stop() Report {
 	l.stop()
 	<-l.done
@@ -246,7 +246,7 @@ func (r Report) split(changes []time.Time) (cut, rest []Loss) {
 func (r Report) Losses(since time.Time) string {
 	var b strings.Builder
 	for i, l := range r.Lost {
-		if i == told {
+		if i == detailed {
 			fmt.Fprintf(&b, "and %d more\n", len(r.Lost)-i)
 			break
 		}

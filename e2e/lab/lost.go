@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A keptSocket lives on when connecting has failed, so that the port can be told that the
-// kernel had chosen. Package net closes its own, and leaves the port out of the error.
+// A keptSocket lives on when connecting has failed, so that the kernel's choice of a port can be
+// reported. Package net closes its own, and leaves the port out of the error.
 type keptSocket struct {
 	fd   int
 	open bool

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// An endpoint that goes round all nodes, in order, faster than an address
+// An endpoint that moves over all nodes, in order, faster than an address
 // lingers: each node has to take an address back that it is about to forget.
-func TestStoryManyMoves(t *testing.T) {
+func TestScenarioManyMoves(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	svc := Service{Name: "nomad", Policy: localTraffic, Endpoints: At("p11")}
 	vip := served(t, l, svc, "n1")
@@ -33,15 +33,15 @@ func TestStoryManyMoves(t *testing.T) {
 }
 
 // A pool that claims the addresses of another, and comes before it, takes none
-// away from those who hold them.
-func TestStoryOverlapKeepsAddresses(t *testing.T) {
+// away from Services that hold them.
+func TestScenarioOverlapKeepsAddresses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := served(t, l, Service{Name: "settled", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	began := time.Now()
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	t.Cleanup(func() { await(t, l.Cluster.Delete("attic")) })
 	await(t, l.Cluster.PutText("attic", "apiVersion: fanfare.io/v1alpha1\nkind: AddressPool\nmetadata: {name: attic}\nspec:\n  announce: BGP\n  addresses: [192.0.2.0/24]\n"))
-	s := &Scene{Lab: l}
+	s := &StepRun{Lab: l}
 	lines, err := s.AwaitNamed(ctx, [][]string{{"AddressPool", "attic", "lan", "192.0.2.0"}})
 	await(t, err)
 	t.Log(lines)

@@ -28,7 +28,7 @@ type Namespace struct {
 // except within enter and leave.
 var home = sync.OnceValues(netns.Get)
 
-// NewNamespace makes a namespace. Whoever makes one outside of a Lab removes it.
+// NewNamespace makes a namespace. Outside of a Lab, the caller removes it.
 func NewNamespace(ctx context.Context, name string) (*Namespace, error) {
 	if out, err := exec.CommandContext(ctx, "ip", "netns", "add", name).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("ip netns add %s: %w: %s", name, err, out)

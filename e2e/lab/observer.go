@@ -81,7 +81,7 @@ func (o *Observer) Close() {
 	}
 }
 
-// fail notes that something was missed; no verdict can be given any more.
+// fail records that an event was missed; no verdict is possible then.
 func (o *Observer) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -150,7 +150,7 @@ func (o *Observer) hearTables(node string) func(time.Time, []byte) error {
 	}
 }
 
-// Excuse says that somebody harms a node's table while do runs. Nothing is promised
+// Excuse says that another program damages a node's table while do runs. Nothing is promised
 // then.
 func (o *Observer) Excuse(node string, do func()) {
 	from := time.Now()
@@ -256,8 +256,7 @@ func (o *Observer) RulesGone(node string, vip netip.Addr, since time.Time) (at t
 	return at
 }
 
-// Outage returns how long a node was without the table after somebody deleted
-// it, first time after since.
+// Outage returns how long a node was without the table after it was deleted, first time after since.
 func (o *Observer) Outage(node string, since time.Time) (time.Duration, error) {
 	var gone time.Time
 	for _, e := range o.seen().tables {

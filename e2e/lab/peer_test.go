@@ -56,8 +56,8 @@ func TestBGPDefaultGateway(t *testing.T) {
 	}
 }
 
-// What objects say of a route's attributes the router has, from each node, beside what
-// the Service itself wants; and a change of them withdraws nothing.
+// The router has the attributes of objects and of the Service itself, from each node; and a
+// change of them withdraws nothing.
 func TestBGPAttributes(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	const advertisement = `
@@ -101,8 +101,7 @@ type path struct {
 	Large       string
 }
 
-// paths are those to an address, by the node, or whoever else it is that the router
-// was told by.
+// paths are those to an address, by the node, or another neighbour.
 func (r *Router) paths(ctx context.Context, vip netip.Addr) (map[string]path, error) {
 	out, err := r.software.Ask(ctx, fmt.Sprintf("show bgp ipv4 unicast %s/32 json", vip))
 	if err != nil {

@@ -153,7 +153,7 @@ func (l *Lab) startPods(ctx context.Context) error {
 	return nil
 }
 
-// StartPod starts one of PodNames, anew if it runs.
+// StartPod starts one of PodNames, again if it runs.
 func (l *Lab) StartPod(ctx context.Context, name string) error {
 	if p := l.pods[name]; p != nil {
 		p.Kill()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Each port has its turn before one comes again, whatever the addresses; none is one that
+// Each port has its turn before one comes again, whatever the addresses; none is a port that
 // tests choose.
 func TestPortCycle(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8:51::200")}

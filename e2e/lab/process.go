@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// A Process is one that the lab started and has put on record.
+// A Process was started and recorded by the lab.
 type Process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -24,7 +24,7 @@ type Process struct {
 }
 
 // Start starts a command on a node. The name is that of its log, too. It ends with
-// the lab, if nobody stops it before.
+// the lab, unless it is stopped before.
 func (l *Lab) Start(node, name string, args ...string) (*Process, error) {
 	return l.startProcess(l.namespaces[node], name, args...)
 }

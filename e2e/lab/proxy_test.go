@@ -45,8 +45,8 @@ func TestProxyPodsAsClients(t *testing.T) {
 	}
 }
 
-// What nobody serves is refused at once, rather than left to time out or to go
-// round between router and node.
+// Packets that no Service serves are refused at once, rather than left to time out or to
+// loop between router and node.
 func TestProxyRefuses(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := served(t, l, Service{Name: "partly", Policy: localTraffic, Endpoints: At("p11")}, "n1")
@@ -161,8 +161,8 @@ func TestProxyRepairs(t *testing.T) {
 			t.Errorf("nft %s: %v", harm, err)
 			continue
 		}
-		// How long at most is asserted by the story's Flush, which does less meanwhile:
-		// what is sent to no rule goes round between node and router.
+		// How long at most is asserted by the scenario's Flush, which does less meanwhile:
+		// a packet that matches no rule loops between node and router.
 		t.Logf("nft %s: answered again %s after it was begun", harm, ms(at.Sub(began)))
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The asker is nobody: no kernel learns from answers to it, so that asking changes nothing
-// of what hosts know. The bridge knows by which port to reach it.
+// The asker is no host: no kernel learns from answers to it, so that a request does not
+// change what hosts know. The bridge knows by which port to reach it.
 var (
 	askerMAC   = net.HardwareAddr{0x02, 0xff, 0, 0, 0, 1}
 	askerAddr  = netip.MustParseAddr("198.51.100.51")
@@ -24,7 +24,7 @@ type claimFamily struct {
 	name     string
 	is4      bool
 	protocol uint16             // of Ethernet
-	only     []cbpf.Instruction // what is heard of that; nil for all
+	only     []cbpf.Instruction // a filter of that; nil for all
 	question func(vip netip.Addr) []byte
 	// read returns who claims which address with a frame; ok is false for no claim.
 	read func(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool)
@@ -127,7 +127,7 @@ func checksum6(from, to [16]byte, message []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// readAdvertisement heeds those that name a hardware address: hosts learn by that.
+// readAdvertisement accepts only messages with a hardware address: hosts learn from these.
 func readAdvertisement(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool) {
 	const targetLinkLayerAddress = 2
 	if len(frame) < optionAt+8 || frame[nextHeaderAt] != unix.IPPROTO_ICMPV6 || frame[messageAt] != neighborAdvertisement || frame[optionAt] != targetLinkLayerAddress {

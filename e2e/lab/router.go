@@ -24,7 +24,7 @@ const (
 )
 
 // A Router is the node that the speakers peer with: a kernel that forwards, and
-// software that tells it where to.
+// software that programs its routes.
 type Router struct {
 	*Namespace
 	lab    *Lab
@@ -79,7 +79,7 @@ func (r *Router) install(name string) (err error) {
 }
 
 // Replace ends the software and starts that of another name in its place. All
-// sessions and routes come anew.
+// sessions and routes are new.
 func (r *Router) Replace(ctx context.Context, name string) error {
 	if err := r.Stop(); err != nil {
 		return err

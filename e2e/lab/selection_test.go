@@ -64,7 +64,7 @@ func TestBGPSelection(t *testing.T) {
 		t.Errorf("n2 tells (%v)\n%s\nwant %s", err, text, want)
 	}
 
-	// Only the first by name counts of equals, and somebody has to look at that.
+	// Only the first by name counts of equals, and that needs attention.
 	texts = nil
 	put("all", "med: 1")
 	put("rival", "med: 7")
@@ -90,7 +90,7 @@ func says(t *testing.T, l *Lab, node string, vip netip.Addr, code string) {
 	}))
 }
 
-// What is said of a Node takes its routes away, or not, and leaves its session alone.
+// The state of a Node withdraws its routes, or not, and keeps its session.
 func TestBGPNodeConditions(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	vip := served(t, l, Service{Name: "conditions", Endpoints: At("p21", "p31")}, NodeNames...)

@@ -76,7 +76,7 @@ func (s *Speaker) Terminate() error {
 	return nil
 }
 
-// Freeze is SIGSTOP: it hangs. Thaw is the end of that.
+// Freeze is SIGSTOP: the process hangs. Thaw is SIGCONT.
 func (s *Speaker) Freeze() error { return s.proc.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *Speaker) Thaw() error   { return s.proc.cmd.Process.Signal(syscall.SIGCONT) }
 
@@ -107,7 +107,7 @@ type Status struct {
 	}
 	Addresses []struct {
 		Address               netip.Addr
-		Pool                  string // empty when nobody holds the address any more
+		Pool                  string // empty when no Service holds the address
 		Services              []string
 		Announced, Programmed bool
 		LingeringUntil        *time.Time
@@ -203,7 +203,7 @@ func (s *Speaker) established(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s says of its sessions: %v", s.Node, st.BGP.Sessions)
+	return fmt.Errorf("%s reports its sessions as %v", s.Node, st.BGP.Sessions)
 }
 
 // AwaitAddress waits until the speakers agree on a Service's address of a family.

@@ -14,8 +14,8 @@ import (
 
 // A stamper notes when each message was put into a netlink socket. Unlike
 // packets, netlink messages carry no time, and the one at which a thread wakes up
-// to read them may be many milliseconds late on a busy machine. The kernel tells
-// of rules within the system call that commits them, so with a stamper the order
+// to read them may be many milliseconds late on a busy machine. The kernel reports
+// rules within the system call that commits them, so with a stamper the order
 // of a commit and of what its author does next is known.
 //
 // It is a socket filter that lets everything pass and pushes the time on a queue.

@@ -85,7 +85,7 @@ func TestParseTopologyRefuses(t *testing.T) {
 	}
 }
 
-// The files that people are told to use are what they are told.
+// The files that the documentation names exist and are as described.
 func TestTopologyFilesExist(t *testing.T) {
 	top, err := ReadTopology("../containerlab/fanfare.clab.yml")
 	if err != nil {

@@ -24,7 +24,7 @@ type Verdict struct {
 	RouteLead  time.Duration // the shortest time from a rule to its route
 	Withdrawn  int           // times that it withdrew one, and later took it out of its kernel
 	Linger     time.Duration // the shortest time between the two
-	Outages    int           // times that somebody deleted a table
+	Outages    int           // times that a table was deleted
 	Violations []Violation
 }
 
@@ -48,7 +48,7 @@ const clock = "15:04:05.000000"
 // and the address leaves the kernel no sooner than the linger time after the node has
 // told the router, and never while the router still sends it there. What was decided is
 // seen at the router up to late later, by which the linger time may be the shorter. While
-// a table is being restored that somebody else has deleted, nothing is promised.
+// a deleted table is being restored, nothing is promised.
 func (o *Observer) Verdict(late time.Duration) Verdict { return o.seen().judge(Linger, late) }
 
 func (r record) judge(linger, late time.Duration) Verdict {
@@ -100,10 +100,10 @@ type nodeState struct {
 	since     map[netip.Addr]time.Time // when an address was first forwarded
 	frontends map[frontendKey]bool     // likewise -> it forwards
 	routed    map[netip.Addr]bool      // the router sends it here
-	left      map[netip.Addr]time.Time // when the router was told to stop
+	left      map[netip.Addr]time.Time // when the router got the withdrawal
 	early     map[netip.Addr]time.Time // announced then, and not forwarded yet
 	ended     map[netip.Addr]time.Time // when it was last forwarded
-	restoring bool                     // somebody deleted the table
+	restoring bool                     // another program deleted the table
 }
 
 func (j *judge) violate(at time.Time, node string, vip netip.Addr, format string, args ...any) {
@@ -113,7 +113,7 @@ func (j *judge) violate(at time.Time, node string, vip netip.Addr, format string
 	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.record.history(at, node, vip)})
 }
 
-// harmed says whether somebody harmed the node's table at that time.
+// harmed says whether the node's table was damaged at that time.
 func (r record) harmed(at time.Time, node string) bool {
 	return slices.ContainsFunc(r.excused, func(e excuse) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
 }
@@ -187,7 +187,7 @@ const flight = 250 * time.Millisecond
 
 // leaving says whether an address that is not forwarded has lost its last backends just
 // now, perhaps with its Service, and word of that was on its way: what the router does
-// until it arrives follows from what it was told while the address was forwarded.
+// until it arrives follows from the routes while the address was forwarded.
 func (j *judge) leaving(node string, n *nodeState, vip netip.Addr) bool {
 	ended, ok := n.ended[vip]
 	return ok && slices.ContainsFunc(j.record.wire, func(e wireEvent) bool {
@@ -221,7 +221,7 @@ func (j *judge) routed(e routeEvent, name string, n *nodeState) {
 	j.Routed++
 	_, left := n.left[e.vip]
 	switch {
-	case n.restoring, left: // the router may act on what it was told before
+	case n.restoring, left: // the router may use the routes from before
 	case !n.forwards(e.vip) && j.leaving(name, n, e.vip):
 	case !n.forwards(e.vip):
 		j.violate(e.at, name, e.vip, "the router sends it there and it is not forwarded")

@@ -51,7 +51,7 @@ func TestVerdict(t *testing.T) {
 			wire:   []wireEvent{update(20, false), update(70, true)},
 			routes: []routeEvent{route(60, "n1"), route(100)},
 		}},
-		"its last backends go before it was heard of": {r: record{
+		"its last backends go before the route is known": {r: record{
 			tables: []tableEvent{rule(10, true, true), unserved(30)},
 			wire:   []wireEvent{update(40, false), update(50, true)},
 		}, want: "never forwarded"},
@@ -75,7 +75,7 @@ func TestVerdict(t *testing.T) {
 			wire:   []wireEvent{update(20, false), update(100, true), update(200, false), update(900, true)},
 			routes: []routeEvent{route(30, "n1"), route(150), route(250, "n1"), route(950)},
 		}},
-		"announced while somebody's harm is repaired": {r: record{
+		"announced while damage is repaired": {r: record{
 			tables: []tableEvent{rule(10, true, true), deleted(100), rule(180, true, true)},
 			wire:   []wireEvent{update(20, false), update(150, false)},
 			routes: []routeEvent{route(30, "n1")},

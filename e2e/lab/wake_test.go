@@ -10,7 +10,7 @@ import (
 // leftovers, when the router sends it here, as one that gets them alone.
 func TestProxyEarlyPacketsInTheWakeOfAChange(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	s := &Scene{Lab: l}
+	s := &StepRun{Lab: l}
 	vip, from := netip.MustParseAddr("192.0.2.70"), netip.AddrPortFrom(ClientAddr, 3000)
 	await(t, l.Speaker("n3").Terminate())
 	run(t, l, "n3", l.Binary, "cleanup", "--run-dir", l.Speaker("n3").RunDir)

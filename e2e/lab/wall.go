@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// wallTable is the nftables table of what a lab takes away. Nobody else has one of the
-// name, and Fanfare looks at no table but its own.
+// wallTable is the nftables table of what a lab takes away. No other program has one of
+// the name, and Fanfare looks at no table but its own.
 const wallTable = "lab-wall"
 
 // Divide parts the nodes' segment: a node and the others no longer reach one another, and
-// each still reaches everybody else there, such as the host. Unite ends that.
+// each still reaches all others there, such as the host. Unite ends that.
 func (l *Lab) Divide(ctx context.Context, node string) error {
 	port, others := "eth"+node[1:], []string{}
 	for _, n := range NodeNames {
@@ -33,7 +33,7 @@ func (l *Lab) Divide(ctx context.Context, node string) error {
 func (l *Lab) Unite(ctx context.Context) error { return l.unwall(ctx, "tor1", "bridge") }
 
 // Block has a node neither send to nor receive from these TCP and UDP ports, whose they
-// be, nor these addresses. Nobody is told: packets are lost. It takes the place of an
+// be, nor these addresses. Packets are lost silently. It takes the place of an
 // earlier Block of the node; Unblock ends it.
 func (l *Lab) Block(ctx context.Context, node string, ports []uint16, addrs ...netip.Addr) error {
 	var in, out []string
@@ -57,7 +57,7 @@ func (l *Lab) Block(ctx context.Context, node string, ports []uint16, addrs ...n
 // Unblock ends what Block began.
 func (l *Lab) Unblock(ctx context.Context, node string) error { return l.unwall(ctx, node, "inet") }
 
-// wall puts up chains in the place of those that are there, in one transaction.
+// wall puts up chains in the place of the existing ones, in one transaction.
 func (l *Lab) wall(ctx context.Context, node, family, chains string) error {
 	table := family + " " + wallTable
 	_, err := l.namespaces[node].Run(ctx, "nft", fmt.Sprintf("table %[1]s {}\ndelete table %[1]s\ntable %[1]s {\n\t%[2]s\n}\n", table, chains))

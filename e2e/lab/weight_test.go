@@ -21,7 +21,7 @@ import (
 
 // With externalTrafficPolicy Local a router shares connections out among nodes, and
 // a pod that is alone on its node gets as many as three that share theirs. With
-// weights each pod gets a quarter. Nobody notices the change from one to the other.
+// weights each pod gets a quarter. No request is lost by the change from one to the other.
 func TestBGPWeights(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	addPod(t, l, "p23")
@@ -70,7 +70,7 @@ func weighByEndpoints(t *testing.T, l *Lab) {
 	await(t, l.Cluster.PutText("tor1", string(tor1)+"  weightByEndpoints: true\n"))
 }
 
-// sessions counts what speakers said of sessions that came or went.
+// sessions counts the log lines of speakers about sessions.
 func sessions(l *Lab) (lines int) {
 	for _, n := range NodeNames {
 		lines += strings.Count(l.Speaker(n).Log(), `msg="session `)
@@ -114,7 +114,7 @@ func addPod(t *testing.T, l *Lab, name string) {
 	})
 }
 
-// requests makes n requests, each on a connection of its own, and counts who answers.
+// requests makes n requests, each on a connection of its own, and counts the answers of each pod.
 func requests(t *testing.T, l *Lab, n int, to netip.AddrPort) map[string]int {
 	t.Helper()
 	var mu sync.Mutex
@@ -152,7 +152,7 @@ func expectShares(t *testing.T, answers map[string]int, tolerance float64, want 
 	var told []string
 	for _, who := range slices.Sorted(maps.Keys(answers)) {
 		share := 100 * float64(answers[who]) / float64(sum)
-		told = append(told, fmt.Sprintf("%s %.1f %%", cmp.Or(who, "nobody"), share))
+		told = append(told, fmt.Sprintf("%s %.1f %%", cmp.Or(who, "no pod"), share))
 		if math.Abs(share-want[who]) > tolerance {
 			t.Errorf("%s answered %d of %d requests, %.1f %%: want %.1f %%, give or take %g", who, answers[who], sum, share, want[who], tolerance)
 		}

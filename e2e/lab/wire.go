@@ -85,7 +85,7 @@ func hear(voices map[netip.Addr]*speakersVoice, packet []byte) (heard []wireEven
 	return heard, err
 }
 
-// take appends a segment, and those that were early and follow it.
+// take appends a segment, and early segments that follow it.
 func (v *speakersVoice) take(seq uint32, payload []byte) {
 	if int32(seq-v.next) > 0 {
 		v.early[seq] = bytes.Clone(payload)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The wires must be right before anything is said about what goes over them: a
+// The wires must be right before tests send packets over them: a
 // static route in place of BGP, and pods in place of VIPs.
 func TestLabReachesPods(t *testing.T) {
 	l, ctx := wiring(t), t.Context()

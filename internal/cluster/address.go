@@ -112,7 +112,7 @@ func parseCIDR(s string) (netipx.IPRange, error) {
 	case p.Addr().Is4In6():
 		return netipx.IPRange{}, fmt.Errorf("is an IPv4 network written as IPv6; write %s/%d", p.Addr().Unmap(), max(0, p.Bits()-96))
 	case p != p.Masked():
-		// Half of those who write this mean the network and half the address.
+		// It could mean the network or the address.
 		return netipx.IPRange{}, fmt.Errorf("a CIDR must begin at its network's first address: %s for the network, or %s for the address",
 			p.Masked(), p.Addr())
 	}

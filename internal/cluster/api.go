@@ -53,15 +53,15 @@ const (
 	// L2Nodes are all Nodes: who elects must know the candidates. They are watched as
 	// soon as addresses are aggregated, too: no aggregate may contain a Node's address.
 	L2Nodes
-	// L2Speakers are all Nodes, what their speakers say of them and EndpointSlices: who
-	// spreads addresses over nodes must know who can have them.
+	// L2Speakers are all Nodes, their SpeakerStatuses and EndpointSlices: a controller that
+	// spreads addresses over nodes must know which nodes can have them.
 	L2Speakers
 )
 
 // An API is a Source that watches an API server.
 //
-// What the API server has said last stays in use when it goes away, and a Problem
-// says since when. When it is back, everything is listed anew.
+// The last state stays in use while the API server is unavailable, and a Problem
+// says since when. When it is back, everything is listed again.
 type API struct {
 	config  *rest.Config
 	http    *http.Client // one, so that all watches share a connection
@@ -78,7 +78,7 @@ type API struct {
 	builder  *Builder
 	last     *Snapshot
 	troubles map[resource]trouble
-	outage   trouble // the first of those that last
+	outage   trouble // the first trouble that lasts
 	// deepen begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
 	deepen func()
@@ -152,7 +152,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 
 // start begins to watch what o asks for.
 func (a *API) start(ctx context.Context, o Options) error {
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(muffled{a.log.Handler()}))
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
 	errs := []error{
 		start(ctx, a, services, trimService),
 		start(ctx, a, pools, trimOurs[*v1alpha1.AddressPool]),
@@ -281,8 +281,8 @@ func (a *API) Snapshot() *Snapshot {
 	return s
 }
 
-// logProblems logs those that are new. Those with the API server itself were
-// when they came up.
+// logProblems logs the new Problems. Problems of the API server itself were logged when they
+// began.
 func (a *API) logProblems(s *Snapshot) {
 	known := append(a.healthProblems(), a.last.Problems...)
 	for _, p := range s.Problems {
@@ -315,20 +315,22 @@ func (a *API) poke() {
 	}
 }
 
-// muffled lets client-go's log through at level debug only: what matters of it
-// is a Problem, or was logged here in words of ours.
-type muffled struct{ slog.Handler }
+// debugHandler passes client-go's log on at level debug only: what matters of it is a
+// Problem, or was logged here.
+type debugHandler struct{ slog.Handler }
 
-func (m muffled) Enabled(ctx context.Context, l slog.Level) bool {
+func (m debugHandler) Enabled(ctx context.Context, l slog.Level) bool {
 	return m.Handler.Enabled(ctx, min(l, slog.LevelDebug))
 }
 
-func (m muffled) Handle(ctx context.Context, r slog.Record) error {
+func (m debugHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Level = min(r.Level, slog.LevelDebug)
 	return m.Handler.Handle(ctx, r)
 }
 
-func (m muffled) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return muffled{m.Handler.WithAttrs(attrs)}
+func (m debugHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return debugHandler{m.Handler.WithAttrs(attrs)}
 }
-func (m muffled) WithGroup(name string) slog.Handler { return muffled{m.Handler.WithGroup(name)} }
+func (m debugHandler) WithGroup(name string) slog.Handler {
+	return debugHandler{m.Handler.WithGroup(name)}
+}

@@ -90,7 +90,7 @@ func TestAPI(t *testing.T) {
 	}
 }
 
-// writeFiles writes objects as somebody would have got them from kubectl.
+// writeFiles writes objects as kubectl get would have written them.
 func writeFiles(t *testing.T, objects []runtime.Object) string {
 	dir := t.TempDir()
 	for i, o := range objects {
@@ -213,7 +213,7 @@ func TestAPIRelist(t *testing.T) {
 			awaitAPI(t, a, differs(Parse(s.all()...)))
 			key := Key{"Service", Name{"default", "b"}}
 			before := s.asked("stream services")
-			s.mu.Lock() // Nobody hears of what happens until it is unlocked.
+			s.mu.Lock() // No client receives changes until it is unlocked.
 			gone := s.objects[key]
 			delete(s.objects, key)
 			s.version++
@@ -223,14 +223,14 @@ func TestAPIRelist(t *testing.T) {
 			s.set(newService("later"))
 			awaitAPI(t, a, differs(Parse(s.all()...)))
 			if relisted := s.asked("stream services") != before; relisted != tt.relisted {
-				t.Errorf("listed anew: %v, want %v", relisted, tt.relisted)
+				t.Errorf("listed again: %v, want %v", relisted, tt.relisted)
 			}
 		})
 	}
 }
 
-// An API server that is restored from a backup is believed, although its versions
-// are smaller than those that were known.
+// An API server that is restored from a backup is trusted, although its versions
+// are smaller than the known ones.
 func TestAPIRestored(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
 	a := s.open(Options{})
@@ -246,7 +246,7 @@ func TestAPIRestored(t *testing.T) {
 
 	s.down()
 	s.restore(saved)
-	s.up() // Before anyone could ask in vain.
+	s.up() // Before a request could fail.
 	awaitAPI(t, a, differs(Parse(s.all()...)))
 }
 
@@ -269,7 +269,7 @@ func TestAPIAway(t *testing.T) {
 			t.Errorf("failing since %v", at)
 		}
 	})
-	// The API server is heard of before all objects are: the Problem goes first.
+	// The API server answers before all objects are there: the Problem goes first.
 	for _, r := range []resource{services, claims} {
 		for m := a.metrics.of(r); testutil.ToFloat64(m.lists) < 2; {
 			time.Sleep(time.Millisecond)
@@ -277,7 +277,7 @@ func TestAPIAway(t *testing.T) {
 	}
 	back := awaitAPI(t, a, differs(Parse(s.all()...)))
 	if back.Services[0].Spec != before.Services[0].Spec || back.Claims[0] != before.Claims[0] {
-		t.Error("listing anew made other pointers of what had not changed")
+		t.Error("listing again made other pointers of what had not changed")
 	}
 	if at := testutil.ToFloat64(m.since); at != 0 {
 		t.Errorf("failing since %v although it is back", at)
@@ -291,7 +291,7 @@ func notFound(resource string) *apierrors.StatusError {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: resource}, "")
 }
 
-// Somebody who has forgotten to apply the CRDs is told which, and then it works.
+// Without a CRD, a Problem names it; once it is applied, everything works.
 func TestAPIMissingCRD(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
 	s.refuse("addresspools", notFound("addresspools"))
@@ -346,7 +346,7 @@ func TestAPIMissingCRD(t *testing.T) {
 
 // A speaker that is newer than the CRDs and the roles reports what is missing, and which
 // pool it does not announce, and reads advertisements as soon as it can. Until then it
-// uses those that it knew before it was restarted.
+// uses the advertisements from before its restart.
 func TestAPIWithoutAdvertisements(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "bgpadvertisements"}, "", fmt.Errorf("no role"))
 	for want, refusal := range map[string]*apierrors.StatusError{
@@ -371,8 +371,8 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 	}
 }
 
-// An API server before Kubernetes 1.33 has no ServiceCIDRs, and that is no fault of
-// anybody's; one that does not let us read Namespaces lets nobody past a selector.
+// An API server before Kubernetes 1.33 has no ServiceCIDRs, which is no
+// Problem. Without the right to read Namespaces, no Service matches a namespaceSelector.
 func TestAPIWithoutNamespaces(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
 	s.refuse("servicecidrs", notFound("servicecidrs"))
@@ -414,7 +414,7 @@ func TestAPILostCRD(t *testing.T) {
 		return ""
 	})
 	if len(a.Snapshot().Peers) != 1 {
-		t.Error("the peer went although nobody deleted it")
+		t.Error("the peer went although no client deleted it")
 	}
 }
 
@@ -445,7 +445,7 @@ func TestAPIOptions(t *testing.T) {
 }
 
 // A change leaves every other part the very same pointer, and one that means
-// nothing wakes nobody.
+// nothing notifies no reader.
 func TestAPISharing(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
 	a := s.open(Options{})

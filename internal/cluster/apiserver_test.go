@@ -34,8 +34,8 @@ import (
 )
 
 // An apiServer lists and watches as kube-apiserver does: over HTTP, in protobuf
-// and JSON, with versions, selectors, and the errors of someone who has
-// forgotten. It can go away, forget, and be restored from a backup.
+// and JSON, with versions, selectors, and the errors of a server that has
+// no history. It can go away, forget, and be restored from a backup.
 type apiServer struct {
 	t        testing.TB
 	addr     string
@@ -165,7 +165,7 @@ func (s *apiServer) drop() {
 func (s *apiServer) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.version++ // Time has passed: what a client knows is not the newest any more.
+	s.version++ // Time has passed: the version of a client is no longer the newest.
 	s.history, s.forgot = nil, s.version
 }
 
@@ -213,7 +213,7 @@ func (s *apiServer) all() []runtime.Object {
 	return all
 }
 
-// An apiRequest is one that is understood.
+// An apiRequest is a parsed request.
 type apiRequest struct {
 	resource string
 	gvk      schema.GroupVersionKind

@@ -33,9 +33,9 @@ func (k Key) String() string {
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
 	switch o := obj.(type) {
 	case *corev1.Service:
-		return Key{"Service", Name{shared(o.Namespace), o.Name}}, true
+		return Key{"Service", Name{interned(o.Namespace), o.Name}}, true
 	case *discoveryv1.EndpointSlice:
-		return Key{"EndpointSlice", Name{shared(o.Namespace), o.Name}}, true
+		return Key{"EndpointSlice", Name{interned(o.Namespace), o.Name}}, true
 	case *corev1.Node:
 		return Key{"Node", Name{Name: o.Name}}, true
 	case *corev1.Namespace:
@@ -78,7 +78,7 @@ type Builder struct {
 	byService map[Name][]*slice   // in no order; nearly always one
 	endpoints map[Name]*Endpoints // joined, for Services in services
 	nodes     map[string]*Node
-	pools     map[string]*Pool // also those that admit refuses
+	pools     map[string]*Pool // also pools that admit refuses
 	peers     map[string]*Peer
 	adverts   map[string]*Advertisement
 	l2adverts map[string]*L2Advertisement
@@ -90,8 +90,8 @@ type Builder struct {
 	// good are the last versions without a mistake.
 	good        map[Key]runtime.Object
 	goodChanged bool
-	secrets     map[string]Password // by name; those that are gone stay while a peer needs them
-	// secretsGone are those whose Secret is not there, or has none.
+	secrets     map[string]Password // by name; deleted ones stay while a peer needs them
+	// secretsGone are the names without a Secret, or without a password in it.
 	secretsGone map[string]bool
 	// namespaces are those whose labels are known.
 	namespaces   map[string]*Namespace
@@ -165,12 +165,12 @@ func NewBuilder() *Builder {
 	}
 }
 
-// kept is said of an object that cannot be used while an older version can.
+// kept ends the Problem of an object that cannot be used while an older version can.
 const kept = "; the version before stays in use"
 
 // Set adds or replaces an object: a Service, EndpointSlice, Node, Namespace, Secret, ServiceCIDR, AddressPool,
-// BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must not be
-// written any more. File is where it came from, for Problems.
+// BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must no longer
+// be written. File is where it came from, for Problems.
 //
 // An AddressPool, BGPPeer or advertisement with a mistake in it does not replace a good one of
 // its name, as an API server would not let it: no typo ends a session or takes
@@ -408,8 +408,8 @@ func (b *Builder) unjoin(s *slice) {
 	b.rejoin(s.service)
 }
 
-// rejoin notes that the slices of a Service have changed, if it is one of ours:
-// in most clusters most are not, and their endpoints must not wake anybody.
+// rejoin records that the slices of a Service have changed, if Fanfare serves it: in most
+// clusters it does not serve most, and their endpoints must not notify any reader.
 func (b *Builder) rejoin(service Name) {
 	if b.services[service] != nil {
 		b.joins[service] = struct{}{}
@@ -581,8 +581,8 @@ func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
 	return c, ok
 }
 
-// assignments are what the status of the Services in s says. Only the entries of
-// Services that changed are made anew, unless the pools changed.
+// assignments are the addresses in the status of the Services in s. Only the entries of
+// changed Services are computed again, unless the pools changed.
 func (b *Builder) assignments(s *Snapshot) []Assignment {
 	var out []Assignment
 	if b.poolsChanged {
@@ -638,7 +638,7 @@ func (b *Builder) orphans(a netip.Addr) (list []Assignment) {
 	return list
 }
 
-// assignment is one that a Service's status says. Once no pool contains the address,
+// assignment is that of an address in a Service's status. Once no pool contains the address,
 // its claim says where it is from.
 func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignment {
 	out := Assignment{Addr: a, Service: service, Pool: PoolOf(pools, a)}

@@ -221,8 +221,8 @@ func TestMistakeKeepsTheVersionBefore(t *testing.T) {
 	}
 }
 
-// Of a change of Nodes only the pools are others that have the Node's addresses: a
-// pool that is another one makes everybody look at all addresses again.
+// A change of Nodes replaces only the pools that contain the Node's addresses: a new pool
+// makes every reader check all addresses again.
 func TestPoolsStayTheSame(t *testing.T) {
 	b := NewBuilder()
 	for _, o := range []runtime.Object{newPool("lan", "192.0.2.0/24"), newPool("dmz", "198.51.100.0/24"), newNode("n1"), newPeer("tor", "10.0.0.254")} {

@@ -11,7 +11,7 @@ import (
 )
 
 // parseClaim returns nil for an object whose name is no address. The name alone
-// says which address is taken: it is what the API server lets nobody have twice.
+// says which address is taken: the API server allows each name once.
 func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	var p problems
 	addr, err := v1alpha1.ClaimAddress(o.Name)
@@ -30,8 +30,8 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 	}
 	c := &Claim{
 		Addr:            addr,
-		Pool:            shared(o.Spec.Pool),
-		Node:            shared(o.Spec.Node),
+		Pool:            interned(o.Spec.Pool),
+		Node:            interned(o.Spec.Node),
 		Announce:        parseClaimAnnounce(o.Spec.Announce, &p),
 		Reserved:        o.Spec.Reserved,
 		UID:             o.UID,
@@ -48,15 +48,15 @@ func parseClaim(o *v1alpha1.AddressClaim) (*Claim, []Problem) {
 			p.add(fmt.Sprintf("spec.holders[%d]", i), h.Namespace+"/"+h.Name, "is listed twice; remove one of the two")
 			continue
 		}
-		c.Holders = append(c.Holders, Holder{Name{shared(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
+		c.Holders = append(c.Holders, Holder{Name{interned(h.Namespace), h.Name}, types.UID(h.UID), h.ResourceVersion, h.Reserve})
 	}
 	slices.SortFunc(c.Holders, func(a, b Holder) int { return a.Name.Compare(b.Name) })
 	for i, r := range o.Spec.ReservedFor {
 		if r.Namespace == "" {
-			p.add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it is kept for nobody by this")
+			p.add(fmt.Sprintf("spec.reservedFor[%d]", i), r.Name, "must have a namespace; it reserves the address for no Service")
 			continue
 		}
-		c.ReservedFor = append(c.ReservedFor, Name{shared(r.Namespace), r.Name})
+		c.ReservedFor = append(c.ReservedFor, Name{interned(r.Namespace), r.Name})
 	}
 	slices.SortFunc(c.ReservedFor, Name.Compare)
 	c.ReservedFor = slices.Compact(c.ReservedFor)

@@ -33,8 +33,8 @@ const (
 	maxAffinity     = 86400 * time.Second // what the API server allows
 )
 
-// parseSources reads who may use the Service. What cannot be read is left out,
-// which lets in fewer clients and never more; if nothing is left, nobody comes in.
+// parseSources reads which clients may use the Service. An invalid range is ignored, which
+// admits fewer clients and never more; without a valid one, no client is admitted.
 func parseSources(o *corev1.Service, s *Spec, p *problems) {
 	field, ranges := "spec.loadBalancerSourceRanges", o.Spec.LoadBalancerSourceRanges
 	index := func(i int) string { return fmt.Sprintf("%s[%d]", field, i) }
@@ -48,7 +48,7 @@ func parseSources(o *corev1.Service, s *Spec, p *problems) {
 		r = strings.TrimSpace(r) // The API server allows it by accident.
 		n, err := netip.ParsePrefix(r)
 		if err != nil || n.Addr().Is4In6() {
-			p.add(index(i), r, "is no CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32; until then nobody is let in by it")
+			p.add(index(i), r, "is no CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32; until then it admits no client")
 			continue
 		}
 		b.AddPrefix(n)

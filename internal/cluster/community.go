@@ -37,7 +37,7 @@ var CommunityNames = map[string]uint32{
 	"no-peer":           0xffffff04, // RFC 3765
 }
 
-// llgrStale is for what others have announced (RFC 9494 §4.4): nobody would be told.
+// llgrStale is for routes that other speakers originated (RFC 9494 §4.4): routers would drop it.
 const llgrStale = 0xffff0006
 
 // parseCommunities leaves out what is no community. What follows from that is said

@@ -108,7 +108,7 @@ func unknown(docs []document) (d document, ok bool) {
 
 // decodeFile reads the documents of a file. Documents that stand in old word for
 // word are taken from there, objects and all: of a file with thousands only what
-// changed is decoded. An object that does not decode any more is taken from old
+// changed is decoded. An object that no longer decodes is taken from old
 // too. The error is a *syntaxError.
 func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	split := splitYAML

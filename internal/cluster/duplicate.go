@@ -57,7 +57,7 @@ func (p *Peer) router() string {
 	}
 }
 
-// Problem says of the newer BGPPeer what is wrong on a node, and what would be right.
+// Problem is that of the newer BGPPeer on a node: what is wrong, and what would be right.
 func (d Duplicate) Problem(node string) Problem {
 	field, value := d.Peer.where()
 	return Problem{Object: Key{"BGPPeer", Name{Name: d.Peer.Name}}.String(), Field: field, Value: value, Message: fmt.Sprintf(

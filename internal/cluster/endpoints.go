@@ -31,7 +31,7 @@ func parseSlice(o *discoveryv1.EndpointSlice) (*slice, []Problem) {
 		p.add("metadata.labels["+discoveryv1.LabelServiceName+"]", "", "missing; name the Service that these endpoints are of")
 		return nil, p
 	}
-	s := &slice{service: Name{shared(o.Namespace), service}}
+	s := &slice{service: Name{interned(o.Namespace), service}}
 	switch o.AddressType {
 	case discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6:
 	case discoveryv1.AddressTypeFQDN:
@@ -59,10 +59,10 @@ func parseEndpointPorts(in []discoveryv1.EndpointPort, p *problems) []Port {
 		}
 		port := Port{Protocol: corev1.ProtocolTCP, Port: uint16(*ep.Port)}
 		if ep.Name != nil {
-			port.Name = shared(*ep.Name)
+			port.Name = interned(*ep.Name)
 		}
 		if ep.Protocol != nil {
-			port.Protocol = shared(*ep.Protocol)
+			port.Protocol = interned(*ep.Protocol)
 		}
 		switch {
 		case *ep.Port < 1 || *ep.Port > 65535:
@@ -106,7 +106,7 @@ func parseEndpoint(e *discoveryv1.Endpoint, i int, typ discoveryv1.AddressType, 
 		Terminating: orDefault(e.Conditions.Terminating, false),
 	}
 	if e.NodeName != nil {
-		ep.Node = shared(*e.NodeName)
+		ep.Node = interned(*e.NodeName)
 	}
 	if e.Hints != nil {
 		ep.ForZones = hint(e.Hints.ForZones, func(z discoveryv1.ForZone) string { return z.Name })
@@ -130,7 +130,7 @@ func hint[T any](in []T, name func(T) string) Hint {
 		}
 	}
 	slices.Sort(names)
-	return shared(Hint(strings.Join(slices.Compact(names), ",")))
+	return interned(Hint(strings.Join(slices.Compact(names), ",")))
 }
 
 func orDefault(v *bool, def bool) bool {
@@ -142,7 +142,7 @@ func orDefault(v *bool, def bool) bool {
 
 // compactEndpoints sorts list and removes duplicates. While the controller
 // moves an endpoint from one slice to another it may stand in both, with the
-// conditions of two moments: the one that is more ready stays, so that a Service
+// conditions of two moments: the more ready one stays, so that a Service
 // does not blink.
 func compactEndpoints(list []Endpoint) []Endpoint {
 	slices.SortFunc(list, func(a, b Endpoint) int {

@@ -48,7 +48,7 @@ type Files struct {
 	origins map[Key][]origin
 }
 
-// A file is one that was read or seen.
+// A file was read or seen.
 type file struct {
 	name string
 	id   identity
@@ -126,7 +126,7 @@ func (f *Files) run() {
 		events, err := f.inotify.wait()
 		if err != nil {
 			if !errors.Is(err, os.ErrClosed) {
-				f.log.Error("BUG: folder is not watched any more", "err", err)
+				f.log.Error("BUG: folder is no longer watched", "err", err)
 			}
 			return
 		}
@@ -369,7 +369,7 @@ func (f *Files) update(fl *file, old []document) {
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
-// setOrigin sets what a file says of an object; nil: nothing any more. Of several
+// setOrigin sets the object of a file; nil: the file no longer has it. Of several
 // files the first by name counts, so that the order in which they came does not.
 func (f *Files) setOrigin(key Key, from origin) {
 	list := slices.DeleteFunc(slices.Clone(f.origins[key]), func(o origin) bool { return o.file == from.file })
@@ -413,7 +413,7 @@ func (fl *file) problems() []Problem {
 	return p
 }
 
-// An identity tells whether a file is the one that was read, as it was then.
+// An identity shows whether a file is still the file that was read, unchanged.
 type identity struct {
 	dev, ino, links uint64
 	size            int64

@@ -316,7 +316,7 @@ func TestFilesOverflow(t *testing.T) {
 	}
 	files, err := loadFiles(t.Context(), f.dir, nil, quiet)
 	must(f, err)
-	// Nobody looks at these events, as if they had been lost.
+	// No test reads these events, as if they had been lost.
 	f.write("0.yaml", service("s0", 222))
 	f.put("1.yaml", service("s1", 2))
 	must(f, os.Remove(filepath.Join(f.dir, "2.yaml")))
@@ -353,7 +353,7 @@ func TestFilesThousand(t *testing.T) {
 	f.await(strings.Join(want[500:], " "))
 }
 
-// Of a file with many objects, those that did not change stay what they are.
+// The objects of a file that did not change keep their pointers.
 func TestFilesShareWithinAFile(t *testing.T) {
 	f := newFolder(t)
 	f.open()

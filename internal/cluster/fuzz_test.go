@@ -44,9 +44,9 @@ func FuzzParseRange(f *testing.F) {
 	})
 }
 
-// Whatever a fence is made of: who says that there is something wrong with it lets
-// nobody pass by that part, and what is right lets pass whom it names.
-func FuzzParseFence(f *testing.F) {
+// For any eligibility: a part with a Problem admits no Service, and a valid part admits what it
+// names.
+func FuzzParseEligibility(f *testing.F) {
 	f.Add("shop", "team", "a", "tier", "In", "public", int32(3), "shop", "public")
 	f.Add("", "", "", "", "", "", int32(-1), "", "")
 	f.Add("Shop", "a/b/c", "-", "x", "Exists", "y", int32(1<<31-1), "dev", "x y")
@@ -71,7 +71,7 @@ func FuzzParseFence(f *testing.F) {
 			}
 		}
 		if ns != namespace && why == "" {
-			t.Errorf("a fence for %q lets %q pass", namespace, ns)
+			t.Errorf("a pool for %q admits %q", namespace, ns)
 		}
 		if len(problems) == 0 && ns == namespace && operator == "In" && label == serviceValue && why != "" {
 			t.Errorf("it %s", why)
@@ -109,8 +109,8 @@ func FuzzParseAddrs(f *testing.F) {
 	})
 }
 
-// Whatever stands in a Service, parsing it ends, and says of everything that it
-// leaves out that it does.
+// For any Service, parsing ends, and a Problem names everything that it
+// ignores.
 func FuzzParseService(f *testing.F) {
 	f.Add("192.0.2.1", "192.0.2.1", "lan", "192.0.2.1", "IPv4", "RequireDualStack", int32(80), "TCP")
 	f.Add("a,b", "", "", "::", "", "", int32(0), "")
@@ -134,8 +134,8 @@ func FuzzParseService(f *testing.F) {
 	})
 }
 
-// Whatever stands in the annotations for addresses: what is asked for is something
-// that pools can be asked, a key is never empty, and who contradicts himself is told.
+// For any annotations for addresses: pools can answer the request, a key is never
+// empty, and a contradiction is a Problem.
 func FuzzParseRequest(f *testing.F) {
 	f.Add("192.0.2.1,::10", "::10", "a, b", "lan", "k", "m", "dev, shop", "true")
 	f.Add("0.0.0.0", "", ",", " ", "", "m", "dev", "yes")

@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files again")
 
 // snapshotFile is the file of a golden archive that holds the result. All other
 // files of the archive are the folder that is read.
@@ -51,7 +51,7 @@ func TestGolden(t *testing.T) {
 				return
 			}
 			if d := gocmp.Diff(want, got); d != "" {
-				t.Errorf("snapshot differs (-want +got; -update writes it anew):\n%s", d)
+				t.Errorf("snapshot differs (-want +got; -update writes it again):\n%s", d)
 			}
 		})
 	}
@@ -159,7 +159,7 @@ func renderService(b *strings.Builder, s Service) {
 	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
 	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + list(" wants pool ", s.RequestedPools) + sharingText(s.Sharing) + when(s.Reserve, " keeps its addresses"))
 	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
-	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " nobody")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
+	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " no client")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
 	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
 	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + when(s.Contradiction != "", " contradiction: "+s.Contradiction) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
@@ -240,7 +240,7 @@ func list[T any](prefix string, l []T) string {
 	return prefix + strings.Join(s, ",")
 }
 
-// The samples are what a newcomer begins with: they must parse without a word.
+// The samples are what a newcomer begins with: they must parse without a Problem.
 func TestSamples(t *testing.T) {
 	f, err := OpenFiles(t.Context(), "../../manifests/samples", quiet)
 	if err != nil {
@@ -282,7 +282,7 @@ func TestDocumentedObjects(t *testing.T) {
 				t.Fatal(err)
 			}
 			// A sample may be about objects that another one shows, and the text may show
-			// the problem itself, as what is said of the objects.
+			// the problem itself, in the words about the objects.
 			bad := slices.DeleteFunc(slices.Clone(f.Snapshot().Problems), func(p Problem) bool {
 				p.File = ""
 				return strings.HasSuffix(p.Message, " of this name") || strings.Contains(string(text), "\n"+p.String()+"\n")

@@ -15,8 +15,8 @@ import (
 )
 
 // What is asked of the folder and of the folder above it. There is no
-// IN_MODIFY: a file that is being written is none of our business until
-// somebody closes it, and then only to say that nobody reads it.
+// IN_MODIFY: a file that is being written is ignored until
+// it is closed, and then only reported as not read.
 const (
 	folderMask = unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_CREATE | unix.IN_CLOSE_WRITE |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR

@@ -135,7 +135,7 @@ func (s *Snapshot) OccupiedIn(p netip.Prefix) Occupied {
 // Text names the addresses and what has them.
 func (o Occupied) Text() string { return rangeText(o.Range) + " of " + o.By }
 
-// OccupiedBy says who in the cluster has address a, empty when nobody is known to.
+// OccupiedBy is the owner of address a in the cluster, empty if none is known.
 func (p *Pool) OccupiedBy(a netip.Addr) string { return p.OccupiedAt(a).By }
 
 // OccupiedAt is the part of Occupied that has address a, zero when none has.

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// leavingTaints say that a node is about to go away. Those that only may be set
+// leavingTaints say that a node is about to go away. Taints that may be set
 // in error or for long are not here: cordon (a node reserved for ingress is
 // cordoned on purpose), not-ready and unreachable (the condition Ready says it),
 // and the cluster autoscaler's DeletionCandidate (most candidates stay).

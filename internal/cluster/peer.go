@@ -107,7 +107,7 @@ func parseInterface(s *v1alpha1.BGPPeerSpec, peer *Peer, p *problems) {
 	case s.SourceAddress != "":
 		p.add("spec.sourceAddress", s.SourceAddress, "with interface our end is its link-local address; remove it")
 	case s.Passive:
-		p.add("spec.passive", "true", "who listens for a router must know its address; remove it, or name peerAddress instead of interface")
+		p.add("spec.passive", "true", "a passive session needs the router's address; remove it, or name peerAddress instead of interface")
 	case s.EBGPMultihopTTL > 1:
 		p.add("spec.ebgpMultihopTTL", strconv.Itoa(int(s.EBGPMultihopTTL)), "with interface the router is on the link; remove it")
 	default:

@@ -37,13 +37,13 @@ func parsePool(o *v1alpha1.AddressPool) (*Pool, []Problem) {
 		AvoidBuggyIPs: o.Spec.AvoidBuggyIPs,
 		Priority:      o.Spec.Priority,
 	}
-	parseFence(&o.Spec, pool, &p)
+	parseEligibility(&o.Spec, pool, &p)
 	switch a := o.Spec.Allocation; a {
 	case "":
 	case v1alpha1.Automatic, v1alpha1.OnRequest, v1alpha1.Drained:
 		pool.Allocation = Allocation(a)
 	default:
-		// Not what the author meant, but the one that gives nothing away.
+		// Not what the author meant, but the value that assigns the fewest addresses.
 		pool.Allocation = OnRequest
 		p.add("spec.allocation", string(a), "must be Automatic, OnRequest or Drained; taken for OnRequest")
 	}
@@ -177,7 +177,7 @@ func intersection(a, b netipx.IPRange) netipx.IPRange {
 }
 
 // CompareAge puts the older first. A zero time is that of an object without an
-// API server, whose age nobody knows: it comes last.
+// API server, whose age is unknown: it comes last.
 func CompareAge(a, b time.Time) int {
 	switch {
 	case a.IsZero() && b.IsZero():

@@ -60,16 +60,16 @@ type Code string
 
 const (
 	// Yes.
-	Announced  Code = "Announced"  // the network is told that this node has the address
+	Announced  Code = "Announced"  // this node announces the address
 	Programmed Code = "Programmed" // the kernel forwards the address
 	Assigned   Code = "Assigned"   // the Service holds the address
 
 	// Not, because of the Service.
 	NoEndpoints     Code = "NoEndpoints"     // nothing is ready anywhere
 	NoLocalEndpoint Code = "NoLocalEndpoint" // externalTrafficPolicy Local and nothing on this node
-	Elsewhere       Code = "Elsewhere"       // Local, and forwarded to other nodes all the same: who shares the address is on others
-	NoSource        Code = "NoSource"        // its source ranges permit nobody of the address's family
-	HealthPortTaken Code = "HealthPortTaken" // somebody else has its healthCheckNodePort
+	Elsewhere       Code = "Elsewhere"       // Local, but forwarded to other nodes: Services that share the address are there
+	NoSource        Code = "NoSource"        // its source ranges admit no client of the address's family
+	HealthPortTaken Code = "HealthPortTaken" // another process has its healthCheckNodePort
 	ProxyRefused    Code = "ProxyRefused"    // more ports or endpoints than an address can have here, or the kernel refuses them
 
 	// Not, because of the node or its peers.
@@ -92,16 +92,16 @@ const (
 	// Not over L2, on this node.
 	AnotherNode  Code = "AnotherNode"  // another node answers for it
 	NoCandidate  Code = "NoCandidate"  // no node can answer for it
-	AddressInUse Code = "AddressInUse" // somebody who is no speaker answers for it
+	AddressInUse Code = "AddressInUse" // a host without a speaker answers for it
 	NoInterface  Code = "NoInterface"  // this node has none with its subnet, though it seemed to have
 
 	// Not yet.
 	WaitingForNodes   Code = "WaitingForNodes"   // other nodes are not known yet
 	WaitingForRelease Code = "WaitingForRelease" // another node still answers for it
-	WaitingForProbe   Code = "WaitingForProbe"   // the link is asked whether somebody uses it
+	WaitingForProbe   Code = "WaitingForProbe"   // a probe asks whether another host uses it
 	WaitingForProxy   Code = "WaitingForProxy"   // to be announced once the kernel forwards it
-	WaitingForSession Code = "WaitingForSession" // no router is listening
-	Lingering         Code = "Lingering"         // withdrawn, still forwarded for those who have not heard
+	WaitingForSession Code = "WaitingForSession" // no router has a session
+	Lingering         Code = "Lingering"         // withdrawn, still forwarded while routers process that
 
 	// No address, or a doubtful one.
 	Unassigned       Code = "Unassigned"       // the controller has not given it one
@@ -114,7 +114,7 @@ const (
 	Contradiction    Code = "Contradiction"    // the Service asks for two things at once; one counts
 	PoolGone         Code = "PoolGone"         // the address is kept although its pool no longer has it
 	PoolFenced       Code = "PoolFenced"       // the address is kept although the pool is for others
-	NotOurs          Code = "NotOurs"          // the status names an address of no pool: somebody else's
+	NotOurs          Code = "NotOurs"          // the status names an address of no pool: another implementation's
 	PositionConflict Code = "PositionConflict" // another node could come to another address for the Service
 )
 

@@ -75,7 +75,7 @@ func TestSelectorsOfUnknownNodes(t *testing.T) {
 	}
 }
 
-// Who does not watch advertisements cannot know that none selects a pool.
+// Without a watch of advertisements, no Problem says that none selects a pool.
 func TestPoolWithoutWatchedAdvertisements(t *testing.T) {
 	pool := newPool("lan", "192.0.2.0/24")
 	pool.Spec.Announce = v1alpha1.AnnounceAdvertised

@@ -10,7 +10,7 @@ import (
 )
 
 // Annotations by which a Service asks for addresses, in order of precedence.
-// MetalLB's are honoured, so that nobody has to edit Services to move here. What
+// MetalLB's are honoured, so that users need not edit Services to migrate. What
 // it writes itself, ip-allocated-from-pool, says nothing that is not in the status.
 var (
 	addressAnnotations = []string{
@@ -34,7 +34,7 @@ const (
 	// SharingAnnotation has a key: Services with the same one may share an address.
 	SharingAnnotation = "fanfare.io/allow-shared-ip"
 	// SharingNamespacesAnnotation has the other namespaces whose Services may. MetalLB
-	// knows no such thing: there a key is everybody's.
+	// has no such annotation: there a key is valid in all namespaces.
 	SharingNamespacesAnnotation = "fanfare.io/allow-shared-ip-namespaces"
 	// ReserveAnnotation keeps a Service's addresses while there is no such Service.
 	ReserveAnnotation = "fanfare.io/reserve"
@@ -97,8 +97,7 @@ func parseRequest(o *corev1.Service, s *Spec, p *problems) {
 	}
 }
 
-// contradict says of which wishes a Service with the first of them cannot mean
-// the others.
+// contradict reports which requests contradict the first of them.
 func (s *Spec) contradict(ws []wish, p *problems, agrees func(string) bool) {
 	for _, w := range ws[1:] {
 		if agrees(w.value) {
@@ -124,7 +123,7 @@ func parseSharing(o *corev1.Service, s *Spec, p *problems) {
 	}
 	others = slices.DeleteFunc(others, func(n string) bool { return n == o.Namespace })
 	slices.Sort(others)
-	s.Sharing = &Sharing{Key: shared(ws[0].value), Namespaces: slices.Compact(others)}
+	s.Sharing = &Sharing{Key: interned(ws[0].value), Namespaces: slices.Compact(others)}
 	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
 }
 
@@ -133,7 +132,7 @@ func names(s string) []string {
 	var list []string
 	for n := range strings.SplitSeq(s, ",") {
 		if n = strings.TrimSpace(n); n != "" && !slices.Contains(list, n) {
-			list = append(list, shared(n))
+			list = append(list, interned(n))
 		}
 	}
 	return list

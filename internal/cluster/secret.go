@@ -7,8 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// SecretNamespace is where Secrets are that objects of ours name. Those of other
-// namespaces are nobody's business here, and our role cannot read them.
+// SecretNamespace is the namespace of the Secrets that BGPPeers name. The role cannot read
+// those of other namespaces.
 const SecretNamespace = "fanfare-system"
 
 // maxPassword is what the kernel takes (TCP_MD5SIG_MAXKEYLEN).
@@ -32,7 +32,7 @@ func (Password) MarshalText() ([]byte, error) { return nil, nil }
 // UnmarshalText reads what MarshalText wrote: nothing.
 func (*Password) UnmarshalText([]byte) error { return nil }
 
-// parseSecret returns the password in a Secret, empty if it is none of ours.
+// parseSecret returns the password in a Secret, empty if it is of another namespace or type.
 func parseSecret(o *corev1.Secret) (Password, problems) {
 	var p problems
 	if o.Namespace != SecretNamespace || o.Type != corev1.SecretTypeBasicAuth {
@@ -88,7 +88,7 @@ func (b *Builder) signedPeers() []*Peer {
 		}
 		peers[i] = &signed
 	}
-	// What no peer names any more has no reason to be kept in memory.
+	// A password that no peer names need not be kept in memory.
 	maps.DeleteFunc(b.secrets, func(name string, _ Password) bool { return !used[name] && b.secretsGone[name] })
 	b.Report("passwords", p)
 	return peers
@@ -103,7 +103,7 @@ func (b *Builder) secretProblems(peer *Peer) []Problem {
 	case known == "":
 		return say("there is no Secret of this name, of type kubernetes.io/basic-auth and with a password, in " + SecretNamespace + "; there is no session until there is one")
 	case there && b.secretsGone[peer.Secret]:
-		return say("the Secret is gone from " + SecretNamespace + ", or has no password any more; the one before stays in use until the speaker restarts")
+		return say("the Secret is gone from " + SecretNamespace + ", or no longer has a password; the one before stays in use until the speaker restarts")
 	}
 	return nil
 }

@@ -60,11 +60,11 @@ func TestSecretsOfAnAPIServer(t *testing.T) {
 		t.Error("the other peer is another one")
 	}
 	s.delete(Key{"Secret", Name{SecretNamespace, "tor1"}})
-	await("tor1=simsim tor2= (the Secret is gone from fanfare-system, or has no password any more; the one before stays in use until the speaker restarts)")
+	await("tor1=simsim tor2= (the Secret is gone from fanfare-system, or no longer has a password; the one before stays in use until the speaker restarts)")
 	s.set(newSecret("tor1", "sesame"))
 	await("tor1=sesame tor2= ")
 	if s.asked("list secrets")+s.asked("stream secrets") == 0 {
-		t.Error("nobody asked for Secrets")
+		t.Error("no request for Secrets")
 	}
 
 	blind := s.open(Options{SkipSecrets: true})

@@ -11,15 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Class is the spec.loadBalancerClass of Services that are ours beyond doubt.
-// Those without a class are ours too, unless somebody wants it otherwise.
+// Class is the spec.loadBalancerClass of Services that Fanfare always serves. It also serves
+// Services without a class, unless configured otherwise.
 const Class = "fanfare.io/lb"
 
-// l2NodeAnnotation names the node that shall answer for a Service's addresses by ARP
+// l2NodeAnnotation names the node that should answer for a Service's addresses by ARP
 // and NDP, as long as it can.
 const l2NodeAnnotation = "fanfare.io/l2-node"
 
-// serviceProxyLabel says that kube-proxy shall leave a Service alone.
+// serviceProxyLabel says that kube-proxy must ignore a Service.
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
 // parseService returns nil for a Service that is not Fanfare's business.
@@ -36,7 +36,7 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 	}
 	var p problems
 	s := &Spec{
-		Name:                  Name{shared(o.Namespace), o.Name},
+		Name:                  Name{interned(o.Namespace), o.Name},
 		UID:                   o.UID,
 		Created:               o.CreationTimestamp.UTC(),
 		Class:                 class,
@@ -49,11 +49,11 @@ func parseService(o *corev1.Service) (*Spec, []Problem) {
 		Affinity:              parseAffinity(o, &p),
 		Scheduler:             parseScheduler(o, &p),
 		Communities:           parseServiceCommunities(o, &p),
-		L2Node:                shared(strings.TrimSpace(o.Annotations[l2NodeAnnotation])),
+		L2Node:                interned(strings.TrimSpace(o.Annotations[l2NodeAnnotation])),
 		Status:                parseStatus(o.Status.LoadBalancer.Ingress, &p),
 		StatusHost:            statusHost(o.Status.LoadBalancer.Ingress),
 		StatusProxied:         statusProxied(o.Status.LoadBalancer.Ingress),
-		Told:                  parseTold(o.Status.Conditions),
+		Reported:              parseCondition(o.Status.Conditions),
 	}
 	if s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		s.HealthCheckPort = parseHealthCheckPort(o, &p)
@@ -73,7 +73,7 @@ func parsePorts(in []corev1.ServicePort, p *problems) []Port {
 	names, numbers := map[string]bool{}, map[Port]bool{}
 	for i, sp := range in {
 		field := fmt.Sprintf("spec.ports[%d]", i)
-		port := Port{Name: shared(sp.Name), Protocol: shared(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
+		port := Port{Name: interned(sp.Name), Protocol: interned(cmp.Or(sp.Protocol, corev1.ProtocolTCP)), Port: uint16(sp.Port)}
 		switch {
 		case sp.Port < 1 || sp.Port > 65535:
 			p.add(field+".port", fmt.Sprint(sp.Port), "must be from 1 to 65535; this port is left out")
@@ -83,7 +83,7 @@ func parsePorts(in []corev1.ServicePort, p *problems) []Port {
 			continue
 		}
 		// The API server refuses both, a folder of files does not: the same port
-		// could not be told apart by packets, the same name not by endpoints.
+		// could not be distinguished by packets, the same name not by endpoints.
 		number := Port{Protocol: port.Protocol, Port: port.Port}
 		if names[port.Name] || numbers[number] {
 			p.add(field, "", fmt.Sprintf("repeats the name %q or the number %d/%s of a port before it; this port is left out",
@@ -125,7 +125,7 @@ func parseInternalPolicy(v *corev1.ServiceInternalTrafficPolicy, p *problems) co
 func parseHealthCheckPort(o *corev1.Service, p *problems) uint16 {
 	n := o.Spec.HealthCheckNodePort
 	if n < 0 || n > 65535 {
-		p.add("spec.healthCheckNodePort", fmt.Sprint(n), "must be from 1 to 65535; nobody answers for the Service's health")
+		p.add("spec.healthCheckNodePort", fmt.Sprint(n), "must be from 1 to 65535; no node serves the Service's health check")
 		return 0
 	}
 	return uint16(n)
@@ -170,17 +170,17 @@ func statusProxied(in []corev1.LoadBalancerIngress) bool {
 	})
 }
 
-func parseTold(in []metav1.Condition) Told {
+func parseCondition(in []metav1.Condition) AddressCondition {
 	for _, c := range in {
 		if c.Type == AddressAssigned {
-			return Told{c.Status == metav1.ConditionTrue, Code(c.Reason), c.Message}
+			return AddressCondition{c.Status == metav1.ConditionTrue, Code(c.Reason), c.Message}
 		}
 	}
-	return Told{}
+	return AddressCondition{}
 }
 
 // parseFamilies fills in IPFamilies and IPFamilyPolicy. An API server has always
-// set both. A file that somebody wrote may have neither, and gets what the API
+// set both. A file may have neither, and gets what the API
 // server of a dual-stack cluster would have made of it.
 func parseFamilies(o *corev1.Service, s *Spec, p *problems) {
 	var families []corev1.IPFamily
@@ -188,7 +188,7 @@ func parseFamilies(o *corev1.Service, s *Spec, p *problems) {
 		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
 			p.add(fmt.Sprintf("spec.ipFamilies[%d]", i), string(f), "must be IPv4 or IPv6")
 		} else if !slices.Contains(families, f) {
-			families = append(families, shared(f))
+			families = append(families, interned(f))
 		}
 	}
 	if len(families) == 0 {

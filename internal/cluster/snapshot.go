@@ -33,8 +33,8 @@ type Snapshot struct {
 	Advertisements []*Advertisement
 	// L2Advertisements say what is answered for by ARP and NDP.
 	L2Advertisements []*L2Advertisement
-	// L2Ready says that all was read that decides who answers by ARP and NDP: a speaker
-	// of a cluster that only speaks BGP watches its own Node only.
+	// L2Ready says that all was read that decides which node answers by ARP and NDP: a
+	// speaker of a cluster that only uses BGP watches its own Node only.
 	L2Ready bool
 	// Speakers say what interfaces nodes have. Only controllers read them.
 	Speakers []*Speaker
@@ -63,8 +63,8 @@ type Snapshot struct {
 	// Problems are the objects that did not parse, or parsed only in part, or refer to
 	// something that does not exist.
 	Problems []Problem
-	// Versions are those of all AddressPools, BGPPeers and advertisements, also of those
-	// that did not parse; sorted by kind and name.
+	// Versions are those of all AddressPools, BGPPeers and advertisements, also if they
+	// did not parse; sorted by kind and name.
 	Versions []Version
 }
 
@@ -131,8 +131,8 @@ type Spec struct {
 	// PublishNotReady counts endpoints as ready whatever their condition says.
 	PublishNotReady bool
 
-	// Restricted says that only clients of Sources may use the Service; when there
-	// are none, nobody may. Sources are sorted and do not overlap, IPv4 first.
+	// Restricted says that only clients of Sources may use the Service; without
+	// any, no client may. Sources are sorted and do not overlap, IPv4 first.
 	Restricted bool
 	Sources    []netip.Prefix
 	// Affinity is how long a client comes back to the endpoint that it had, 1 s to
@@ -142,7 +142,7 @@ type Spec struct {
 	Scheduler string
 	// Communities are put on the routes to its addresses, nil for none.
 	Communities *Communities
-	// L2Node is the node that shall answer for its addresses by ARP and NDP, as long as
+	// L2Node is the node that should answer for its addresses by ARP and NDP, as long as
 	// it can; empty for any.
 	L2Node string
 
@@ -168,17 +168,17 @@ type Spec struct {
 	// StatusHost is a host name there, empty when there is none. It was not the
 	// controller that wrote it.
 	StatusHost string
-	// StatusProxied says that an address there has ipMode Proxy: nodes are to send
-	// its traffic out to a load balancer instead of to pods. No address of ours is
-	// such a one.
+	// StatusProxied says that an address there has ipMode Proxy: nodes send its
+	// traffic to a load balancer instead of to pods. Fanfare's addresses never have
+	// it.
 	StatusProxied bool
-	// Told is what the controller has said last, in the Service's status.
-	Told Told
+	// Reported is the condition that the controller wrote last into the Service's status.
+	Reported AddressCondition
 }
 
-// Told is the condition [AddressAssigned] of a Service. It is zero when the
+// An AddressCondition is the condition [AddressAssigned] of a Service. It is zero when the
 // Service has none.
-type Told struct {
+type AddressCondition struct {
 	Assigned bool // the condition's status is True
 	Code     Code
 	Message  string
@@ -273,10 +273,10 @@ type Pool struct {
 	Announce      Announce
 	Allocation    Allocation
 	AvoidBuggyIPs bool  // do not give out .0 and .255 of IPv4
-	Priority      int32 // higher ones are tried first
+	Priority      int32 // the highest is tried first
 
-	// The fence: who does not pass all three gets no address of the pool. Namespaces
-	// are sorted. Nil lets everybody pass; of Namespaces, empty lets nobody.
+	// Eligibility: only Services that match all three get addresses of the pool. Namespaces
+	// are sorted. Nil admits all; an empty Namespaces admits none.
 	Namespaces                         []string
 	NamespaceSelector, ServiceSelector labels.Selector
 	// Quota is how many addresses of each family one namespace may have, 0 for any
@@ -288,7 +288,7 @@ type Pool struct {
 	Occupied []Occupied
 }
 
-// Occupied are addresses that are no Service's to have.
+// Occupied are addresses that Services cannot have.
 type Occupied struct {
 	Range netipx.IPRange
 	By    string // whose they are, such as "Node node1" or "the pods of Node node1"
@@ -377,8 +377,8 @@ type Peer struct {
 	GracefulRestart bool
 	RestartTime     time.Duration
 
-	// WeightByEndpoints says that the router is told how many local endpoints an
-	// address has.
+	// WeightByEndpoints says that routes carry the number of local endpoints of an
+	// address.
 	WeightByEndpoints bool
 }
 
@@ -413,9 +413,9 @@ type Claim struct {
 	Announce Announce // of that pool, as the controller saw it last
 	Holders  []Holder // sorted by name; none when it is only reserved
 	Node     string   // that should answer for the address over L2, empty for any
-	Reserved bool     // the claim stays when nobody holds the address
-	// ReservedFor are those for whom the address is kept while nobody holds it,
-	// sorted. One without a name is every Service of its namespace.
+	Reserved bool     // the claim stays when no Service holds the address
+	// ReservedFor are the Services for which the address is kept while none holds it,
+	// sorted. An entry without a name is every Service of its namespace.
 	ReservedFor []Name
 
 	// What a write must name, so that it changes no other version than this.
@@ -441,7 +441,7 @@ type Holder struct {
 type Assignment struct {
 	Addr    netip.Addr
 	Service Name
-	Pool    string // empty when no pool contains the address any more
+	Pool    string // empty when no pool contains the address
 	// From is the pool that the address was allocated from, as far as it is known.
 	// It matters only when Pool is empty; see [Snapshot.OriginOf].
 	From Origin
@@ -477,9 +477,9 @@ func (a Assignment) Compare(o Assignment) int {
 	return cmp.Or(a.Addr.Compare(o.Addr), a.Service.Compare(o.Service))
 }
 
-// shared is s, as the one copy that there is of it: what many objects name, such as a
-// namespace or a node, comes with each of them anew.
-func shared[S ~string](s S) S { return unique.Make(s).Value() }
+// interned is the only copy of s: many objects name the same namespace or node, and each
+// comes with a copy.
+func interned[S ~string](s S) S { return unique.Make(s).Value() }
 
 // A Name is a namespaced name.
 type Name struct {

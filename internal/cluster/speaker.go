@@ -8,10 +8,10 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-// A Speaker is what the speaker of a node says of it. It is no sign of life.
+// A Speaker is what the speaker of a node reports about the node. It is no sign of life.
 type Speaker struct {
 	Node string
-	// Interfaces are those that addresses may be answered for on, sorted by name.
+	// Interfaces are the interfaces on which it may answer for addresses, sorted by name.
 	Interfaces []Interface
 }
 
@@ -34,9 +34,9 @@ func (i *Interface) Has(addr netip.Addr) bool {
 // parseSpeaker leaves out what it cannot read: a speaker wrote it, which may be of
 // another version, and no person can mend it.
 func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
-	s := &Speaker{Node: shared(o.Name)}
+	s := &Speaker{Node: interned(o.Name)}
 	for _, i := range o.Status.Interfaces {
-		iface := Interface{Name: shared(i.Name)}
+		iface := Interface{Name: interned(i.Name)}
 		for _, text := range i.Prefixes {
 			if p, err := netip.ParsePrefix(text); err == nil {
 				iface.Prefixes = append(iface.Prefixes, p.Masked())

@@ -7,7 +7,7 @@ import (
 )
 
 // A transport counts what it loses: requests without an answer, and answers
-// without an end. client-go tries again after most of that and tells nobody.
+// without an end. client-go retries most of that silently.
 type transport struct {
 	http.RoundTripper
 	losses *atomic.Int64

@@ -21,5 +21,5 @@ func (v Version) compare(o Version) int {
 	return cmp.Or(cmp.Compare(v.Kind, o.Kind), cmp.Compare(v.Name, o.Name))
 }
 
-// versioned are the kinds with a version: those that administrators write.
+// versioned are the kinds with a version: administrators write them.
 var versioned = map[string]bool{"AddressPool": true, "BGPPeer": true, "BGPAdvertisement": true, "L2Advertisement": true}

@@ -47,8 +47,8 @@ type resource struct {
 	// optional: without it everything is as before there was any. A speaker of
 	// today starts where the CRD or the role is yesterday's.
 	optional bool
-	// recent: an API server that does not know the resource is only older, and
-	// nobody needs to be told.
+	// recent: an API server that does not know the resource is only older,
+	// which is no Problem.
 	recent bool
 }
 
@@ -59,7 +59,7 @@ var (
 		GroupVersionResource: discoveryv1.SchemeGroupVersion.WithResource("endpointslices"),
 		labels:               "!" + corev1.IsHeadlessService,
 	}
-	// Of the namespace's Secrets only those that can hold a password are sent to us.
+	// The API server sends only the namespace's Secrets that can hold a password.
 	secrets = resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
 		namespace:            SecretNamespace,
@@ -190,7 +190,7 @@ func (w *watch[T]) Delete(obj any) error {
 }
 
 // Replace is called with all objects that there are. They take effect as one
-// change: after an outage no one sees half of what happened meanwhile.
+// change: after an outage no reader sees half of the changes.
 func (w *watch[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
 	w.api.change(func(b *Builder) {
@@ -232,10 +232,10 @@ func (w *watch[T]) assume() {
 	w.synced()
 }
 
-// Resync is for stores that want to be told again what they know.
+// Resync is for stores that want all objects again.
 func (w *watch[T]) Resync() error { return nil }
 
-// Transformer drops what nobody reads from objects that the Reflector has to
+// Transformer drops unread fields from objects that the Reflector has to
 // keep until it has got all of them.
 func (w *watch[T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
@@ -250,9 +250,9 @@ func (w *watch[T]) Transformer() cache.TransformFunc {
 // A listWatch asks the API server for one resource, and tells what came of it.
 //
 // An API server that was away may have come back with another etcd, restored from
-// a backup, whose versions are smaller than those that we know. A watch from a
+// a backup, whose versions are smaller than the known ones. A watch from a
 // version that is yet to come goes well and says nothing, for hours. So what was
-// read before a connection was lost, were it another watch's, is listed anew, and
+// read before a connection was lost, were it another watch's, is listed again, and
 // from no version. A watch that has ended as it should is not lost.
 type listWatch struct {
 	*cache.ListWatch
@@ -302,7 +302,7 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 }
 
 // errAway makes the Reflector list everything.
-var errAway = apierrors.NewResourceExpired("the API server was away: list everything anew")
+var errAway = apierrors.NewResourceExpired("the API server was away: list everything again")
 
 // stream is a list that comes as a watch (KEP-3157). Where the API server refuses
 // that, an ordinary list follows at once: only what becomes of that matters.

@@ -83,8 +83,8 @@ func confirmed(snap *cluster.Snapshot) (ours []cluster.Assignment, why []cluster
 // said anything.
 func waiting(s *cluster.Spec) cluster.Reason {
 	message := "the controller has not looked at it yet"
-	if s.Told.Message != "" {
-		message = "the controller says: " + s.Told.Message
+	if s.Reported.Message != "" {
+		message = "the controller says: " + s.Reported.Message
 	}
 	return cluster.Reason{Service: s.Name, Protocol: "ipam", Code: cluster.Unassigned, Message: message}
 }

@@ -126,8 +126,8 @@ func (s *server) read() {
 	}
 }
 
-// arrived is how many datagrams have reached the server so far: read, and the ones
-// that found its buffer full, whose way was the same.
+// arrived is how many datagrams have reached the server so far: read, and dropped
+// at a full buffer after the same path.
 func (s *server) arrived() (n int64, err error) {
 	err = s.place.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/snmp")

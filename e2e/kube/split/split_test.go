@@ -21,13 +21,13 @@ import (
 )
 
 // A cell is one combination of what can be broken. There are two addresses of each family:
-// those that n1 should have, to one of which requests are sent, and those that n2 should.
+// two for n1, to one of which requests are sent, and two for n2.
 type cell struct {
 	name   string
 	away   bool // the API server is
 	stages []stage
 	// lossy: nodes do not reach all pods, or no longer the host, so that requests are lost,
-	// and none are sent. Else none is lost but those that are under way when the host begins
+	// and none are sent. Else only requests in flight are lost when the host begins
 	// to send to another node.
 	lossy bool
 }
@@ -46,7 +46,7 @@ type stage struct {
 }
 
 // An outcome says which nodes claim each of n1's addresses and each of n2's: some like "n1+n2", any of some
-// like "n2|n3", whoever it be if empty.
+// like "n2|n3", any node if empty.
 type outcome struct{ first, second string }
 
 var (
@@ -82,13 +82,13 @@ var cells = []cell{
 		{what: "it is whole", do: mend, then: home},
 		{what: "all speakers are started with Leases", do: restartWith(usualFlags...), then: home},
 	}},
-	{name: "nobody ever hears anybody", lossy: true, stages: []stage{
+	{name: "no node ever hears another", lossy: true, stages: []stage{
 		{what: "all speakers are stopped, port 7946 is blocked everywhere, and they are started", do: restartDeaf, then: home, lasts: true},
 		{what: "the port is open", do: mend, then: home},
 	}},
 	{name: "one node does not reach the API server", stages: []stage{
 		{what: "n1 does not", do: deny, then: home, lasts: true},
-		{what: "nor does it hear the others: nobody sees it live", do: denyAndDeafen, then: both, lasts: true,
+		{what: "nor does it hear the others: no node sees it live", do: denyAndDeafen, then: both, lasts: true,
 			leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
 		{what: "both are mended", do: mend, then: home},
 	}},
@@ -98,9 +98,9 @@ var cells = []cell{
 	}},
 	{name: "a speaker is frozen, and it is another's turn", stages: []stage{
 		{what: "n1's is", do: freeze, then: without},
-		{what: "n2 shall have its address", do: assign("n2"), then: outcome{"n2", "n2"}},
+		{what: "n2 should have its address", do: assign("n2"), then: outcome{"n2", "n2"}},
 		{what: "n1's goes on", do: thaw, then: outcome{"n2", "n2"}},
-		{what: "n1 shall have it again", do: assign("n1"), then: home},
+		{what: "n1 should have it again", do: assign("n1"), then: home},
 	}},
 	{name: "a speaker is frozen, and does not hear the others when it goes on", stages: []stage{
 		{what: "n1's is", do: freeze, then: without},
@@ -153,7 +153,7 @@ const (
 	leaseCounts   = 3 * leaseInterval
 )
 
-// usualFlags are those that speakers have in the matrix.
+// usualFlags are those of speakers in the matrix.
 var usualFlags = []string{"--lease-interval", leaseInterval.String()}
 
 func deafen(ctx context.Context, m *matrix) error { return m.Block(ctx, "n1", []uint16{7946}) }
@@ -247,12 +247,12 @@ func (m *matrix) put(name string, vips pair, node string) error {
 func TestWhoClaimsAnAddress(t *testing.T) {
 	m := newMatrix(t, usualFlags...)
 	for i, c := range cells {
-		t.Run(c.name, func(t *testing.T) { m.play(t, c, m.first[i%len(m.first)]) })
+		t.Run(c.name, func(t *testing.T) { m.run(t, c, m.first[i%len(m.first)]) })
 	}
 }
 
-// play plays a cell, with requests to one of n1's addresses.
-func (m *matrix) play(t *testing.T, c cell, vip netip.Addr) {
+// run runs a cell, with requests to one of n1's addresses.
+func (m *matrix) run(t *testing.T, c cell, vip netip.Addr) {
 	ctx := t.Context()
 	t.Cleanup(func() { m.whole(t) })
 	if alive := m.Kubernetes.APIServer.Alive(); c.away && alive {
@@ -330,11 +330,11 @@ func (m *matrix) stage(t *testing.T, s stage) error {
 	return lab.Await(ctx, lab.Settle, "it to last", func() error { return m.is(s.then, over.Add(leaseCounts)) })
 }
 
-// shares says for how long more than one claimed addresses, and nobody did.
+// shares says for how long more than one node claimed addresses, and none did.
 func (m *matrix) shares(vips pair, from, to time.Time) string {
-	two4, nobody4 := m.claims.Shares(vips[0], from, to)
-	two6, nobody6 := m.claims.Shares(vips[1], from, to)
-	return fmt.Sprintf("claimed by two for %s (IPv6 %s), by nobody for %s (%s)", round(two4), round(two6), round(nobody4), round(nobody6))
+	two4, none4 := m.claims.Shares(vips[0], from, to)
+	two6, none6 := m.claims.Shares(vips[1], from, to)
+	return fmt.Sprintf("claimed by two for %s (IPv6 %s), by no node for %s (%s)", round(two4), round(two6), round(none4), round(none6))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
@@ -418,7 +418,7 @@ func (m *matrix) leavesOut(ctx context.Context, want map[string][]string) error 
 	})
 }
 
-// history is what speakers have said of one another, and of addresses.
+// history is what speakers have logged about one another, and about addresses.
 func (m *matrix) history(since time.Time) string {
 	var b strings.Builder
 	for _, n := range lab.NodeNames {
@@ -500,7 +500,7 @@ func newMatrix(t testing.TB, flags ...string) *matrix {
 	return m
 }
 
-// pause lets time pass in which nothing shall happen.
+// pause lets time pass in which nothing should happen.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

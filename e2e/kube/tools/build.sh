@@ -32,7 +32,7 @@ if [[ ! -x $tools ]]; then
 	CGO_ENABLED=0 go build -trimpath -o "$tools.new" -ldflags="-s -w -X $v.gitVersion=$version
 		-X $v.gitMajor=1 -X $v.gitMinor=${minor%%.*} -X $v.gitCommit=x -X $v.gitTreeState=clean -X $v.buildDate=2026-01-01T00:00:00Z" .
 	mv "$tools.new" "$tools"
-	# Of what older versions built nothing is used any more.
+	# The results of older versions are no longer used.
 	find "$cache" -maxdepth 1 -name 'kube-tools-*' ! -name "$(basename "$tools")" -mtime +7 -delete
 fi
 echo "$tools"

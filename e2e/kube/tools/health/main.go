@@ -1,6 +1,6 @@
 // Command health asks kube-proxy's own code for a Service's healthCheckNodePort and
 // writes what it answers. Fanfare answers the same: "go run ./health"
-// makes internal/healthcheck/testdata/kube-proxy.txt anew, after an update of
+// makes internal/healthcheck/testdata/kube-proxy.txt again, after an update of
 // Kubernetes.
 package main
 

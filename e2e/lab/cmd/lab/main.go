@@ -1,4 +1,4 @@
-// Command lab builds the laboratory, plays the story in it, and takes it down:
+// Command lab builds the laboratory, runs the scenario in it, and takes it down:
 // what `make lab` and `make lab-down` run.
 package main
 
@@ -45,7 +45,7 @@ func upCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Build the lab and play the story; it fails unless all of it was seen",
+		Short: "Build the lab and run the scenario; it fails unless every step has its expected result",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return up(cmd.Context(), o, keep) },
 	}
@@ -53,7 +53,7 @@ func upCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.ID, "id", "lab", "name of the lab; its namespaces are called ff-NAME-NODE")
 	cmd.Flags().StringVar(&o.Topology, "topology", "e2e/containerlab/fanfare.clab.yml", "containerlab file to build")
 	cmd.Flags().StringVar(&o.Objects, "objects", "e2e/containerlab/cluster", "folder of YAML that the cluster begins with")
-	cmd.Flags().StringVar(&o.Binary, "fanfare", "bin/fanfare", "the program to show")
+	cmd.Flags().StringVar(&o.Binary, "fanfare", "bin/fanfare", "the fanfare program")
 	return cmd
 }
 
@@ -70,20 +70,20 @@ func up(ctx context.Context, o lab.Options, keep bool) (err error) {
 		return err
 	}
 	fmt.Printf("The lab is up after %.2f s: %s, built out of network namespaces.\n", time.Since(began).Seconds(), o.Topology)
-	told := lab.Story(ctx, os.Stdout, l)
+	result := lab.Scenario(ctx, os.Stdout, l)
 	if keep && ctx.Err() == nil {
-		return errors.Join(told, leave(ctx, l))
+		return errors.Join(result, leave(ctx, l))
 	}
 	if err := l.Down(); err != nil {
-		return errors.Join(told, err)
+		return errors.Join(result, err)
 	}
-	if told == nil {
-		fmt.Printf("\nAll of it was seen, in %.0f s. The lab is down again.\n", time.Since(began).Seconds())
+	if result == nil {
+		fmt.Printf("\nEvery step had its expected result, in %.0f s. The lab is down again.\n", time.Since(began).Seconds())
 	}
-	return told
+	return result
 }
 
-// leave keeps the lab up with a Service to play with.
+// leave keeps the lab up with Services to try.
 func leave(ctx context.Context, l *lab.Lab) error {
 	self, err := os.Executable()
 	if err != nil {

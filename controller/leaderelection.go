@@ -1,0 +1,212 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// The times of a Lease are those of Kubernetes' own components.
+const (
+	leaseDuration = 15 * time.Second // after which another controller takes it
+	renewDeadline = 10 * time.Second // after which its holder stops writing
+	renewPeriod   = 2 * time.Second
+)
+
+// An Election is a Lease that one of several controllers holds. It keeps two
+// controllers from writing against each other. That no address is assigned twice does not
+// depend on it.
+//
+// client-go's leaderelection does the same; it brings along the types of all of
+// Kubernetes: a bare program that imports it grew by 10 MB, and each speaker is
+// this binary too.
+type Election struct {
+	Namespace, Name string
+	Identity        string // of this process, unlike any other's
+}
+
+// An elector is one process's view of the Lease.
+type elector struct {
+	Election
+	client *rest.RESTClient
+	log    *slog.Logger
+	// seen is the record that was read last, and since is when it was first seen
+	// unchanged, by this process's clock: clocks of two machines are not compared.
+	seen  *coordinationv1.Lease
+	since time.Time
+	// renewed is when the last request that got or renewed the Lease was sent:
+	// the API server may have written it that early.
+	renewed time.Time
+}
+
+// run calls lead while this process holds the Lease, until ctx ends. The context
+// of lead ends in good time before another process can get it.
+func (e *Election) run(ctx context.Context, client *rest.RESTClient, log *slog.Logger, lead func(context.Context)) {
+	el := &elector{Election: *e, client: client, log: log}
+	for el.acquire(ctx) {
+		log.Info("leading", "identity", e.Identity)
+		el.hold(ctx, lead)
+		log.Info("stopped leading", "identity", e.Identity)
+	}
+}
+
+// acquire returns true when this process holds the Lease, and false when ctx has
+// ended.
+func (e *elector) acquire(ctx context.Context) bool {
+	tick := time.NewTicker(renewPeriod)
+	defer tick.Stop()
+	for {
+		taken, err := e.try(ctx)
+		if taken {
+			return ctx.Err() == nil
+		}
+		if err != nil && ctx.Err() == nil {
+			e.log.Warn("Lease not acquired", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+}
+
+// hold leads and renews, until ctx ends or the Lease is lost. It returns when
+// lead has.
+func (e *elector) hold(ctx context.Context, lead func(context.Context)) {
+	leading, stop := context.WithCancel(ctx)
+	defer stop()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lead(leading)
+	}()
+	e.renew(ctx)
+	stop()
+	<-done
+	if ctx.Err() != nil {
+		e.release(context.WithoutCancel(ctx))
+	}
+}
+
+// renew renews until ctx ends, another one has the Lease, or it was not renewed
+// for renewDeadline.
+func (e *elector) renew(ctx context.Context) {
+	tick := time.NewTicker(renewPeriod)
+	defer tick.Stop()
+	for {
+		deadline := e.renewed.Add(renewDeadline)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		attempt, cancel := context.WithDeadline(ctx, deadline)
+		held, err := e.try(attempt)
+		cancel()
+		switch {
+		case held:
+		case err == nil:
+			return // Another process has it.
+		case !time.Now().Before(deadline):
+			e.log.Warn("Lease not renewed", "err", err)
+			return
+		}
+	}
+}
+
+// try takes or renews the Lease, if that is possible now. It is not an error
+// that another one holds it.
+func (e *elector) try(ctx context.Context) (held bool, err error) {
+	old := &coordinationv1.Lease{}
+	err = e.client.Get().Namespace(e.Namespace).Resource("leases").Name(e.Name).Do(ctx).Into(old)
+	switch {
+	case apierrors.IsNotFound(err):
+		old = nil
+	case err != nil:
+		return false, fmt.Errorf("lease %s/%s: %w", e.Namespace, e.Name, err)
+	}
+	if old != nil && (e.seen == nil || e.seen.ResourceVersion != old.ResourceVersion || e.seen.UID != old.UID) {
+		e.seen, e.since = old, time.Now()
+	}
+	if old != nil && !e.mine(old) && !e.expired(old) {
+		return false, nil
+	}
+	now := time.Now()
+	if err := e.write(ctx, e.record(old, now)); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			return false, nil
+		}
+		return false, fmt.Errorf("lease %s/%s: %w", e.Namespace, e.Name, err)
+	}
+	e.renewed = now
+	return true, nil
+}
+
+func (e *elector) mine(l *coordinationv1.Lease) bool {
+	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == e.Identity
+}
+
+// expired says whether no process holds the Lease, or its holder has not renewed it for
+// longer than the Lease's duration.
+func (e *elector) expired(l *coordinationv1.Lease) bool {
+	if l.Spec.HolderIdentity == nil || *l.Spec.HolderIdentity == "" {
+		return true
+	}
+	d := leaseDuration
+	if s := l.Spec.LeaseDurationSeconds; s != nil {
+		d = time.Duration(*s) * time.Second
+	}
+	return time.Since(e.since) > d
+}
+
+// record is the Lease, held by this process.
+func (e *elector) record(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
+	if old != nil {
+		l = old.DeepCopy()
+	}
+	if !e.mine(l) {
+		l.Spec.AcquireTime = new(metav1.NewMicroTime(now))
+		n := int32(0)
+		if l.Spec.LeaseTransitions != nil {
+			n = *l.Spec.LeaseTransitions + 1
+		}
+		l.Spec.LeaseTransitions = &n
+	}
+	l.Spec.HolderIdentity = &e.Identity
+	l.Spec.LeaseDurationSeconds = new(int32(leaseDuration / time.Second))
+	l.Spec.RenewTime = new(metav1.NewMicroTime(now))
+	return l
+}
+
+// write creates the Lease, or updates it at the version that was read.
+func (e *elector) write(ctx context.Context, l *coordinationv1.Lease) error {
+	if l.ResourceVersion == "" {
+		return e.client.Post().Namespace(l.Namespace).Resource("leases").Body(l).Do(ctx).Error()
+	}
+	return e.client.Put().Namespace(l.Namespace).Resource("leases").Name(l.Name).Body(l).Do(ctx).Error()
+}
+
+// release gives the Lease up, so that the next leader does not wait until it expires.
+func (e *elector) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, renewPeriod)
+	defer cancel()
+	l := &coordinationv1.Lease{}
+	err := e.client.Get().Namespace(e.Namespace).Resource("leases").Name(e.Name).Do(ctx).Into(l)
+	if err == nil && e.mine(l) {
+		l.Spec.HolderIdentity = new("")
+		l.Spec.LeaseDurationSeconds = new(int32(1))
+		err = e.write(ctx, l)
+	}
+	if err != nil && !errors.Is(err, context.Canceled) {
+		e.log.Warn("Lease not released", "err", err)
+	}
+}

@@ -1,0 +1,207 @@
+package controller
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/ipam"
+)
+
+// maxNamespaces is how many namespaces a pool's status names. A status that grows
+// with the cluster would one day be too large to be written.
+const maxNamespaces = 100
+
+// poolStatuses is the wanted status of each pool.
+func poolStatuses(snap *cluster.Snapshot, assignments []cluster.Assignment) map[string]v1alpha1.AddressPoolStatus {
+	u := newUsage(snap, assignments)
+	out := make(map[string]v1alpha1.AddressPoolStatus, len(snap.Pools))
+	for _, p := range snap.Pools {
+		c := u.pools[p.Name]
+		s := v1alpha1.AddressPoolStatus{IPv4: c.of(p, corev1.IPv4Protocol), IPv6: c.of(p, corev1.IPv6Protocol)}
+		s.Namespaces, s.OtherNamespaces = c.most()
+		s.Conditions = []metav1.Condition{poolReady(p, s, c, snap.Problems)}
+		out[p.Name] = s
+	}
+	for _, v := range snap.Versions {
+		if v.Kind == "AddressPool" {
+			out[v.Name] = observed(snap, out, v)
+		}
+	}
+	return out
+}
+
+// observed is the status with the generation that it is about. A pool that was broken
+// from the beginning is in no snapshot and has a condition all the same.
+func observed(snap *cluster.Snapshot, statuses map[string]v1alpha1.AddressPoolStatus, v cluster.Version) v1alpha1.AddressPoolStatus {
+	s, used := statuses[v.Name]
+	if d := diagnose(snap.Problems, v.Object()); !used {
+		s.Conditions = []metav1.Condition{{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now(),
+			Reason: reasonFaulty, Message: cut(strings.Join(d.wrong, "; "))}}
+	}
+	s.Conditions[0].ObservedGeneration = v.Generation
+	return s
+}
+
+// usage counts the addresses in use of each pool.
+type usage struct{ pools map[string]*count }
+
+// A count is the addresses in use of one pool.
+type count struct {
+	pool       *cluster.Pool
+	v4, v6     familyCount
+	namespaces map[string]*v1alpha1.NamespaceAddresses
+}
+
+// familyCount counts the addresses of one family.
+type familyCount struct {
+	assigned int64 // that Services have
+	spent    int64 // of the addresses that the pool gives out: assigned, or only claimed
+}
+
+// newUsage relies on assignments being sorted by address.
+func newUsage(snap *cluster.Snapshot, assignments []cluster.Assignment) usage {
+	u, all := usage{make(map[string]*count, len(snap.Pools))}, assignments
+	for _, p := range snap.Pools {
+		u.pools[p.Name] = &count{pool: p, namespaces: map[string]*v1alpha1.NamespaceAddresses{}}
+	}
+	for len(assignments) != 0 {
+		n := 1 // Services may share it.
+		for n < len(assignments) && assignments[n].Addr == assignments[0].Addr {
+			n++
+		}
+		if c := u.pools[assignments[0].Pool]; c != nil {
+			c.assign(assignments[:n])
+		}
+		assignments = assignments[n:]
+	}
+	for _, claim := range snap.Claims {
+		c := u.pools[cluster.PoolOf(snap.Pools, claim.Addr)]
+		_, assigned := slices.BinarySearchFunc(all, claim.Addr, func(as cluster.Assignment, a netip.Addr) int { return as.Addr.Compare(a) })
+		if c != nil && !assigned {
+			c.spend(claim.Addr)
+		}
+	}
+	return u
+}
+
+func (c *count) family(a netip.Addr) *familyCount {
+	if a.Is4() {
+		return &c.v4
+	}
+	return &c.v6
+}
+
+func (c *count) spend(a netip.Addr) {
+	if ipam.Gives(c.pool, a) {
+		c.family(a).spent++
+	}
+}
+
+// assign counts the assignments of one address.
+func (c *count) assign(shared []cluster.Assignment) {
+	a := shared[0].Addr
+	c.family(a).assigned++
+	c.spend(a)
+	for i, as := range shared {
+		ns := as.Service.Namespace
+		if slices.ContainsFunc(shared[:i], func(o cluster.Assignment) bool { return o.Service.Namespace == ns }) {
+			continue
+		}
+		n := c.namespaces[ns]
+		if n == nil {
+			n = &v1alpha1.NamespaceAddresses{Namespace: ns}
+			c.namespaces[ns] = n
+		}
+		if a.Is4() {
+			n.IPv4++
+		} else {
+			n.IPv6++
+		}
+	}
+}
+
+// of is nil when the pool has no addresses of the family.
+func (c *count) of(p *cluster.Pool, f corev1.IPFamily) *v1alpha1.PoolAddresses {
+	n := c.v4
+	if f == corev1.IPv6Protocol {
+		n = c.v6
+	}
+	total := ipam.Count(p, f)
+	if total == 0 && n.assigned == 0 {
+		return nil
+	}
+	return &v1alpha1.PoolAddresses{Total: total, Assigned: n.assigned, Available: max(0, total-n.spent)}
+}
+
+// most are the namespaces that have most, and how many others there are.
+func (c *count) most() (list []v1alpha1.NamespaceAddresses, others int64) {
+	for _, n := range c.namespaces {
+		list = append(list, *n)
+	}
+	slices.SortFunc(list, func(a, b v1alpha1.NamespaceAddresses) int {
+		return cmp.Or(cmp.Compare(b.IPv4+b.IPv6, a.IPv4+a.IPv6), cmp.Compare(a.Namespace, b.Namespace))
+	})
+	if others = int64(len(list) - maxNamespaces); others > 0 {
+		return list[:maxNamespaces], others
+	}
+	return list, 0
+}
+
+// over are the namespaces that have more than the pool's quota, sorted.
+func (c *count) over() (names []string) {
+	if c.pool.Quota == 0 {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.namespaces)) {
+		if n := c.namespaces[name]; max(n.IPv4, n.IPv6) > int64(c.pool.Quota) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// poolReady says whether a Service may get an address of the pool. The message has
+// no number that changes with every Service: each change of the message is an Event.
+func poolReady(p *cluster.Pool, s v1alpha1.AddressPoolStatus, n *count, problems []cluster.Problem) metav1.Condition {
+	c := metav1.Condition{Type: ready, Status: metav1.ConditionFalse, LastTransitionTime: metav1.Now()}
+	d := diagnose(problems, "AddressPool "+p.Name)
+	full := spent(s.IPv4) && spent(s.IPv6)
+	switch {
+	case len(d.wrong) != 0:
+		c.Reason, c.Message = d.reason, strings.Join(d.wrong, "; ")
+	case p.Allocation == cluster.Drained && n.v4.assigned+n.v6.assigned == 0:
+		c.Reason, c.Message = reasonDrain, "gives out no addresses, and no Service has one: it can be removed"
+	case p.Allocation == cluster.Drained:
+		c.Reason, c.Message = reasonDrain, "gives out no addresses; Services keep the addresses that they have"
+	case full:
+		c.Reason, c.Message = string(cluster.PoolExhausted), "every address is taken; add addresses"
+	default:
+		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReady, "has addresses to give"
+		if p.Allocation == cluster.OnRequest {
+			c.Message += " to Services that ask for them"
+		}
+		switch {
+		case s.IPv4 != nil && spent(s.IPv4):
+			c.Message += "; every IPv4 address is taken"
+		case s.IPv6 != nil && spent(s.IPv6):
+			c.Message += "; every IPv6 address is taken"
+		}
+	}
+	if names := n.over(); len(names) != 0 {
+		c.Message += fmt.Sprintf("; over the quota of %d, and keep what they have: namespaces %s", p.Quota, strings.Join(names, ", "))
+	}
+	c.Message = cut(c.Message)
+	return c
+}
+
+// spent says that there is no address of a family left, or was none.
+func spent(n *v1alpha1.PoolAddresses) bool { return n == nil || n.Available == 0 }

@@ -1,0 +1,103 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/fanfare-lb/fanfare/e2e/binary"
+	"github.com/fanfare-lb/fanfare/e2e/kube"
+	"github.com/fanfare-lb/fanfare/e2e/lab"
+	"github.com/fanfare-lb/fanfare/internal/nstest"
+)
+
+// A cluster is a laboratory with a control plane. Its methods are the steps that are
+// other ones there than in e2e/lab.
+type cluster struct{ *kube.Lab }
+
+// The scenario of e2e/lab, against a real control plane and with kube-proxy beside
+// the speakers, in each of its modes.
+func TestScenario(t *testing.T) {
+	l := laboratory(t)
+	for _, mode := range []kube.ProxyMode{kube.NFTables, kube.IPTables} {
+		t.Run(string(mode), func(t *testing.T) {
+			must(t, l.StartProxies(t.Context(), mode))
+			t.Cleanup(func() { must(t, l.StopProxies(context.WithoutCancel(t.Context()))) })
+			for _, step := range l.steps(mode) {
+				t.Run(step.Name, func(t *testing.T) { l.runStep(t, step) })
+			}
+		})
+	}
+}
+
+// elsewhere are steps about the routes that speakers announce. They
+// run in one mode of kube-proxy, which has no part in them.
+var elsewhere = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
+
+// steps are the laboratory's, some of them as an API server makes them, and before
+// the end the steps that only a cluster with kube-proxy has.
+func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
+	instead := map[string]func(context.Context, *lab.StepRun) error{"FirstAnswer": l.firstAnswer, "OrderlyMove": l.orderlyMove, "BadInput": l.badInput}
+	var steps []lab.Step
+	for _, s := range lab.Steps() {
+		if s.Name == "Withdrawal" {
+			steps = append(steps,
+				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
+				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
+			)
+			// It is long and the same in either mode; and Kubernetes' own controllers
+			// take a minute to hear that it is over, so that it comes last.
+			if mode == kube.IPTables {
+				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 20 s, and a speaker is killed meanwhile, under load", Run: l.outage})
+			}
+		}
+		if mode == kube.IPTables && slices.Contains(elsewhere, s.Name) {
+			continue
+		}
+		if run := instead[s.Name]; run != nil {
+			s.Run = run
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// runStep runs a step, and logs its report.
+func (l cluster) runStep(t *testing.T, step lab.Step) {
+	must(t, l.StartSpeakers(t.Context(), lab.NodeNames...))
+	s := &lab.StepRun{Lab: l.Lab.Lab}
+	err := step.Run(t.Context(), s)
+	t.Log(step.Title + "\n" + s.Report())
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// laboratory builds a lab for a test, with the program as it is here.
+func laboratory(t *testing.T) cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs minutes")
+	}
+	if err := lab.Missing("iptables"); err != nil {
+		nstest.Missing(t, err.Error())
+	}
+	tools, err := kube.Tools(t.Context(), true)
+	must(t, err)
+	fanfare := filepath.Join(t.TempDir(), "fanfare")
+	must(t, binary.Build(t.Context(), fanfare))
+	l, err := kube.UpLab(t.Context(), kube.LabOptions{ID: fmt.Sprintf("k%d", os.Getpid()), Source: "../../..", Fanfare: fanfare, Tools: tools})
+	must(t, err)
+	t.Cleanup(func() { must(t, l.Down()) })
+	return cluster{l}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
