@@ -34,23 +34,23 @@ func TestDuplicatePeers(t *testing.T) {
 		f.bgpd()
 		f.speaker()
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
-		f.describes("bgppeer/nobody", "SessionEstablished", "node n1 has a session with router nobody (198.51.100.9, AS65000)")
-		f.describes("service/web", "Announced", "to nobody")
-		f.outlive("bgppeer/nobody")
+		f.describes("bgppeer/tor9", "SessionEstablished", "node n1 has a session with router tor9 (198.51.100.9, AS65000)")
+		f.describes("service/web", "Announced", "to tor9")
+		f.outlive("bgppeer/tor9")
 
 		must(t, f.Admin().Apply(t.Context(), strings.Replace(routedNode, "announce: BGP", "announce: Advertised", 1)+"---"+duplicate))
-		const why = "BGPPeer nobody, which is older, names router 198.51.100.9 too"
+		const why = "BGPPeer tor9, which is older, names router 198.51.100.9 too"
 		f.describes("bgppeer/another", "DuplicatePeer", "node n1 has no session by BGPPeer another: "+why)
 		for _, problem := range []string{
 			`BGPPeer another: spec.peerAddress "198.51.100.9": node n1 has no session by it: ` + why,
-			`BGPAdvertisement one-router: spec.peers "another": node n1 announces it to no router: ` + why + ". Name nobody instead",
+			`BGPAdvertisement one-router: spec.peers "another": node n1 announces it to no router: ` + why + ". Name tor9 instead",
 		} {
 			f.says(problem, "status", "--run-dir", f.runDir())
 			f.says(problem, "plan", "--kubeconfig", f.kubeconfig("speaker"), "--node-name", "n1", "--run-dir", t.TempDir())
 		}
 		f.describes("service/web", "Withdrawn", "no router that BGPAdvertisement one-router names has a session with this node")
 
-		_, err := f.kubectl("delete", "bgppeer", "nobody")
+		_, err := f.kubectl("delete", "bgppeer", "tor9")
 		must(t, err)
 		f.describes("bgppeer/another", "SessionEstablished", "node n1 has a session with router another (198.51.100.9, AS65000)")
 		f.describes("service/web", "Announced", "to another")

@@ -146,7 +146,7 @@ spec: {announce: BGP, addresses: [192.0.2.0/24]}
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
-metadata: {name: nobody}
+metadata: {name: tor9}
 spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
 `
 

@@ -223,7 +223,7 @@ var forbidden = map[string][]string{
 		`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web, annotations: {a: b}}}`,
 		`{apiVersion: fanfare.io/v1alpha1, kind: AddressClaim, metadata: {name: 192.0.2.99}, spec: {address: 192.0.2.99}}`,
 		`{apiVersion: fanfare.io/v1alpha1, kind: AddressPool, metadata: {name: lan}, spec: {announce: BGP, addresses: [203.0.113.0/24]}}`,
-		`{apiVersion: fanfare.io/v1alpha1, kind: BGPPeer, metadata: {name: nobody}, spec: {peerAddress: 203.0.113.1, peerASN: 1, myASN: 2}}`,
+		`{apiVersion: fanfare.io/v1alpha1, kind: BGPPeer, metadata: {name: tor9}, spec: {peerAddress: 203.0.113.1, peerASN: 1, myASN: 2}}`,
 		`{apiVersion: v1, kind: Node, metadata: {name: n1, labels: {a: b}}}`,
 		`{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: default, name: web-1}, addressType: IPv4, endpoints: []}`,
 		`{apiVersion: v1, kind: Pod, metadata: {namespace: fanfare-system, name: p}, spec: {containers: [{name: c, image: i}]}}`,

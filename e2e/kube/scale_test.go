@@ -64,7 +64,7 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 
 		// The speaker complains of its router, which is none, after half a minute: its Event
 		// must not be taken for one of the controller's.
-		f.tells("bgppeer/nobody", "SessionDown", 1)
+		f.tells("bgppeer/tor9", "SessionDown", 1)
 		f.takeover(controller)
 		began = time.Now()
 		must(t, f.deleteSome())

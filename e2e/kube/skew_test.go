@@ -104,7 +104,7 @@ spec: {announce: BGP, addresses: [198.51.100.0/24], allocation: Sticky, next: th
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
-metadata: {name: nobody}
+metadata: {name: tor9}
 spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001, next: theirs}
 ---
 apiVersion: fanfare.io/v1alpha1

@@ -160,31 +160,31 @@ func TestSpeakerEvents(t *testing.T) {
 		router := f.bgpd()
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), routedNode))
-		f.describes("bgppeer/nobody", "SessionEstablished", "node n1 has a session with router nobody (198.51.100.9, AS65000)")
+		f.describes("bgppeer/tor9", "SessionEstablished", "node n1 has a session with router tor9 (198.51.100.9, AS65000)")
 		// Not even of a speaker that has left nothing in the kernel.
 		speaker = f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("web", "10.244.1.5")))
 		var vip string
 		await(t, time.Minute, "an address", func() (err error) { vip, err = f.assigned("web"); return err })
-		f.describes("service/web", "Announced", "node n1 announces "+vip+" to nobody")
+		f.describes("service/web", "Announced", "node n1 announces "+vip+" to tor9")
 
 		f.restart(speaker)
 		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
 		f.describes("service/late", "Announced", "node n1 announces ")
-		if got := append(f.events("bgppeer/nobody"), f.events("service/web")...); !slices.Equal(got, []string{"SessionEstablished", "Announced"}) {
+		if got := append(f.events("bgppeer/tor9"), f.events("service/web")...); !slices.Equal(got, []string{"SessionEstablished", "Announced"}) {
 			t.Errorf("Events after a restart: %q", got)
 		}
 
 		must(t, f.Admin().Apply(t.Context(), strings.ReplaceAll(oneService("web", "10.244.1.5"), "ready: true", "ready: false")))
-		f.describes("service/web", "Withdrawn", "node n1 withdrew "+vip+" from nobody: no endpoint is ready anywhere")
+		f.describes("service/web", "Withdrawn", "node n1 withdrew "+vip+" from tor9: no endpoint is ready anywhere")
 		for times := range 2 {
 			must(t, router.Process.Kill())
-			f.tells("bgppeer/nobody", "SessionLost", times+1)
+			f.tells("bgppeer/tor9", "SessionLost", times+1)
 			router = f.bgpd()
-			f.tells("bgppeer/nobody", "SessionEstablished", times+2)
+			f.tells("bgppeer/tor9", "SessionEstablished", times+2)
 		}
-		f.describes("bgppeer/nobody", "SessionLost", "node n1 lost its session with router nobody (198.51.100.9, AS65000): ")
-		if got := f.events("bgppeer/nobody"); !slices.Contains(got, "SessionEstablished 2") {
+		f.describes("bgppeer/tor9", "SessionLost", "node n1 lost its session with router tor9 (198.51.100.9, AS65000): ")
+		if got := f.events("bgppeer/tor9"); !slices.Contains(got, "SessionEstablished 2") {
 			t.Errorf("the same again is not one more of the same Event: %v", got)
 		}
 	})
@@ -222,7 +222,7 @@ func TestKernelRefuses(t *testing.T) {
 		must(t, f.Admin().Apply(t.Context(), routedNode+"---"+oneService("web", "10.244.1.5")))
 		f.describes("node/n1", "ForwardingFailed", "node n1 cannot give the kernel what is desired, and announces nothing new: ")
 		speaker.answers("/readyz", "503 the kernel does not have the first state yet")
-		if got := append(f.events("service/web"), f.events("bgppeer/nobody")...); len(got) != 0 {
+		if got := append(f.events("service/web"), f.events("bgppeer/tor9")...); len(got) != 0 {
 			t.Errorf("announced although the kernel refuses: %q", got)
 		}
 		free()

@@ -55,7 +55,7 @@ status: {addresses: [{type: InternalIP, address: 198.51.100.200}], conditions: [
 ---
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
-metadata: {name: nobody}
+metadata: {name: tor9}
 spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
 `
 
