@@ -46,13 +46,19 @@ test: setup build kube-tools ## run every test that this machine can run, with t
 test-short: ## run the tests that need a minute and no set-up
 	go test -short ./...
 
-lint: ## gofmt, go vet, staticcheck, exhaustive, bash -n, go mod tidy
+# Directories without a finding of the prose check, which must stay so. Missing yet:
+# speaker, internal/plan, internal/membership, and some lines of others.
+PROSE := README.md api bgp controller hack l2 manifests proxy \
+	$(filter-out internal/plan internal/plantest internal/membership,$(wildcard internal/*))
+
+lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	@unformatted=$$(git ls-files '*.go' | xargs -r gofmt -l -s); \
 		if [ -n "$$unformatted" ]; then echo "gofmt -s would change:" $$unformatted; exit 1; fi
 	go vet ./...
 	go -C hack/image vet ./...
 	go tool staticcheck ./...
 	go tool exhaustive -default-signifies-exhaustive -ignore-enum-types='^reflect\.' ./...
+	go run ./hack/prose $(PROSE)
 	bash -n .ci/run $(wildcard hack/*.sh)
 	go mod tidy -diff
 

@@ -13,7 +13,7 @@ import (
 )
 
 func newSecret(name, password string) *corev1.Secret {
-	s := &corev1.Secret{Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"password": []byte(password), "username": []byte("nobody")}}
+	s := &corev1.Secret{Type: corev1.SecretTypeBasicAuth, Data: map[string][]byte{"password": []byte(password), "username": []byte("anyone")}}
 	s.Namespace, s.Name = SecretNamespace, name
 	s.Annotations = map[string]string{"kubectl.kubernetes.io/last-applied-configuration": password}
 	return s

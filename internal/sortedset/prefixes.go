@@ -60,7 +60,7 @@ func HostPrefixes(list []netip.Addr) []netip.Prefix {
 	return hosts
 }
 
-// MergePrefixes sorts prefixes and joins those that overlap or touch.
+// MergePrefixes sorts prefixes and joins overlapping and adjacent ones.
 func MergePrefixes(list []netip.Prefix) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, p := range list {
