@@ -1,0 +1,247 @@
+package cluster
+
+// How a Builder makes a Snapshot: only what changed since the last one is new.
+
+import (
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+)
+
+// Snapshot returns the snapshot of all objects that were set and not deleted.
+// It is the one before, the same pointer, if nothing changed.
+func (b *Builder) Snapshot() *Snapshot {
+	touched := b.joinEndpoints()
+	if len(touched) == 0 && !b.dirty() {
+		return b.last
+	}
+	s := *b.last
+	if len(touched) != 0 {
+		s.Services = patch(s.Services, touched, Service.compareName, b.service)
+	}
+	if b.nodesChanged {
+		s.Nodes = sortedValues(b.nodes)
+	}
+	if b.namespacesChanged {
+		s.Namespaces = sortedValues(b.namespaces)
+	}
+	if b.networksChanged {
+		s.ServiceCIDRs = sortedValues(b.serviceCIDRs)
+	}
+	if b.poolsChanged || b.networksChanged || b.peersChanged {
+		s.Pools = b.admitted()
+	}
+	if b.peersChanged {
+		s.Peers = b.signedPeers()
+	}
+	if b.advertised {
+		s.Advertisements = sortedValues(b.adverts)
+	}
+	if b.l2advertised {
+		s.L2Advertisements = sortedValues(b.l2adverts)
+	}
+	s.L2Ready, s.AllNodes = b.l2Ready, !b.someNodes
+	if b.reversioned {
+		s.Versions = slices.SortedFunc(maps.Values(b.versions), Version.compare)
+	}
+	if b.goodChanged {
+		s.Configuration = newConfiguration(b.good)
+	}
+	b.relate(&s)
+	if b.speakersMoved {
+		s.Speakers = sortedValues(b.speakers)
+	}
+	if len(b.claimed) != 0 {
+		s.Claims = patch(s.Claims, slices.SortedFunc(maps.Keys(b.claimed), netip.Addr.Compare), (*Claim).compareAddr, b.claim)
+	}
+	s.Assignments = b.assignments(&s)
+	if b.problemsMoved {
+		s.Problems = slices.Concat(slices.Collect(maps.Values(b.problems))...)
+		slices.SortFunc(s.Problems, Problem.compare)
+	}
+	b.settle(&s)
+	return &s
+}
+
+// relate reports what is wrong between the objects of s, if any of them has changed.
+func (b *Builder) relate(s *Snapshot) {
+	if b.noAdverts {
+		return
+	}
+	changed := b.advertised || b.poolsChanged || b.peersChanged
+	if changed || b.l2advertised || b.labelsChanged || b.reversioned || b.readied {
+		b.Report("references", references(s))
+	}
+	if changed || b.networksChanged {
+		s.Occupied = b.occupied()
+		b.Report("aggregates", aggregates(s, s.Occupied))
+	}
+}
+
+// admitted are the pools, without what they may not give out. A pool of which
+// nothing has changed is the one before.
+func (b *Builder) admitted() []*Pool {
+	pools, overlaps := admit(b.pools, b.poolFiles)
+	b.Report("overlapping pools", overlaps)
+	pools, conflicts := occupy(pools, b.poolFiles, b.occupied())
+	b.Report("pools with the cluster's own addresses", conflicts)
+	for i, p := range pools {
+		if j := slices.IndexFunc(b.last.Pools, func(q *Pool) bool { return q.Name == p.Name }); j >= 0 && reflect.DeepEqual(p, b.last.Pools[j]) {
+			pools[i] = b.last.Pools[j]
+		}
+	}
+	if slices.Equal(pools, b.last.Pools) {
+		return b.last.Pools
+	}
+	b.poolsChanged = true // also if it is what others have that has changed
+	return pools
+}
+
+// joinEndpoints joins the slices of the Services whose slices changed. It
+// returns the names of all Services with any change, sorted.
+func (b *Builder) joinEndpoints() []Name {
+	touched := make(map[Name]struct{}, len(b.changed)+len(b.joins))
+	for name := range b.changed {
+		touched[name] = struct{}{}
+	}
+	for name := range b.joins {
+		if b.services[name] == nil {
+			delete(b.endpoints, name)
+			continue
+		}
+		if replaceFunc(b.endpoints, name, join(b.byService[name]), (*Endpoints).equal) {
+			touched[name] = struct{}{}
+		}
+	}
+	b.joins = emptied(b.joins)
+	return slices.SortedFunc(maps.Keys(touched), Name.Compare)
+}
+
+// patch copies old, with what is under keys as now says that it is; both are
+// sorted. Between keys it copies whole stretches.
+func patch[T, K any](old []T, keys []K, compare func(T, K) int, now func(K) (T, bool)) []T {
+	out := make([]T, 0, len(old)+len(keys))
+	for _, k := range keys {
+		i, found := slices.BinarySearchFunc(old, k, compare)
+		out = append(out, old[:i]...)
+		if found {
+			i++
+		}
+		old = old[i:]
+		if v, ok := now(k); ok {
+			out = append(out, v)
+		}
+	}
+	return append(out, old...)
+}
+
+func (s Service) compareName(n Name) int      { return s.Name.Compare(n) }
+func (c *Claim) compareAddr(a netip.Addr) int { return c.Addr.Compare(a) }
+
+func (b *Builder) service(name Name) (Service, bool) {
+	spec := b.services[name]
+	return Service{spec, b.endpoints[name]}, spec != nil
+}
+
+func (b *Builder) claim(a netip.Addr) (*Claim, bool) {
+	c, ok := b.claims[v1alpha1.ClaimName(a)]
+	return c, ok
+}
+
+// assignments are the addresses in the status of the Services in s. Only the entries of
+// changed Services are computed again, unless the pools changed.
+func (b *Builder) assignments(s *Snapshot) []Assignment {
+	var out []Assignment
+	if b.poolsChanged {
+		for _, svc := range s.Services {
+			for _, a := range svc.Status {
+				out = append(out, b.assignment(s.Pools, a, svc.Name))
+			}
+		}
+		slices.SortFunc(out, Assignment.Compare)
+	} else {
+		touched := b.statusChanged()
+		if len(touched) == 0 {
+			return s.Assignments
+		}
+		out = patch(s.Assignments, touched, Assignment.Compare, func(a Assignment) (Assignment, bool) {
+			return b.assignment(s.Pools, a.Addr, a.Service), slices.Contains(b.services[a.Service].status(), a.Addr)
+		})
+	}
+	if slices.Equal(out, s.Assignments) {
+		return s.Assignments
+	}
+	return out
+}
+
+// statusChanged are the assignments that came or went, sorted, without pools, and
+// those beside them.
+func (b *Builder) statusChanged() (touched []Assignment) {
+	for name, old := range b.changed {
+		was, is := old.status(), b.services[name].status()
+		if slices.Equal(was, is) {
+			continue
+		}
+		for _, a := range slices.Concat(was, is) {
+			touched = append(touched, Assignment{Addr: a, Service: name})
+		}
+	}
+	for a := range b.claimed {
+		touched = append(touched, b.orphans(a)...)
+	}
+	slices.SortFunc(touched, Assignment.Compare)
+	return slices.Compact(touched)
+}
+
+// orphans are the last snapshot's assignments of an address that no pool contains.
+func (b *Builder) orphans(a netip.Addr) (list []Assignment) {
+	all := b.last.Assignments
+	i, _ := slices.BinarySearchFunc(all, a, func(x Assignment, a netip.Addr) int { return x.Addr.Compare(a) })
+	for ; i < len(all) && all[i].Addr == a; i++ {
+		if all[i].Pool == "" {
+			list = append(list, Assignment{Addr: a, Service: all[i].Service})
+		}
+	}
+	return list
+}
+
+// assignment is that of an address in a Service's status. Once no pool contains the address,
+// its claim says where it is from.
+func (b *Builder) assignment(pools []*Pool, a netip.Addr, service Name) Assignment {
+	out := Assignment{Addr: a, Service: service, Pool: PoolOf(pools, a)}
+	if c, ok := b.claim(a); ok && out.Pool == "" {
+		out.From = Origin{c.Pool, c.Announce}
+	}
+	return out
+}
+
+// settle makes s the snapshot that the next one is compared with.
+func (b *Builder) settle(s *Snapshot) {
+	b.last = s
+	b.changed, b.claimed = emptied(b.changed), emptied(b.claimed)
+	b.namespacesChanged, b.networksChanged, b.goodChanged = false, false, false
+	b.nodesChanged, b.poolsChanged, b.peersChanged, b.advertised, b.problemsMoved = false, false, false, false, false
+	b.l2advertised, b.speakersMoved, b.readied = false, false, false
+	b.labelsChanged, b.reversioned = false, false
+}
+
+// emptied is m without what is in it. A map never gets smaller: one that had a whole
+// list in it is left to the garbage collector.
+func emptied[K comparable, V any](m map[K]V) map[K]V {
+	if len(m) > 100 {
+		return map[K]V{}
+	}
+	clear(m)
+	return m
+}
+
+func sortedValues[V any](m map[string]*V) []*V {
+	out := make([]*V, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, m[k])
+	}
+	return out
+}
