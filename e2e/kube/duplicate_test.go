@@ -38,7 +38,10 @@ func TestDuplicatePeers(t *testing.T) {
 		f.describes("service/web", "Announced", "to tor9")
 		f.outlive("bgppeer/tor9")
 
-		must(t, f.Admin().Apply(t.Context(), strings.Replace(routedNode, "announce: BGP", "announce: Advertised", 1)+"---"+duplicate))
+		// The advertisement first: a pool with announce Advertised and without one is withdrawn
+		// for another reason.
+		must(t, f.Admin().Apply(t.Context(), duplicate))
+		must(t, f.Admin().Apply(t.Context(), strings.Replace(routedNode, "announce: BGP", "announce: Advertised", 1)))
 		const why = "BGPPeer tor9, which is older, names router 198.51.100.9 too"
 		f.describes("bgppeer/another", "DuplicatePeer", "node n1 has no session by BGPPeer another: "+why)
 		for _, problem := range []string{
