@@ -29,12 +29,13 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	set.IntVar(&o.changes, "changes", 30, "how often one route comes and goes, in each start")
 	set.IntVar(&o.resets, "resets", 4, "how often a router comes back, in each start")
 	set.DurationVar(&o.calm, "calm", 100*time.Millisecond, "the time between two changes")
-	return func(ctx context.Context) (string, error) {
-		o.Inputs = *in
-		if o.Quick {
-			o.quicken()
-		}
-		return run(ctx, o)
+	return o.steps().Run(in, &o.Inputs)
+}
+
+func (o *options) steps() measure.Steps[report] {
+	return measure.Steps[report]{
+		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }
 
@@ -53,15 +54,4 @@ func (o *options) check() error {
 		return fmt.Errorf("-routers %d: 1 to 200 are possible", o.routers)
 	}
 	return nil
-}
-
-func run(ctx context.Context, o options) (string, error) {
-	if err := o.check(); err != nil {
-		return "", err
-	}
-	r, err := measureAll(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	return r.render()
 }

@@ -28,12 +28,13 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	set.IntVar(&o.services, "services", 10_000, fmt.Sprintf("how many Services there are, 1 to %d", most))
 	set.IntVar(&o.restarts, "restarts", 5, "how often the controller starts again")
 	set.IntVar(&o.changes, "changes", 20, "how often a Service comes, and an address is freed for one that waits")
-	return func(ctx context.Context) (string, error) {
-		o.Inputs = *in
-		if o.Quick {
-			o.quicken()
-		}
-		return run(ctx, o)
+	return o.steps().Run(in, &o.Inputs)
+}
+
+func (o *options) steps() measure.Steps[report] {
+	return measure.Steps[report]{
+		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }
 
@@ -45,15 +46,4 @@ func (o *options) check() error {
 		return errors.New("-restarts and -changes: at least 1")
 	}
 	return nil
-}
-
-func run(ctx context.Context, o options) (string, error) {
-	if err := o.check(); err != nil {
-		return "", err
-	}
-	r, err := measureAll(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	return r.render()
 }

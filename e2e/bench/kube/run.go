@@ -31,12 +31,13 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	o := options{sizes: []int{10, 1000, 5000}}
 	set.Func("sizes", "numbers of Services to measure with, smallest first (default 10,1000,5000)", func(v string) error { return parseSizes(v, &o.sizes) })
 	set.IntVar(&o.repeats, "repeats", 20, "how often each event is measured")
-	return func(ctx context.Context) (string, error) {
-		o.Inputs = *in
-		if o.Quick {
-			o.quicken()
-		}
-		return run(ctx, o)
+	return o.steps().Run(in, &o.Inputs)
+}
+
+func (o *options) steps() measure.Steps[report] {
+	return measure.Steps[report]{
+		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }
 
@@ -55,36 +56,40 @@ func parseSizes(v string, sizes *[]int) error {
 	return nil
 }
 
-func run(ctx context.Context, o options) (text string, err error) {
+func (o *options) check() error {
 	if os.Geteuid() != 0 {
-		return "", errors.New("network namespaces and FRR need root")
+		return errors.New("network namespaces and FRR need root")
 	}
+	return nil
+}
+
+func measureAll(ctx context.Context, o options) (r report, err error) {
 	tools, err := kube.Tools(ctx, true)
 	if err != nil {
-		return "", err
+		return r, err
 	}
 	l, err := kube.UpLab(ctx, kube.LabOptions{ID: fmt.Sprintf("b%d", os.Getpid()), Source: o.Source, Fanfare: o.Binary, Tools: tools})
 	if err != nil {
-		return "", err
+		return r, err
 	}
 	defer func() { err = errors.Join(err, l.Down()) }()
 	b, err := newBench(ctx, l, tools, slog.Default())
 	if err != nil {
-		return "", err
+		return r, err
 	}
 	defer b.close()
-	r := report{Repeats: o.repeats, Began: time.Now()}
+	r = report{Repeats: o.repeats, Began: time.Now()}
 	if r.Machine, err = measure.Describe(ctx, b.Binary, measure.Kubernetes(b.tools, "kube-apiserver"), measure.FRR, measure.BIRD, measure.NFT); err != nil {
-		return "", err
+		return r, err
 	}
 	o.repeats += o.repeats % 2 // what moves is back at the end
 	for _, n := range o.sizes {
 		res, err := b.measure(ctx, n, o.repeats)
 		if err != nil {
-			return "", fmt.Errorf("%d Services: %w", n, err)
+			return r, fmt.Errorf("%d Services: %w", n, err)
 		}
 		r.Results = append(r.Results, res)
 	}
 	r.Took = time.Since(r.Began)
-	return r.render()
+	return r, nil
 }

@@ -26,14 +26,7 @@ func TestQuick(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.quicken()
-	if err := o.check(); err != nil {
-		t.Fatal(err)
-	}
-	r, err := measureAll(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := r.render()
+	r, text, err := o.steps().Once(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

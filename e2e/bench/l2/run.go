@@ -25,12 +25,13 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	set.IntVar(&o.runs, "runs", 20, "how often a node goes, in each way")
 	set.IntVar(&o.addresses, "addresses", 1000, "how many addresses there are at rest, at most 1000")
 	set.DurationVar(&o.rest, "rest", time.Minute, "how long nothing happens")
-	return func(ctx context.Context) (string, error) {
-		o.Inputs = *in
-		if o.Quick {
-			o.quicken()
-		}
-		return run(ctx, o)
+	return o.steps().Run(in, &o.Inputs)
+}
+
+func (o *options) steps() measure.Steps[report] {
+	return measure.Steps[report]{
+		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }
 
@@ -47,15 +48,4 @@ func (o *options) check() error {
 		return fmt.Errorf("-addresses %d: 1 to 1000 are possible", o.addresses)
 	}
 	return nil
-}
-
-func run(ctx context.Context, o options) (string, error) {
-	if err := o.check(); err != nil {
-		return "", err
-	}
-	r, err := measureAll(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	return r.render()
 }

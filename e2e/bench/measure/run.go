@@ -11,3 +11,36 @@ type Inputs struct {
 
 // A Run runs a benchmark, and returns its section of the document.
 type Run func(context.Context) (string, error)
+
+// Steps are a benchmark whose result is an R. All of them use the same options.
+type Steps[R any] struct {
+	Quicken func()       // makes everything small
+	Check   func() error // of what the flags say
+	Measure func(context.Context) (R, error)
+	Render  func(R) (string, error)
+}
+
+// Once checks, measures and renders.
+func (s Steps[R]) Once(ctx context.Context) (r R, text string, err error) {
+	if err = s.Check(); err != nil {
+		return r, "", err
+	}
+	if r, err = s.Measure(ctx); err != nil {
+		return r, "", err
+	}
+	text, err = s.Render(r)
+	return r, text, err
+}
+
+// Run returns how to run the benchmark once the flags are parsed. Own are the inputs in
+// its options, which it sets.
+func (s Steps[R]) Run(in, own *Inputs) Run {
+	return func(ctx context.Context) (string, error) {
+		*own = *in
+		if own.Quick {
+			s.Quicken()
+		}
+		_, text, err := s.Once(ctx)
+		return text, err
+	}
+}

@@ -305,7 +305,10 @@ type options struct {
 	rounds              rounds
 }
 
-func (o options) check() error {
+func (o *options) check() error {
+	if os.Geteuid() != 0 {
+		return errors.New("network namespaces need root")
+	}
 	if o.services < 2 || o.services > maxServices || o.endpoints < 2 || o.endpoints > maxEndpoints {
 		return fmt.Errorf("want 2 to %d Services with 2 to %d endpoints each", maxServices, maxEndpoints)
 	}

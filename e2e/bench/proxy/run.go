@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
@@ -22,12 +21,13 @@ func Flags(set *flag.FlagSet, in *measure.Inputs) measure.Run {
 	set.IntVar(&o.sets, "sets", 2000, "how many endpoints change by which Set is measured")
 	set.IntVar(&o.rounds.Count, "rounds", 15, "how often each way is measured")
 	set.DurationVar(&o.rounds.Span, "span", 300*time.Millisecond, "for how long, each time")
-	return func(ctx context.Context) (string, error) {
-		o.Inputs = *in
-		if o.Quick {
-			o.quicken()
-		}
-		return run(ctx, o)
+	return o.steps().Run(in, &o.Inputs)
+}
+
+func (o *options) steps() measure.Steps[report] {
+	return measure.Steps[report]{
+		Quicken: o.quicken, Check: o.check, Render: report.render,
+		Measure: func(ctx context.Context) (report, error) { return measureAll(ctx, *o) },
 	}
 }
 
@@ -36,20 +36,6 @@ func (o *options) quicken() {
 	o.services, o.endpoints = 100, 3
 	o.repeats, o.calm, o.sets = 2, 10*time.Millisecond, 50
 	o.rounds = rounds{Count: 2, Span: 20 * time.Millisecond}
-}
-
-func run(ctx context.Context, o options) (string, error) {
-	if os.Geteuid() != 0 {
-		return "", errors.New("network namespaces need root")
-	}
-	if err := o.check(); err != nil {
-		return "", err
-	}
-	r, err := measureAll(ctx, o)
-	if err != nil {
-		return "", err
-	}
-	return r.render()
 }
 
 // measureAll does what there is to do, and leaves nothing behind.
