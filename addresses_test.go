@@ -49,7 +49,7 @@ func allocate(t *testing.T, objects string) string {
 	if err := os.WriteFile(filepath.Join(dir, "example.yaml"), []byte(objects), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -76,7 +76,7 @@ func TestDocsExamples(t *testing.T) {
 			continue
 		}
 		text := read(t, name)
-		files, err := cluster.OpenFiles(t.Context(), examples(t, text), slog.New(slog.DiscardHandler))
+		files, err := cluster.OpenFiles(t.Context(), examples(t, text), nil, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func TestLayer2(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestLayer2(t *testing.T) {
 // planOf is what `fanfare plan` prints.
 func planOf(t *testing.T, dir, node string) string {
 	t.Helper()
-	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -150,7 +150,18 @@ func configurationPath(runDir string) string { return filepath.Join(runDir, "con
 // Configuration returns the last versions without a mistake of the objects that the
 // last speaker with this run directory knew; nil when there was no such speaker.
 func Configuration(runDir string) (*cluster.Configuration, error) {
-	return cluster.ReadConfiguration(configurationPath(runDir))
+	data, err := os.ReadFile(configurationPath(runDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	c := &cluster.Configuration{}
+	if err == nil {
+		err = json.Unmarshal(data, c)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", configurationPath(runDir), err)
+	}
+	return c, nil
 }
 
 // keepConfiguration writes the configuration if it has changed. A snapshot that an
@@ -159,8 +170,8 @@ func (m *memory) keepConfiguration(snap *cluster.Snapshot) error {
 	if snap.Configuration == nil || m.configuration == snap.Configuration {
 		return nil
 	}
-	if err := cluster.WriteConfiguration(configurationPath(m.dir), snap.Configuration); err != nil {
-		return err
+	if err := m.write(configurationPath(m.dir), snap.Configuration); err != nil {
+		return fmt.Errorf("remember the configuration: %w", err)
 	}
 	m.configuration = snap.Configuration
 	return nil

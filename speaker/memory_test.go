@@ -4,10 +4,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
@@ -92,5 +96,31 @@ func TestOneSpeakerForARunDirectory(t *testing.T) {
 	release()
 	if Running(dir) {
 		t.Error("the speaker is seen after its end")
+	}
+}
+
+// The configuration is in the run directory as soon as it changes, and half a file is an
+// error that names it.
+func TestMemoryConfiguration(t *testing.T) {
+	dir := t.TempDir()
+	if c, err := Configuration(dir); c != nil || err != nil {
+		t.Errorf("without a file: %v, %v", c, err)
+	}
+	m := memory{dir: dir}
+	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2}}
+	snap := &cluster.Snapshot{Configuration: &cluster.Configuration{Pools: []*v1alpha1.AddressPool{pool}}}
+	for _, s := range []*cluster.Snapshot{snap, {}} { // what an earlier speaker remembered has none
+		if err := m.keepConfiguration(s); err != nil {
+			t.Fatal(err)
+		}
+		if c, err := Configuration(dir); err != nil || !reflect.DeepEqual(c, snap.Configuration) {
+			t.Errorf("read %+v, %v", c, err)
+		}
+	}
+	if err := os.WriteFile(configurationPath(dir), []byte(`{"Pools":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err := Configuration(dir); c != nil || err == nil || !strings.Contains(err.Error(), configurationPath(dir)) {
+		t.Errorf("half a file: %v, %v", c, err)
 	}
 }

@@ -184,7 +184,7 @@ func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Sourc
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}
-	files, err := cluster.OpenFilesWith(ctx, f.files, f.known(log), log)
+	files, err := cluster.OpenFiles(ctx, f.files, f.known(log), log)
 	if err != nil {
 		return nil, err
 	}

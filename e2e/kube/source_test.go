@@ -317,7 +317,7 @@ func (c *Cluster) files(t *testing.T) (*cluster.Snapshot, error) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f, err := cluster.OpenFiles(ctx, dir, quiet)
+	f, err := cluster.OpenFiles(ctx, dir, nil, quiet)
 	if err != nil {
 		return nil, err
 	}

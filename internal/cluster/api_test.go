@@ -142,7 +142,7 @@ func TestAPIIsFiles(t *testing.T) {
 				}
 			}
 			got := awaitAPI(t, a, differs(Parse(s.all()...)))
-			f, err := OpenFiles(t.Context(), writeFiles(t, s.all()), quiet)
+			f, err := OpenFiles(t.Context(), writeFiles(t, s.all()), nil, quiet)
 			must(t, err)
 			want := *f.Snapshot()
 			want.Problems = slices.Clone(want.Problems)

@@ -41,7 +41,7 @@ func manyObjects(b *testing.B) string {
 // to the snapshot that has it, among 10,000 Services: kernel, YAML and all.
 func BenchmarkFilesOneSlice(b *testing.B) {
 	dir := manyObjects(b)
-	f, err := OpenFiles(b.Context(), dir, quiet)
+	f, err := OpenFiles(b.Context(), dir, nil, quiet)
 	must(b, err)
 	if n := len(f.Snapshot().Services); n != many {
 		b.Fatalf("%d Services", n)

@@ -1,11 +1,6 @@
 package cluster
 
 import (
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
 	"reflect"
 	"slices"
 
@@ -131,37 +126,4 @@ func (b *Builder) forgetGood(key Key) {
 		delete(b.good, key)
 		b.goodChanged = true
 	}
-}
-
-// WriteConfiguration writes a file for [ReadConfiguration]. A crash leaves the old file
-// or the new one.
-func WriteConfiguration(path string, c *Configuration) error {
-	data, err := json.Marshal(c)
-	if err == nil {
-		err = os.WriteFile(path+".tmp", data, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
-	}
-	return nil
-}
-
-// ReadConfiguration reads what WriteConfiguration wrote. It returns nil, and no error,
-// when there is no file.
-func ReadConfiguration(path string) (*Configuration, error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
-	}
-	c := &Configuration{}
-	if err := json.Unmarshal(data, c); err != nil {
-		return nil, fmt.Errorf("read the configuration: %s: %w", path, err)
-	}
-	return c, nil
 }

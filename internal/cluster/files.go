@@ -63,13 +63,9 @@ type origin struct {
 }
 
 // OpenFiles reads the folder dir and watches it until ctx ends. What is wrong
-// with the files is no error but a Problem of the snapshot.
-func OpenFiles(ctx context.Context, dir string, log *slog.Logger) (*Files, error) {
-	return OpenFilesWith(ctx, dir, nil, log)
-}
-
-// OpenFilesWith is OpenFiles with versions to use of objects that have a mistake.
-func OpenFilesWith(ctx context.Context, dir string, known *Configuration, log *slog.Logger) (*Files, error) {
+// with the files is no error but a Problem of the snapshot. Known are versions to
+// use of objects that have a mistake; nil: none.
+func OpenFiles(ctx context.Context, dir string, known *Configuration, log *slog.Logger) (*Files, error) {
 	f, err := loadFiles(ctx, dir, known, log)
 	if err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func newFolder(t *testing.T) *folder {
 func (f *folder) open() {
 	f.Helper()
 	must(f, os.MkdirAll(f.dir, 0o755))
-	files, err := OpenFiles(f.Context(), f.dir, quiet)
+	files, err := OpenFiles(f.Context(), f.dir, nil, quiet)
 	must(f, err)
 	f.Files = files
 }
@@ -302,7 +302,7 @@ func TestFilesNotFiles(t *testing.T) {
 }
 
 func TestOpenFilesMissing(t *testing.T) {
-	if _, err := OpenFiles(t.Context(), filepath.Join(t.TempDir(), "none"), quiet); err == nil {
+	if _, err := OpenFiles(t.Context(), filepath.Join(t.TempDir(), "none"), nil, quiet); err == nil {
 		t.Error("no error for a folder that is not there")
 	}
 }
@@ -373,7 +373,7 @@ func TestFilesStopWithContext(t *testing.T) {
 	f := newFolder(t)
 	must(f, os.MkdirAll(f.dir, 0o755))
 	ctx, cancel := context.WithCancel(t.Context())
-	files, err := OpenFiles(ctx, f.dir, quiet)
+	files, err := OpenFiles(ctx, f.dir, nil, quiet)
 	must(f, err)
 	cancel()
 	if _, err := files.inotify.file.Read(make([]byte, 1)); err == nil {

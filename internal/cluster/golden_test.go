@@ -38,7 +38,7 @@ func TestGolden(t *testing.T) {
 			}
 			dir := t.TempDir()
 			want := extract(t, a, dir)
-			f, err := OpenFiles(t.Context(), dir, quiet)
+			f, err := OpenFiles(t.Context(), dir, nil, quiet)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,7 +242,7 @@ func list[T any](prefix string, l []T) string {
 
 // The samples are what a newcomer begins with: they must parse without a Problem.
 func TestSamples(t *testing.T) {
-	f, err := OpenFiles(t.Context(), "../../manifests/samples", quiet)
+	f, err := OpenFiles(t.Context(), "../../manifests/samples", nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,7 +277,7 @@ func TestDocumentedObjects(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "objects.yaml"), []byte(m[1]), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			f, err := OpenFiles(t.Context(), dir, quiet)
+			f, err := OpenFiles(t.Context(), dir, nil, quiet)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -29,7 +29,7 @@ func TestRecallWhatWasRemembered(t *testing.T) {
 		}
 		dir := t.TempDir()
 		extract(t, archive, dir)
-		files, err := OpenFiles(t.Context(), dir, quiet)
+		files, err := OpenFiles(t.Context(), dir, nil, quiet)
 		if err != nil {
 			t.Fatal(err)
 		}

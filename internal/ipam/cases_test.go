@@ -81,7 +81,7 @@ func decide(t *testing.T, objects string) string {
 	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), []byte(objects), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f, err := cluster.OpenFiles(t.Context(), dir, quiet)
+	f, err := cluster.OpenFiles(t.Context(), dir, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

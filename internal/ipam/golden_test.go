@@ -59,7 +59,7 @@ func testGolden(t *testing.T, path string) {
 		}
 		input.Files = append(input.Files, f)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, quiet)
+	files, err := cluster.OpenFiles(t.Context(), dir, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

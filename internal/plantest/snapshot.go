@@ -23,7 +23,7 @@ func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, slog.New(slog.DiscardHandler))
+	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
