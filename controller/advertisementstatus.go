@@ -15,6 +15,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // Reasons of an advertisement's condition, besides those of pools and Problems.
@@ -83,9 +84,9 @@ func advertParts(s *cluster.Snapshot) cluster.Snapshot {
 }
 
 func sameAdvertParts(a, b *cluster.Snapshot) bool {
-	return a.AllNodes == b.AllNodes && a.L2Ready == b.L2Ready && sameSlice(a.Versions, b.Versions) && sameSlice(a.Problems, b.Problems) &&
-		sameSlice(a.Nodes, b.Nodes) && sameSlice(a.Pools, b.Pools) && sameSlice(a.Peers, b.Peers) && sameSlice(a.Speakers, b.Speakers) &&
-		sameSlice(a.Advertisements, b.Advertisements) && sameSlice(a.L2Advertisements, b.L2Advertisements)
+	return a.AllNodes == b.AllNodes && a.L2Ready == b.L2Ready && sortedset.Same(a.Versions, b.Versions) && sortedset.Same(a.Problems, b.Problems) &&
+		sortedset.Same(a.Nodes, b.Nodes) && sortedset.Same(a.Pools, b.Pools) && sortedset.Same(a.Peers, b.Peers) && sortedset.Same(a.Speakers, b.Speakers) &&
+		sortedset.Same(a.Advertisements, b.Advertisements) && sortedset.Same(a.L2Advertisements, b.L2Advertisements)
 }
 
 // write writes a status if it is not there already. One whose object is gone meanwhile is

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // claimAnnounce keeps spec.announce of AddressClaims equal to that of their pools. When
@@ -21,7 +22,7 @@ type claimAnnounce struct {
 // reportAnnounce writes what differs, until the time is over.
 func (c *controller) reportAnnounce(ctx context.Context, snap *cluster.Snapshot, until time.Time) (left bool, errs []error) {
 	done := &c.announce
-	if sameSlice(done.claims, snap.Claims) && slices.Equal(done.pools, snap.Pools) {
+	if sortedset.Same(done.claims, snap.Claims) && slices.Equal(done.pools, snap.Pools) {
 		return false, nil
 	}
 	list := staleAnnounce(snap)
@@ -58,9 +59,4 @@ func staleAnnounce(snap *cluster.Snapshot) (list []announceChange) {
 		}
 	}
 	return list
-}
-
-// sameSlice says whether two slices share their elements.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }

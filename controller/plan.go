@@ -37,7 +37,7 @@ type settlement struct {
 // A claim is an AddressClaim that a Service needs before its status may have the address.
 type claim struct {
 	addr netip.Addr
-	pool cluster.Origin
+	from cluster.Origin
 	// old is the claim as it was read, nil when there was none.
 	old *cluster.Claim
 	// holders are all Services that should have the address, and the Services that may
@@ -357,7 +357,7 @@ func (n settlement) String() string {
 	for _, c := range n.secure {
 		switch {
 		case c.old == nil:
-			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.pool.Pool, "-"), n.spec.Name)
+			fmt.Fprintf(&b, "create claim %s of pool %s for %s\n", c.addr, cmp.Or(c.from.Pool, "-"), n.spec.Name)
 		default:
 			fmt.Fprintf(&b, "bind claim %s to %s\n", c.addr, n.spec.Name)
 		}

@@ -20,7 +20,6 @@ type reach struct {
 	offer membership.Offer // what the others are told
 
 	// What it was found by; all of a snapshot would be kept for little.
-	links          bool
 	pools          []*cluster.Pool
 	advertisements []*cluster.L2Advertisement
 	assignments    []cluster.Assignment
@@ -33,7 +32,7 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 	if r != nil && r.of(snap, all) {
 		return r
 	}
-	n := &reach{list: []l2.Interface{}, links: snap.UsesL2(), pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
+	n := &reach{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
 	var told []membership.Interface
 	for _, i := range relevant(snap, all) {
 		told = append(told, membership.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
@@ -70,7 +69,7 @@ func withAddresses(told []membership.Interface, list []l2.Interface) (all []memb
 // of says whether next would find the same. Most snapshots differ in what does not matter
 // here.
 func (r *reach) of(snap *cluster.Snapshot, all []l2.Interface) bool {
-	return sortedset.Same(r.all, all) && r.links == snap.UsesL2() && sortedset.Same(r.assignments, snap.Assignments) &&
+	return sortedset.Same(r.all, all) && sortedset.Same(r.assignments, snap.Assignments) &&
 		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
 }
 
