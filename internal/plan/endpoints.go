@@ -219,7 +219,7 @@ func (v *View) judge(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Cod
 	networks, open := permitted(s, addr)
 	switch {
 	case !open:
-		return cluster.NoSource, fmt.Sprintf("none of its source ranges is %s, so nobody may use it; add one, such as %s for everybody", cluster.FamilyOf(addr), everybody(addr))
+		return cluster.NoSource, fmt.Sprintf("none of its source ranges is %s, so no client may use it; add one, such as %s for all", cluster.FamilyOf(addr), allClients(addr))
 	case len(usable) == 0:
 		return cluster.NoEndpoints, "no endpoint is ready anywhere"
 	case local && !slices.ContainsFunc(usable, func(e cluster.Endpoint) bool { return v.has(&e) }):
@@ -229,7 +229,7 @@ func (v *View) judge(s *cluster.Spec, addr netip.Addr, e endpoints) (cluster.Cod
 	}
 }
 
-func everybody(addr netip.Addr) netip.Prefix {
+func allClients(addr netip.Addr) netip.Prefix {
 	if addr.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 	}

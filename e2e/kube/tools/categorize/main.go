@@ -1,7 +1,7 @@
 // Command categorize asks kube-proxy's own code which endpoints of a Service a
 // node uses, in cases made at random, and writes a line for each case with its answer.
-// Fanfare's speaker must answer the same: "go run ./categorize" makes
-// internal/plan/testdata/kube-proxy.txt anew, after an update of Kubernetes.
+// Fanfare's speaker must answer the same: run "go run ./categorize"
+// after an update of Kubernetes, to write internal/plan/testdata/kube-proxy.txt again.
 package main
 
 import (
