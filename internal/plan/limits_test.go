@@ -1,11 +1,13 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
@@ -140,5 +142,28 @@ spec: {aggregationLength: 24}
 		"192.0.2.2 shop/second bgp AttributesRefused: its communities are left out of those of the aggregate: with them, route 192.0.2.0/24: 901 communities and 0 large communities " + room
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// An address that changes all the time and is refused each time does not fill the memory,
+// and its newest refusals are still known.
+func TestRefusalsAreBounded(t *testing.T) {
+	addr := netip.MustParseAddr("192.0.2.1")
+	vip := func(port int) *proxy.VIP {
+		return &proxy.VIP{Addr: addr, Frontends: []proxy.Frontend{{Protocol: proxy.TCP, Port: uint16(port)}}}
+	}
+	var r *Refused
+	began := time.Now()
+	for port := 1; port <= 100; port++ {
+		r = r.With(&proxy.Refused{Refusals: []proxy.Refusal{{VIP: vip(port), Err: errors.New("no room")}}}, began.Add(time.Duration(port)*time.Second))
+	}
+	if n := len(r.all[addr]); n != refusalsKept {
+		t.Errorf("%d refusals of one address are kept, want %d", n, refusalsKept)
+	}
+	v := &View{refused: r, limits: proxy.DefaultLimits(proxy.ModeNFTables)}
+	for port, want := range map[int]string{100: "no room", 97: "no room", 1: ""} {
+		if got := v.refuses(vip(port)); got != want {
+			t.Errorf("port %d: refused for %q, want %q", port, got, want)
+		}
 	}
 }

@@ -14,6 +14,10 @@ import (
 // lack of memory may be over, and each attempt costs more than a change.
 const RefusalRetry = 5 * time.Minute
 
+// refusalsKept is how many refusals of one address are kept, the newest: an address that
+// changes all the time must not fill the memory.
+const refusalsKept = 4
+
 // maxRefusal is the length to which the text of a refusal is cut.
 const maxRefusal = 600
 
@@ -67,7 +71,8 @@ func (r *Refused) With(more *proxy.Refused, now time.Time) *Refused {
 	}
 	for _, one := range more.Refusals {
 		a := one.VIP.Addr
-		next.all[a] = append(slices.Clip(next.all[a]), refusal{one.VIP, OneLine(one.Err)})
+		list := append(slices.Clip(next.all[a]), refusal{one.VIP, OneLine(one.Err)})
+		next.all[a] = list[max(0, len(list)-refusalsKept):]
 	}
 	return next
 }
