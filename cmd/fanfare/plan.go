@@ -95,8 +95,8 @@ func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
 	return nil, nil
 }
 
-// now opens the source that the flags name, without a speaker's saved configuration: a plan
-// must not show yesterday's.
+// now opens the source that the flags name. From an API server it uses nothing that a
+// speaker saved: a plan must not show yesterday's cluster.
 func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
 	quiet := slog.New(slog.DiscardHandler)
 	if f.files != "" {
