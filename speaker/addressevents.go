@@ -39,7 +39,7 @@ func (t *told) tellAddresses(was told, is scene, limit int) []event {
 		}
 		return all
 	}
-	return []event{is.event(is.node(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
+	return []event{is.event(is.node(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
 		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(is.announced)))}
 }
 
@@ -58,7 +58,7 @@ func (t *told) tellAnswers(was told, is scene, limit int) (all []event) {
 		}
 		changes++
 		for _, name := range is.desired.Holders(a.Addr) {
-			all = append(all, is.event(is.service(name), false, "Announced", "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, t.answered[a.Addr])))
+			all = append(all, is.event(is.service(name), false, eventAnnounced, "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, t.answered[a.Addr])))
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(was.answered), netip.Addr.Compare) {
@@ -68,12 +68,12 @@ func (t *told) tellAnswers(was told, is scene, limit int) (all []event) {
 		changes++
 		for _, name := range was.desired.Holders(a) {
 			if ref, before := is.service(name), (scene{desired: was.desired}).service(name); ref.Name != "" && ref.UID == before.UID {
-				all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, is.why(a, name, "l2"))))
+				all = append(all, is.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, is.why(a, name, "l2"))))
 			}
 		}
 	}
 	if changes > limit {
-		return []event{is.event(is.node(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
+		return []event{is.event(is.node(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
 			"began or stopped to answer for %d addresses; it answers for %d now: `fanfare status` there says which", changes, len(t.answered)))}
 	}
 	return all
@@ -92,7 +92,7 @@ func (t *told) tellConflicts(was told, is scene, limit int) (all []event) {
 			continue
 		}
 		for _, name := range is.desired.Holders(a.Addr) {
-			all = append(all, is.event(is.service(name), true, "AddressInUse", "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
+			all = append(all, is.event(is.service(name), true, eventAddressInUse, "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
 		}
 	}
 	return all
@@ -109,7 +109,7 @@ func (is scene) came(addr netip.Addr) (all []event) {
 		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(deaf, "; "))
 	}
 	for _, name := range is.desired.Holders(addr) {
-		all = append(all, is.event(is.service(name), false, "Announced", "Announce", what))
+		all = append(all, is.event(is.service(name), false, eventAnnounced, "Announce", what))
 	}
 	return all
 }
@@ -130,7 +130,7 @@ func (is scene) withdrawn(addr netip.Addr, was *plan.Desired, routers []bgp.Sess
 		if ref.Name == "" || ref.UID != before.UID {
 			continue
 		}
-		all = append(all, is.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, is.why(addr, name, "bgp"))))
+		all = append(all, is.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, is.why(addr, name, "bgp"))))
 	}
 	return all
 }

@@ -35,7 +35,7 @@ const (
 type event struct {
 	regarding corev1.ObjectReference
 	warning   bool
-	reason    string // for programs: it does not change from release to release
+	reason    eventReason
 	action    string
 	note      string // a sentence, with the node in it: an object has Events of many
 }
@@ -138,13 +138,13 @@ func (t *told) tellSessions(was told, is scene) (all []event) {
 		switch is.turn(t.sessions, was.sessions, s.Name, toldSession{s.State == bgp.Established, s.Since}, t.presumed) {
 		case stays:
 		case comes:
-			all = append(all, is.session(s, false, "SessionEstablished", "has a session with", ""))
+			all = append(all, is.session(s, false, eventSessionEstablished, "has a session with", ""))
 		case goes:
-			all = append(all, is.session(s, true, "SessionLost", "lost its session with", why))
+			all = append(all, is.session(s, true, eventSessionLost, "lost its session with", why))
 		case returns:
-			all = append(all, is.session(s, true, "SessionLost", "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
+			all = append(all, is.session(s, true, eventSessionLost, "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
 		case fails:
-			all = append(all, is.session(s, true, "SessionDown", "gets no session with", why))
+			all = append(all, is.session(s, true, eventSessionDown, "gets no session with", why))
 		}
 	}
 	return all
@@ -162,13 +162,13 @@ func (t *told) tellBFD(was told, is scene) (all []event) {
 		switch is.turn(t.bfd, was.bfd, s.Name, toldSession{s.BFD.Up(), s.BFD.Since}, t.presumed) {
 		case stays:
 		case comes:
-			all = append(all, is.session(s, false, "BFDUp", "hears, by BFD,", ""))
+			all = append(all, is.session(s, false, eventBFDUp, "hears, by BFD,", ""))
 		case goes:
-			all = append(all, is.session(s, true, "BFDDown", "no longer hears, by BFD,", why))
+			all = append(all, is.session(s, true, eventBFDDown, "no longer hears, by BFD,", why))
 		case returns:
-			all = append(all, is.session(s, true, "BFDDown", "for a moment did not hear, by BFD,", why))
+			all = append(all, is.session(s, true, eventBFDDown, "for a moment did not hear, by BFD,", why))
 		case fails:
-			all = append(all, is.session(s, true, "BFDDown", "does not hear, by BFD,", why))
+			all = append(all, is.session(s, true, eventBFDDown, "does not hear, by BFD,", why))
 		}
 	}
 	return all
@@ -210,7 +210,7 @@ func (is scene) turn(now, was map[string]toldSession, name string, s toldSession
 
 // session is an event on the BGPPeer: whoever has written one looks there for
 // what became of it.
-func (is scene) session(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
+func (is scene) session(s bgp.SessionStatus, warning bool, reason eventReason, verb, more string) event {
 	ref := peerReference(s.Name, "")
 	for _, p := range is.desired.Snapshot.Peers {
 		if p.Name == s.Name {
@@ -230,7 +230,7 @@ func (t *told) tellDuplicates(was told, is scene) (all []event) {
 			continue
 		}
 		ref := peerReference(d.Peer.Name, d.Peer.UID)
-		all = append(all, is.event(ref, true, "DuplicatePeer", "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
+		all = append(all, is.event(ref, true, eventDuplicatePeer, "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
 	}
 	return all
 }
@@ -244,10 +244,10 @@ func (t *told) tellForwarding(was told, is scene) []event {
 	t.failing = failing && (was.failing || is.at.Sub(is.behind) >= forwardPatience)
 	switch {
 	case t.failing && !was.failing:
-		return []event{is.event(is.node(), true, "ForwardingFailed", "Forward",
+		return []event{is.event(is.node(), true, eventForwardingFailed, "Forward",
 			"cannot give the kernel what is desired, and announces nothing new: "+is.err.Error())}
 	case was.failing && !failing:
-		return []event{is.event(is.node(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
+		return []event{is.event(is.node(), false, eventForwardingRestored, "Forward", "has given the kernel what is desired")}
 	}
 	return nil
 }
@@ -265,13 +265,13 @@ func (t *told) tellRefused(was told, is scene, limit int) (all []event) {
 			if was.refused[claimed{a.Addr, r.Service}] {
 				continue // numbers in it may change with every endpoint
 			}
-			all = append(all, is.event(is.service(r.Service), true, string(r.Code), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
+			all = append(all, is.event(is.service(r.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
 		}
 	}
 	if len(all) <= limit {
 		return all
 	}
-	return []event{is.event(is.node(), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf(
+	return []event{is.event(is.node(), true, eventProxyRefused, "Forward", fmt.Sprintf(
 		"does not forward %d addresses; `fanfare status` there says which, and why", len(t.refused)))}
 }
 
@@ -280,12 +280,12 @@ func (t *told) tellObstacles(was told, is scene) (all []event) {
 	t.obstacles = is.obstacles
 	for _, o := range is.obstacles {
 		if !slices.ContainsFunc(was.obstacles, o.Same) {
-			all = append(all, is.event(is.node(), true, "TrafficObstructed", "Forward", "has something in the way of traffic: "+o.Message))
+			all = append(all, is.event(is.node(), true, eventTrafficObstructed, "Forward", "has something in the way of traffic: "+o.Message))
 		}
 	}
 	for _, o := range was.obstacles {
 		if !slices.ContainsFunc(is.obstacles, o.Same) {
-			all = append(all, is.event(is.node(), false, "TrafficUnobstructed", "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
+			all = append(all, is.event(is.node(), false, eventTrafficUnobstructed, "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
 		}
 	}
 	return all
@@ -318,19 +318,19 @@ func (t *told) tellMembers(was told, is scene) (all []event) {
 			if !out {
 				what = "what is there is used for now, since half of the nodes or more are not heard of"
 			}
-			all = append(all, is.event(is.other(name), true, "NodeSilent", "Listen", fmt.Sprintf(
+			all = append(all, is.event(is.other(name), true, eventNodeSilent, "Listen", fmt.Sprintf(
 				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
 		case out && !slices.Contains(was.leftOut, name):
-			all = append(all, is.event(is.other(name), true, "EndpointsLeftOut", "Listen", fmt.Sprintf(
+			all = append(all, is.event(is.other(name), true, eventEndpointsLeftOut, "Listen", fmt.Sprintf(
 				"leaves out what is on node %s, which is not heard of: %s", name, v.WhyLeftOut(name))))
 		case !out && slices.Contains(was.leftOut, name):
-			all = append(all, is.event(is.other(name), true, "EndpointsUsed", "Listen", fmt.Sprintf(
+			all = append(all, is.event(is.other(name), true, eventEndpointsUsed, "Listen", fmt.Sprintf(
 				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
 		}
 	}
 	for _, name := range was.dead {
 		if !slices.Contains(t.dead, name) {
-			all = append(all, is.event(is.other(name), false, "NodeHeard", "Listen", fmt.Sprintf("no longer misses node %s", name)))
+			all = append(all, is.event(is.other(name), false, eventNodeHeard, "Listen", fmt.Sprintf("no longer misses node %s", name)))
 		}
 	}
 	return all
@@ -363,7 +363,7 @@ func (is scene) other(name string) corev1.ObjectReference {
 	return ref
 }
 
-func (is scene) event(ref corev1.ObjectReference, warning bool, reason, action, what string) event {
+func (is scene) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event {
 	note := fmt.Sprintf("node %s %s", is.desired.View.Node, what)
 	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }

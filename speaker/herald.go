@@ -122,7 +122,7 @@ func (h *herald) observe(is scene) time.Duration {
 		}
 	}
 	for _, e := range all {
-		key := subject{e.regarding.UID, e.regarding.Name, e.reason, e.note}
+		key := subject{e.regarding.UID, e.regarding.Name, string(e.reason), e.note}
 		l, again := h.recent[key]
 		if !again {
 			l.event = h.event(e, is.at)
@@ -185,7 +185,7 @@ func (h *herald) event(e event, at time.Time) *eventsv1.Event {
 		ReportingController: reportingController,
 		ReportingInstance:   h.instance[:min(len(h.instance), 128)],
 		Action:              e.action,
-		Reason:              e.reason,
+		Reason:              string(e.reason),
 		Type:                kind,
 		Note:                e.note,
 		Regarding:           e.regarding,
