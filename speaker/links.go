@@ -38,7 +38,7 @@ type links struct {
 	reach     *reach                      // as it was last
 	met       *membership.Members         // that holds knows of
 	kept      []*plan.Address             // that holds knows of
-	probation probation                   // of this node, which may be back
+	holdDown  membership.HoldDown         // of this node
 	asks      bool                        // others have yet to say what they answer for
 	asked     time.Time                   // when they were asked that last
 	handed    *handing                    // what is handed on
@@ -68,7 +68,7 @@ func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
 		crashed = crashed || p.Until.IsZero()
 	}
 	k := &links{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), holds: newHoldings(o.Node, known, o.Log)}
-	k.probation = probation{deaths: deaths, died: crashed}
+	k.holdDown = membership.NewHoldDown(deaths, crashed)
 	k.handed = &handing{}
 	for _, p := range parted {
 		k.holds.remember(p.Addr, p.Former)
@@ -193,7 +193,7 @@ func (k *links) ask(nodes []string, now time.Time) {
 
 // next is when there is something to do although nothing changes, zero when nothing.
 func (k *links) next(now time.Time) (at time.Time) {
-	all := []time.Time{k.holds.next(now), k.probation.next(now)}
+	all := []time.Time{k.holds.next(now), k.holdDown.End(now)}
 	if k.asks {
 		all = append(all, k.asked.Add(askInterval))
 	}

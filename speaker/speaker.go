@@ -276,7 +276,7 @@ func (s *speaker) once(ctx context.Context) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.holdDown.Failures()))
 }
 
 // decide decides about a snapshot as far as the speaker is not about to stop.
