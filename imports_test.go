@@ -85,7 +85,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/cluster", "controller", "speaker/status.go", "speaker/status_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/cluster", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
@@ -183,7 +183,7 @@ func TestViolations(t *testing.T) {
 		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in internal/membership"},
 
 		{"internal/cluster/watch.go", "k8s.io/client-go/tools/cache", ""},
-		{"speaker/status.go", "k8s.io/client-go/rest", ""},
+		{"speaker/speakerstatus.go", "k8s.io/client-go/rest", ""},
 		{"e2e/kube/client.go", "k8s.io/client-go/dynamic", ""},
 		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/cluster"},
 		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},

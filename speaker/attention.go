@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// repairNews is how long a repair is worth telling.
-const repairNews = time.Hour
+// recentRepair is how long a repair is worth telling.
+const recentRepair = time.Hour
 
 // Attention is what somebody has to do something about, a sentence each.
 func (st *Status) Attention(now time.Time) (lines []string) {
@@ -23,7 +23,7 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 	if st.Behind != nil && now.Sub(*st.Behind) > time.Second {
 		say("a change has been waiting for %s", duration.HumanDuration(now.Sub(*st.Behind)))
 	}
-	if ago := now.Sub(st.Proxy.LastRepair); st.Proxy.Repairs > 0 && ago < repairNews {
+	if ago := now.Sub(st.Proxy.LastRepair); st.Proxy.Repairs > 0 && ago < recentRepair {
 		say("somebody else changed the kernel's table; it was repaired %d times, last %s ago: %s", st.Proxy.Repairs, duration.HumanDuration(ago), st.Proxy.Found)
 	}
 	if e := st.Proxy.ConntrackError; e != "" {
@@ -60,7 +60,7 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 		case b == nil:
 		case b.Error != "":
 			say("router %s: %s", s.Name, b.Error)
-		case s.State == bgp.Established && !b.Up() && now.Sub(b.Since) >= sessionPatience:
+		case s.State == bgp.Established && !b.Up() && now.Sub(b.Since) >= sessionGrace:
 			say("router %s: BFD does not hear it, so that silence is noticed by the hold time only: %s", s.Name, b.Reason)
 		}
 	}
@@ -89,7 +89,7 @@ func (st *Status) Attention(now time.Time) (lines []string) {
 				say("Service %s (%s): %s", r.Service, a.Address, r.Message)
 			}
 		}
-		if a.Answered() && a.L2.Conflict != nil && now.Sub(a.L2.Conflict.When) < repairNews {
+		if a.Answered() && a.L2.Conflict != nil && now.Sub(a.L2.Conflict.When) < recentRepair {
 			say("address %s: %s", a.Address, a.L2.Conflict)
 		}
 	}

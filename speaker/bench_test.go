@@ -91,7 +91,7 @@ func benchPass(b *testing.B) (*pass, *plan.Decider) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { forwarder.Close() })
-	return newPass(forwarder, log, byBGP(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
+	return newPass(forwarder, log, newBGPPath(&bgpAnnouncer{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
 }
 
 func benchRun(b *testing.B, p *pass, decider *plan.Decider, snap *cluster.Snapshot) {

@@ -26,50 +26,50 @@ type gatewayWatch struct {
 
 func newGatewayWatch(log *slog.Logger) *gatewayWatch {
 	g := &gatewayWatch{}
-	g.netWatch = newNetWatch("the default gateway", g.look, log)
+	g.netWatch = newNetWatch("the default gateway", g.refresh, log)
 	// Of routes that go with their interface the kernel does not tell.
-	g.route, g.link = isDefault, g.leads
+	g.route, g.link = isDefault, g.usesLink
 	return g
 }
 
-// now are the gateways.
-func (g *gatewayWatch) now() plan.Gateways {
-	g.begin()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.known
+// current are the gateways.
+func (w *gatewayWatch) current() plan.Gateways {
+	w.start()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.known
 }
 
-// leads says whether a default route goes out by an interface.
-func (g *gatewayWatch) leads(l netlink.LinkUpdate) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.links[int(l.Index)]
+// usesLink says whether a default route goes out by an interface.
+func (w *gatewayWatch) usesLink(l netlink.LinkUpdate) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.links[int(l.Index)]
 }
 
-// look takes down which gateways there are. One that is gone is kept until there is
+// refresh takes down which gateways there are. One that is gone is kept until there is
 // another: a default route goes for a moment when a lease is renewed, and a router
 // that has lost its own uplink takes it back; neither is a reason to end a session.
-func (g *gatewayWatch) look() {
+func (w *gatewayWatch) refresh() {
 	ipv4, links4, err4 := defaultGateway(netlink.FAMILY_V4)
 	ipv6, links6, err6 := defaultGateway(netlink.FAMILY_V6)
 	if err := errors.Join(err4, err6); err != nil {
-		g.log.Warn("default gateway", "err", err)
+		w.log.Warn("default gateway", "err", err)
 	}
-	g.mu.Lock()
-	was := g.known
-	g.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
-	is := g.known
-	g.links = map[int]bool{}
+	w.mu.Lock()
+	was := w.known
+	w.known = plan.Gateways{IPv4: cmp.Or(ipv4, was.IPv4), IPv6: cmp.Or(ipv6, was.IPv6)}
+	is := w.known
+	w.links = map[int]bool{}
 	for _, index := range append(links4, links6...) {
-		g.links[index] = true
+		w.links[index] = true
 	}
-	g.mu.Unlock()
+	w.mu.Unlock()
 	if is == was {
 		return
 	}
-	g.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
-	g.tell()
+	w.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
+	w.notify()
 }
 
 // defaultGateway is that of the default route with the lowest metric in the main

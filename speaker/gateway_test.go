@@ -24,7 +24,7 @@ func TestGatewayWatch(t *testing.T) {
 		}
 		g := newGatewayWatch(slog.New(slog.NewTextHandler(t.Output(), nil)))
 		t.Cleanup(g.stop)
-		if got := g.now(); got != (plan.Gateways{}) {
+		if got := g.current(); got != (plan.Gateways{}) {
 			t.Errorf("without routes: %v", got)
 		}
 		change := func(do func(*netlink.Route) error, via, dev string, metric int) {
@@ -41,7 +41,7 @@ func TestGatewayWatch(t *testing.T) {
 			t.Helper()
 			deadline := time.After(time.Minute)
 			for {
-				got := g.now()
+				got := g.current()
 				if fmt.Sprint(got.IPv4, " ", got.IPv6) == ipv4+" "+ipv6 {
 					return
 				}

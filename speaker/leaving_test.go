@@ -14,7 +14,7 @@ import (
 
 // A node that is to go says so with its routes before it withdraws them, and goes on
 // forwarding after; one that is in trouble withdraws at once; cordon changes nothing.
-func TestPassLeaves(t *testing.T) {
+func TestLeavingNodeWithdraws(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(n *cluster.Node)
@@ -71,7 +71,7 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 	change(&gone)
 	trial.Nodes[0] = &gone
 	expect("at once", says || stays, says, true)
-	time.Sleep(handover)
+	time.Sleep(withdrawDelay)
 	expect("after the handover", stays, says, true)
 	time.Sleep(testLinger)
 	expect("after the linger time", stays, says, true) // its pods and its clients still use it

@@ -17,9 +17,9 @@ const watchRetry = time.Second
 // A netWatch looks at something of the node's network when it begins, and again whenever the kernel tells
 // of a change that matters to it.
 type netWatch struct {
-	log  *slog.Logger
-	what string // is looked at, for logs
-	look func() // may be called by several goroutines at a time
+	log     *slog.Logger
+	what    string // is looked at, for logs
+	refresh func() // may be called by several goroutines at a time
 	// Which changes matter; of those that are nil nothing is listened to.
 	route func(netlink.RouteUpdate) bool
 	link  func(netlink.LinkUpdate) bool
@@ -29,26 +29,26 @@ type netWatch struct {
 	once    sync.Once
 	ctx     context.Context // ends with stop
 	cancel  context.CancelFunc
-	over    sync.WaitGroup
+	wg      sync.WaitGroup
 }
 
 func newNetWatch(what string, look func(), log *slog.Logger) *netWatch {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &netWatch{log: log, what: what, look: look, changed: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
+	return &netWatch{log: log, what: what, refresh: look, changed: make(chan struct{}, 1), ctx: ctx, cancel: cancel}
 }
 
-// begin begins to watch, unless it has begun, when it returns false. The first look is over when it returns.
-func (w *netWatch) begin() (first bool) {
+// start begins to watch, unless it has begun, when it returns false. The first look is over when it returns.
+func (w *netWatch) start() (first bool) {
 	w.once.Do(func() {
 		first = true
-		w.look()
-		w.over.Go(w.run)
+		w.refresh()
+		w.wg.Go(w.run)
 	})
 	return first
 }
 
-// tell says by changed that a look found something new.
-func (w *netWatch) tell() {
+// notify says by changed that a look found something new.
+func (w *netWatch) notify() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
@@ -58,7 +58,7 @@ func (w *netWatch) tell() {
 // stop ends the watch, and returns when it has ended.
 func (w *netWatch) stop() {
 	w.cancel()
-	w.over.Wait()
+	w.wg.Wait()
 }
 
 func (w *netWatch) run() {
@@ -100,7 +100,7 @@ func (w *netWatch) listen() error {
 	}
 	defer drain(addrs)
 	for {
-		w.look() // first of all what was not listened to
+		w.refresh() // first of all what was not listened to
 		for matters := false; !matters; {
 			var ok bool
 			select {

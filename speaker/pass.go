@@ -27,20 +27,20 @@ type forwarder interface {
 // concurrent use.
 type pass struct {
 	forwarder forwarder
-	ways      []*way
+	paths     []*announcePath
 	// last is the Desired that was forwarded last; it remembers who held an
 	// address that nobody holds any more.
 	last *plan.Desired
-	// outward are the interfaces that clients outside come in by, for the fast path.
-	outward []string
-	// handed is what is handed on to the nodes that answered for it before; nil: nothing.
-	handed *handing
+	// uplinks are the interfaces that clients outside come in by, for the fast path.
+	uplinks []string
+	// redirects is what is handed on to the nodes that answered for it before; nil: nothing.
+	redirects *redirects
 
 	log *slog.Logger
 }
 
-func newPass(f forwarder, log *slog.Logger, ways ...*way) *pass {
-	return &pass{forwarder: f, ways: ways, log: log}
+func newPass(f forwarder, log *slog.Logger, ways ...*announcePath) *pass {
+	return &pass{forwarder: f, paths: ways, log: log}
 }
 
 // run makes kernel and network match d as far as it can. If the forwarder fails while the
@@ -48,11 +48,11 @@ func newPass(f forwarder, log *slog.Logger, ways ...*way) *pass {
 // withdrawn. Nothing else that fails withdraws anything.
 func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	now := time.Now()
-	wants := make([]wish, len(p.ways))
+	wants := make([]target, len(p.paths))
 	var shrunk []error
-	for i, w := range p.ways {
-		wants[i] = w.wish(d, now)
-		shrunk = append(shrunk, p.shrink(ctx, w, d, wants[i]))
+	for i, path := range p.paths {
+		wants[i] = path.target(d, now)
+		shrunk = append(shrunk, p.shrink(ctx, path, d, wants[i]))
 	}
 	forwarded := p.forward(ctx, d)
 	errs := append(shrunk, forwarded)
@@ -76,22 +76,22 @@ func (p *pass) run(ctx context.Context, d *plan.Desired) error {
 	default:
 		clear(wants)
 	}
-	for i, w := range p.ways {
-		errs = append(errs, p.announce(ctx, w, d, wants[i]))
+	for i, path := range p.paths {
+		errs = append(errs, p.announce(ctx, path, d, wants[i]))
 	}
 	return errors.Join(errs...)
 }
 
 // announcing says whether the network is told anything.
 func (p *pass) announcing() bool {
-	return slices.ContainsFunc(p.ways, func(w *way) bool { return len(w.told) > 0 })
+	return slices.ContainsFunc(p.paths, func(path *announcePath) bool { return len(path.announcedPrefixes) > 0 })
 }
 
 // next is when an address will have lingered or been handed over long enough,
 // zero when none will. What is overdue is not waited for but tried again.
 func (p *pass) next(now time.Time) (at time.Time) {
-	for _, w := range p.ways {
-		w.deadlines(func(t time.Time) {
+	for _, path := range p.paths {
+		path.deadlines(func(t time.Time) {
 			if t.After(now) && (at.IsZero() || t.Before(at)) {
 				at = t
 			}
@@ -105,27 +105,27 @@ func (p *pass) next(now time.Time) (at time.Time) {
 // with what was said before. What stays stays as it was: a route that attracts more
 // traffic than before, by a greater weight, has to wait until the kernel has what
 // that is for.
-func (p *pass) shrink(ctx context.Context, w *way, d *plan.Desired, want wish) error {
-	stay, less := w.stays(want)
+func (p *pass) shrink(ctx context.Context, path *announcePath, d *plan.Desired, want target) error {
+	stay, less := path.remaining(want)
 	if !less {
 		return nil
 	}
-	told, err := w.announcer.Set(ctx, p.last, stay.prefixes)
-	return p.note(w, d, told, stay, err)
+	announced, err := path.announcer.Set(ctx, p.last, stay.prefixes)
+	return p.record(path, d, announced, stay, err)
 }
 
 // announce makes the announcer announce d as far as it is wanted.
-func (p *pass) announce(ctx context.Context, w *way, d *plan.Desired, want wish) error {
-	told, err := w.announcer.Set(ctx, d, want.prefixes)
-	return p.note(w, d, told, want, err)
+func (p *pass) announce(ctx context.Context, path *announcePath, d *plan.Desired, want target) error {
+	announced, err := path.announcer.Set(ctx, d, want.prefixes)
+	return p.record(path, d, announced, want, err)
 }
 
-// note takes down what an announcer said, and logs who came and who left.
-func (p *pass) note(w *way, d *plan.Desired, told []netip.Prefix, want wish, err error) error {
-	left, came := w.note(told, want, func(a netip.Addr) []cluster.Name { return p.owners(d, a) })
-	p.tell(w, d, left, came)
+// record takes down what an announcer said, and logs who came and who left.
+func (p *pass) record(path *announcePath, d *plan.Desired, announced []netip.Prefix, want target, err error) error {
+	left, came := path.record(announced, want, func(a netip.Addr) []cluster.Name { return p.owners(d, a) })
+	p.logChanges(path, d, left, came)
 	if err != nil {
-		return &announceError{w.protocol, err}
+		return &announceError{path.protocol, err}
 	}
 	return nil
 }
@@ -152,17 +152,17 @@ func beyondL2(err error) bool {
 	return !errors.As(err, &failed) || failed.protocol != "l2"
 }
 
-// tell logs a line for each change, and one for all when they are many.
-func (p *pass) tell(w *way, d *plan.Desired, left, came []netip.Addr) {
+// logChanges logs a line for each change, and one for all when they are many.
+func (p *pass) logChanges(path *announcePath, d *plan.Desired, left, came []netip.Addr) {
 	if len(left)+len(came) > 20 {
-		p.log.Info("announcements changed", "protocol", w.protocol, "announced", len(came), "withdrawn", len(left), "now", len(w.have))
+		p.log.Info("announcements changed", "protocol", path.protocol, "announced", len(came), "withdrawn", len(left), "now", len(path.announcedAddrs))
 		return
 	}
 	for _, a := range left {
-		p.log.Info("withdrawn", "protocol", w.protocol, "vip", a, "reason", d.Why(a, w.protocol))
+		p.log.Info("withdrawn", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
 	}
 	for _, a := range came {
-		p.log.Info("announced", "protocol", w.protocol, "vip", a, "reason", d.Why(a, w.protocol))
+		p.log.Info("announced", "protocol", path.protocol, "vip", a, "reason", d.Why(a, path.protocol))
 	}
 }
 
@@ -176,8 +176,8 @@ func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
 			return a.Services
 		}
 	}
-	for _, w := range p.ways {
-		if left := w.departed[addr]; len(left.owners) > 0 {
+	for _, path := range p.paths {
+		if left := path.lingering[addr]; len(left.owners) > 0 {
 			return left.owners
 		}
 	}
@@ -189,20 +189,20 @@ func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
 func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 	now := time.Now()
 	state := d.Proxy
-	state.Outward = p.outward
-	if p.handed != nil {
-		state.Redirects, state.Nodes = p.handed.list, p.handed.nodes
+	state.Outward = p.uplinks
+	if p.redirects != nil {
+		state.Redirects, state.Nodes = p.redirects.rules, p.redirects.nodes
 	}
 	state.Taking = p.taking(d)
-	state.VIPs = p.overlay(d, p.extra(d, now))
-	for _, w := range p.ways {
-		state.Owned = sortedset.AddPrefixes(state.Owned, w.attracted(d, now))
+	state.VIPs = p.withLingering(d, p.stillUsed(d, now))
+	for _, path := range p.paths {
+		state.Owned = sortedset.AddPrefixes(state.Owned, path.attractedAggregates(d, now))
 	}
 	if err := p.forwarder.Set(ctx, state); err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
-	for _, w := range p.ways {
-		w.forget(now)
+	for _, path := range p.paths {
+		path.dropExpired(now)
 	}
 	p.last = d
 	return nil
@@ -210,27 +210,27 @@ func (p *pass) forward(ctx context.Context, d *plan.Desired) error {
 
 // taking are the addresses that this node is about to answer for over L2, sorted.
 func (p *pass) taking(d *plan.Desired) []netip.Addr {
-	i := slices.IndexFunc(p.ways, func(w *way) bool { return w.protocol == "l2" })
+	i := slices.IndexFunc(p.paths, func(path *announcePath) bool { return path.protocol == "l2" })
 	if i < 0 {
 		return nil
 	}
-	return sortedset.Minus(d.Answered, p.ways[i].have)
+	return sortedset.Minus(d.Answered, p.paths[i].announcedAddrs)
 }
 
-// extra are the addresses that have to be forwarded although d does not announce
+// stillUsed are the addresses that have to be forwarded although d does not announce
 // them, sorted: they are announced still, or whoever used them may not have heard.
-func (p *pass) extra(d *plan.Desired, now time.Time) (extra []netip.Addr) {
-	for _, w := range p.ways {
-		extra = append(extra, sortedset.Minus(w.have, d.Announce)...)
-		extra = append(extra, w.lingering(now)...)
+func (p *pass) stillUsed(d *plan.Desired, now time.Time) (extra []netip.Addr) {
+	for _, path := range p.paths {
+		extra = append(extra, sortedset.Minus(path.announcedAddrs, d.Announce)...)
+		extra = append(extra, path.lingeringAddrs(now)...)
 	}
 	slices.SortFunc(extra, netip.Addr.Compare)
 	return slices.Compact(extra)
 }
 
-// overlay puts lingering addresses over d's, replacing those of the same
+// withLingering puts lingering addresses over d's, replacing those of the same
 // address unless d means to announce it.
-func (p *pass) overlay(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
+func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	vips := d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {

@@ -50,9 +50,9 @@ type trial struct {
 	intact    bool                       // nobody but us has touched the kernel
 	failing   bool                       // calls may fail now
 	failed    bool                       // one has, in this pass
-	untaken   func(*proxy.VIP) bool      // what the kernel does not take; nil: it takes all
+	rejects   func(*proxy.VIP) bool      // what the kernel does not take; nil: it takes all
 
-	links trialLinks
+	l2 trialL2
 
 	violations []string
 }
@@ -62,15 +62,15 @@ func newTrial(seed uint64) *trial {
 		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = plan.NewDecider(plan.Config{Node: "n1"})
 	log := slog.New(slog.DiscardHandler)
-	t.links = newTrialLinks(seed, log)
+	t.l2 = newTrialL2(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
-		byBGP((*trialNetwork)(t), testLinger), byL2(&overL2{link: (*trialLink)(t), holds: t.links.holds}, testLingerL2))
+		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{link: (*trialLink)(t), handover: t.l2.holds}, testLingerL2))
 	return t
 }
 
 // bgp and l2 are the ways of the pass.
-func (p *pass) bgp() *way { return p.ways[0] }
-func (p *pass) l2() *way  { return p.ways[1] }
+func (p *pass) bgp() *announcePath { return p.paths[0] }
+func (p *pass) l2() *announcePath  { return p.paths[1] }
 
 // decide decides about the world as it is now.
 func (t *trial) decide() {
@@ -96,8 +96,8 @@ type trialKernel trial
 
 func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	t := (*trial)(k)
-	t.find()
-	defer t.find()
+	t.endProbes()
+	defer t.endProbes()
 	if t.fails() {
 		return errors.New("no")
 	}
@@ -109,7 +109,7 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 		t.violate("invalid state: %v", err)
 	}
 	for _, a := range want.Taking {
-		if t.links.answering[a] {
+		if t.l2.answering[a] {
 			t.violate("%s is answered for, not taken", a)
 		}
 	}
@@ -192,7 +192,7 @@ func (t *trial) check(when string) {
 			t.violate("I2, %s: %s left the network %s ago and is not forwarded", when, addr, time.Since(left))
 		}
 	}
-	t.checkLinks(when)
+	t.checkL2(when)
 	for p, left := range t.emptied {
 		if time.Since(left) < testLinger && !t.refuses(p) {
 			t.violate("I2, %s: %s left the network %s ago and what is nobody's in it is not refused", when, p, time.Since(left))
@@ -254,7 +254,7 @@ func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.P
 			t.arrive(p)
 		}
 	}
-	for _, p := range t.told() {
+	for _, p := range t.announced() {
 		if _, stays := slices.BinarySearchFunc(allowed, p, sortedset.ComparePrefixes); stays {
 			continue
 		}
@@ -265,7 +265,7 @@ func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.P
 		t.leave(p)
 	}
 	t.check("announce")
-	return t.told(), err
+	return t.announced(), err
 }
 
 func (t *trial) arrive(p netip.Prefix) {
@@ -301,7 +301,7 @@ func (t *trial) leave(p netip.Prefix) {
 	}
 }
 
-func (t *trial) told() []netip.Prefix {
+func (t *trial) announced() []netip.Prefix {
 	return slices.SortedFunc(maps.Keys(t.network), sortedset.ComparePrefixes)
 }
 
@@ -320,7 +320,7 @@ func (t *trial) steps(n int, run runner) {
 		}
 		t.failing, t.failed = t.IntN(3) == 0, false
 		t.before = maps.Clone(t.used)
-		t.hear()
+		t.receive()
 		t.decide()
 		err := run(t.pass, context.Background(), t.desired)
 		t.after(err)
@@ -332,11 +332,11 @@ func (t *trial) after(err error) {
 	if t.failed != (err != nil) {
 		t.violate("after: failed %v, error %v", t.failed, err)
 	}
-	if told := t.pass.bgp().told; !slices.Equal(told, t.told()) {
-		t.violate("after: told %v, but the network is told %v", told, t.told())
+	if announced := t.pass.bgp().announcedPrefixes; !slices.Equal(announced, t.announced()) {
+		t.violate("after: told %v, but the network is told %v", announced, t.announced())
 	}
 	var alone []netip.Addr
-	for _, p := range sortedset.MinusFunc(t.told(), t.desired.Prefixes, sortedset.ComparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.announced(), t.desired.Prefixes, sortedset.ComparePrefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -347,28 +347,28 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().have, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().announcedAddrs, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
-	t.afterLinks()
-	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.told(), sortedset.ComparePrefixes) {
+	t.afterL2()
+	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.announced(), sortedset.ComparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
-		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.led(addr) && !t.neighboursMaySend(addr) {
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.leads(addr) && !t.neighboursMaySend(addr) {
 			t.violate("after: %s is forwarded for no reason", addr)
 		}
 	}
 	for _, a := range worldAddrs() {
-		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.led(a) {
+		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.leads(a) {
 			t.violate("after: %s is refused for no reason", a)
 		}
 	}
 }
 
-// led says whether an aggregate leads to an address here, or did until lately.
-func (t *trial) led(a netip.Addr) bool {
+// leads says whether an aggregate leads to an address here, or did until lately.
+func (t *trial) leads(a netip.Addr) bool {
 	for p := range t.network {
 		if p.Contains(a) {
 			return true
@@ -402,7 +402,7 @@ func (t *trial) checkHandover(kept []netip.Addr) {
 		if t.kept[addr].IsZero() {
 			t.kept[addr] = time.Now()
 		}
-		if over := time.Since(t.kept[addr]); over >= handover && !t.failed {
+		if over := time.Since(t.kept[addr]); over >= withdrawDelay && !t.failed {
 			t.violate("after: %s is announced %s after the last endpoint has gone", addr, over)
 		}
 	}
@@ -418,13 +418,13 @@ func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	return violations
 }
 
-// strayed is a world in which an aggregate leads to an address that is new in it, and
+// aggregateSeed is a world in which an aggregate leads to an address that is new in it, and
 // goes before the address can be told of by itself: one of some thousands.
-const strayed = 7919
+const aggregateSeed = 7919
 
-func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
+func TestPassInvariantsInRandomWorlds(t *testing.T) {
 	for n := range plantest.Seeds(t) + 1 {
-		seed := (n + strayed) % (strayed + 1)
+		seed := (n + aggregateSeed) % (aggregateSeed + 1)
 		if violations := try(t, seed, (*pass).run); len(violations) > 0 {
 			t.Fatalf("seed %d:\n%s", seed, violations)
 		}
@@ -432,10 +432,10 @@ func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
 }
 
 // each does something for each way of a pass, with what is wanted of it.
-func each(p *pass, d *plan.Desired, do func(w *way, want wish) error) error {
+func each(p *pass, d *plan.Desired, do func(path *announcePath, want target) error) error {
 	var errs []error
-	for _, w := range p.ways {
-		errs = append(errs, do(w, w.wish(d, time.Now())))
+	for _, path := range p.paths {
+		errs = append(errs, do(path, path.target(d, time.Now())))
 	}
 	return errors.Join(errs...)
 }
@@ -445,11 +445,11 @@ func shrinkAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	if p.last == nil {
 		return nil
 	}
-	return each(p, d, func(w *way, want wish) error { return p.shrink(ctx, w, d, want) })
+	return each(p, d, func(path *announcePath, want target) error { return p.shrink(ctx, path, d, want) })
 }
 
 func announceAll(p *pass, ctx context.Context, d *plan.Desired) error {
-	return each(p, d, func(w *way, want wish) error { return p.announce(ctx, w, d, want) })
+	return each(p, d, func(path *announcePath, want target) error { return p.announce(ctx, path, d, want) })
 }
 
 // mutants break one thing each that the pass does for a reason.
@@ -476,11 +476,11 @@ var mutants = map[string]runner{
 		return errors.Join(shrunk, announceAll(p, ctx, d))
 	},
 	"opens sessions at once": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, p.bgp(), d, target{}), p.run(ctx, d))
 	},
 	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
-		if p.last != nil && len(sortedset.Minus(p.bgp().have, d.Announce)) > 0 {
+		if p.last != nil && len(sortedset.Minus(p.bgp().announcedAddrs, d.Announce)) > 0 {
 			// as if the kernel were only touched for what is announced
 			stale.Proxy = p.last.Proxy
 		}
@@ -492,26 +492,26 @@ var mutants = map[string]runner{
 		return p.run(ctx, &careless)
 	},
 	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		clear(p.bgp().released)
+		clear(p.bgp().lingeringAggregates)
 		return p.run(ctx, d)
 	},
 	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		w := p.bgp()
-		stay := sortedset.IntersectFunc(w.told, d.Prefixes, sortedset.ComparePrefixes)
-		if len(stay) == len(w.told) {
+		stay := sortedset.IntersectFunc(w.announcedPrefixes, d.Prefixes, sortedset.ComparePrefixes)
+		if len(stay) == len(w.announcedPrefixes) {
 			return p.run(ctx, d)
 		}
-		return errors.Join(p.announce(ctx, w, d, wish{stay, sortedset.Intersect(w.have, d.Routed)}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, w, d, target{stay, sortedset.Intersect(w.announcedAddrs, d.Routed)}), p.run(ctx, d))
 	},
 	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		if p.l2().handing == nil {
-			p.l2().handing = map[netip.Addr]time.Time{}
+		if p.l2().withdrawAt == nil {
+			p.l2().withdrawAt = map[netip.Addr]time.Time{}
 		}
 		return p.run(ctx, d)
 	},
 	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		for _, a := range p.bgp().have {
-			delete(p.l2().departed, a)
+		for _, a := range p.bgp().announcedAddrs {
+			delete(p.l2().lingering, a)
 		}
 		return p.run(ctx, d)
 	},
@@ -520,62 +520,62 @@ var mutants = map[string]runner{
 		return p.run(ctx, d)
 	},
 	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
+		p.l2().announcer = ignoresProbes{p.l2().announcer.(interface{ overL2() *l2Announcer }).overL2()}
 		return p.run(ctx, d)
 	},
 	"takes addresses without a word": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.forwarder = taciturn{p.forwarder}
+		p.forwarder = omitsTaking{p.forwarder}
 		return p.run(ctx, d)
 	},
 	"takes what it has": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.forwarder = greedy{p.forwarder, d.Answered}
+		p.forwarder = takesAll{p.forwarder, d.Answered}
 		return p.run(ctx, d)
 	},
 	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		both := p.ways
-		defer func() { p.ways = both }()
+		both := p.paths
+		defer func() { p.paths = both }()
 		if p.forwarder.Intact().Intact {
 			return p.run(ctx, d)
 		}
 		err := p.forward(ctx, d)
-		if p.ways = both[:1]; err != nil {
-			return errors.Join(err, p.announce(ctx, p.ways[0], d, wish{}))
+		if p.paths = both[:1]; err != nil {
+			return errors.Join(err, p.announce(ctx, p.paths[0], d, target{}))
 		}
-		p.ways = both
+		p.paths = both
 		return p.run(ctx, d)
 	},
 }
 
-// A taciturn forwarder does not hear what is taken, a greedy one hears it of all that is answered for.
+// A omitsTaking forwarder does not hear what is taken, a greedy one hears it of all that is answered for.
 type (
-	taciturn struct{ forwarder }
-	greedy   struct {
+	omitsTaking struct{ forwarder }
+	takesAll    struct {
 		forwarder
 		answered []netip.Addr
 	}
 )
 
-func (f taciturn) Set(ctx context.Context, want proxy.State) error {
+func (f omitsTaking) Set(ctx context.Context, want proxy.State) error {
 	want.Taking = nil
 	return f.forwarder.Set(ctx, want)
 }
 
-func (f greedy) Set(ctx context.Context, want proxy.State) error {
+func (f takesAll) Set(ctx context.Context, want proxy.State) error {
 	want.Taking = f.answered
 	return f.forwarder.Set(ctx, want)
 }
 
 // inEach are mutants that break it for one of the ways.
-var inEach = map[string]func(w *way, d *plan.Desired){
-	"does not linger": func(w *way, _ *plan.Desired) { w.linger = 0 },
-	"forgets the withdrawal when the address is wanted again": func(w *way, d *plan.Desired) {
+var inEach = map[string]func(w *announcePath, d *plan.Desired){
+	"does not linger": func(w *announcePath, _ *plan.Desired) { w.linger = 0 },
+	"forgets the withdrawal when the address is wanted again": func(w *announcePath, d *plan.Desired) {
 		for _, a := range d.Announce {
-			delete(w.departed, a)
+			delete(w.lingering, a)
 		}
 	},
-	"believes that a failed withdrawal succeeded": func(w *way, d *plan.Desired) {
-		want := w.wants(d)
-		w.have, w.told = sortedset.Intersect(w.have, want.addrs), sortedset.IntersectFunc(w.told, want.prefixes, sortedset.ComparePrefixes)
+	"believes that a failed withdrawal succeeded": func(w *announcePath, d *plan.Desired) {
+		want := w.targetOf(d)
+		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectFunc(w.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
 	},
 }
 
@@ -586,7 +586,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 	for name, breaks := range inEach {
 		for i, way := range []string{"BGP", "L2"} {
 			all[way+" "+name] = func(p *pass, ctx context.Context, d *plan.Desired) error {
-				breaks(p.ways[i], d)
+				breaks(p.paths[i], d)
 				return p.run(ctx, d)
 			}
 		}
@@ -605,7 +605,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 
 // After somebody else destroyed the table and it could not be repaired, nothing
 // may be announced.
-func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
+func TestPassWithdrawsAfterFailedRepair(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
 			trial := newTrial(seed)
@@ -619,13 +619,13 @@ func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
 			if err := trial.pass.run(t.Context(), trial.desired); err == nil {
 				t.Fatal("no error")
 			}
-			silent := func() bool { return len(trial.network)+len(trial.links.answering)+len(trial.links.asking) == 0 }
+			silent := func() bool { return len(trial.network)+len(trial.l2.answering)+len(trial.l2.asking) == 0 }
 			if !silent() || trial.pass.announcing() {
-				t.Fatalf("seed %d: still announced: %v, %v", seed, trial.network, trial.links.answering)
+				t.Fatalf("seed %d: still announced: %v, %v", seed, trial.network, trial.l2.answering)
 			}
 			trial.pass.forwarder = broken{intact: true}
 			if err := trial.pass.run(t.Context(), trial.desired); err == nil || !silent() {
-				t.Fatalf("seed %d: announced again: %v, %v", seed, trial.network, trial.links.answering)
+				t.Fatalf("seed %d: announced again: %v, %v", seed, trial.network, trial.l2.answering)
 			}
 		}
 	})
@@ -645,7 +645,7 @@ func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
 // Whatever fails beside an intact table, and however often, nothing that is wanted is
 // withdrawn.
-func TestPassKeepsWhatIsIntact(t *testing.T) {
+func TestFailureKeepsAnnouncements(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
 			trial := newTrial(seed)
@@ -655,15 +655,15 @@ func TestPassKeepsWhatIsIntact(t *testing.T) {
 			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
-			network, answering := maps.Clone(trial.network), maps.Clone(trial.links.answering)
+			network, answering := maps.Clone(trial.network), maps.Clone(trial.l2.answering)
 			trial.pass.forwarder = broken{intact: true}
 			for range 3 {
 				if err := trial.pass.run(t.Context(), trial.desired); err == nil {
 					t.Fatal("no error")
 				}
 			}
-			if !maps.Equal(network, trial.network) || !maps.Equal(answering, trial.links.answering) {
-				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.links.answering, network, answering)
+			if !maps.Equal(network, trial.network) || !maps.Equal(answering, trial.l2.answering) {
+				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.l2.answering, network, answering)
 			}
 		}
 	})
@@ -671,7 +671,7 @@ func TestPassKeepsWhatIsIntact(t *testing.T) {
 
 // What an earlier speaker left in the kernel stays until the routers have
 // forgotten what it announced.
-func TestPassAdopts(t *testing.T) {
+func TestAdoptedAddressesExpire(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		old := netip.MustParseAddr("192.0.2.200")
@@ -691,7 +691,7 @@ func TestPassAdopts(t *testing.T) {
 		if !pass() {
 			t.Error("dropped while routers may remember it")
 		}
-		trial.pass.bgp().settle(time.Now().Add(testLinger))
+		trial.pass.bgp().boundAdopted(time.Now().Add(testLinger))
 		time.Sleep(testLinger - time.Millisecond)
 		if !pass() {
 			t.Error("dropped before it had lingered")
@@ -706,7 +706,7 @@ func TestPassAdopts(t *testing.T) {
 // When the last local endpoint goes and another node has one, this node goes on
 // announcing for a moment and sends clients there: the other node's route may
 // arrive later than our withdrawal would.
-func TestPassHandsOver(t *testing.T) {
+func TestWithdrawalIsDelayed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		trial.Services, trial.Assignments = nil, nil
@@ -740,7 +740,7 @@ func TestPassHandsOver(t *testing.T) {
 		expect("endpoint here", true, 1)
 		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
 		expect("endpoint gone to n2", true, 1)
-		time.Sleep(handover - time.Millisecond)
+		time.Sleep(withdrawDelay - time.Millisecond)
 		expect("n2 may not announce it yet", true, 1)
 		time.Sleep(time.Millisecond)
 		expect("n2 announces it", false, 1)

@@ -28,12 +28,12 @@ const (
 	// do not wait: what follows another Service's change would be late otherwise.
 	passInterval = 20 * time.Millisecond
 	passBurst    = 10
-	// flight is how long a withdrawal may be under way to the wire: GoBGP sends in
+	// transmitTime is how long a withdrawal may be under way to the wire: GoBGP sends in
 	// its own time. It is added to the linger time, which counts from then.
-	flight = 250 * time.Millisecond
-	// fullInterval is how often the kernel is compared with what it should hold
+	transmitTime = 250 * time.Millisecond
+	// recheckInterval is how often the kernel is compared with what it should hold
 	// although nobody was seen to touch it.
-	fullInterval = 5 * time.Minute
+	recheckInterval = 5 * time.Minute
 	// defaultRestartTime is BGPPeer's default: how long a router keeps the routes
 	// of a speaker that went away.
 	defaultRestartTime = 30 * time.Second
@@ -86,31 +86,31 @@ type speaker struct {
 	proxy      *proxy.Proxy
 	bgp        *bgp.Server
 	health     *healthcheck.Server
-	routes     *way
-	links      *links
+	bgpPath    *announcePath
+	layer2     *layer2
 	pass       *pass
 	decider    *plan.Decider
-	memory     memory
-	diary      *diary
-	herald     *herald
+	state      stateDirectory
+	snapshots  *snapshotWriter
+	events     *eventRecorder
 	metrics    *metrics
 	gateway    *gatewayWatch
-	outward    *outwardWatch       // nil without a fast path
+	uplinks    *uplinkWatch        // nil without a fast path
 	membership *membership.Tracker // nil without a key
 
 	started time.Time
 	adopted []netip.Addr
 	// reshape changes what is desired while the speaker stops; nil before.
 	reshape func(*plan.Desired) *plan.Desired
-	// settled is set when adopted addresses have got the time they still have.
-	settled bool
-	retry   *backoff.ExponentialBackOff
-	// unanswered are the healthCheckNodePorts that could not be taken.
-	unanswered []healthcheck.Failure
-	full       time.Time // when to compare with the kernel again
+	// adoptedBounded is set when adopted addresses have got the time they still have.
+	adoptedBounded bool
+	retry          *backoff.ExponentialBackOff
+	// failedChecks are the healthCheckNodePorts that could not be taken.
+	failedChecks []healthcheck.Failure
+	recheckAt    time.Time // when to compare with the kernel again
 
-	published atomic.Pointer[published]
-	passing   atomic.Pointer[time.Time] // when the pass began that is made now; nil between two
+	result    atomic.Pointer[passResult]
+	passBegan atomic.Pointer[time.Time] // when the pass began that is made now; nil between two
 }
 
 // Run runs a speaker until ctx ends, then stops it in the way that loses the
@@ -141,15 +141,15 @@ func Run(ctx, kill context.Context, o Options) error {
 	defer s.proxy.Close()
 	defer s.health.Close()
 	defer s.gateway.stop()
-	defer s.outward.stop()
-	s.membership.Start(kill, s.links.holds.hear)
+	defer s.uplinks.stop()
+	s.membership.Start(kill, s.layer2.handover.receive)
 	defer s.membership.Close()
 	serving.speaker.Store(s)
 	go s.Reporter.run(kill, s.status)
-	go s.herald.run(kill, s.scene)
-	go watchThaws(kill, s.thaw)
+	go s.events.run(kill, s.observe)
+	go watchSuspend(kill, s.resumed)
 	s.loop(ctx)
-	defer s.diary.close()
+	defer s.snapshots.close()
 	return s.stop(kill)
 }
 
@@ -160,36 +160,36 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	if err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
-	s := &speaker{Options: o, source: source, proxy: p, adopted: p.Adopted(), started: time.Now(), full: time.Now().Add(fullInterval)}
+	s := &speaker{Options: o, source: source, proxy: p, adopted: p.Adopted(), started: time.Now(), recheckAt: time.Now().Add(recheckInterval)}
 	// Only a table that was kept proves that forwarding survived our restart; a
 	// router that is told so keeps its routes (RFC 4724 §4.1). After a reboot
 	// there is none.
 	s.bgp = bgp.New(bgp.Options{Logger: o.Log, Registerer: o.Registry, Restarting: len(s.adopted) > 0})
-	s.health = healthcheck.New(func() bool { return s.published.Load().upToDate() }, o.Log)
+	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, o.Log)
 	o.Limits = p.Limits()
 	s.decider = plan.NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
-	s.outward = o.watchOutward(ctx)
+	s.uplinks = o.watchUplinks(ctx)
 	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leaser: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
-	s.memory = memory{dir: o.RunDir}
-	s.diary = newDiary(o, fresh)
-	var known told
-	if len(s.adopted) > 0 || s.memory.cluster() {
-		known = inherit(s.adopted, s.started)
+	s.state = stateDirectory{dir: o.RunDir}
+	s.snapshots = newSnapshotWriter(o, fresh)
+	var known reported
+	if len(s.adopted) > 0 || s.state.hasSnapshot() {
+		known = reportedByPredecessor(s.adopted, s.started)
 	}
-	s.herald = o.Reporter.herald(known)
+	s.events = o.Reporter.eventRecorder(known)
 	s.metrics = newMetrics(o.Registry)
-	s.routes = byBGP(&overBGP{server: s.bgp}, o.Linger+flight)
-	s.links = newLinks(o, s.adopted, &s.memory)
-	s.links.say, s.links.tell, s.links.sociable = s.say, s.membership.Send, s.membership != nil
-	s.links.holds.whisper = s.membership.Send
-	s.pass = newPass(s.proxy, o.Log, s.routes, s.links.way)
+	s.bgpPath = newBGPPath(&bgpAnnouncer{server: s.bgp}, o.Linger+transmitTime)
+	s.layer2 = newLayer2(o, s.adopted, &s.state)
+	s.layer2.broadcast, s.layer2.send, s.layer2.clustered = s.broadcast, s.membership.Send, s.membership != nil
+	s.layer2.handover.send = s.membership.Send
+	s.pass = newPass(s.proxy, o.Log, s.bgpPath, s.layer2.path)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
 	if len(s.adopted) > 0 {
-		until := s.forgotten(source.Snapshot())
+		until := s.routersForget(source.Snapshot())
 		for _, a := range s.adopted {
-			s.routes.adopt(a, until)
+			s.bgpPath.adopt(a, until)
 		}
 		o.Log.Info("adopted the table of an earlier speaker", "vips", len(s.adopted))
 	}
@@ -197,9 +197,9 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	return s, nil
 }
 
-// forgotten is when no router can remember any more what an earlier process told
+// routersForget is when no router can remember any more what an earlier process told
 // it: a router that heard nothing of us keeps the routes for the restart time.
-func (s *speaker) forgotten(snap *cluster.Snapshot) time.Time {
+func (s *speaker) routersForget(snap *cluster.Snapshot) time.Time {
 	longest := defaultRestartTime
 	for _, p := range snap.Peers {
 		longest = max(longest, p.RestartTime)
@@ -219,70 +219,70 @@ func (s *speaker) loop(ctx context.Context) {
 		case <-s.source.Changed():
 		case <-s.bgp.Changed():
 		case <-s.gateway.changed:
-		case <-s.outward.changes():
+		case <-s.uplinks.changes():
 		case <-s.membership.Changed():
 		case <-s.membership.Renewed():
-		case <-s.links.announcer.Changed():
-		case <-s.links.holds.changed:
+		case <-s.layer2.announcer.Changed():
+		case <-s.layer2.handover.changed:
 		case <-s.proxy.Changed():
 		case <-timer.C:
 		}
 		began := time.Now()
 		// What has begun is finished: a pass broken off would leave for the next
 		// process what takes this one a millisecond.
-		err := s.once(context.WithoutCancel(ctx))
-		timer.Reset(time.Until(s.wake(began, err)))
+		err := s.runPass(context.WithoutCancel(ctx))
+		timer.Reset(time.Until(s.nextPass(began, err)))
 		if storm.Wait(ctx) != nil {
 			return
 		}
 	}
 }
 
-// once makes one pass over the newest snapshot.
-func (s *speaker) once(ctx context.Context) error {
+// runPass makes one pass over the newest snapshot.
+func (s *speaker) runPass(ctx context.Context) error {
 	began := time.Now()
-	s.busy(began)
-	defer s.passing.Store(nil)
-	if !began.Before(s.full) {
+	s.markStart(began)
+	defer s.passBegan.Store(nil)
+	if !began.Before(s.recheckAt) {
 		s.proxy.Recheck()
-		s.full = began.Add(fullInterval)
+		s.recheckAt = began.Add(recheckInterval)
 	}
-	s.settle()
+	s.boundAdopted()
 	snap := s.source.Snapshot()
 	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
-		s.decider.Config.Gateways = s.gateway.now()
+		s.decider.Config.Gateways = s.gateway.current()
 	}
 	members := s.membership.Members(snap)
-	s.decider.Config.Interfaces, s.decider.Config.Members = s.links.interfaces(snap), members
-	s.decider.Config.Returning = s.links.returning(members, began)
+	s.decider.Config.Interfaces, s.decider.Config.Members = s.layer2.electableInterfaces(snap), members
+	s.decider.Config.Returning = s.layer2.returning(members, began)
 	if s.membership.Released() {
-		s.links.holds.renewAll()
+		s.layer2.handover.reannounceAll()
 	}
 	s.decider.Config.Refused = s.decider.Config.Refused.Still(began)
 	d := s.decide(snap, began)
-	if s.links.ready(began) {
+	if s.layer2.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.membership.Offer(&s.links.reach.offer, s.links.offer(members, s.decider.Config.Returning, began))
+		s.membership.Offer(&s.layer2.electable.offer, s.layer2.offer(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
 		s.Log.Error("pass", "err", err)
 	}
 	if s.pass.last == d {
-		s.answer(ctx, d)
+		s.serveHealthChecks(ctx, d)
 	}
 	s.metrics.observe(time.Since(began), err)
 	s.publish(d, err)
-	s.Reporter.note()
-	s.herald.note()
-	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+	s.Reporter.trigger()
+	s.events.trigger()
+	s.layer2.checkProblems(ctx, d, began)
+	return errors.Join(err, s.saveAssignments(d.Snapshot), s.state.saveConfiguration(d.Snapshot), s.state.saveAnswered(s.layer2.path, s.layer2.handover), s.state.saveFailures(s.layer2.holdDown.Failures()))
 }
 
 // decide decides about a snapshot as far as the speaker is not about to stop.
 func (s *speaker) decide(snap *cluster.Snapshot, began time.Time) *plan.Desired {
 	d := s.decider.Decide(snap)
-	s.links.prepare(d, snap, began)
+	s.layer2.prepare(d, snap, began)
 	if s.reshape != nil {
 		d = s.reshape(d)
 	}
@@ -298,73 +298,73 @@ const maxRefused = 4
 // was applied in the end.
 func (s *speaker) apply(ctx context.Context, d *plan.Desired, began time.Time) (*plan.Desired, error) {
 	for attempt := 1; ; attempt++ {
-		s.pass.outward = s.outward.now(d.View.NodeAddresses())
-		s.pass.handed = s.links.handOn(d, began)
+		s.pass.uplinks = s.uplinks.current(d.View.NodeAddresses())
+		s.pass.redirects = s.layer2.nextRedirects(d, began)
 		err := s.pass.run(ctx, d)
 		var refused *proxy.Refused
 		if !errors.As(err, &refused) || attempt == maxRefused {
 			return d, err
 		}
 		for _, r := range refused.Refusals {
-			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", cluster.Enumerate(textOf(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
+			s.Log.Warn("address refused", "vip", r.VIP.Addr, "service", cluster.Enumerate(serviceNames(d.Holders(r.VIP.Addr))), "reason", plan.OneLine(r.Err))
 		}
 		s.decider.Config.Refused = s.decider.Config.Refused.With(refused, began)
 		d = s.decide(d.Snapshot, began)
 	}
 }
 
-func textOf(names []cluster.Name) (out []string) {
+func serviceNames(names []cluster.Name) (out []string) {
 	for _, n := range names {
 		out = append(out, n.String())
 	}
 	return out
 }
 
-// say tells all other speakers something.
-func (s *speaker) say(b []byte) {
-	m, err := parseSaying(b)
+// broadcast tells all other speakers something.
+func (s *speaker) broadcast(b []byte) {
+	m, err := parseMessage(b)
 	s.membership.Broadcast(b, err == nil && len(m.released) > 0)
 }
 
-// remember keeps what the next speaker needs. Who has which address is in the
+// saveAssignments keeps what the next speaker needs. Who has which address is in the
 // cluster that it remembers, if there is an API server; to write it again with
 // each new Service would take longer than to forward that.
-func (s *speaker) remember(snap *cluster.Snapshot) error {
-	if s.diary == nil {
-		return s.memory.keep(snap)
+func (s *speaker) saveAssignments(snap *cluster.Snapshot) error {
+	if s.snapshots == nil {
+		return s.state.saveAssignments(snap)
 	}
-	s.diary.note(snap)
+	s.snapshots.update(snap)
 	return nil
 }
 
-// settle gives adopted addresses the linger time once the routers have been told
+// boundAdopted gives adopted addresses the linger time once the routers have been told
 // all that we have to say: what they knew before is then gone.
-func (s *speaker) settle() {
-	if s.settled {
+func (s *speaker) boundAdopted() {
+	if s.adoptedBounded {
 		return
 	}
 	if at, ok := s.bgp.Synced(); ok {
-		s.routes.settle(at.Add(s.Linger))
-		s.settled = true
+		s.bgpPath.boundAdopted(at.Add(s.Linger))
+		s.adoptedBounded = true
 	}
 }
 
-// wake is when the next pass is due although nothing changes.
-func (s *speaker) wake(began time.Time, err error) time.Time {
-	at := s.full
+// nextPass is when the next pass is due although nothing changes.
+func (s *speaker) nextPass(began time.Time, err error) time.Time {
+	at := s.recheckAt
 	if next := s.pass.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if next := s.links.next(began); !next.IsZero() && next.Before(at) {
+	if next := s.layer2.next(began); !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if next := s.links.handed.until; !next.IsZero() && next.Before(at) {
+	if next := s.layer2.redirects.recheck; !next.IsZero() && next.Before(at) {
 		at = next
 	}
 	if next := s.decider.Config.Refused.Next(); !next.IsZero() && next.Before(at) {
 		at = next
 	}
-	if err == nil && len(s.unanswered) == 0 {
+	if err == nil && len(s.failedChecks) == 0 {
 		s.retry.Reset()
 		return at
 	}
@@ -391,14 +391,14 @@ func (s *speaker) wake(began time.Time, err error) time.Time {
 func (s *speaker) stop(kill context.Context) error {
 	how := bgp.Restart
 	leave := sync.OnceFunc(s.membership.Leave)
-	if len(s.links.way.have) > 0 {
+	if len(s.layer2.path.announcedAddrs) > 0 {
 		leave()
 	}
-	if d := s.published.Load().desired; d != nil {
+	if d := s.result.Load().desired; d != nil {
 		switch {
 		case d.View.Self == nil || d.View.Self.Leaving != "":
 			linger := s.Linger
-			if len(s.links.way.have) > 0 {
+			if len(s.layer2.path.announcedAddrs) > 0 {
 				linger = max(linger, s.LingerL2)
 			}
 			s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
@@ -407,11 +407,11 @@ func (s *speaker) stop(kill context.Context) error {
 		case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
 			s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
 			s.drain(kill, func(d *plan.Desired) *plan.Desired { return d.Restartable().WithoutL2() }, s.Linger)
-		case len(s.links.way.have) > 0:
+		case len(s.layer2.path.announcedAddrs) > 0:
 			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
 			s.reshape = (*plan.Desired).WithoutL2
 			// Its error is logged, and whoever comes next forwards what is in the kernel.
-			_ = s.once(context.WithoutCancel(kill))
+			_ = s.runPass(context.WithoutCancel(kill))
 		default:
 			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
 		}
@@ -419,7 +419,7 @@ func (s *speaker) stop(kill context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(kill), 5*time.Second)
 	defer cancel()
 	var errs []error
-	if err := s.links.announcer.Close(ctx); err != nil {
+	if err := s.layer2.announcer.Close(ctx); err != nil {
 		errs = append(errs, fmt.Errorf("l2: %w", err))
 	}
 	leave()

@@ -99,9 +99,9 @@ func (l logForwarder) Set(_ context.Context, want proxy.State) error {
 
 // A router hears of a pod only when the kernel forwards to it, also in a pass that
 // withdraws something else before; and each change of an endpoint is one Set.
-func TestPassWeighsAfterForwarding(t *testing.T) {
+func TestWeightAfterForwarding(t *testing.T) {
 	done := &log{}
-	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(logAnnouncer{done}, testLinger))
+	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), newBGPPath(logAnnouncer{done}, testLinger))
 	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		pods  int
@@ -126,11 +126,11 @@ func TestPassWeighsAfterForwarding(t *testing.T) {
 
 // What is handed over goes on with the weight that it had: a node that other nodes
 // relieve has no pod any more, and must not be the one without a weight.
-func TestHandoverKeepsItsWeight(t *testing.T) {
+func TestDelayedWithdrawalKeepsWeight(t *testing.T) {
 	server := bgp.New(bgp.Options{Logger: slog.New(slog.DiscardHandler)})
 	defer server.Close(t.Context(), bgp.Withdraw)
-	network, done := &overBGP{server: server}, &log{}
-	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), byBGP(network, testLinger))
+	network, done := &bgpAnnouncer{server: server}, &log{}
+	p := newPass(logForwarder{done}, slog.New(slog.DiscardHandler), newBGPPath(network, testLinger))
 	decider := plan.NewDecider(plan.Config{Node: "n1"})
 	for _, step := range []struct {
 		here, there int

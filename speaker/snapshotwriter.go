@@ -1,0 +1,101 @@
+package speaker
+
+import (
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+)
+
+// snapshotInterval is the least time between two entries: writing 5,000 Services
+// takes longer than any pass, and after a crash a few seconds more or less do
+// not matter.
+const snapshotInterval = 10 * time.Second
+
+// ClusterPath is where a speaker remembers the cluster.
+func ClusterPath(runDir string) string { return filepath.Join(runDir, "cluster.json") }
+
+// A snapshotWriter writes the newest snapshot to the run directory now and then, beside
+// the loop.
+type snapshotWriter struct {
+	path string
+	log  *slog.Logger
+	// fresh says whether the newest snapshot is news, not what was read here.
+	fresh func() bool
+	wake  chan struct{} // capacity 1
+	quit  chan struct{}
+	done  chan struct{}
+
+	mu     sync.Mutex
+	newest *cluster.Snapshot
+}
+
+// newSnapshotWriter returns nil, which can be used, when nothing is to be remembered.
+func newSnapshotWriter(o Options, fresh func() bool) *snapshotWriter {
+	if fresh == nil {
+		return nil
+	}
+	d := &snapshotWriter{path: ClusterPath(o.RunDir), log: o.Log, fresh: fresh, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	go d.run()
+	return d
+}
+
+// update has s written soon.
+func (w *snapshotWriter) update(s *cluster.Snapshot) {
+	if w == nil || !w.fresh() {
+		return
+	}
+	w.mu.Lock()
+	known := w.newest == s
+	w.newest = s
+	w.mu.Unlock()
+	if known {
+		return
+	}
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (w *snapshotWriter) run() {
+	defer close(w.done)
+	for {
+		select {
+		case <-w.wake:
+			w.write()
+		case <-w.quit:
+			return
+		}
+		select {
+		case <-time.After(snapshotInterval):
+		case <-w.quit:
+			return
+		}
+	}
+}
+
+func (w *snapshotWriter) write() {
+	w.mu.Lock()
+	s := w.newest
+	w.mu.Unlock()
+	if err := cluster.Remember(w.path, s); err != nil {
+		w.log.Warn("a start without the API server will know less", "err", err)
+	}
+}
+
+// close writes what is new and ends the diary.
+func (w *snapshotWriter) close() {
+	if w == nil {
+		return
+	}
+	close(w.quit)
+	<-w.done
+	select {
+	case <-w.wake:
+		w.write()
+	default:
+	}
+}

@@ -1,0 +1,169 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fanfare-lb/fanfare/proxy"
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+)
+
+// An uplinkWatch follows the interfaces by which clients outside come in: those that
+// were named, or else those that default routes go out by and that have the node's own
+// addresses. It begins with the first call of now.
+type uplinkWatch struct {
+	*netWatch
+	named []string // sorted
+
+	mu    sync.Mutex
+	own   []netip.Addr // of the node, as its Node object has them
+	known []string     // sorted
+	links map[int]bool // that known are
+}
+
+func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
+	o := &uplinkWatch{named: slices.Compact(slices.Sorted(slices.Values(named)))}
+	o.netWatch = newNetWatch("the interfaces that clients come in by", o.refresh, log)
+	o.route, o.link, o.addr = isDefault, o.knows, o.owns
+	return o
+}
+
+// watchUplinks begins to watch, if there is a fast path. Without one, what an earlier speaker with
+// one may have left is removed: nobody would tell it of changes any more.
+func (o Options) watchUplinks(ctx context.Context) *uplinkWatch {
+	if o.FastPath {
+		return newUplinkWatch(o.FastPathInterfaces, o.Log)
+	}
+	if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
+		o.Log.Warn("of the fast path of an earlier speaker something is left", "err", err)
+	}
+	return nil
+}
+
+// openFastPath is nil if there shall be none.
+func (o Options) openFastPath() proxy.OpenFastPath {
+	if !o.FastPath {
+		return nil
+	}
+	return func(ctx context.Context, ended func([]fastpath.Flow)) (proxy.FastPath, error) {
+		return fastpath.New(ctx, fastpath.Options{Dir: o.FastPathDir, Flows: fastpath.DefaultFlows, Log: o.Log, Ended: ended})
+	}
+}
+
+// stop ends the watch, and returns when it has ended; a nil one has not begun.
+func (w *uplinkWatch) stop() {
+	if w != nil {
+		w.netWatch.stop()
+	}
+}
+
+// changes tells when there are other interfaces; nothing from a nil watch.
+func (w *uplinkWatch) changes() <-chan struct{} {
+	if w == nil {
+		return nil
+	}
+	return w.changed
+}
+
+// current are the names of the interfaces, sorted. own are the node's addresses.
+func (w *uplinkWatch) current(own []netip.Addr) []string {
+	if w == nil {
+		return nil
+	}
+	w.mu.Lock()
+	same := slices.Equal(w.own, own)
+	w.own = own
+	w.mu.Unlock()
+	if first := w.start(); !first && !same {
+		w.refresh()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.known
+}
+
+// refresh takes down which interfaces there are. It is a change as well if one is another
+// of the same name.
+func (w *uplinkWatch) refresh() {
+	w.mu.Lock()
+	own := w.own
+	w.mu.Unlock()
+	links, err := w.find(own)
+	if err != nil {
+		w.log.Warn("interfaces that clients come in by", "err", err)
+	}
+	known := w.named
+	if len(known) == 0 {
+		for _, name := range links {
+			known = append(known, name)
+		}
+		slices.Sort(known)
+	}
+	w.mu.Lock()
+	was, had := w.known, w.links
+	w.known, w.links = known, make(map[int]bool)
+	for index := range links {
+		w.links[index] = true
+	}
+	same := slices.Equal(was, known) && len(had) == len(links)
+	for index := range links {
+		same = same && had[index]
+	}
+	w.mu.Unlock()
+	if same {
+		return
+	}
+	w.log.Info("clients come in by", "iface", known)
+	w.notify()
+}
+
+// find returns interfaces by their indexes.
+func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
+	links = make(map[int]string)
+	for _, name := range w.named {
+		if i, err := net.InterfaceByName(name); err == nil {
+			links[i.Index] = name
+		}
+	}
+	if len(w.named) > 0 {
+		return links, nil // one that is not there may come
+	}
+	_, hops4, err4 := defaultGateway(netlink.FAMILY_V4)
+	_, hops6, err6 := defaultGateway(netlink.FAMILY_V6)
+	indexes := slices.Concat(hops4, hops6)
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok && slices.Contains(own, ip.Unmap()) {
+			indexes = append(indexes, a.LinkIndex)
+		}
+	}
+	for _, index := range indexes {
+		// What has just gone is none, and nobody comes in by loopback.
+		if i, err := net.InterfaceByIndex(index); err == nil && i.Flags&net.FlagLoopback == 0 {
+			links[index] = i.Name
+		}
+	}
+	return links, errors.Join(err4, err6, err)
+}
+
+// knows says whether an interface is one of those, or has the name of one.
+func (w *uplinkWatch) knows(l netlink.LinkUpdate) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.links[int(l.Index)] || l.Link != nil && slices.Contains(w.known, l.Attrs().Name)
+}
+
+// owns says whether an address is one of the node's.
+func (w *uplinkWatch) owns(a netlink.AddrUpdate) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ip, ok := netip.AddrFromSlice(a.LinkAddress.IP)
+	return ok && slices.Contains(w.own, ip.Unmap())
+}
