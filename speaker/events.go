@@ -138,13 +138,13 @@ func (r *reported) sessionEvents(was reported, now observation) (all []event) {
 		switch now.transition(r.sessions, was.sessions, s.Name, reportedSession{s.State == bgp.Established, s.Since}, r.presumedUntil) {
 		case unchanged:
 		case cameUp:
-			all = append(all, now.sessionEvent(s, false, "SessionEstablished", "has a session with", ""))
+			all = append(all, now.sessionEvent(s, false, eventSessionEstablished, "has a session with", ""))
 		case wentDown:
-			all = append(all, now.sessionEvent(s, true, "SessionLost", "lost its session with", why))
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, "SessionLost", "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
 		case neverUp:
-			all = append(all, now.sessionEvent(s, true, "SessionDown", "gets no session with", why))
+			all = append(all, now.sessionEvent(s, true, eventSessionDown, "gets no session with", why))
 		}
 	}
 	return all
@@ -162,13 +162,13 @@ func (r *reported) bfdEvents(was reported, now observation) (all []event) {
 		switch now.transition(r.bfd, was.bfd, s.Name, reportedSession{s.BFD.Up(), s.BFD.Since}, r.presumedUntil) {
 		case unchanged:
 		case cameUp:
-			all = append(all, now.sessionEvent(s, false, "BFDUp", "hears, by BFD,", ""))
+			all = append(all, now.sessionEvent(s, false, eventBFDUp, "hears, by BFD,", ""))
 		case wentDown:
-			all = append(all, now.sessionEvent(s, true, "BFDDown", "no longer hears, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "no longer hears, by BFD,", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, "BFDDown", "for a moment did not hear, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "for a moment did not hear, by BFD,", why))
 		case neverUp:
-			all = append(all, now.sessionEvent(s, true, "BFDDown", "does not hear, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "does not hear, by BFD,", why))
 		}
 	}
 	return all

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 const snapshotInterval = 10 * time.Second
 
 // ClusterPath is where a speaker remembers the cluster.
-func ClusterPath(runDir string) string { return filepath.Join(runDir, "cluster.json") }
+func ClusterPath(runDir string) string { return clusterFile.in(runDir) }
 
 // A snapshotWriter writes the newest snapshot to the run directory now and then, beside
 // the loop.

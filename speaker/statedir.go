@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -41,7 +40,7 @@ type savedAddress struct {
 	Former string `json:",omitempty"`
 }
 
-func (d *stateDirectory) answeredPath() string { return filepath.Join(d.dir, "answered.json") }
+func (d *stateDirectory) answeredPath() string { return answeredFile.in(d.dir) }
 
 // saveAnswered writes what is answered for over L2, and what was until lately.
 func (d *stateDirectory) saveAnswered(path *announcePath, handover *handoverState) error {
@@ -79,7 +78,7 @@ func (d *stateDirectory) loadAnswered() (list []savedAddress, err error) {
 	return list, nil
 }
 
-func (d *stateDirectory) failuresPath() string { return filepath.Join(d.dir, "deaths.json") }
+func (d *stateDirectory) failuresPath() string { return failuresFile.in(d.dir) }
 
 // saveFailures writes when others had to take over from this node.
 func (d *stateDirectory) saveFailures(deaths []time.Time) error {
@@ -120,7 +119,7 @@ func (d *stateDirectory) write(path string, content any) error {
 	return os.Rename(path+".tmp", path)
 }
 
-func (d *stateDirectory) assignmentsPath() string { return filepath.Join(d.dir, "assignments.json") }
+func (d *stateDirectory) assignmentsPath() string { return assignmentsFile.in(d.dir) }
 
 // hasSnapshot says whether an earlier speaker has run since the node was booted, and
 // has read an API server.
@@ -145,7 +144,7 @@ func (d *stateDirectory) saveAssignments(snap *cluster.Snapshot) error {
 	return nil
 }
 
-func configurationPath(runDir string) string { return filepath.Join(runDir, "configuration.json") }
+func configurationPath(runDir string) string { return configurationFile.in(runDir) }
 
 // Configuration returns the last versions without a mistake of the objects that the
 // last speaker with this run directory knew; nil when there was no such speaker.
@@ -203,7 +202,7 @@ func lock(runDir string) (release func(), err error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	path := filepath.Join(runDir, "speaker.lock")
+	path := lockFile.in(runDir)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
@@ -234,8 +233,8 @@ func Running(runDir string) bool {
 // Cleanup removes what speakers leave in the run directory.
 func Cleanup(runDir string) error {
 	var errs []error
-	for _, name := range []string{"answered.json", "assignments.json", "cluster.json", "configuration.json", "deaths.json", "speaker.lock", "speaker.sock"} {
-		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, f := range runFiles {
+		if err := os.Remove(f.in(runDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
