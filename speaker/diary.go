@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // diaryInterval is the least time between two entries: writing 5,000 Services
@@ -81,7 +82,7 @@ func (d *diary) write() {
 	d.mu.Lock()
 	s := d.newest
 	d.mu.Unlock()
-	if err := cluster.Remember(d.path, s); err != nil {
+	if err := watch.WriteSnapshot(d.path, s); err != nil {
 		d.log.Warn("a start without the API server will know less", "err", err)
 	}
 }

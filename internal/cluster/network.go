@@ -18,7 +18,7 @@ type ServiceCIDR struct {
 }
 
 func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, []Problem) {
-	var p problems
+	var p Problems
 	return &ServiceCIDR{o.Name, parseCIDRs("spec.cidrs", o.Spec.CIDRs, &p)}, p
 }
 

@@ -33,8 +33,8 @@ func (Password) MarshalText() ([]byte, error) { return nil, nil }
 func (*Password) UnmarshalText([]byte) error { return nil }
 
 // parseSecret returns the password in a Secret, empty if it is of another namespace or type.
-func parseSecret(o *corev1.Secret) (Password, problems) {
-	var p problems
+func parseSecret(o *corev1.Secret) (Password, Problems) {
+	var p Problems
 	if o.Namespace != SecretNamespace || o.Type != corev1.SecretTypeBasicAuth {
 		return "", nil
 	}
@@ -44,9 +44,9 @@ func parseSecret(o *corev1.Secret) (Password, problems) {
 	}
 	switch {
 	case password == "":
-		p.add("data.password", "", "missing; the password in base64, or as it is under stringData")
+		p.Add("data.password", "", "missing; the password in base64, or as it is under stringData")
 	case len(password) > maxPassword:
-		p.add("data.password", "", fmt.Sprintf("has %d bytes; TCP MD5 takes %d at most", len(password), maxPassword))
+		p.Add("data.password", "", fmt.Sprintf("has %d bytes; TCP MD5 takes %d at most", len(password), maxPassword))
 		password = ""
 	}
 	return Password(password), p
@@ -79,7 +79,7 @@ func (b *Builder) signedPeers() []*Peer {
 			continue
 		}
 		signed := *peer
-		if b.blind {
+		if b.scope.NoSecrets {
 			signed.Secret = ""
 		} else {
 			used[peer.Secret] = true
