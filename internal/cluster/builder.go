@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // A Key names an object. The namespace of cluster-scoped kinds is empty.
@@ -90,7 +91,7 @@ type Builder struct {
 	// good are the last versions without a mistake.
 	good        map[Key]runtime.Object
 	goodChanged bool
-	secrets     map[string]Password // by name; deleted ones stay while a peer needs them
+	secrets     map[string]bgp.Password // by name; deleted ones stay while a peer needs them
 	// secretsGone are the names without a Secret, or without a password in it.
 	secretsGone map[string]bool
 	// namespaces are those whose labels are known.
@@ -160,7 +161,7 @@ func NewBuilder() *Builder {
 		l2adverts: map[string]*L2Advertisement{},
 		speakers:  map[string]*Speaker{},
 		claims:    map[string]*Claim{},
-		secrets:   map[string]Password{},
+		secrets:   map[string]bgp.Password{},
 
 		namespaces:   map[string]*Namespace{},
 		serviceCIDRs: map[string]*ServiceCIDR{},
@@ -216,7 +217,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		c, p = parseServiceCIDR(o)
 		b.networksChanged = replace(b.serviceCIDRs, o.Name, c) || b.networksChanged
 	case *corev1.Secret:
-		var password Password
+		var password bgp.Password
 		password, p = parseSecret(o)
 		b.setSecret(key.Name, password)
 	case *v1alpha1.AddressPool:

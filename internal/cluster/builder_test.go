@@ -114,7 +114,7 @@ func TestMistakeKeepsTheVersionBefore(t *testing.T) {
 	b.Set(clustertest.Peer("tor", "10.0.0.253"), "")
 	b.Set(clustertest.Pool("lan", "192.0.2.0/24", "192.0.3.0/24"), "")
 	s = b.Snapshot()
-	if s.Peers[0].Address.String() != "10.0.0.253" || len(s.Pools[0].Ranges) != 2 || len(s.Problems) != 0 {
+	if s.Peers[0].PeerAddress.String() != "10.0.0.253" || len(s.Pools[0].Ranges) != 2 || len(s.Problems) != 0 {
 		t.Errorf("not mended:\n%+v", s)
 	}
 	b.Set(clustertest.Peer("tor", ""), "")

@@ -187,10 +187,10 @@ func FuzzParsePeer(f *testing.F) {
 		if p == nil {
 			return
 		}
-		if !p.Address.IsValid() || p.Port == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
+		if !p.PeerAddress.IsValid() || p.PeerPort == 0 || (p.PeerASN == 0) != p.External || p.MyASN == 0 || p.HoldTime < 3*time.Second || p.KeepaliveTime >= p.HoldTime {
 			t.Errorf("peer %+v", p)
 		}
-		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.Address.BitLen() {
+		if p.SourceAddress.IsValid() && p.SourceAddress.BitLen() != p.PeerAddress.BitLen() {
 			t.Errorf("peer %+v", p)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 const (
@@ -28,22 +29,23 @@ func parsePeer(o *v1alpha1.BGPPeer) (*Peer, []Problem) {
 	var p Problems
 	s := &o.Spec
 	peer := &Peer{
-		Name:            o.Name,
-		UID:             o.UID,
-		Created:         o.CreationTimestamp.UTC(),
-		Port:            bgpPort,
-		NodeSelector:    parseSelector("spec.nodeSelector", s.NodeSelector, &p),
-		HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
-		KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
-		ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
-		GracefulRestart: true,
-		RestartTime:     defaultRestartTime,
-
-		WeightByEndpoints: s.WeightByEndpoints,
+		UID:          o.UID,
+		Created:      o.CreationTimestamp.UTC(),
+		NodeSelector: parseSelector("spec.nodeSelector", s.NodeSelector, &p),
+		Session: bgp.Session{
+			Name:            o.Name,
+			PeerPort:        bgpPort,
+			HoldTime:        parseSeconds("spec.holdTime", s.HoldTime, 3, 65535, &p),
+			KeepaliveTime:   parseSeconds("spec.keepaliveTime", s.KeepaliveTime, 1, 65535, &p),
+			ConnectTime:     parseSeconds("spec.connectTime", s.ConnectTime, 1, 65535, &p),
+			GracefulRestart: true,
+			RestartTime:     defaultRestartTime,
+			Weights:         s.WeightByEndpoints,
+		},
 	}
 	parseRouter(s, peer, &p)
 	if s.PeerPort != 0 {
-		peer.Port = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
+		peer.PeerPort = uint16(parseNumber("spec.peerPort", int64(s.PeerPort), 1, 65535, &p))
 	}
 	parseASNs(s, peer, &p)
 	peer.BFD = parseBFD(s, &p)
@@ -89,7 +91,7 @@ func parseRouter(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 	case s.Interface != "":
 		parseInterface(s, peer, p)
 	case family == "":
-		peer.Address = parsePeerAddress(s.PeerAddress, p)
+		peer.PeerAddress = parsePeerAddress(s.PeerAddress, p)
 	case family != corev1.IPv4Protocol && family != corev1.IPv6Protocol:
 		p.Add(field, string(family), "must be IPv4 or IPv6")
 	case s.PeerAddress != "":
@@ -211,7 +213,7 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 		switch {
 		case err != nil:
 			p.Add("spec.sourceAddress", s.SourceAddress, "must be an address such as 192.0.2.7, or the name of an interface, of 15 characters at most")
-		case peer.Address.IsValid() && a.BitLen() != peer.Address.BitLen():
+		case peer.PeerAddress.IsValid() && a.BitLen() != peer.PeerAddress.BitLen():
 			p.Add("spec.sourceAddress", s.SourceAddress, "must be of peerAddress's address family")
 		case peer.DefaultGateway != "" && a.Is4() != (peer.DefaultGateway == corev1.IPv4Protocol):
 			p.Add("spec.sourceAddress", s.SourceAddress, "must be of defaultGateway's address family")
@@ -232,10 +234,10 @@ func parseOurEnd(s *v1alpha1.BGPPeerSpec, peer *Peer, p *Problems) {
 }
 
 // parseBFD has the defaults of the CRD.
-func parseBFD(s *v1alpha1.BGPPeerSpec, p *Problems) *BFD {
+func parseBFD(s *v1alpha1.BGPPeerSpec, p *Problems) bgp.BFD {
 	o := s.BFD
 	if o == nil {
-		return nil
+		return bgp.BFD{}
 	}
 	interval := func(field string, d *metav1.Duration) time.Duration {
 		switch {
@@ -246,7 +248,7 @@ func parseBFD(s *v1alpha1.BGPPeerSpec, p *Problems) *BFD {
 		}
 		return d.Duration
 	}
-	b := &BFD{Transmit: interval("transmitInterval", o.TransmitInterval), Receive: interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive}
+	b := bgp.BFD{Transmit: interval("transmitInterval", o.TransmitInterval), Receive: interval("receiveInterval", o.ReceiveInterval), Multiplier: 3, Passive: o.Passive}
 	if o.DetectMultiplier != 0 {
 		b.Multiplier = uint8(parseNumber("spec.bfd.detectMultiplier", int64(o.DetectMultiplier), 2, 255, p))
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -209,13 +210,13 @@ func communitiesText(c *cluster.Communities) string {
 }
 
 func renderPeer(b *strings.Builder, p *cluster.Peer) {
-	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.Address.IsValid(), p.Address.String())+p.Interface, p.Port, p.MyASN)
+	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.PeerAddress.IsValid(), p.PeerAddress.String())+p.Interface, p.PeerPort, p.MyASN)
 	b.WriteString(when(p.Secret != "", " secret "+p.Secret+" of "+strconv.Itoa(len(p.Password))+" bytes"))
-	if p.BFD != nil {
+	if p.BFD != (bgp.BFD{}) {
 		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier, when(p.BFD.Passive, " passive"))
 	}
 	b.WriteString(when(p.External, " external") + when(p.LocalASN != p.MyASN, fmt.Sprintf(" as AS%d", p.LocalASN)))
-	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.WeightByEndpoints, " weights"))
+	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.Weights, " weights"))
 	b.WriteString(when(p.SourceInterface != "", " from "+p.SourceInterface) + when(p.TTLSecurityHops != 0, fmt.Sprintf(" within %d hops", p.TTLSecurityHops)))
 	b.WriteString(when(p.SourceAddress.IsValid(), " from "+p.SourceAddress.String()) + when(p.RouterID.IsValid(), " id "+p.RouterID.String()))
 	b.WriteString(when(!p.NodeSelector.Empty(), " nodes "+p.NodeSelector.String()))

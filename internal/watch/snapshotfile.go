@@ -14,7 +14,7 @@ import (
 
 // fileVersion is in the file. A file of another version is not read: its fields may mean
 // something else.
-const fileVersion = 6
+const fileVersion = 7
 
 // A savedSnapshot is the content of the file.
 type savedSnapshot struct {
