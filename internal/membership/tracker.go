@@ -137,7 +137,7 @@ func (r *Tracker) Send(node string, b []byte) {
 	if r == nil {
 		return
 	}
-	if err := r.gossip.Tell(node, b); err != nil {
+	if err := r.gossip.Send(node, b); err != nil {
 		r.gossip.Log.Debug("not said to another speaker", "to", node, "err", err)
 	}
 }
