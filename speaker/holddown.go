@@ -14,7 +14,7 @@ func (k *links) returning(m *membership.Members, now time.Time) bool {
 // offer must be called when the other nodes receive this node's interfaces. If the result
 // differs from decided, by which the pass was decided, another pass follows.
 func (k *links) offer(m *membership.Members, decided bool, now time.Time) (returning bool) {
-	returning = k.holdDown.Offer(len(k.reach.list) > 0, func() bool { return k.holds.others(m) }, now)
+	returning = k.holdDown.Update(len(k.reach.list) > 0, func() bool { return k.holds.others(m) }, now)
 	if returning != decided {
 		k.holds.poke()
 	}

@@ -208,7 +208,7 @@ func (k *links) next(now time.Time) (at time.Time) {
 // back are the nodes that are heard and were not when holdings was told of them last.
 func (k *links) back(m *membership.Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := k.met.Find(n.Node); n.Heard() && !was.Heard() && n.Node != k.holds.node {
+		if was, _ := k.met.Find(n.Node); n.Reachable() && !was.Reachable() && n.Node != k.holds.node {
 			names = append(names, n.Node)
 		}
 	}
