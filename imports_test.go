@@ -87,7 +87,7 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/watch", "controller", "speaker/status.go", "speaker/status_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/watch", "controller", "speaker/status.go", "speaker/status_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{

@@ -71,7 +71,7 @@ func (h *handing) next(d *plan.Desired, former func([]netip.Addr) map[netip.Addr
 func (h *handing) add(a l2.Address, node string, now time.Time) {
 	m, _ := h.view.Members.Find(node)
 	switch {
-	case m.Heard():
+	case m.Reachable():
 	case m.Left && now.Before(m.Since.Add(h.linger)):
 		h.expire(m.Since.Add(h.linger))
 	default:

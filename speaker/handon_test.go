@@ -172,9 +172,9 @@ func TestOwnAddressesTravel(t *testing.T) {
 	for _, n := range []int{1, 20, 30} {
 		var r *reach
 		r = r.next(snap, all[:n:n], true)
-		list, err := membership.DecodeInterfaces(r.offer.Meta)
-		if err != nil || len(list)+r.offer.Unfit != n {
-			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Unfit, err)
+		list, err := membership.DecodeInterfaces(r.offer.Encoded)
+		if err != nil || len(list)+r.offer.Omitted != n {
+			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Omitted, err)
 		}
 		one := membership.Member{Interfaces: list}
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {

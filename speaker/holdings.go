@@ -327,7 +327,7 @@ func (h *holdings) strangers(m *membership.Members) (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range m.Nodes {
-		if n.Heard() && n.Node != h.node && !h.met[n.Node] {
+		if n.Reachable() && n.Node != h.node && !h.met[n.Node] {
 			names = append(names, n.Node)
 		}
 	}
@@ -348,7 +348,7 @@ func (h *holdings) others(m *membership.Members) bool {
 	}
 	heard := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.Heard() && n.Node != h.node
+		heard[n.Node] = n.Reachable() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -38,7 +38,7 @@ type links struct {
 	reach     *reach                      // as it was last
 	met       *membership.Members         // that holds knows of
 	kept      []*plan.Address             // that holds knows of
-	probation probation                   // of this node, which may be back
+	holdDown  membership.HoldDown         // of this node
 	asks      bool                        // others have yet to say what they answer for
 	asked     time.Time                   // when they were asked that last
 	handed    *handing                    // what is handed on
@@ -68,7 +68,7 @@ func newLinks(o Options, adopted []netip.Addr, m *memory) *links {
 		crashed = crashed || p.Until.IsZero()
 	}
 	k := &links{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), holds: newHoldings(o.Node, known, o.Log)}
-	k.probation = probation{deaths: deaths, died: crashed}
+	k.holdDown = membership.NewHoldDown(deaths, crashed)
 	k.handed = &handing{}
 	for _, p := range parted {
 		k.holds.remember(p.Addr, p.Former)
@@ -193,7 +193,7 @@ func (k *links) ask(nodes []string, now time.Time) {
 
 // next is when there is something to do although nothing changes, zero when nothing.
 func (k *links) next(now time.Time) (at time.Time) {
-	all := []time.Time{k.holds.next(now), k.probation.next(now)}
+	all := []time.Time{k.holds.next(now), k.holdDown.End(now)}
 	if k.asks {
 		all = append(all, k.asked.Add(askInterval))
 	}
@@ -208,7 +208,7 @@ func (k *links) next(now time.Time) (at time.Time) {
 // back are the nodes that are heard and were not when holdings was told of them last.
 func (k *links) back(m *membership.Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := k.met.Find(n.Node); n.Heard() && !was.Heard() && n.Node != k.holds.node {
+		if was, _ := k.met.Find(n.Node); n.Reachable() && !was.Reachable() && n.Node != k.holds.node {
 			names = append(names, n.Node)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // they do not know would elect itself while they elect another, and two would answer.
 type reach struct {
 	list  []l2.Interface   // never nil: they are known
-	offer membership.Offer // what the others are told
+	offer membership.NodeMeta // what the others are told
 
 	// What it was found by; all of a snapshot would be kept for little.
 	pools          []*cluster.Pool
@@ -40,10 +40,10 @@ func (r *reach) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *
 	}
 	if bounded {
 		var left []string
-		if n.offer.Meta, left = membership.EncodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
-			n.offer.Meta, left = membership.EncodeInterfaces(told)
+		if n.offer.Encoded, left = membership.EncodeInterfaces(withAddresses(told, n.list)); len(left) > 0 {
+			n.offer.Encoded, left = membership.EncodeInterfaces(told)
 		}
-		n.offer.Unfit = len(left)
+		n.offer.Omitted = len(left)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
 	}
 	if r != nil && reflect.DeepEqual(r.list, n.list) {

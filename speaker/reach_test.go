@@ -82,7 +82,7 @@ func TestReachIsAgreedOn(t *testing.T) {
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *reach
 				r := none.next(&snap, all, true)
-				list, err := membership.DecodeInterfaces(r.offer.Meta)
+				list, err := membership.DecodeInterfaces(r.offer.Encoded)
 				if err != nil || len(list) != len(r.list) {
 					t.Fatalf("told of %v, can be elected by %v: %v", list, r.list, err)
 				}

@@ -63,7 +63,7 @@ type Options struct {
 	MembersKeyFile string
 	MembersPort    uint16
 	// Leaser renews this node's Lease each LeaseInterval; nil or zero: nobody does.
-	Leaser        *membership.Leaser
+	Leaser        *membership.LeaseClient
 	LeaseInterval time.Duration
 	// Listen is a TCP address for metrics and health, empty for none.
 	Listen string
@@ -170,7 +170,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.decider = plan.NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
 	s.outward = o.watchOutward(ctx)
-	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leaser: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
+	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.memory = memory{dir: o.RunDir}
 	s.diary = newDiary(o, fresh)
 	var known told
@@ -262,7 +262,7 @@ func (s *speaker) once(ctx context.Context) error {
 	d := s.decide(snap, began)
 	if s.links.ready(began) {
 		// Only who has interfaces is given addresses, and who had them lets go at once.
-		s.membership.Offer(&s.links.reach.offer, s.links.offer(members, s.decider.Config.Returning, began))
+		s.membership.SetMeta(&s.links.reach.offer, s.links.offer(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
@@ -276,7 +276,7 @@ func (s *speaker) once(ctx context.Context) error {
 	s.Reporter.note()
 	s.herald.note()
 	s.links.look(ctx, d, began)
-	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.probation.deaths))
+	return errors.Join(err, s.remember(d.Snapshot), s.memory.keepConfiguration(d.Snapshot), s.memory.keepAnswered(s.links.way, s.links.holds), s.memory.keepDeaths(s.links.holdDown.Failures()))
 }
 
 // decide decides about a snapshot as far as the speaker is not about to stop.
