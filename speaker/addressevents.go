@@ -39,7 +39,7 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		}
 		return all
 	}
-	return []event{now.event(now.thisNodeRef(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
+	return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
 		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(now.announced)))}
 }
 
@@ -58,7 +58,7 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 		}
 		changes++
 		for _, name := range now.desired.Holders(a.Addr) {
-			all = append(all, now.event(now.serviceRef(name), false, "Announced", "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, r.answered[a.Addr])))
+			all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", fmt.Sprintf("answers for %s on %s", a.Addr, r.answered[a.Addr])))
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(was.answered), netip.Addr.Compare) {
@@ -68,12 +68,12 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 		changes++
 		for _, name := range was.desired.Holders(a) {
 			if ref, before := now.serviceRef(name), (observation{desired: was.desired}).serviceRef(name); ref.Name != "" && ref.UID == before.UID {
-				all = append(all, now.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
+				all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
 			}
 		}
 	}
 	if changes > limit {
-		return []event{now.event(now.thisNodeRef(), false, "AnnouncementsChanged", "Announce", fmt.Sprintf(
+		return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
 			"began or stopped to answer for %d addresses; it answers for %d now: `fanfare status` there says which", changes, len(r.answered)))}
 	}
 	return all
@@ -92,7 +92,7 @@ func (r *reported) conflictEvents(was reported, now observation, limit int) (all
 			continue
 		}
 		for _, name := range now.desired.Holders(a.Addr) {
-			all = append(all, now.event(now.serviceRef(name), true, "AddressInUse", "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
+			all = append(all, now.event(now.serviceRef(name), true, eventAddressInUse, "Announce", fmt.Sprintf("finds %s in use: %s", a.Addr, a.Conflict)))
 		}
 	}
 	return all
@@ -109,7 +109,7 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(missing, "; "))
 	}
 	for _, name := range now.desired.Holders(addr) {
-		all = append(all, now.event(now.serviceRef(name), false, "Announced", "Announce", what))
+		all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", what))
 	}
 	return all
 }
@@ -130,7 +130,7 @@ func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, route
 		if ref.Name == "" || ref.UID != before.UID {
 			continue
 		}
-		all = append(all, now.event(ref, false, "Withdrawn", "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, now.whyWithdrawn(addr, name, "bgp"))))
+		all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("withdrew %s%s: %s", addr, from, now.whyWithdrawn(addr, name, "bgp"))))
 	}
 	return all
 }

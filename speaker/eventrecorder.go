@@ -122,7 +122,7 @@ func (r *eventRecorder) queue(now observation) time.Duration {
 		}
 	}
 	for _, e := range all {
-		key := seriesKey{e.regarding.UID, e.regarding.Name, e.reason, e.note}
+		key := seriesKey{e.regarding.UID, e.regarding.Name, string(e.reason), e.note}
 		l, again := r.recent[key]
 		if !again {
 			l.event = r.event(e, now.at)
@@ -185,7 +185,7 @@ func (r *eventRecorder) event(e event, at time.Time) *eventsv1.Event {
 		ReportingController: reportingController,
 		ReportingInstance:   r.instance[:min(len(r.instance), 128)],
 		Action:              e.action,
-		Reason:              e.reason,
+		Reason:              string(e.reason),
 		Type:                kind,
 		Note:                e.note,
 		Regarding:           e.regarding,

@@ -35,7 +35,7 @@ const (
 type event struct {
 	regarding corev1.ObjectReference
 	warning   bool
-	reason    string // for programs: it does not change from release to release
+	reason    eventReason
 	action    string
 	note      string // a sentence, with the node in it: an object has Events of many
 }
@@ -138,13 +138,13 @@ func (r *reported) sessionEvents(was reported, now observation) (all []event) {
 		switch now.transition(r.sessions, was.sessions, s.Name, reportedSession{s.State == bgp.Established, s.Since}, r.presumedUntil) {
 		case unchanged:
 		case cameUp:
-			all = append(all, now.sessionEvent(s, false, "SessionEstablished", "has a session with", ""))
+			all = append(all, now.sessionEvent(s, false, eventSessionEstablished, "has a session with", ""))
 		case wentDown:
-			all = append(all, now.sessionEvent(s, true, "SessionLost", "lost its session with", why))
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, "SessionLost", "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
 		case neverUp:
-			all = append(all, now.sessionEvent(s, true, "SessionDown", "gets no session with", why))
+			all = append(all, now.sessionEvent(s, true, eventSessionDown, "gets no session with", why))
 		}
 	}
 	return all
@@ -162,13 +162,13 @@ func (r *reported) bfdEvents(was reported, now observation) (all []event) {
 		switch now.transition(r.bfd, was.bfd, s.Name, reportedSession{s.BFD.Up(), s.BFD.Since}, r.presumedUntil) {
 		case unchanged:
 		case cameUp:
-			all = append(all, now.sessionEvent(s, false, "BFDUp", "hears, by BFD,", ""))
+			all = append(all, now.sessionEvent(s, false, eventBFDUp, "hears, by BFD,", ""))
 		case wentDown:
-			all = append(all, now.sessionEvent(s, true, "BFDDown", "no longer hears, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "no longer hears, by BFD,", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, "BFDDown", "for a moment did not hear, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "for a moment did not hear, by BFD,", why))
 		case neverUp:
-			all = append(all, now.sessionEvent(s, true, "BFDDown", "does not hear, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "does not hear, by BFD,", why))
 		}
 	}
 	return all
@@ -210,7 +210,7 @@ func (is observation) transition(now, was map[string]reportedSession, name strin
 
 // sessionEvent is an event on the BGPPeer: whoever has written one looks there for
 // what became of it.
-func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason, verb, more string) event {
+func (now observation) sessionEvent(s bgp.SessionStatus, warning bool, reason eventReason, verb, more string) event {
 	ref := peerReference(s.Name, "")
 	for _, p := range now.desired.Snapshot.Peers {
 		if p.Name == s.Name {
@@ -230,7 +230,7 @@ func (r *reported) duplicateEvents(was reported, now observation) (all []event) 
 			continue
 		}
 		ref := peerReference(d.Peer.Name, d.Peer.UID)
-		all = append(all, now.event(ref, true, "DuplicatePeer", "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
+		all = append(all, now.event(ref, true, eventDuplicatePeer, "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
 	}
 	return all
 }
@@ -244,10 +244,10 @@ func (r *reported) forwardingEvents(was reported, now observation) []event {
 	r.failing = failing && (was.failing || now.at.Sub(now.pendingSince) >= forwardGrace)
 	switch {
 	case r.failing && !was.failing:
-		return []event{now.event(now.thisNodeRef(), true, "ForwardingFailed", "Forward",
+		return []event{now.event(now.thisNodeRef(), true, eventForwardingFailed, "Forward",
 			"cannot give the kernel what is desired, and announces nothing new: "+now.err.Error())}
 	case was.failing && !failing:
-		return []event{now.event(now.thisNodeRef(), false, "ForwardingRestored", "Forward", "has given the kernel what is desired")}
+		return []event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has given the kernel what is desired")}
 	}
 	return nil
 }
@@ -265,13 +265,13 @@ func (t *reported) refusalEvents(was reported, now observation, limit int) (all 
 			if was.refused[serviceAddress{a.Addr, r.Service}] {
 				continue // numbers in it may change with every endpoint
 			}
-			all = append(all, now.event(now.serviceRef(r.Service), true, string(r.Code), "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
+			all = append(all, now.event(now.serviceRef(r.Service), true, eventProxyRefused, "Forward", fmt.Sprintf("does not forward %s: %s", a.Addr, strings.TrimPrefix(r.Message, "not forwarded: "))))
 		}
 	}
 	if len(all) <= limit {
 		return all
 	}
-	return []event{now.event(now.thisNodeRef(), true, string(cluster.ProxyRefused), "Forward", fmt.Sprintf(
+	return []event{now.event(now.thisNodeRef(), true, eventProxyRefused, "Forward", fmt.Sprintf(
 		"does not forward %d addresses; `fanfare status` there says which, and why", len(t.refused)))}
 }
 
@@ -280,12 +280,12 @@ func (r *reported) obstacleEvents(was reported, now observation) (all []event) {
 	r.obstacles = now.obstacles
 	for _, o := range now.obstacles {
 		if !slices.ContainsFunc(was.obstacles, o.Same) {
-			all = append(all, now.event(now.thisNodeRef(), true, "TrafficObstructed", "Forward", "has something in the way of traffic: "+o.Message))
+			all = append(all, now.event(now.thisNodeRef(), true, eventTrafficObstructed, "Forward", "has something in the way of traffic: "+o.Message))
 		}
 	}
 	for _, o := range was.obstacles {
 		if !slices.ContainsFunc(now.obstacles, o.Same) {
-			all = append(all, now.event(now.thisNodeRef(), false, "TrafficUnobstructed", "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
+			all = append(all, now.event(now.thisNodeRef(), false, eventTrafficUnobstructed, "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
 		}
 	}
 	return all
@@ -318,19 +318,19 @@ func (r *reported) memberEvents(was reported, now observation) (all []event) {
 			if !out {
 				what = "what is there is used for now, since half of the nodes or more are not heard of"
 			}
-			all = append(all, now.event(now.nodeRef(name), true, "NodeSilent", "Listen", fmt.Sprintf(
+			all = append(all, now.event(now.nodeRef(name), true, eventNodeSilent, "Listen", fmt.Sprintf(
 				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
 		case out && !slices.Contains(was.leftOut, name):
-			all = append(all, now.event(now.nodeRef(name), true, "EndpointsLeftOut", "Listen", fmt.Sprintf(
+			all = append(all, now.event(now.nodeRef(name), true, eventEndpointsLeftOut, "Listen", fmt.Sprintf(
 				"leaves out what is on node %s, which is not heard of: %s", name, v.WhyLeftOut(name))))
 		case !out && slices.Contains(was.leftOut, name):
-			all = append(all, now.event(now.nodeRef(name), true, "EndpointsUsed", "Listen", fmt.Sprintf(
+			all = append(all, now.event(now.nodeRef(name), true, eventEndpointsUsed, "Listen", fmt.Sprintf(
 				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
 		}
 	}
 	for _, name := range was.dead {
 		if !slices.Contains(r.dead, name) {
-			all = append(all, now.event(now.nodeRef(name), false, "NodeHeard", "Listen", fmt.Sprintf("no longer misses node %s", name)))
+			all = append(all, now.event(now.nodeRef(name), false, eventNodeHeard, "Listen", fmt.Sprintf("no longer misses node %s", name)))
 		}
 	}
 	return all
@@ -363,7 +363,7 @@ func (now observation) nodeRef(name string) corev1.ObjectReference {
 	return ref
 }
 
-func (now observation) event(ref corev1.ObjectReference, warning bool, reason, action, what string) event {
+func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event {
 	note := fmt.Sprintf("node %s %s", now.desired.View.Node, what)
 	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}
 }
