@@ -70,10 +70,7 @@ func (r *eventRecorder) trigger() {
 	if r == nil {
 		return
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	notify(r.wake)
 }
 
 // run tells until ctx ends. What could not be written is written later, and

@@ -143,8 +143,8 @@ func (n *fleetNode) start() {
 	n.had, n.offersInFlight = map[netip.Addr]l2.Address{}, nil
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
-	over := &l2Announcer{link: (*fleetLink)(n), handover: handover}
-	n.links = &layer2{over: over, handover: handover, path: newL2Path(over, time.Minute), send: n.send, electable: &electable{list: eth0}}
+	over := &l2Announcer{set: (*fleetLink)(n).Set, handover: handover}
+	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), send: n.send, electable: &electable{list: eth0}}
 	n.links.path.keepsFor = handover.keepsFor
 	n.pass = newPass((*fleetKernel)(n), log, n.links.path)
 }

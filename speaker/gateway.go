@@ -69,7 +69,7 @@ func (w *gatewayWatch) refresh() {
 		return
 	}
 	w.log.Info("default gateway", "ipv4", is.IPv4, "ipv6", is.IPv6)
-	w.notify()
+	notify(w.changed)
 }
 
 // defaultGateway is that of the default route with the lowest metric in the main

@@ -125,14 +125,7 @@ func (h *handoverState) holderGone(a netip.Addr) {
 		h.rounds[a]++
 	}
 	if ours || waiting {
-		h.notify()
-	}
-}
-
-func (h *handoverState) notify() {
-	select {
-	case h.changed <- struct{}{}:
-	default:
+		notify(h.changed)
 	}
 }
 
@@ -284,23 +277,14 @@ func (h *handoverState) isPaused(now time.Time) bool {
 
 // next is when the first of the addresses that wait has waited long enough, zero when
 // none waits.
-func (h *handoverState) next(now time.Time) (at time.Time) {
+func (h *handoverState) next(now time.Time) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused.After(now) {
-		at = h.paused
-	}
-	for _, until := range h.kept {
-		if until.After(now) && (at.IsZero() || until.Before(at)) {
-			at = until
-		}
-	}
+	times := append(slices.Collect(maps.Values(h.kept)), h.paused)
 	for _, w := range h.waits {
-		if w.until.After(now) && (at.IsZero() || w.until.Before(at)) {
-			at = w.until
-		}
+		times = append(times, w.until)
 	}
-	return at
+	return earliest(now, times...)
 }
 
 // reannounceAll has everything that this node answers for announced to neighbours anew.
@@ -388,7 +372,7 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 		h.formerOwner[a] = node
 		h.formerRevision++
 		if h.holders[a][h.node].held {
-			h.notify()
+			notify(h.changed)
 		}
 	}
 }

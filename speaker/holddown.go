@@ -16,7 +16,7 @@ func (l *layer2) returning(m *membership.Members, now time.Time) bool {
 func (l *layer2) offer(m *membership.Members, decided bool, now time.Time) (returning bool) {
 	returning = l.holdDown.Offer(len(l.electable.list) > 0, func() bool { return l.handover.othersHold(m) }, now)
 	if returning != decided {
-		l.handover.notify()
+		notify(l.handover.changed)
 	}
 	return returning
 }

@@ -11,16 +11,10 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A link answers for addresses on the links of this node: an *l2.Announcer, or what
-// tests have in its place.
-type link interface {
-	Set(ctx context.Context, want l2.State) (have []netip.Addr, err error)
-}
-
 // l2Announcer announces over L2. What another speaker still answers for waits until that one
 // has said that it stopped, for a bounded time.
 type l2Announcer struct {
-	link     link
+	set      func(context.Context, l2.State) (have []netip.Addr, err error) // of an [l2.Announcer]
 	handover *handoverState
 
 	sent      []l2.Address   // last; sorted
@@ -45,7 +39,7 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	if slices.EqualFunc(state.Addresses, a.sent, sameRequest) {
 		state.Addresses = a.sent
 	}
-	have, err := a.link.Set(ctx, state)
+	have, err := a.set(ctx, state)
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)
 	announced := sortedset.Union(hostsOf(state.Addresses), sortedset.HostPrefixes(have), sortedset.ComparePrefixes)

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -29,7 +28,6 @@ const problemInterval = time.Minute
 // layer2 is what a speaker needs for L2. All of it belongs to the goroutine of run.
 type layer2 struct {
 	announcer      *l2.Announcer
-	over           *l2Announcer
 	path           *announcePath
 	handover       *handoverState
 	broadcast      func([]byte)                // to other speakers
@@ -73,8 +71,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	for _, p := range saved {
 		l.handover.setFormerOwner(p.Addr, p.Former)
 	}
-	l.over = &l2Announcer{link: l.announcer, handover: l.handover}
-	l.path = newL2Path(l.over, o.LingerL2)
+	l.path = newL2Path(&l2Announcer{set: l.announcer.Set, handover: l.handover}, o.LingerL2)
 	l.path.keepsFor = l.handover.keepsFor
 	for _, p := range saved {
 		if !slices.Contains(adopted, p.Addr) {
@@ -192,17 +189,12 @@ func (l *layer2) query(nodes []string, now time.Time) {
 }
 
 // next is when there is something to do although nothing changes, zero when nothing.
-func (l *layer2) next(now time.Time) (at time.Time) {
-	all := []time.Time{l.handover.next(now), l.holdDown.End(now)}
+func (l *layer2) next(now time.Time) time.Time {
+	var queryAt time.Time
 	if l.querying {
-		all = append(all, l.queriedAt.Add(queryInterval))
+		queryAt = l.queriedAt.Add(queryInterval)
 	}
-	for _, t := range all {
-		if t.After(now) && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	return at
+	return earliest(now, l.handover.next(now), l.holdDown.End(now), queryAt)
 }
 
 // returned are the nodes that are heard and were not when holdings was told of them last.
@@ -231,54 +223,4 @@ func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Ti
 		}
 	}
 	l.problems, l.asymmetric = l.announcer.Problems(ctx, addrs), l.announcer.AsymmetricPaths(ctx, addrs)
-}
-
-// resumed announces everything anew after this process stood still for a while.
-func (s *speaker) resumed(stood time.Duration) {
-	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
-	s.layer2.handover.reannounceAll()
-}
-
-// A L2Status is what a speaker does over L2.
-type L2Status struct {
-	// Interfaces are those on which addresses may be answered for.
-	Interfaces []l2.Interface `json:"interfaces,omitempty"`
-	// Problems are what is in the way of traffic that comes over L2.
-	Problems []l2.Problem `json:"problems,omitempty"`
-	// AsymmetricPaths are where answers to clients behind a router leave by another interface than
-	// the clients come by.
-	AsymmetricPaths []l2.AsymmetricPath `json:"detours,omitempty"`
-}
-
-// l2StatusOf says what became of an address over L2.
-func (p *passResult) l2StatusOf(addr netip.Addr) *l2.Status {
-	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
-	if !ok {
-		return nil
-	}
-	return &p.l2Statuses[i]
-}
-
-// observedL2 is observed for what goes over L2.
-func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
-	switch {
-	case r.Code != cluster.Announced:
-		if left, ok := p.l2Lingering[st.Address]; ok {
-			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that have not heard", left.until.Format(time.TimeOnly))
-		}
-	case p.waitsFor[st.Address] != "":
-		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
-	case st.L2 == nil:
-		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
-		if p.programmed {
-			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes may answer for it that are not heard of yet"
-		}
-	case st.L2.Phase == l2.Probing:
-		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: the link is asked whether somebody uses it"
-	case st.L2.Phase == l2.Conflicting:
-		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
-	case st.L2.Phase == l2.Waiting:
-		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
-	}
-	return r
 }

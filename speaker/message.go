@@ -170,7 +170,7 @@ func (h *handoverState) process(node string, s message) {
 	defer h.mu.Unlock()
 	if !h.synced[node] {
 		h.synced[node] = true
-		h.notify()
+		notify(h.changed)
 	}
 	if h.instances[node] != s.instance {
 		h.instances[node] = s.instance
@@ -180,7 +180,7 @@ func (h *handoverState) process(node string, s message) {
 		for _, a := range s.held {
 			h.ready[a] = readyNode{node, time.Now()}
 		}
-		h.notify()
+		notify(h.changed)
 		return
 	}
 	for _, a := range s.held {

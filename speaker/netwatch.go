@@ -47,14 +47,6 @@ func (w *netWatch) start() (first bool) {
 	return first
 }
 
-// notify says by changed that a look found something new.
-func (w *netWatch) notify() {
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
-}
-
 // stop ends the watch, and returns when it has ended.
 func (w *netWatch) stop() {
 	w.cancel()

@@ -89,15 +89,12 @@ func (p *pass) announcing() bool {
 
 // next is when an address will have lingered or been handed over long enough,
 // zero when none will. What is overdue is not waited for but tried again.
-func (p *pass) next(now time.Time) (at time.Time) {
+func (p *pass) next(now time.Time) time.Time {
+	var times []time.Time
 	for _, path := range p.paths {
-		path.deadlines(func(t time.Time) {
-			if t.After(now) && (at.IsZero() || t.Before(at)) {
-				at = t
-			}
-		})
+		times = append(times, path.deadlines()...)
 	}
-	return at
+	return earliest(now, times...)
 }
 
 // shrink withdraws what is no longer wanted. It does nothing when all is: an

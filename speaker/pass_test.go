@@ -64,7 +64,7 @@ func newTrial(seed uint64) *trial {
 	log := slog.New(slog.DiscardHandler)
 	t.l2 = newTrialL2(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
-		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{link: (*trialLink)(t), handover: t.l2.holds}, testLingerL2))
+		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{set: (*trialLink)(t).Set, handover: t.l2.holds}, testLingerL2))
 	return t
 }
 

@@ -28,7 +28,7 @@ const (
 )
 
 // SocketPath is where the speaker with a run directory answers.
-func SocketPath(runDir string) string { return filepath.Join(runDir, "speaker.sock") }
+func SocketPath(runDir string) string { return filepath.Join(runDir, socketFile) }
 
 // A server answers on the speaker's socket, and on a TCP address if there is one,
 // from before there is a cluster to speak of.

@@ -15,7 +15,7 @@ import (
 const snapshotInterval = 10 * time.Second
 
 // ClusterPath is where a speaker remembers the cluster.
-func ClusterPath(runDir string) string { return filepath.Join(runDir, "cluster.json") }
+func ClusterPath(runDir string) string { return filepath.Join(runDir, clusterFile) }
 
 // A snapshotWriter writes the newest snapshot to the run directory now and then, beside
 // the loop.
@@ -54,10 +54,7 @@ func (w *snapshotWriter) update(s *cluster.Snapshot) {
 	if known {
 		return
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	notify(w.wake)
 }
 
 func (w *snapshotWriter) run() {

@@ -122,10 +122,7 @@ func (r *Reporter) trigger() {
 	if r == nil {
 		return
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	notify(r.wake)
 }
 
 // run reports until ctx ends. While the API server is away it tries again, ever

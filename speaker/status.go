@@ -78,6 +78,17 @@ type AddressStatus struct {
 // Answered says whether this node answers for the address over L2.
 func (a *AddressStatus) Answered() bool { return a.L2 != nil && a.L2.Phase == l2.Held }
 
+// A L2Status is what a speaker does over L2.
+type L2Status struct {
+	// Interfaces are those on which addresses may be answered for.
+	Interfaces []l2.Interface `json:"interfaces,omitempty"`
+	// Problems are what is in the way of traffic that comes over L2.
+	Problems []l2.Problem `json:"problems,omitempty"`
+	// AsymmetricPaths are where answers to clients behind a router leave by another interface than
+	// the clients come by.
+	AsymmetricPaths []l2.AsymmetricPath `json:"detours,omitempty"`
+}
+
 // A ReasonStatus is a cluster.Reason for JSON.
 type ReasonStatus struct {
 	Service  string       `json:"service"`
@@ -261,6 +272,39 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 		}
 	}
 	return r
+}
+
+// observedL2 is observed for what goes over L2.
+func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
+	switch {
+	case r.Code != cluster.Announced:
+		if left, ok := p.l2Lingering[st.Address]; ok {
+			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that have not heard", left.until.Format(time.TimeOnly))
+		}
+	case p.waitsFor[st.Address] != "":
+		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
+	case st.L2 == nil:
+		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
+		if p.programmed {
+			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes may answer for it that are not heard of yet"
+		}
+	case st.L2.Phase == l2.Probing:
+		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: the link is asked whether somebody uses it"
+	case st.L2.Phase == l2.Conflicting:
+		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
+	case st.L2.Phase == l2.Waiting:
+		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
+	}
+	return r
+}
+
+// l2StatusOf says what became of an address over L2.
+func (p *passResult) l2StatusOf(addr netip.Addr) *l2.Status {
+	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
+	if !ok {
+		return nil
+	}
+	return &p.l2Statuses[i]
 }
 
 // whyNotAnnounced is why BGP does not announce an address that it should.

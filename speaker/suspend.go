@@ -43,3 +43,9 @@ func sinceBoot() time.Duration {
 	}
 	return time.Duration(t.Nano())
 }
+
+// resumed announces everything anew after this process stood still for a while.
+func (s *speaker) resumed(stood time.Duration) {
+	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
+	s.layer2.handover.reannounceAll()
+}

@@ -121,7 +121,7 @@ func (w *uplinkWatch) refresh() {
 		return
 	}
 	w.log.Info("clients come in by", "iface", known)
-	w.notify()
+	notify(w.changed)
 }
 
 // find returns interfaces by their indexes.
