@@ -14,8 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// addressEvents tells which addresses the network hears of, and no longer. While
-// no router listens, nothing is news: the sessions are.
+// addressEvents reports addresses that began or stopped being announced by BGP. Without any
+// session nothing changes for the network, and the sessions have Events of their own.
 func (r *reported) addressEvents(was reported, now observation, limit int) []event {
 	routers := now.established()
 	left := sortedset.Minus(was.announced, now.announced)
@@ -43,8 +43,7 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(now.announced)))}
 }
 
-// l2Events tells for which addresses this node has begun to answer over L2, and for
-// which it has stopped.
+// l2Events reports addresses that this node began or stopped answering for.
 func (r *reported) l2Events(was reported, now observation, limit int) (all []event) {
 	r.answered = map[netip.Addr]string{}
 	changes := 0
@@ -79,14 +78,14 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 	return all
 }
 
-// conflictEvents tells who else uses addresses.
+// conflictEvents reports other hosts that use an address.
 func (r *reported) conflictEvents(was reported, now observation, limit int) (all []event) {
 	r.conflicts = map[netip.Addr]int{}
 	for _, a := range now.l2Statuses {
 		if a.Conflict == nil {
 			continue
 		}
-		// Once it is told, more of the same are no news until it was over.
+		// Further packets of the same conflict cause no Event until it is over.
 		r.conflicts[a.Addr] = a.Conflict.Count
 		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
 			continue
@@ -98,14 +97,14 @@ func (r *reported) conflictEvents(was reported, now observation, limit int) (all
 	return all
 }
 
-// announcedEvents is an event on each Service that holds addr.
+// announcedEvents returns an event for each Service that holds addr.
 func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 	receiving, missing := receivers(addr, now.desired.RoutesOf(addr), now.sessions)
 	what := fmt.Sprintf("announces %s", addr)
 	switch {
 	case len(receiving) > 0:
 		what += " to " + cluster.Enumerate(receiving)
-	case len(missing) > 0: // its routers are others than those that listen
+	case len(missing) > 0: // the routers for it have no session
 		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(missing, "; "))
 	}
 	for _, name := range now.desired.Holders(addr) {
@@ -114,8 +113,7 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 	return all
 }
 
-// withdrawnEvents is an event on each Service that held addr and that is there still:
-// nobody asks for those of one that is gone.
+// withdrawnEvents returns an event for each Service that held addr and still exists.
 func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, routers []bgp.SessionStatus) (all []event) {
 	from := ""
 	if len(routers) > 0 {
@@ -135,7 +133,7 @@ func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, route
 	return all
 }
 
-// whyWithdrawn is why addr is not announced by a protocol for the Service.
+// whyWithdrawn returns the reason why a protocol does not announce addr for a Service.
 func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol string) string {
 	a := now.desired.Address(addr)
 	if a == nil || !slices.Contains(a.Services, name) {

@@ -197,7 +197,7 @@ func TestObstacleEvents(t *testing.T) {
 
 func TestEventsAfterRestart(t *testing.T) {
 	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
-	p := newEventTest(t, reportedByPredecessor([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, testTime))
+	p := newEventTest(t, reportedBefore([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, testTime))
 	p.world(web, db)
 	p.announced = nil
 	p.expectEvents("before anything is done")

@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// serveHealthChecks answers for the health of Services by what is forwarded. Somebody else's
-// hold of a port harms neither forwarding nor announcing.
+// serveHealthChecks serves healthCheckNodePorts by what is forwarded. A port that another
+// program uses affects neither forwarding nor announcements.
 func (s *speaker) serveHealthChecks(ctx context.Context, d *plan.Desired) {
 	failed := s.health.Set(ctx, d.Checks)
 	if fmt.Sprint(failed) != fmt.Sprint(s.failedChecks) {
@@ -23,8 +23,8 @@ func (s *speaker) serveHealthChecks(ctx context.Context, d *plan.Desired) {
 	s.failedChecks = failed
 }
 
-// healthReasons are the reasons for the healthCheckNodePorts of a Service that could
-// not be taken for the family of an address.
+// healthReasons returns the reasons for the healthCheckNodePorts of a Service that are in
+// use, in the family of an address.
 func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
 	for _, f := range p.failedChecks {
 		if plan.ServiceOf(f.Check) == name && f.Family == plan.FamilyOf(addr) {
@@ -34,7 +34,7 @@ func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons 
 	return reasons
 }
 
-// healthReasonsWithoutAddress are those of Services that have no address of the family.
+// healthReasonsWithoutAddress returns those of Services that have no address of the family.
 func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
 	for _, f := range p.failedChecks {
 		if !slices.ContainsFunc(p.desired.Addresses, func(a *plan.Address) bool {

@@ -11,22 +11,21 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A lingeringAddress is an address that left the network.
+// A lingeringAddress has left the network and is still forwarded.
 type lingeringAddress struct {
-	until  time.Time // forwarded until then
+	until  time.Time
 	owners []cluster.Name
-	// adopted: it was an earlier process that announced it, if anybody did.
+	// announced by an earlier speaker, if at all
 	adopted bool
 }
 
-// adopt takes over addresses that an earlier process forwarded and may have
-// announced this way. Whoever heard of them may send until the given time.
+// adopt lets an address linger that an earlier speaker forwarded and may have announced.
 func (p *announcePath) adopt(addr netip.Addr, until time.Time) {
 	p.lingering[addr] = lingeringAddress{until: until, adopted: true}
 }
 
-// boundAdopted shortens the time that adopted addresses are kept, once the network is
-// known to have forgotten what the earlier process told it.
+// boundAdopted shortens the time of adopted addresses once the network no longer has the
+// earlier speaker's announcements.
 func (p *announcePath) boundAdopted(until time.Time) {
 	for a, d := range p.lingering {
 		if d.adopted && until.Before(d.until) {
@@ -36,8 +35,8 @@ func (p *announcePath) boundAdopted(until time.Time) {
 	}
 }
 
-// lingerAggregates notes that prefixes have left the network. An address that had left
-// before, while an aggregate that contained it stayed, leaves only now.
+// lingerAggregates lets withdrawn aggregates linger. An address that left earlier, while an
+// aggregate still attracted its traffic, lingers from now on.
 func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 	until := now.Add(p.linger)
 	for _, prefix := range p.announcedPrefixes {
@@ -57,7 +56,7 @@ func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
 	}
 }
 
-// lingeringAddrs are the addresses that have left and may still be asked for.
+// lingeringAddrs returns the addresses that still linger.
 func (p *announcePath) lingeringAddrs(now time.Time) (addrs []netip.Addr) {
 	for a, left := range p.lingering {
 		if now.Before(left.until) {
@@ -67,7 +66,7 @@ func (p *announcePath) lingeringAddrs(now time.Time) (addrs []netip.Addr) {
 	return addrs
 }
 
-// attractedAggregates are the aggregates whose traffic may still come although d does not
+// attractedAggregates returns the aggregates that may attract traffic although d does not
 // announce them.
 func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more []netip.Prefix) {
 	for _, prefix := range sortedset.MinusFunc(p.announcedPrefixes, p.targetOf(d).prefixes, sortedset.ComparePrefixes) {
@@ -83,7 +82,8 @@ func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more
 	return more
 }
 
-// dropExpired drops what has lingered long enough, once the kernel was told without it.
+// dropExpired drops what has lingered long enough, after the kernel was programmed without
+// it.
 func (p *announcePath) dropExpired(now time.Time) {
 	for a, left := range p.lingering {
 		if !now.Before(left.until) {

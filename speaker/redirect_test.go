@@ -70,11 +70,11 @@ func TestRedirect(t *testing.T) {
 		if !reflect.DeepEqual(got.rules, tt.want) {
 			t.Errorf("%s: %v; want %v", name, got.rules, tt.want)
 		}
-		if err := (proxy.State{Redirects: got.rules, Nodes: got.nodes}).Validate(); err != nil {
+		if err := (proxy.State{Redirects: got.rules, Nodes: got.speakers}).Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if (len(got.rules) > 0) != (len(got.nodes) == 1) || (len(got.rules) > 0) != (got.owners[vip4] == "n2") {
-			t.Errorf("%s: nodes %v, to %v", name, got.nodes, got.owners)
+		if (len(got.rules) > 0) != (len(got.speakers) == 1) || (len(got.rules) > 0) != (got.formerOwner[vip4] == "n2") {
+			t.Errorf("%s: nodes %v, to %v", name, got.speakers, got.formerOwner)
 		}
 		if tt.until == 0 != got.recheck.IsZero() || tt.until != 0 && got.recheck.Sub(now) != tt.until {
 			t.Errorf("%s: until %s; want in %s", name, got.recheck, tt.until)
@@ -119,7 +119,7 @@ func TestRedirectWhileLingering(t *testing.T) {
 	if len(h.rules) != 1 || !sortedset.Same(parted.rules, h.rules) || parted.recheck != until {
 		t.Errorf("%v until %s; want %v until %s", parted.rules, parted.recheck, h.rules, until)
 	}
-	if over := parted.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, until); len(over.rules)+len(over.nodes) > 0 {
+	if over := parted.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, until); len(over.rules)+len(over.speakers) > 0 {
 		t.Errorf("%v after it has lingered", over.rules)
 	}
 }

@@ -11,20 +11,19 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// stop ends the speaker. SIGTERM comes from an upgrade, a drain and a shutdown
-// alike, so the Node object decides:
+// stop ends the speaker. SIGTERM has the same form for an upgrade, a drain and a shutdown,
+// so the Node object decides:
 //
-//   - A node that is leaving withdraws everything and goes on forwarding for the
-//     linger time, while routers and clients turn away.
-//   - A node that stays expects its speaker back: it exits silently and leaves the
-//     table; routers keep the routes by graceful restart. Routers without it drop
-//     the routes when the session ends, so those sessions end first, and the rest
-//     waits for the linger time.
+//   - A node that is leaving withdraws everything and forwards for the linger time.
+//   - A node that stays expects its next speaker soon: the table stays, and routers
+//     keep the routes by graceful restart. Routers without graceful restart drop the
+//     routes when the session ends, so those sessions end first, and the others after
+//     the linger time.
 //
-// What it answers for over L2 goes to other nodes in any case: nobody keeps that for it.
-// It says farewell first, so that others know whose turn it is, and they begin as soon as
-// it has said that it stopped. The table, which stays, forwards for those who have not
-// heard. The next speaker gets back what is its own.
+// Layer 2 addresses move to other nodes in both cases. The speaker first announces that it
+// leaves, so that the others elect new owners, which begin when this speaker reports that
+// it has stopped answering. The table stays and forwards for neighbours that have not
+// noticed.
 func (s *speaker) stop(kill context.Context) error {
 	how := bgp.Restart
 	leave := sync.OnceFunc(s.membership.Leave)
@@ -47,7 +46,7 @@ func (s *speaker) stop(kill context.Context) error {
 		case len(s.layer2.path.announcedAddrs) > 0:
 			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
 			s.reshape = (*plan.Desired).WithoutL2
-			// Its error is logged, and whoever comes next forwards what is in the kernel.
+			// The error is logged. The next speaker adopts what is in the kernel.
 			_ = s.runPass(context.WithoutCancel(kill))
 		default:
 			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
@@ -66,7 +65,7 @@ func (s *speaker) stop(kill context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drain goes on for the linger time with what reshape leaves of the desired.
+// drain runs passes that are reduced by reshape, for the linger time.
 func (s *speaker) drain(kill context.Context, reshape func(*plan.Desired) *plan.Desired, linger time.Duration) {
 	s.reshape = reshape
 	ctx, cancel := context.WithTimeout(kill, linger)

@@ -9,22 +9,22 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// snapshotInterval is the least time between two entries: writing 5,000 Services
-// takes longer than any pass, and after a crash a few seconds more or less do
-// not matter.
+// snapshotInterval is the least time between two writes. Writing 5,000 Services takes
+// longer than a pass, and after a crash a few seconds do not matter.
 const snapshotInterval = 10 * time.Second
 
-// ClusterPath is where a speaker remembers the cluster.
+// ClusterPath is the file of the last snapshot.
 func ClusterPath(runDir string) string { return filepath.Join(runDir, clusterFile) }
 
-// A snapshotWriter writes the newest snapshot to the run directory now and then, beside
-// the loop.
+// A snapshotWriter writes the newest snapshot to the run directory at intervals, beside the
+// loop.
 type snapshotWriter struct {
 	path string
 	log  *slog.Logger
-	// fresh says whether the newest snapshot is news, not what was read here.
+	// fresh reports whether the newest snapshot came from the API server, not from this
+	// file.
 	fresh func() bool
-	wake  chan struct{} // capacity 1
+	wake  chan struct{} // has room for one
 	quit  chan struct{}
 	done  chan struct{}
 
@@ -32,7 +32,7 @@ type snapshotWriter struct {
 	newest *cluster.Snapshot
 }
 
-// newSnapshotWriter returns nil, which can be used, when nothing is to be remembered.
+// newSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
 func newSnapshotWriter(o Options, fresh func() bool) *snapshotWriter {
 	if fresh == nil {
 		return nil
@@ -42,7 +42,7 @@ func newSnapshotWriter(o Options, fresh func() bool) *snapshotWriter {
 	return d
 }
 
-// update has s written soon.
+// update requests that s is written.
 func (w *snapshotWriter) update(s *cluster.Snapshot) {
 	if w == nil || !w.fresh() {
 		return
@@ -83,7 +83,7 @@ func (w *snapshotWriter) write() {
 	}
 }
 
-// close writes what is new and ends the diary.
+// close writes the newest snapshot and ends the goroutine.
 func (w *snapshotWriter) close() {
 	if w == nil {
 		return

@@ -23,7 +23,7 @@ const (
 	assignmentsFile   = "assignments.json"
 	clusterFile       = "cluster.json"
 	configurationFile = "configuration.json"
-	failuresFile      = "deaths.json" // as earlier speakers name it
+	failuresFile      = "deaths.json" // "deaths" as earlier speakers wrote it
 	lockFile          = "speaker.lock"
 	socketFile        = "speaker.sock"
 )
