@@ -40,7 +40,7 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		return all
 	}
 	return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(now.announced)))}
+		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list", len(came), len(left), len(now.announced)))}
 }
 
 // l2Events reports addresses that this node began or stopped answering for.
@@ -67,13 +67,13 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 		changes++
 		for _, name := range was.desired.Holders(a) {
 			if ref, before := now.serviceRef(name), (observation{desired: was.desired}).serviceRef(name); ref.Name != "" && ref.UID == before.UID {
-				all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
+				all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped answering for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
 			}
 		}
 	}
 	if changes > limit {
 		return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-			"began or stopped to answer for %d addresses; it answers for %d now: `fanfare status` there says which", changes, len(r.answered)))}
+			"began or stopped answering for %d addresses; it answers for %d now: run `fanfare status` there for the list", changes, len(r.answered)))}
 	}
 	return all
 }
@@ -105,7 +105,7 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 	case len(receiving) > 0:
 		what += " to " + cluster.Enumerate(receiving)
 	case len(missing) > 0: // the routers for it have no session
-		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(missing, "; "))
+		what = fmt.Sprintf("announces %s, and no router has the route yet: %s", addr, strings.Join(missing, "; "))
 	}
 	for _, name := range now.desired.Holders(addr) {
 		all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", what))
@@ -137,7 +137,7 @@ func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, route
 func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol string) string {
 	a := now.desired.Address(addr)
 	if a == nil || !slices.Contains(a.Services, name) {
-		return "the Service does not hold it any more"
+		return "the Service no longer holds it"
 	}
 	for _, r := range a.Reasons {
 		if r.Protocol == protocol && r.Service == name && !r.Code.Announces() {
@@ -155,7 +155,7 @@ func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol
 	case protocol == "l2":
 		return "its speaker is about to stop"
 	default:
-		return "no session can carry it"
+		return "no session can advertise it"
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 
 // An announcer announces addresses to the network by one protocol.
 type announcer interface {
-	// Set announces the routes of d whose prefixes are allowed, keeps those that are
-	// announced, allowed and no longer in d, and withdraws all others. allowed is sorted.
-	// Also after an error, Set returns every prefix that is announced now or may be before
-	// the next Set, sorted.
+	// Set announces the routes of d with allowed prefixes, keeps announced routes with
+	// allowed prefixes that d lacks, and withdraws all others. allowed is sorted. Also after
+	// an error, Set returns every prefix that is announced now or may be before the next
+	// Set, sorted.
 	Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) (announced []netip.Prefix, err error)
 }
 
@@ -36,7 +36,7 @@ type announcePath struct {
 	linger time.Duration
 
 	// announcedPrefixes is what the announcer returned last. announcedAddrs are the
-	// addresses in it: those of targetAddrs, and those that could not be withdrawn.
+	// addresses in it: some of targetAddrs, and unwanted ones whose withdrawal failed.
 	announcedPrefixes []netip.Prefix
 	announcedAddrs    []netip.Addr
 	targetAddrs       []netip.Addr

@@ -24,8 +24,8 @@ const (
 	// routers that restart, or are being set up, need some time. Within sessionGrace after
 	// a start, sessions that come up count as up before.
 	sessionGrace = 30 * time.Second
-	// forwardGrace is how long a change may fail to reach the kernel before it causes an
-	// Event: most retries succeed.
+	// forwardGrace is how long the kernel may reject a change before that causes an Event:
+	// most retries succeed.
 	forwardGrace = 5 * time.Second
 	// maxNote is the longest note that the API server accepts.
 	maxNote = 1024
@@ -139,9 +139,9 @@ func (r *reported) sessionEvents(was reported, now observation) (all []event) {
 		case wentDown:
 			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", ", and has it again: "+cmp.Or(s.LossReason, "no reason is known")))
+			all = append(all, now.sessionEvent(s, true, eventSessionLost, "lost its session with", ", and established it again: "+cmp.Or(s.LossReason, "no reason is known")))
 		case neverUp:
-			all = append(all, now.sessionEvent(s, true, eventSessionDown, "gets no session with", why))
+			all = append(all, now.sessionEvent(s, true, eventSessionDown, "has no session with", why))
 		}
 	}
 	return all
@@ -159,13 +159,13 @@ func (r *reported) bfdEvents(was reported, now observation) (all []event) {
 		switch now.transition(r.bfd, was.bfd, s.Name, reportedSession{s.BFD.Up(), s.BFD.Since}, r.presumedUntil) {
 		case unchanged:
 		case cameUp:
-			all = append(all, now.sessionEvent(s, false, eventBFDUp, "hears, by BFD,", ""))
+			all = append(all, now.sessionEvent(s, false, eventBFDUp, "has BFD with", ""))
 		case wentDown:
-			all = append(all, now.sessionEvent(s, true, eventBFDDown, "no longer hears, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "lost BFD with", why))
 		case flapped:
-			all = append(all, now.sessionEvent(s, true, eventBFDDown, "for a moment did not hear, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "briefly lost BFD with", why))
 		case neverUp:
-			all = append(all, now.sessionEvent(s, true, eventBFDDown, "does not hear, by BFD,", why))
+			all = append(all, now.sessionEvent(s, true, eventBFDDown, "has no BFD with", why))
 		}
 	}
 	return all
@@ -224,7 +224,7 @@ func (r *reported) duplicateEvents(was reported, now observation) (all []event) 
 			continue
 		}
 		ref := peerReference(d.Peer.Name, d.Peer.UID)
-		all = append(all, now.event(ref, true, eventDuplicatePeer, "Connect", fmt.Sprintf("has no session by BGPPeer %s: %s", d.Peer.Name, d.Why())))
+		all = append(all, now.event(ref, true, eventDuplicatePeer, "Connect", fmt.Sprintf("has no session for BGPPeer %s: %s", d.Peer.Name, d.Why())))
 	}
 	return all
 }
@@ -239,9 +239,9 @@ func (r *reported) forwardingEvents(was reported, now observation) []event {
 	switch {
 	case r.failing && !was.failing:
 		return []event{now.event(now.thisNodeRef(), true, eventForwardingFailed, "Forward",
-			"cannot give the kernel what is desired, and announces nothing new: "+now.err.Error())}
+			"cannot program the kernel, and announces nothing new: "+now.err.Error())}
 	case was.failing && !failing:
-		return []event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has given the kernel what is desired")}
+		return []event{now.event(now.thisNodeRef(), false, eventForwardingRestored, "Forward", "has programmed the kernel")}
 	}
 	return nil
 }
@@ -266,7 +266,7 @@ func (r *reported) refusalEvents(was reported, now observation, limit int) (all 
 		return all
 	}
 	return []event{now.event(now.thisNodeRef(), true, eventProxyRefused, "Forward", fmt.Sprintf(
-		"does not forward %d addresses; `fanfare status` there says which, and why", len(r.refused)))}
+		"does not forward %d addresses: run `fanfare status` there for the list", len(r.refused)))}
 }
 
 // obstacleEvents reports what blocks traffic on this node, and when it is gone.
@@ -274,12 +274,12 @@ func (r *reported) obstacleEvents(was reported, now observation) (all []event) {
 	r.obstacles = now.obstacles
 	for _, o := range now.obstacles {
 		if !slices.ContainsFunc(was.obstacles, o.Same) {
-			all = append(all, now.event(now.thisNodeRef(), true, eventTrafficObstructed, "Forward", "has something in the way of traffic: "+o.Message))
+			all = append(all, now.event(now.thisNodeRef(), true, eventTrafficObstructed, "Forward", "has an obstacle to traffic: "+o.Message))
 		}
 	}
 	for _, o := range was.obstacles {
 		if !slices.ContainsFunc(now.obstacles, o.Same) {
-			all = append(all, now.event(now.thisNodeRef(), false, eventTrafficUnobstructed, "Forward", fmt.Sprintf("has no longer in the way of traffic: %s (%s)", o.About, o.Code)))
+			all = append(all, now.event(now.thisNodeRef(), false, eventTrafficUnobstructed, "Forward", fmt.Sprintf("no longer has an obstacle to traffic: %s (%s)", o.About, o.Code)))
 		}
 	}
 	return all
@@ -308,23 +308,23 @@ func (r *reported) memberEvents(was reported, now observation) (all []event) {
 		out := v.IsSilent(name)
 		switch {
 		case !slices.Contains(was.dead, name):
-			what := "what is there is left out"
+			what := "its endpoints get no new connections"
 			if !out {
-				what = "what is there is used for now, since half of the nodes or more are not heard of"
+				what = "its endpoints are used for now, because half of the nodes or more are silent"
 			}
 			all = append(all, now.event(now.nodeRef(name), true, eventNodeSilent, "Listen", fmt.Sprintf(
-				"has not heard of node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
+				"has received no message from node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
 		case out && !slices.Contains(was.leftOut, name):
 			all = append(all, now.event(now.nodeRef(name), true, eventEndpointsLeftOut, "Listen", fmt.Sprintf(
-				"leaves out what is on node %s, which is not heard of: %s", name, v.WhyLeftOut(name))))
+				"gives no new connections to the endpoints on node %s, which is silent: %s", name, v.WhyLeftOut(name))))
 		case !out && slices.Contains(was.leftOut, name):
 			all = append(all, now.event(now.nodeRef(name), true, eventEndpointsUsed, "Listen", fmt.Sprintf(
-				"uses what is on node %s again, though it is not heard of: half of the nodes or more are not, so this one may be cut off", name)))
+				"uses the endpoints on node %s again although it is silent: half of the nodes or more are, so that this node may be cut off", name)))
 		}
 	}
 	for _, name := range was.dead {
 		if !slices.Contains(r.dead, name) {
-			all = append(all, now.event(now.nodeRef(name), false, eventNodeHeard, "Listen", fmt.Sprintf("no longer misses node %s", name)))
+			all = append(all, now.event(now.nodeRef(name), false, eventNodeHeard, "Listen", fmt.Sprintf("receives messages from node %s again", name)))
 		}
 	}
 	return all

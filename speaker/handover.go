@@ -131,8 +131,8 @@ func (h *handoverState) holderGone(a netip.Addr) {
 }
 
 // admit returns the addresses of want that this node may answer for now. It requests a
-// probe for those that no node is known to have used. Holders of the others receive the
-// message that this node is ready.
+// probe for addresses without any known owner. Holders of the others receive the message
+// that this node is ready.
 func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
 	admitted, messages := h.selectAdmitted(want, now)
 	for _, m := range messages {

@@ -17,7 +17,7 @@ func (s *speaker) serveHealthChecks(ctx context.Context, d *plan.Desired) {
 	failed := s.health.Set(ctx, d.Checks)
 	if fmt.Sprint(failed) != fmt.Sprint(s.failedChecks) {
 		for _, f := range failed {
-			s.Log.Warn("not answered", "err", f)
+			s.Log.Warn("healthCheckNodePort not served", "err", f)
 		}
 	}
 	s.failedChecks = failed
@@ -48,5 +48,5 @@ func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
 
 func healthReason(f healthcheck.Failure) ReasonStatus {
 	return ReasonStatus{Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
-		"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)}
+		"healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err)}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// electable is the interfaces by which this node can be elected to answer for addresses:
-// those that matter to any address and that other speakers know. With an interface that
+// electable is the interfaces by which this node can be elected to answer for addresses.
+// They matter to at least one address, and other speakers know them. With an interface that
 // others do not know, this node and another one would both elect themselves.
 type electable struct {
 	list  []l2.Interface   // never nil

@@ -52,11 +52,11 @@ type layer2 struct {
 func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	saved, err := state.loadAnswered()
 	if err != nil {
-		o.Log.Warn("over L2", "err", err)
+		o.Log.Warn("L2 state not restored", "err", err)
 	}
 	deaths, err := state.loadFailures()
 	if err != nil {
-		o.Log.Warn("over L2", "err", err)
+		o.Log.Warn("L2 state not restored", "err", err)
 	}
 	state.failures = deaths
 	var known []netip.Addr
@@ -134,8 +134,8 @@ func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
 
 // discover updates the members in the handover state. It admits no new address until all
 // nodes have been seen and all reachable ones have sent their state, for a bounded time.
-// The same holds for a node that was alone and has an interface again: it may have been the
-// one that was cut off.
+// The same holds for a node that was alone and has an interface again: it may have been cut
+// off.
 func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, broadcast func([]byte), now time.Time) {
 	if m == nil && !l.clustered {
 		return
@@ -209,7 +209,7 @@ func (l *layer2) returned(m *membership.Members) (names []string) {
 	return names
 }
 
-// ready reports whether this node knows who answers for which address, and can be given
+// ready reports whether this node knows the owner of each address, and can be given
 // some.
 func (l *layer2) ready(now time.Time) bool { return !l.handover.isPaused(now) }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// Two speakers hear of each other, of each other's interfaces, and each other's words.
+// Two speakers receive each other's interfaces and messages.
 func TestMembership(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "keys")
@@ -63,7 +63,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		both := func(m *membership.Members) bool {
 			return m != nil && len(m.Nodes) == 2 && m.Nodes[0].Alive && m.Nodes[1].Alive
 		}
-		trackers["n2"].Members(snap) // it begins
+		trackers["n2"].Members(snap) // starts it
 		await("n1", "both", both)
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")

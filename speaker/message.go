@@ -26,7 +26,7 @@ type message struct {
 	sequence uint64 // a higher number is newer
 	query    bool   // the receiver must send its state
 	ready    bool   // the sender waits for the receiver to release held
-	// released are addresses that the sender stopped answering for, held those that it
+	// released are addresses that the sender stopped answering for, held addresses that it
 	// answers for.
 	released, held []netip.Addr
 }
@@ -67,7 +67,7 @@ func (s message) kind() byte {
 // heldBit is set in the length byte of held addresses.
 const heldBit = 0x80
 
-var errMessage = errors.New("is no message about addresses, or one of another release")
+var errMessage = errors.New("message about addresses is invalid, or of another release")
 
 // parseMessage decodes one packet.
 func parseMessage(b []byte) (message, error) {
@@ -150,7 +150,7 @@ func (h *handoverState) query() []byte {
 func (h *handoverState) receive(node string, message []byte) error {
 	s, err := parseMessage(message)
 	if err != nil {
-		return fmt.Errorf("what the speaker of node %s said: %w", node, err)
+		return fmt.Errorf("speaker of node %s: %w", node, err)
 	}
 	if node == h.node {
 		return nil

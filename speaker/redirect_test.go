@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Connections are handed on to who answered before, where it forwards and its address on
-// the link is known.
+// Connections are redirected to the former owner if it forwards and its address on the link
+// is known.
 func TestRedirect(t *testing.T) {
 	now := time.Now()
 	prefixes := func(all ...string) (out []netip.Prefix) {
@@ -39,7 +39,7 @@ func TestRedirect(t *testing.T) {
 		member   membership.Member
 		internal []netip.Addr
 		own      []l2.Interface
-		only     []string // interfaces of the addresses
+		only     []string // of the addresses
 		want     []proxy.Redirect
 		until    time.Duration
 	}{
@@ -79,7 +79,7 @@ func TestRedirect(t *testing.T) {
 		if tt.until == 0 != got.recheck.IsZero() || tt.until != 0 && got.recheck.Sub(now) != tt.until {
 			t.Errorf("%s: until %s; want in %s", name, got.recheck, tt.until)
 		}
-		// Nothing is looked for again until something changes, and what is equal is the same.
+		// The same inputs return the same value.
 		if again := got.next(d, nil, handover.revision(), gone, time.Minute, now); again != got {
 			t.Errorf("%s: looked for again", name)
 		}
@@ -95,7 +95,7 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// What a node has given away it hands on as before while it lingers, though another one
+// A node keeps redirecting a lingering address to its former owner, although a third node
 // answers by now.
 func TestRedirectWhileLingering(t *testing.T) {
 	now, vip := time.Now(), netip.MustParseAddr("192.0.2.1")
@@ -124,7 +124,7 @@ func TestRedirectWhileLingering(t *testing.T) {
 	}
 }
 
-// Who answered last, but for oneself, is known of each address that moves.
+// The previous other owner of each address is known.
 func TestFormerOwners(t *testing.T) {
 	c := newSpeakerGroup(t, "n1", "n2", "n3")
 	a := netip.MustParseAddr("192.0.2.1")
@@ -149,7 +149,8 @@ func TestFormerOwners(t *testing.T) {
 	c.nodes["n2"].reportChanges(nil)
 	hold("n1")
 	expect("moved back", map[string]string{"n1": "n2", "n2": "n1", "n3": "n1"})
-	// Whoever begins anew knows by what it wrote down, and others that it is the same node.
+	// A restarted speaker knows it from its state directory, and for the others it is the
+	// same node.
 	handover := c.join("n1", []netip.Addr{a})
 	handover.setFormerOwner(a, "n2")
 	c.greet("n1")
@@ -162,7 +163,8 @@ func TestFormerOwners(t *testing.T) {
 	}
 }
 
-// Addresses of interfaces travel where there is room for all, and crowd out none.
+// An offer has the interfaces' own addresses if there is room, and never instead of an
+// interface.
 func TestOfferHasOwnAddresses(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	var all []l2.Interface

@@ -107,10 +107,10 @@ func (s *server) unready() string {
 	sp := s.speaker.Load()
 	switch {
 	case s.opened.Load() == nil:
-		return fmt.Sprintf("waiting since %s for the API server, which has not been read, with no memory of what it said before; the log says what is in the way",
+		return fmt.Sprintf("waiting since %s for the API server, without a saved snapshot of an earlier speaker; the log has the error",
 			s.began.UTC().Format(time.RFC3339))
 	case sp == nil || !sp.result.Load().ready:
-		return "the kernel does not have the first state yet"
+		return "the kernel is not programmed yet"
 	}
 	return sp.result.Load().late()
 }
@@ -145,7 +145,7 @@ func (s *server) routes(ctx context.Context) []SessionRoutes {
 func (s *server) write(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(value); err != nil {
-		s.Log.Debug("answering", "err", err)
+		s.Log.Debug("response not written", "err", err)
 	}
 }
 

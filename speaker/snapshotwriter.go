@@ -79,7 +79,7 @@ func (w *snapshotWriter) write() {
 	s := w.newest
 	w.mu.Unlock()
 	if err := cluster.Remember(w.path, s); err != nil {
-		w.log.Warn("a start without the API server will know less", "err", err)
+		w.log.Warn("snapshot not written; a start without the API server would use an older one", "err", err)
 	}
 }
 

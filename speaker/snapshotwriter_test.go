@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// The diary has the newest snapshot soon, not every one, and never what was only
-// recalled.
+// The file has the newest snapshot soon, not every one, and never one that was read from
+// it.
 func TestSnapshotWriter(t *testing.T) {
 	dir := t.TempDir()
 	bubble.Test(t, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestSnapshotWriter(t *testing.T) {
 	})
 }
 
-// A speaker with a folder keeps no diary.
+// A speaker that reads a folder saves no snapshot.
 func TestNilSnapshotWriter(t *testing.T) {
 	d := newSnapshotWriter(Options{RunDir: t.TempDir()}, nil)
 	d.update(&cluster.Snapshot{})

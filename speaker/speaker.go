@@ -264,7 +264,7 @@ func (s *speaker) runPass(ctx context.Context) error {
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
-		s.Log.Error("pass", "err", err)
+		s.Log.Error("pass incomplete", "err", err)
 	}
 	if s.pass.last == d {
 		s.serveHealthChecks(ctx, d)

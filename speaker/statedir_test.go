@@ -99,8 +99,7 @@ func TestRunDirectoryLock(t *testing.T) {
 	}
 }
 
-// The configuration is in the run directory as soon as it changes, and half a file is an
-// error that names it.
+// The configuration is saved as soon as it changes. The error of a truncated file names it.
 func TestConfigurationSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, configurationFile)

@@ -259,13 +259,13 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 		receiving, missing := receivers(st.Address, p.desired.RoutesOf(st.Address), b.Sessions)
 		switch {
 		case len(receiving) == 0:
-			r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+strings.Join(missing, "; ")
+			r.Code, r.Message = cluster.WaitingForSession, "no router has the route: "+strings.Join(missing, "; ")
 		case len(missing) > 0:
-			r.Message += "; not heard by " + strings.Join(missing, "; nor by ")
+			r.Message += "; not received by " + strings.Join(missing, "; nor by ")
 		}
 	case st.Lingering != nil && r.Protocol == "bgp":
 		if left, ok := p.bgpLingering[st.Address]; ok {
-			r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", left.until.Format(time.TimeOnly))
+			r.Message += fmt.Sprintf("; forwarded until %s for routers that still have the route", left.until.Format(time.TimeOnly))
 		}
 	}
 	return r
@@ -276,17 +276,17 @@ func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reas
 	switch {
 	case r.Code != cluster.Announced:
 		if left, ok := p.l2Lingering[st.Address]; ok {
-			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that have not heard", left.until.Format(time.TimeOnly))
+			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here", left.until.Format(time.TimeOnly))
 		}
 	case p.waitsFor[st.Address] != "":
 		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
 	case st.L2 == nil:
 		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
 		if p.programmed {
-			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes may answer for it that are not heard of yet"
+			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes whose state has not arrived may answer for it"
 		}
 	case st.L2.Phase == l2.Probing:
-		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: the link is asked whether somebody uses it"
+		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: probing whether another host uses it"
 	case st.L2.Phase == l2.Conflicting:
 		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
 	case st.L2.Phase == l2.Waiting:
@@ -309,14 +309,14 @@ func (p *passResult) whyNotAnnounced(addr netip.Addr, b bgp.Status) string {
 	for _, s := range b.Sessions {
 		for _, o := range s.Omissions {
 			if o.Prefix.Contains(addr) {
-				return fmt.Sprintf("router %s cannot be told: %s", s.Name, o.Reason)
+				return fmt.Sprintf("router %s cannot receive it: %s", s.Name, o.Reason)
 			}
 		}
 	}
 	if p.err != nil {
 		return p.err.Error()
 	}
-	return "no session can carry it"
+	return "no session can advertise it"
 }
 
 // receivers divides the routers of an address into those with its route, and the others,
@@ -367,15 +367,15 @@ func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 	if parted, ok := p.l2Lingering[addr]; ok && left.until.Before(parted.until) {
 		left, protocol = parted, "l2"
 	}
-	message := "no Service holds it any more"
+	message := "no Service holds it now"
 	if left.adopted {
-		message = "an earlier speaker forwarded it and no Service holds it now"
+		message = "an earlier speaker forwarded it, and no Service holds it now"
 	}
 	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
 	for _, name := range left.owners {
 		st.Services = append(st.Services, name.String())
 	}
-	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; refused until %s, then forgotten", message, left.until.Format(time.TimeOnly))}}
+	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}
 	return st
 }
 

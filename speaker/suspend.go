@@ -45,6 +45,6 @@ func sinceBoot() time.Duration {
 
 // resumed announces all L2 addresses again.
 func (s *speaker) resumed(stood time.Duration) {
-	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
+	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again", "node", s.Node, "for", stood.Round(time.Millisecond))
 	s.layer2.handover.reannounceAll()
 }

@@ -30,7 +30,7 @@ type uplinkWatch struct {
 
 func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
 	o := &uplinkWatch{named: slices.Compact(slices.Sorted(slices.Values(named)))}
-	o.netWatch = newNetWatch("the interfaces that clients come in by", o.refresh, log)
+	o.netWatch = newNetWatch("uplinks", o.refresh, log)
 	o.route, o.link, o.addr = isDefault, o.knows, o.owns
 	return o
 }
@@ -42,7 +42,7 @@ func (o Options) watchUplinks(ctx context.Context) *uplinkWatch {
 		return newUplinkWatch(o.FastPathInterfaces, o.Log)
 	}
 	if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
-		o.Log.Warn("of the fast path of an earlier speaker something is left", "err", err)
+		o.Log.Warn("fast path of an earlier speaker not removed", "err", err)
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func (w *uplinkWatch) refresh() {
 	w.mu.Unlock()
 	links, err := w.find(own)
 	if err != nil {
-		w.log.Warn("interfaces that clients come in by", "err", err)
+		w.log.Warn("uplinks not read", "err", err)
 	}
 	known := w.named
 	if len(known) == 0 {
@@ -119,7 +119,7 @@ func (w *uplinkWatch) refresh() {
 	if same {
 		return
 	}
-	w.log.Info("clients come in by", "iface", known)
+	w.log.Info("uplinks of external clients", "iface", known)
 	notify(w.changed)
 }
 
