@@ -14,8 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// addressEvents tells which addresses the network hears of, and no longer. While
-// no router listens, nothing is news: the sessions are.
+// addressEvents reports addresses that began or stopped being announced by BGP. Without any
+// session nothing changes for the network, and the sessions have Events of their own.
 func (r *reported) addressEvents(was reported, now observation, limit int) []event {
 	routers := now.established()
 	left := sortedset.Minus(was.announced, now.announced)
@@ -40,11 +40,10 @@ func (r *reported) addressEvents(was reported, now observation, limit int) []eve
 		return all
 	}
 	return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-		"began to announce %d addresses and withdrew %d; it announces %d now: `fanfare status` there says which", len(came), len(left), len(now.announced)))}
+		"announced %d addresses and withdrew %d; it announces %d now: run `fanfare status` there for the list", len(came), len(left), len(now.announced)))}
 }
 
-// l2Events tells for which addresses this node has begun to answer over L2, and for
-// which it has stopped.
+// l2Events reports addresses that this node began or stopped answering for.
 func (r *reported) l2Events(was reported, now observation, limit int) (all []event) {
 	r.answered = map[netip.Addr]string{}
 	changes := 0
@@ -68,25 +67,25 @@ func (r *reported) l2Events(was reported, now observation, limit int) (all []eve
 		changes++
 		for _, name := range was.desired.Holders(a) {
 			if ref, before := now.serviceRef(name), (observation{desired: was.desired}).serviceRef(name); ref.Name != "" && ref.UID == before.UID {
-				all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped to answer for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
+				all = append(all, now.event(ref, false, eventWithdrawn, "Withdraw", fmt.Sprintf("stopped answering for %s: %s", a, now.whyWithdrawn(a, name, "l2"))))
 			}
 		}
 	}
 	if changes > limit {
 		return []event{now.event(now.thisNodeRef(), false, eventAnnouncementsChanged, "Announce", fmt.Sprintf(
-			"began or stopped to answer for %d addresses; it answers for %d now: `fanfare status` there says which", changes, len(r.answered)))}
+			"began or stopped answering for %d addresses; it answers for %d now: run `fanfare status` there for the list", changes, len(r.answered)))}
 	}
 	return all
 }
 
-// conflictEvents tells who else uses addresses.
+// conflictEvents reports other hosts that use an address.
 func (r *reported) conflictEvents(was reported, now observation, limit int) (all []event) {
 	r.conflicts = map[netip.Addr]int{}
 	for _, a := range now.l2Statuses {
 		if a.Conflict == nil {
 			continue
 		}
-		// Once it is told, more of the same are no news until it was over.
+		// Further packets of the same conflict cause no Event until it is over.
 		r.conflicts[a.Addr] = a.Conflict.Count
 		if was.conflicts[a.Addr] > 0 || len(all) >= limit {
 			continue
@@ -98,15 +97,15 @@ func (r *reported) conflictEvents(was reported, now observation, limit int) (all
 	return all
 }
 
-// announcedEvents is an event on each Service that holds addr.
+// announcedEvents returns an event for each Service that holds addr.
 func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 	receiving, missing := receivers(addr, now.desired.RoutesOf(addr), now.sessions)
 	what := fmt.Sprintf("announces %s", addr)
 	switch {
 	case len(receiving) > 0:
 		what += " to " + cluster.Enumerate(receiving)
-	case len(missing) > 0: // its routers are others than those that listen
-		what = fmt.Sprintf("announces %s, and no router hears it yet: %s", addr, strings.Join(missing, "; "))
+	case len(missing) > 0: // the routers for it have no session
+		what = fmt.Sprintf("announces %s, and no router has the route yet: %s", addr, strings.Join(missing, "; "))
 	}
 	for _, name := range now.desired.Holders(addr) {
 		all = append(all, now.event(now.serviceRef(name), false, eventAnnounced, "Announce", what))
@@ -114,8 +113,7 @@ func (now observation) announcedEvents(addr netip.Addr) (all []event) {
 	return all
 }
 
-// withdrawnEvents is an event on each Service that held addr and that is there still:
-// nobody asks for those of one that is gone.
+// withdrawnEvents returns an event for each Service that held addr and still exists.
 func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, routers []bgp.SessionStatus) (all []event) {
 	from := ""
 	if len(routers) > 0 {
@@ -135,11 +133,11 @@ func (now observation) withdrawnEvents(addr netip.Addr, was *plan.Desired, route
 	return all
 }
 
-// whyWithdrawn is why addr is not announced by a protocol for the Service.
+// whyWithdrawn returns the reason why a protocol does not announce addr for a Service.
 func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol string) string {
 	a := now.desired.Address(addr)
 	if a == nil || !slices.Contains(a.Services, name) {
-		return "the Service does not hold it any more"
+		return "the Service no longer holds it"
 	}
 	for _, r := range a.Reasons {
 		if r.Protocol == protocol && r.Service == name && !r.Code.Announces() {
@@ -157,7 +155,7 @@ func (now observation) whyWithdrawn(addr netip.Addr, name cluster.Name, protocol
 	case protocol == "l2":
 		return "its speaker is about to stop"
 	default:
-		return "no session can carry it"
+		return "no session can advertise it"
 	}
 }
 

@@ -11,70 +11,59 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// An announcer tells the network which addresses this node has.
+// An announcer announces addresses to the network by one protocol.
 type announcer interface {
-	// Set announces those routes of d whose prefixes are allowed, and goes on with
-	// those that are allowed and no longer d's; and no others. allowed is sorted. It
-	// does as much as it can and returns what the network is told now, or may be told
-	// any time before the next Set, sorted, also when it returns an error.
-	Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) (told []netip.Prefix, err error)
+	// Set announces the routes of d with allowed prefixes, keeps announced routes with
+	// allowed prefixes that d lacks, and withdraws all others. allowed is sorted. Also after
+	// an error, Set returns every prefix that is announced now or may be before the next
+	// Set, sorted.
+	Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) (announced []netip.Prefix, err error)
 }
 
-// withdrawDelay is how long an address stays announced after its last endpoint on
-// this node has gone while other nodes have some. They see the same change at the
-// same time and announce it too; whoever withdraws first leaves routers without
-// any route, and they refuse clients. Until then this node forwards to the others.
+// withdrawDelay is how long an address stays announced after its last endpoint on this node
+// is gone while other nodes have some. They see the same change at the same time, and
+// routers that receive the withdrawal before their routes would refuse clients. Meanwhile
+// this node forwards to the others.
 const withdrawDelay = 250 * time.Millisecond
 
-// A announcePath is one of the ways in which addresses are announced: BGP, by prefixes, or L2,
-// by addresses, each of which is a prefix of its own. An address may go several ways,
-// and leaves the network when the last of them is closed to it.
+// An announcePath is BGP, which announces prefixes, or L2, where each address is a prefix
+// of its own. An address may use both, and leaves the network with the last of them.
 type announcePath struct {
 	protocol  string // as Reasons name it
 	announcer announcer
 	targetOf  func(*plan.Desired) target
-	// linger is how long an address is forwarded after it left this way.
+	// linger is how long an address is forwarded after it left this path.
 	linger time.Duration
 
-	// announcedPrefixes is what the network is told, as the announcer last said, and have are
-	// the addresses that are announced by it: those of asked that it covers, and
-	// those that it could not be made to forget.
+	// announcedPrefixes is what the announcer returned last. announcedAddrs are the
+	// addresses in it: some of targetAddrs, and unwanted ones whose withdrawal failed.
 	announcedPrefixes []netip.Prefix
 	announcedAddrs    []netip.Addr
 	targetAddrs       []netip.Addr
-	// lingering are the addresses that have left and may still be asked for. An entry
-	// goes when its time is over or the address is announced this way again, not when
-	// it is wanted again: announcing it may fail; nor when it is announced another way:
-	// whoever asks by this one hears nothing of that.
+	// lingering are the addresses that left this path and may still receive traffic. An
+	// entry ends with its time, or when this path announces the address again. It does not
+	// end when the address is only wanted again, since announcing may fail, nor when
+	// another path announces it, which clients of this path do not notice.
 	lingering map[netip.Addr]lingeringAddress
-	// lingeringAggregates are the aggregates that have left, and until when what is in them and
-	// nobody's is refused: until then somebody may send to it.
+	// lingeringAggregates are withdrawn aggregates. Until its time, traffic to an address
+	// in one of them that no Service holds is rejected.
 	lingeringAggregates map[netip.Prefix]time.Time
-	// withdrawAt are the addresses that are announced until then although they are
-	// no longer wanted, so that others can take over. It is nil where whoever takes
-	// over waits to be told.
+	// withdrawAt delays withdrawals, so that other nodes announce first. It is nil for L2,
+	// where the next owner waits for this node.
 	withdrawAt map[netip.Addr]time.Time
-	// keepsFor says whether an address that is no longer wanted stays for now, since whoever
-	// takes over is not ready; nil: none does.
+	// keepsFor reports whether an unwanted address stays until its next owner is ready;
+	// nil: none does.
 	keepsFor func(d *plan.Desired, a netip.Addr, now time.Time) bool
 }
 
-// A lingeringAddress is an address that left the network.
-type lingeringAddress struct {
-	until  time.Time // forwarded until then
-	owners []cluster.Name
-	// adopted: it was an earlier process that announced it, if anybody did.
-	adopted bool
-}
-
-// newBGPPath is the way to routers.
+// newBGPPath announces to routers.
 func newBGPPath(a announcer, linger time.Duration) *announcePath {
 	path := newAnnouncePath("bgp", a, linger, func(d *plan.Desired) target { return target{d.Prefixes, d.Routed} })
 	path.withdrawAt = map[netip.Addr]time.Time{}
 	return path
 }
 
-// newL2Path is the way to neighbours.
+// newL2Path announces to neighbours on the link.
 func newL2Path(a announcer, linger time.Duration) *announcePath {
 	return newAnnouncePath("l2", a, linger, func(d *plan.Desired) target { return target{d.Hosts, d.Answered} })
 }
@@ -83,32 +72,14 @@ func newAnnouncePath(protocol string, a announcer, linger time.Duration, wants f
 	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: wants, lingering: map[netip.Addr]lingeringAddress{}, lingeringAggregates: map[netip.Prefix]time.Time{}}
 }
 
-// A target is what shall be announced: these prefixes, for these addresses. Both
-// are sorted.
+// A target is what must be announced: these prefixes, for these addresses, both sorted.
 type target struct {
 	prefixes []netip.Prefix
 	addrs    []netip.Addr
 }
 
-// adopt takes over addresses that an earlier process forwarded and may have
-// announced this way. Whoever heard of them may send until the given time.
-func (p *announcePath) adopt(addr netip.Addr, until time.Time) {
-	p.lingering[addr] = lingeringAddress{until: until, adopted: true}
-}
-
-// boundAdopted shortens the time that adopted addresses are kept, once the network is
-// known to have forgotten what the earlier process told it.
-func (p *announcePath) boundAdopted(until time.Time) {
-	for a, d := range p.lingering {
-		if d.adopted && until.Before(d.until) {
-			d.until = until
-			p.lingering[a] = d
-		}
-	}
-}
-
-// target is what d wants announced this way and, for now, those addresses that others
-// are about to take over.
+// target returns what d wants announced by this path, and the addresses whose withdrawal is
+// delayed.
 func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	want := p.targetOf(d)
 	if p.keepsFor != nil {
@@ -143,7 +114,7 @@ func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	return target{sortedset.Union(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Union(want.addrs, addrs, netip.Addr.Compare)}
 }
 
-// withKept is want, and what is kept.
+// withKept returns want, and the addresses that stay until their next owner is ready.
 func (p *announcePath) withKept(want target, d *plan.Desired, now time.Time) target {
 	var kept []netip.Addr
 	for _, a := range sortedset.Minus(p.announcedAddrs, want.addrs) {
@@ -157,9 +128,8 @@ func (p *announcePath) withKept(want target, d *plan.Desired, now time.Time) tar
 	return target{sortedset.Union(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes), sortedset.Union(want.addrs, kept, netip.Addr.Compare)}
 }
 
-// remaining is what of the told remains before the kernel is given what want is for, and
-// false when that is all. A prefix that nobody wants stays until another one that does
-// the same for one of its addresses is there.
+// remaining returns what stays announced until the kernel has what want needs, and false if
+// that is everything. An unwanted prefix stays until a wanted one covers the same address.
 func (p *announcePath) remaining(want target) (target, bool) {
 	addrs := sortedset.Intersect(p.announcedAddrs, want.addrs)
 	prefixes := sortedset.IntersectFunc(p.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
@@ -171,8 +141,8 @@ func (p *announcePath) remaining(want target) (target, bool) {
 	return target{prefixes, addrs}, len(addrs) != len(p.announcedAddrs) || len(prefixes) != len(p.announcedPrefixes)
 }
 
-// record takes down what the network is told after it was asked for want, and returns
-// who came and who left. owners says who holds an address that left.
+// record records what is announced after a call with want, and returns which addresses left
+// and came. owners returns the Services of an address that left.
 func (p *announcePath) record(announced []netip.Prefix, want target, owners func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
 	if sortedset.Same(announced, p.announcedPrefixes) && sortedset.Same(want.addrs, p.targetAddrs) {
 		return nil, nil
@@ -184,8 +154,8 @@ func (p *announcePath) record(announced []netip.Prefix, want target, owners func
 	now := time.Now()
 	gone := sortedset.MinusFunc(p.announcedPrefixes, announced, sortedset.ComparePrefixes)
 	left, came = sortedset.Minus(p.announcedAddrs, have), sortedset.Minus(have, p.announcedAddrs)
-	// An aggregate that was announced for others led here what is new in it, from when
-	// it was forwarded; now it is gone, and the address's own route could not be told.
+	// An aggregate of other addresses attracted traffic to new ones as soon as these were
+	// forwarded. Now it is gone, and their own routes could not be announced.
 	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
 	left = sortedset.Union(left, strayed, netip.Addr.Compare)
 	for _, a := range left {
@@ -199,79 +169,4 @@ func (p *announcePath) record(announced []netip.Prefix, want target, owners func
 		}
 	}
 	return left, came
-}
-
-// lingerAggregates notes that prefixes have left the network. An address that had left
-// before, while an aggregate that contained it stayed, leaves only now.
-func (p *announcePath) lingerAggregates(gone []netip.Prefix, now time.Time) {
-	until := now.Add(p.linger)
-	for _, prefix := range p.announcedPrefixes {
-		delete(p.lingeringAggregates, prefix)
-	}
-	for _, prefix := range gone {
-		if prefix.IsSingleIP() {
-			continue
-		}
-		p.lingeringAggregates[prefix] = until
-		for a, left := range p.lingering {
-			if prefix.Contains(a) && now.Before(left.until) && left.until.Before(until) {
-				left.until = until
-				p.lingering[a] = left
-			}
-		}
-	}
-}
-
-// lingeringAddrs are the addresses that have left and may still be asked for.
-func (p *announcePath) lingeringAddrs(now time.Time) (addrs []netip.Addr) {
-	for a, left := range p.lingering {
-		if now.Before(left.until) {
-			addrs = append(addrs, a)
-		}
-	}
-	return addrs
-}
-
-// attractedAggregates are the aggregates whose traffic may still come although d does not
-// announce them.
-func (p *announcePath) attractedAggregates(d *plan.Desired, now time.Time) (more []netip.Prefix) {
-	for _, prefix := range sortedset.MinusFunc(p.announcedPrefixes, p.targetOf(d).prefixes, sortedset.ComparePrefixes) {
-		if !prefix.IsSingleIP() {
-			more = append(more, prefix)
-		}
-	}
-	for prefix, until := range p.lingeringAggregates {
-		if now.Before(until) {
-			more = append(more, prefix)
-		}
-	}
-	return more
-}
-
-// dropExpired drops what has lingered long enough, once the kernel was told without it.
-func (p *announcePath) dropExpired(now time.Time) {
-	for a, left := range p.lingering {
-		if !now.Before(left.until) {
-			delete(p.lingering, a)
-		}
-	}
-	for prefix, until := range p.lingeringAggregates {
-		if !now.Before(until) {
-			delete(p.lingeringAggregates, prefix)
-		}
-	}
-}
-
-// deadlines calls visit with each time at which something will have lingered or been
-// handed over long enough.
-func (p *announcePath) deadlines(visit func(time.Time)) {
-	for _, d := range p.lingering {
-		visit(d.until)
-	}
-	for _, until := range p.lingeringAggregates {
-		visit(until)
-	}
-	for _, until := range p.withdrawAt {
-		visit(until)
-	}
 }

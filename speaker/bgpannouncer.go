@@ -11,15 +11,15 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// bgpAnnouncer announces over BGP. A pass calls it each time; what did not change
-// costs the comparison of a few slice headers.
+// A bgpAnnouncer announces by BGP. If nothing has changed, a call only compares a few slice
+// headers.
 type bgpAnnouncer struct {
 	server *bgp.Server
-	sent   []bgp.Route // last
+	sent   []bgp.Route // routes of the last call
 
-	prefixes  []netip.Prefix // as the server returned them last
-	allowed   []netip.Prefix // as it was called last
-	announced []netip.Prefix // what it answered
+	prefixes  []netip.Prefix // that the server returned last
+	allowed   []netip.Prefix // prefixes of the last call
+	announced []netip.Prefix // prefixes that Set returned last
 }
 
 // Set implements announcer.
@@ -36,14 +36,14 @@ func (a *bgpAnnouncer) Set(ctx context.Context, d *plan.Desired, allowed []netip
 	}
 	a.prefixes, a.allowed, a.announced = prefixes, allowed, prefixes
 	if slices.Equal(prefixes, allowed) {
-		// The same slice, so that whoever compares need not look into it.
+		// With the same slice, callers need not compare the elements.
 		a.announced = allowed
 	}
 	return a.announced, err
 }
 
-// withoutFaults is err without what is wrong with the objects that people wrote: that
-// is in the status, and trying again does not mend it.
+// withoutFaults returns err without the faults of objects, which are in the status: a retry
+// does not correct them.
 func withoutFaults(err error) error {
 	if faults := (bgp.Faults)(nil); !errors.As(err, &faults) {
 		return err

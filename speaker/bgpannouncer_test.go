@@ -28,8 +28,8 @@ func TestErrorWithoutFaults(t *testing.T) {
 	}
 }
 
-// A peer that cannot be is said in the status; it does not make the speaker try
-// again and again, nor look unhealthy.
+// A peer with an impossible configuration is in the status. It causes neither retries nor
+// an unhealthy speaker.
 func TestBadSessionDoesNotFailPass(t *testing.T) {
 	server := bgp.New(bgp.Options{Logger: slog.New(slog.DiscardHandler)})
 	defer server.Close(t.Context(), bgp.Withdraw)

@@ -11,8 +11,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// An Event on the newer BGPPeer names both, once; another follows when another one is in its
-// place.
+// An Event on the newer BGPPeer names both, once. Another Event follows if another BGPPeer
+// replaces the older one.
 func TestDuplicatePeerEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	world := func(more string) {
@@ -21,9 +21,9 @@ func TestDuplicatePeerEvents(t *testing.T) {
 	world("")
 	p.expectEvents("no duplicates")
 	world(plantest.OlderPeer)
-	p.expectEvents("a duplicate", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session by BGPPeer tor1: BGPPeer tor2, which is older, names router 10.0.0.1 too")
+	p.expectEvents("a duplicate", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session for BGPPeer tor1: BGPPeer tor2, which is older, names router 10.0.0.1 too")
 	world(strings.NewReplacer("tor2", "tor3").Replace(plantest.OlderPeer))
-	p.expectEvents("of another one", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session by BGPPeer tor1: BGPPeer tor3, which is older, names router 10.0.0.1 too")
+	p.expectEvents("of another one", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session for BGPPeer tor1: BGPPeer tor3, which is older, names router 10.0.0.1 too")
 	world("")
 	p.expectEvents("no duplicate any more")
 	if diff := cmp.Diff(map[string]string{}, p.reported.duplicates); diff != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// What keeps a node from answering, and what is said of it.
+// What keeps a node from answering, and the reason that it shows.
 func TestElection(t *testing.T) {
 	on := func(f *fleet, change func(*cluster.Node), names ...string) {
 		next := *f.snap

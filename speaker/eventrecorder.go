@@ -18,31 +18,29 @@ import (
 )
 
 const (
-	// reportingController is who Events say that they are from.
 	reportingController = "fanfare.io/speaker"
-	// eventInterval is the least time between two looks: what comes and goes in
-	// between is in the log, and no Event.
+	// eventInterval is the least time between two observations. What comes and goes in
+	// between is only in the log.
 	eventInterval = time.Second
-	// observeInterval is when to look although no pass was made: patience ends.
+	// observeInterval is the time until an observation without a pass, since grace times
+	// end.
 	observeInterval = 10 * time.Second
-	// Every node has eventBurst Events at once, and one each eventRefill after
-	// that. 1,000 nodes that all have something to tell all the time write 33 a
-	// second; the API server keeps each for an hour.
+	// A node may write eventBurst Events at once, and one more each eventRefill. 1,000
+	// nodes with constant changes write 33 a second; the API server keeps each for an hour.
 	eventBurst  = 25
 	eventRefill = 30 * time.Second
-	// seriesWindow is for how long the same again counts as one more of the same
-	// Event; client-go's recorder has the same.
+	// seriesWindow is how long a repetition counts into the same Event, as in client-go.
 	seriesWindow = 6 * time.Minute
 )
 
-// A eventRecorder writes Events, beside the loop. It compares what is so with what it
-// has told, so that a change is told once, however many passes see it and however
-// long the API server is away. A nil herald does nothing.
+// An eventRecorder writes Events, beside the loop. It compares observations with what it
+// has reported: a change is reported once, in however many passes it is seen and however
+// long the API server is unreachable. A nil eventRecorder does nothing.
 type eventRecorder struct {
 	client   *client
 	instance string
 	log      *slog.Logger
-	wake     chan struct{} // capacity 1
+	wake     chan struct{} // has room for one
 	limit    *rate.Limiter
 
 	reported reported
@@ -50,34 +48,29 @@ type eventRecorder struct {
 	recent   map[seriesKey]pendingEvent
 }
 
-// A pendingEvent is an Event to be written for the first time, or again when count is
-// more than one.
+// A pendingEvent must be created, or repeated if count is more than one.
 type pendingEvent struct {
 	event *eventsv1.Event
 	count int32
 	at    time.Time
 }
 
-// A seriesKey is what two Events of one series have in common.
+// A seriesKey is equal for all Events of a series.
 type seriesKey struct {
 	uid          types.UID
 	name         string
 	reason, note string
 }
 
-// trigger says that there may be something to tell.
+// trigger requests an observation.
 func (r *eventRecorder) trigger() {
 	if r == nil {
 		return
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	notify(r.wake)
 }
 
-// run tells until ctx ends. What could not be written is written later, and
-// nothing else meanwhile.
+// run writes Events until ctx ends. It observes nothing while Events are pending.
 func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)) {
 	if r == nil {
 		return
@@ -112,7 +105,7 @@ func (r *eventRecorder) run(ctx context.Context, look func() (observation, bool)
 	}
 }
 
-// queue makes letters of what is new, and returns how long to be silent for it.
+// queue adds new events to the pending ones, and returns how long to pause after them.
 func (r *eventRecorder) queue(now observation) time.Duration {
 	var all []event
 	r.reported, all = newEvents(r.reported, now, max(1, int(r.limit.TokensAt(now.at))))
@@ -134,15 +127,15 @@ func (r *eventRecorder) queue(now observation) time.Duration {
 	return r.limit.ReserveN(now.at, min(len(all), eventBurst)).DelayFrom(now.at)
 }
 
-// send writes what is unsent, until one fails.
+// send writes pending Events until one fails.
 func (r *eventRecorder) send(ctx context.Context) error {
 	for len(r.pending) > 0 {
 		err := r.write(ctx, r.pending[0])
 		switch {
-		case err == nil || apierrors.IsAlreadyExists(err): // The answer to an earlier attempt was lost.
+		case err == nil || apierrors.IsAlreadyExists(err): // the response to an earlier attempt was lost
 		case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err):
-			// It will not get better: the namespace is being deleted, or the roles are
-			// not those of this version.
+			// A retry would not help: the namespace is being deleted, or the roles are of
+			// another version.
 			r.log.Warn("Event not written", "reason", r.pending[0].event.Reason, "err", err)
 		default:
 			return err
@@ -160,12 +153,12 @@ func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
 		if !apierrors.IsNotFound(err) {
 			return err
 		}
-		// The API server has forgotten it.
+		// The API server has deleted the first Event of the series.
 	}
 	return r.client.createEvent(ctx, l.event)
 }
 
-// event makes an Event whose name is its own, so that writing it twice makes one.
+// event returns an Event with a unique name, so that writing it twice creates one.
 func (r *eventRecorder) event(e event, at time.Time) *eventsv1.Event {
 	hash := fnv.New64a()
 	fmt.Fprint(hash, r.instance, at.UnixNano(), e.regarding.UID, e.reason, e.note)
@@ -175,7 +168,7 @@ func (r *eventRecorder) event(e event, at time.Time) *eventsv1.Event {
 	}
 	namespace := e.regarding.Namespace
 	if namespace == "" {
-		// Where Events of what has no namespace belong.
+		// Kubernetes keeps Events of cluster-scoped objects there.
 		namespace = metav1.NamespaceDefault
 	}
 	name := strings.TrimRight(e.regarding.Name[:min(len(e.regarding.Name), 200)], ".-")

@@ -19,12 +19,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// A eventServer is where an API server keeps Events. It answers as one does.
+// An eventServer stores Events as an API server does.
 type eventServer struct {
 	mu     sync.Mutex
 	away   bool
-	lost   bool // it takes what it is sent, and its answer is lost
-	status int  // when not 0: the answer to everything
+	lost   bool // it accepts requests, and responses are lost
+	status int  // response to all requests if not 0
 	events map[string]*eventsv1.Event
 	writes int
 }
@@ -32,7 +32,7 @@ type eventServer struct {
 func (b *eventServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	body, _ := io.ReadAll(r.Body) // It comes from memory.
+	body, _ := io.ReadAll(r.Body) // from memory: no error
 	if b.away {
 		return nil, fmt.Errorf("connection refused")
 	}
@@ -72,7 +72,7 @@ func (b *eventServer) take(r *http.Request, body []byte) int {
 	return http.StatusMethodNotAllowed
 }
 
-// counts are how often each reason was told, by what the board says.
+// counts returns how often each reason was reported, by the stored Events.
 func (b *eventServer) counts() map[string]int32 {
 	bubble.Wait()
 	b.mu.Lock()
@@ -88,7 +88,7 @@ func (b *eventServer) counts() map[string]int32 {
 	return counts
 }
 
-// A recorderTest is a herald that looks at a play.
+// A recorderTest is an eventRecorder that observes an eventTest.
 type recorderTest struct {
 	*eventServer
 	*eventTest
@@ -96,9 +96,9 @@ type recorderTest struct {
 	mu     sync.Mutex
 }
 
-// withRecorder runs f in a bubble, with a herald that tells of what it does.
+// withRecorder runs f in a bubble, with a recorder that observes it.
 func withRecorder(t *testing.T, f func(s *recorderTest)) {
-	worlds := newEventTest(t, reported{}) // Files are read outside of the bubble.
+	worlds := newEventTest(t, reported{}) // reads files, outside of the bubble
 	worlds.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"))
 	bubble.Test(t, func(t *testing.T) {
 		s := &recorderTest{eventServer: &eventServer{events: map[string]*eventsv1.Event{}}, eventTest: worlds}
@@ -115,7 +115,7 @@ func withRecorder(t *testing.T, f func(s *recorderTest)) {
 	})
 }
 
-// set changes the first session, and says so.
+// set changes the first session, and triggers the recorder.
 func (s *recorderTest) set(state bgp.SessionState) {
 	s.mu.Lock()
 	s.at = time.Now()
@@ -134,8 +134,8 @@ func (s *recorderTest) expect(t *testing.T, when string, want map[string]int32) 
 	}
 }
 
-// A change is told once: when the API server is back, and when it took an Event
-// whose answer was lost. What came and went meanwhile is not.
+// A change is reported once: when the API server is reachable again, and when it accepted
+// an Event but its response was lost. What came and went meanwhile is not reported.
 func TestEventIsRecordedOnce(t *testing.T) {
 	withRecorder(t, func(s *recorderTest) {
 		s.away = true
@@ -174,9 +174,9 @@ func TestEventIsRecordedOnce(t *testing.T) {
 	})
 }
 
-// While the API server is away, nothing piles up: when it is back it is told what
-// was noticed before, and what is different now. One that has forgotten an Event
-// gets another one.
+// While the API server is unreachable, Events don't accumulate: afterwards it receives the
+// changes before the outage, and the total change during it. A deleted Event is replaced by
+// a new one.
 func TestEventsAfterAPIOutage(t *testing.T) {
 	withRecorder(t, func(s *recorderTest) {
 		s.eventServer.mu.Lock()
@@ -220,8 +220,8 @@ func TestEventsAfterAPIOutage(t *testing.T) {
 	})
 }
 
-// A session that flaps has a few Events, each with a number, and costs the API
-// server two writes a minute in the long run.
+// A flapping session has a few Events, each with a count, and causes two writes a minute in
+// the long run.
 func TestFlappingSessionIsRateLimited(t *testing.T) {
 	withRecorder(t, func(s *recorderTest) {
 		for range 3600 {
@@ -243,7 +243,7 @@ func TestFlappingSessionIsRateLimited(t *testing.T) {
 	})
 }
 
-// Without an API server there is nobody to tell.
+// Without an API server there is no recorder.
 func TestNilEventRecorder(t *testing.T) {
 	h := (*Reporter)(nil).eventRecorder(reported{})
 	h.trigger()

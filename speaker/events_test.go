@@ -18,7 +18,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A eventTest is a sequence of scenes, and what is told of them.
+// An eventTest is a sequence of observations and their Events.
 type eventTest struct {
 	t        *testing.T
 	reported reported
@@ -48,7 +48,7 @@ func (p *eventTest) session(name string, state bgp.SessionState, lastError strin
 	slices.SortFunc(p.sessions, func(a, b bgp.SessionStatus) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// expectEvents checks what is told now, and that it is told once.
+// expectEvents checks the new Events, and that a second call returns none.
 func (p *eventTest) expectEvents(when string, want ...string) {
 	p.t.Helper()
 	p.at = p.at.Add(time.Second)
@@ -73,7 +73,7 @@ func TestSessionEvents(t *testing.T) {
 	p.expectEvents("one is up", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	p.sessions[1].LastError = "connection refused"
 	p.at = p.at.Add(sessionGrace)
-	p.expectEvents("the other is not, for long", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): connection refused")
+	p.expectEvents("the other is not, for long", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 has no session with router tor2 (10.0.0.2, AS65000): connection refused")
 	p.session("tor1", bgp.Idle, "hold timer: 100% expired")
 	p.expectEvents("lost", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): hold timer: 100% expired")
 	p.session("tor1", bgp.OpenSent, "connection refused")
@@ -83,7 +83,7 @@ func TestSessionEvents(t *testing.T) {
 	p.expectEvents("again", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	p.session("tor1", bgp.Established, "connection refused")
 	p.sessions[0].LossReason = "it rebooted"
-	p.expectEvents("between two looks", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000), and has it again: it rebooted")
+	p.expectEvents("between two looks", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000), and established it again: it rebooted")
 	p.sessions = nil
 	p.expectEvents("no peer selects the node: its owner did that")
 }
@@ -99,15 +99,15 @@ func TestBFDEvents(t *testing.T) {
 	p.expectEvents("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
 	p.at = p.at.Add(sessionGrace)
 	p.sessions[1].Since = p.at
-	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 does not hear, by BFD, "+who+": the router says nothing; does it have BFD for this node?")
+	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 has no BFD with "+who+": the router says nothing; does it have BFD for this node?")
 	bfd("Up", "")
-	p.expectEvents("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
+	p.expectEvents("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
 	bfd("Down", "nothing heard from the router for 150ms")
-	p.expectEvents("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 no longer hears, by BFD, "+who+": nothing heard from the router for 150ms")
+	p.expectEvents("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 lost BFD with "+who+": nothing heard from the router for 150ms")
 	bfd("Init", "nothing heard from the router for 150ms")
 	p.expectEvents("on the way up")
 	bfd("Up", "")
-	p.expectEvents("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 hears, by BFD, "+who)
+	p.expectEvents("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
 	p.sessions[0].BFD = nil
 	p.expectEvents("switched off: who did that knows")
 }
@@ -140,7 +140,7 @@ func TestAddressEvents(t *testing.T) {
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.3 to tor1, tor2")
 	p.world(web, plantest.LocalService("db", "uid-2", "192.0.2.4", "n1"))
 	p.expectEvents("its address changes",
-		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service does not hold it any more",
+		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.3 from tor1, tor2: the Service no longer holds it",
 		"Normal Announced Service/db (uid-2): node n1 announces 192.0.2.4 to tor1, tor2")
 	p.announced, p.programmed, p.err, p.pendingSince = nil, false, errors.New("forward: no"), p.at
 	p.expectEvents("the table is gone and cannot be put back",
@@ -148,7 +148,7 @@ func TestAddressEvents(t *testing.T) {
 		"Normal Withdrawn Service/db (uid-2): node n1 withdrew 192.0.2.4 from tor1, tor2: forward: no")
 }
 
-// The loss of all routers is told of the sessions, and not of each address.
+// The loss of all routers causes Events of the sessions, not of each address.
 func TestManyAddressEventsAreSummarised(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.session("tor1", bgp.Established, "")
@@ -158,13 +158,13 @@ func TestManyAddressEventsAreSummarised(t *testing.T) {
 	}
 	p.world(many...)
 	p.expectEvents("a mass", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)",
-		"Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 began to announce 10 addresses and withdrew 0; it announces 10 now: `fanfare status` there says which")
+		"Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 announced 10 addresses and withdrew 0; it announces 10 now: run `fanfare status` there for the list")
 	p.session("tor1", bgp.Idle, "cable")
 	p.expectEvents("no router", "Warning SessionLost BGPPeer/tor1 (uid-tor1): node n1 lost its session with router tor1 (10.0.0.1, AS65000): cable")
 	p.session("tor1", bgp.Established, "")
 	p.expectEvents("it is back", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
 	p.world(many[6:]...)
-	p.expectEvents("most go", "Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 began to announce 0 addresses and withdrew 6; it announces 4 now: `fanfare status` there says which")
+	p.expectEvents("most go", "Normal AnnouncementsChanged Node/n1 (uid-n1): node n1 announced 0 addresses and withdrew 6; it announces 4 now: run `fanfare status` there for the list")
 }
 
 func TestForwardingEvents(t *testing.T) {
@@ -173,31 +173,30 @@ func TestForwardingEvents(t *testing.T) {
 	p.programmed, p.err, p.pendingSince = false, errors.New("forward: "+strings.Repeat("é", 1000)), p.at
 	p.expectEvents("a failure that may be over soon")
 	p.at = p.at.Add(forwardGrace)
-	const begin = "node n1 cannot give the kernel what is desired, and announces nothing new: forward: "
+	const begin = "node n1 cannot program the kernel, and announces nothing new: forward: "
 	p.expectEvents("it is not", "Warning ForwardingFailed Node/n1 (uid-n1): "+begin+strings.Repeat("é", (maxNote-len(begin))/2))
 	p.err = errors.New("forward: another reason")
 	p.expectEvents("nor later")
 	p.programmed, p.err, p.pendingSince = true, nil, time.Time{}
-	p.expectEvents("it is over", "Normal ForwardingRestored Node/n1 (uid-n1): node n1 has given the kernel what is desired")
+	p.expectEvents("it is over", "Normal ForwardingRestored Node/n1 (uid-n1): node n1 has programmed the kernel")
 }
 
-// After a restart, what was so before is no news.
 func TestObstacleEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.expectEvents("nothing is in the way")
 	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "it is 0: set it to 1"}}
-	p.expectEvents("something is", "Warning TrafficObstructed Node/n1 (uid-n1): node n1 has something in the way of traffic: it is 0: set it to 1")
+	p.expectEvents("something is", "Warning TrafficObstructed Node/n1 (uid-n1): node n1 has an obstacle to traffic: it is 0: set it to 1")
 	p.obstacles = []proxy.Obstacle{{Code: proxy.ForwardingOff, About: "net.ipv4.ip_forward", Message: "in other words"}}
 	p.expectEvents("it still is")
 	p.obstacles = []proxy.Obstacle{{Code: proxy.Firewall, About: "chain inet filter forward", Message: "it drops"}}
 	p.expectEvents("and then something else",
-		"Warning TrafficObstructed Node/n1 (uid-n1): node n1 has something in the way of traffic: it drops",
-		"Normal TrafficUnobstructed Node/n1 (uid-n1): node n1 has no longer in the way of traffic: net.ipv4.ip_forward (ForwardingOff)")
+		"Warning TrafficObstructed Node/n1 (uid-n1): node n1 has an obstacle to traffic: it drops",
+		"Normal TrafficUnobstructed Node/n1 (uid-n1): node n1 no longer has an obstacle to traffic: net.ipv4.ip_forward (ForwardingOff)")
 }
 
 func TestEventsAfterRestart(t *testing.T) {
 	web, db := plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), plantest.LocalService("db", "uid-db", "192.0.2.2", "n1")
-	p := newEventTest(t, reportedByPredecessor([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, testTime))
+	p := newEventTest(t, reportedBefore([]netip.Addr{netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("192.0.2.1")}, testTime))
 	p.world(web, db)
 	p.announced = nil
 	p.expectEvents("before anything is done")
@@ -209,17 +208,16 @@ func TestEventsAfterRestart(t *testing.T) {
 	p.world(web, db)
 	p.expectEvents("and comes back", "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1")
 	p.at = p.at.Add(sessionGrace)
-	p.expectEvents("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 gets no session with router tor2 (10.0.0.2, AS65000): not up yet")
+	p.expectEvents("a router does not come back", "Warning SessionDown BGPPeer/tor2 (uid-tor2): node n1 has no session with router tor2 (10.0.0.2, AS65000): not up yet")
 	p.session("tor2", bgp.Established, "")
 	p.world(web, db, plantest.LocalService("old", "uid-old", "192.0.2.9", "n1"))
 	p.expectEvents("late", "Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
 		"Normal Announced Service/old (uid-old): node n1 announces 192.0.2.9 to tor1, tor2")
 }
 
-// In any sequence of scenes, what is told adds up: of one address Announced and
-// Withdrawn take turns, and nothing is told twice.
+// In any sequence of observations, Announced and Withdrawn of an address alternate.
 func TestAddressEventsAlternate(t *testing.T) {
-	worlds := map[int]*plan.Desired{} // by which Services have their pod here, in bits
+	worlds := map[int]*plan.Desired{} // keyed by the Services with a local pod, in bits
 	p := newEventTest(t, reported{})
 	for here := range 8 {
 		var services []string
@@ -232,7 +230,7 @@ func TestAddressEventsAlternate(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		p.reported = reported{}
-		on := map[string]bool{} // the address of each Service, as Events say
+		on := map[string]bool{} // Services whose address is announced according to Events
 		for range 40 {
 			p.desired = worlds[random.IntN(8)]
 			p.announced = p.desired.Announce

@@ -21,9 +21,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A fleet is all speakers of a cluster, one link, and a neighbour on it that sends to an
-// address all the time. What memberlist, the API server and the wire do is made up; who
-// answers, who waits for whom and who forwards is the real thing.
+// A fleet is all speakers of a cluster on one link, and a neighbour that sends to an
+// address all the time. Memberlist, the API server and the link are simulated. Elections,
+// handover and passes are real.
 type fleet struct {
 	t     *testing.T
 	nodes []*fleetNode
@@ -31,47 +31,47 @@ type fleet struct {
 	vip   netip.Addr
 
 	apiDown      bool
-	cut          map[string]bool // "a b": they do not hear each other
-	dropMessages bool            // what speakers say is lost
-	byLease      time.Duration   // how long after its loss a Lease shows that a node lives; zero: there are none
+	cut          map[string]bool // "a b": they do not reach each other
+	dropMessages bool            // messages between speakers are lost
+	byLease      time.Duration   // time until a Lease shows that an unreachable node is alive; zero: no Leases
 
-	cache     *fleetNode // whom the neighbour sends to, by what it heard last
+	cache     *fleetNode // the node that the neighbour sends to
 	sent      int        // requests, one per tick
 	lost      int
-	twoOwners time.Duration // for which two nodes answered
-	noOwner   time.Duration // for which nobody did
-	history   []string      // who began and stopped to answer
+	twoOwners time.Duration // time with two answering nodes
+	noOwner   time.Duration // time without an answering node
+	history   []string      // nodes that began and stopped answering
 }
 
-// A fleetNode is one node: its speaker, its kernel and its end of the link.
+// A fleetNode is one node: its speaker, its kernel and its interface.
 type fleetNode struct {
 	*fleet
 	name           string
-	dead           bool          // without power
-	suspended      bool          // the speaker; the kernel goes on
-	gone           bool          // no speaker
-	leaving        bool          // it has said farewell
-	offered        bool          // it has said by which interfaces it can answer
-	back           bool          // and that it is back only now
-	offersInFlight []fleetOffer  // what they have yet to hear
-	slow           time.Duration // after how long more it hears what others say
-	stale          time.Duration // after how long it reads what the API server says
-	changedAt      time.Time     // when that was said; zero when it has read all
+	dead           bool // without power
+	suspended      bool // the speaker; the kernel continues
+	gone           bool // no speaker
+	leaving        bool // it has announced that it leaves
+	offered        bool // other nodes know its interfaces
+	back           bool // and that it is returning
+	offersInFlight []fleetOffer
+	slow           time.Duration // additional delay of messages
+	stale          time.Duration // delay of the API server's changes
+	changedAt      time.Time     // time of the first unread change; zero: none
 
-	snap    *cluster.Snapshot // as it read it last
+	snap    *cluster.Snapshot // as last read
 	members *membership.Members
-	heard   map[string]time.Time // when others were heard of last
+	heard   map[string]time.Time // when each node was last reachable
 	decider *plan.Decider
 	links   *layer2
 	pass    *pass
 	kernel  map[netip.Addr]bool
-	asked   map[netip.Addr]time.Time // since when the link probes
+	asked   map[netip.Addr]time.Time // start of the probe
 	answers map[netip.Addr]bool
-	had     map[netip.Addr]l2.Address // what the link has said that it answers for, as it was told
-	resumed bool                      // it was frozen until now
+	had     map[netip.Addr]l2.Address // last request for each held address
+	resumed bool                      // it was suspended until now
 }
 
-// A fleetOffer is what a node says of itself.
+// A fleetOffer is what a node reports about itself.
 type fleetOffer struct {
 	known time.Time // to the others
 	back  bool
@@ -79,9 +79,9 @@ type fleetOffer struct {
 
 const (
 	fleetTick       = 10 * time.Millisecond
-	fleetDetection  = 400 * time.Millisecond // memberlist's
-	fleetProbe      = 700 * time.Millisecond // the link's
-	fleetOfferDelay = 30 * time.Millisecond  // until what a node says of itself is known
+	fleetDetection  = 400 * time.Millisecond // of memberlist
+	fleetProbe      = 700 * time.Millisecond // of the link
+	fleetOfferDelay = 30 * time.Millisecond  // of an offer
 )
 
 var fleetSubnet = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
@@ -111,7 +111,7 @@ func newFleet(t *testing.T, size int) *fleet {
 	return f
 }
 
-// prefer has the controller prefer a node.
+// prefer lets the controller prefer a node.
 func (f *fleet) prefer(node string) {
 	next := *f.snap
 	next.Claims = []*cluster.Claim{{Addr: f.vip, Pool: "lan", Node: node}}
@@ -122,8 +122,8 @@ func (f *fleet) node(name string) *fleetNode {
 	return f.nodes[slices.IndexFunc(f.nodes, func(n *fleetNode) bool { return n.name == name })]
 }
 
-// reboot has a node without power for as long as all take to notice, and its speaker start in a
-// kernel that remembers nothing.
+// reboot switches a node off until all others have noticed, and starts its speaker with an
+// empty kernel.
 func (f *fleet) reboot(name string) *fleetNode {
 	n := f.node(name)
 	n.dead = true
@@ -133,7 +133,7 @@ func (f *fleet) reboot(name string) *fleetNode {
 	return n
 }
 
-// start begins a speaker on the node, whose kernel may have a table of an earlier one.
+// start starts a speaker on the node, whose kernel may have a table of an earlier one.
 func (n *fleetNode) start() {
 	log := slog.New(slog.DiscardHandler)
 	handover := newHandoverState(n.name, nil, log)
@@ -143,13 +143,13 @@ func (n *fleetNode) start() {
 	n.had, n.offersInFlight = map[netip.Addr]l2.Address{}, nil
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
-	over := &l2Announcer{link: (*fleetLink)(n), handover: handover}
-	n.links = &layer2{over: over, handover: handover, path: newL2Path(over, time.Minute), send: n.send, electable: &electable{list: eth0}}
+	over := &l2Announcer{set: (*fleetLink)(n).Set, handover: handover}
+	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), send: n.send, electable: &electable{list: eth0}}
 	n.links.path.keepsFor = handover.keepsFor
 	n.pass = newPass((*fleetKernel)(n), log, n.links.path)
 }
 
-// stop is what a speaker does on SIGTERM, when the node stays.
+// stop does what a speaker does on SIGTERM if the node stays.
 func (n *fleetNode) stop() {
 	n.leaving = true
 	n.fleet.run(100 * time.Millisecond)
@@ -213,7 +213,7 @@ func (l *fleetLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	return have, nil
 }
 
-// answer begins to, and says so to the neighbour.
+// answer begins to answer, and the neighbour notices.
 func (n *fleetNode) answer(a netip.Addr) {
 	if !n.kernel[a] {
 		n.t.Errorf("%s answers for %s and does not forward it", n.name, a)
@@ -223,22 +223,22 @@ func (n *fleetNode) answer(a netip.Addr) {
 	n.history = append(n.history, n.name+" answers")
 }
 
-// runs says whether there is a speaker that does.
+// runs reports whether the node has a running speaker.
 func (n *fleetNode) runs() bool { return !n.dead && !n.suspended && !n.gone }
 
-// hears says whether a node hears another now.
+// hears reports whether o reaches n.
 func (n *fleetNode) hears(o *fleetNode) bool {
 	return o.runs() && !n.cut[n.name+" "+o.name] && !n.cut[o.name+" "+n.name]
 }
 
-// receiveOffers has the others know what the node said of itself a while ago.
+// receiveOffers delivers the node's earlier offers to the others.
 func (n *fleetNode) receiveOffers() {
 	for len(n.offersInFlight) > 0 && !time.Now().Before(n.offersInFlight[0].known) {
 		n.offered, n.back, n.offersInFlight = true, n.offersInFlight[0].back, n.offersInFlight[1:]
 	}
 }
 
-// updateMembers has the node know what memberlist would tell it.
+// updateMembers computes the members as memberlist would.
 func (n *fleetNode) updateMembers() {
 	now, m := time.Now(), &membership.Members{}
 	for _, o := range n.nodes {
@@ -264,7 +264,8 @@ func (n *fleetNode) updateMembers() {
 	}
 }
 
-// broadcast tells the others, who hear it a moment later, or read then that something was released.
+// broadcast delivers a message after a moment. Nodes that do not receive it read by a Lease
+// that an address was released.
 func (n *fleetNode) broadcast(message []byte) {
 	s, err := parseMessage(message)
 	if err != nil {
@@ -278,7 +279,7 @@ func (n *fleetNode) broadcast(message []byte) {
 	}
 }
 
-// send tells one of them.
+// send delivers a message to one node.
 func (n *fleetNode) send(node string, message []byte) {
 	o := n.node(node)
 	if o == n || n.dropMessages || !o.hears(n) {
@@ -325,7 +326,7 @@ func (n *fleetNode) step(reshape func(*plan.Desired) *plan.Desired) {
 	}
 }
 
-// run lets time pass: every tick each speaker passes, and the neighbour sends a request.
+// run lets time pass. Each tick has a pass of each speaker, and a request of the neighbour.
 func (f *fleet) run(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(fleetTick) {
 		for _, n := range f.nodes {
@@ -341,7 +342,7 @@ func (f *fleet) run(d time.Duration) {
 	}
 }
 
-// request is sent to whom the neighbour takes for the owner.
+// request sends a request to the node that the neighbour maps the address to.
 func (f *fleet) request() {
 	answering := 0
 	for _, n := range f.nodes {
@@ -361,7 +362,7 @@ func (f *fleet) request() {
 	}
 }
 
-// owner expects that one node answers, and that the neighbour knows.
+// owner expects that exactly this node answers, and that the neighbour sends to it.
 func (f *fleet) owner(when, want string) {
 	f.t.Helper()
 	var got []string
@@ -378,7 +379,7 @@ func (f *fleet) owner(when, want string) {
 	}
 }
 
-// calm runs for a time in which nothing may be lost.
+// calm runs for a time in which no request may be lost.
 func (f *fleet) calm(when string, d time.Duration) {
 	f.t.Helper()
 	f.reset()
@@ -388,8 +389,7 @@ func (f *fleet) calm(when string, d time.Duration) {
 
 func (f *fleet) reset() { f.sent, f.lost, f.twoOwners, f.noOwner = 0, 0, 0, 0 }
 
-// within expects that since reset requests were lost for no longer than lost, and two
-// nodes answered for no longer than two.
+// within bounds the time of lost requests, and of two answering nodes, since reset.
 func (f *fleet) within(when string, lost, two time.Duration) {
 	f.t.Helper()
 	if took := time.Duration(f.lost) * fleetTick; took > lost || f.twoOwners > two {
@@ -397,7 +397,7 @@ func (f *fleet) within(when string, lost, two time.Duration) {
 	}
 }
 
-// n1 is the preferred node at first, and n3 the one with the higher hash of the others.
+// n1 is preferred at first. Of the others, n3 has the higher hash.
 func TestL2Failover(t *testing.T) {
 	for name, story := range map[string]func(f *fleet){
 		"a planned move": func(f *fleet) {
@@ -450,7 +450,7 @@ func TestL2Failover(t *testing.T) {
 			n1.suspended, n1.resumed = false, true
 			f.reset()
 			f.run(5 * time.Second)
-			// n1 has answered all the while, as far as it knows; n3 hears that it lives.
+			// n1 does not know that it was suspended, and n3 sees that it is alive.
 			f.within("n1 is thawed", 0, fleetDetection)
 			f.owner("after that", "n1")
 			f.answered("n1 is thawed")
@@ -578,7 +578,7 @@ func TestL2Failover(t *testing.T) {
 	}
 }
 
-// answered expects that since reset somebody answered at any time.
+// answered expects that a node answered at any time since reset.
 func (f *fleet) answered(when string) {
 	f.t.Helper()
 	if f.noOwner > 0 {
@@ -586,7 +586,7 @@ func (f *fleet) answered(when string) {
 	}
 }
 
-// calm2 is calm while two nodes answer.
+// calm2 is calm, with two answering nodes.
 func (f *fleet) calm2(when string, d time.Duration) {
 	f.t.Helper()
 	f.reset()

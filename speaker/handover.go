@@ -15,81 +15,82 @@ import (
 )
 
 const (
-	// releaseTimeout is how long an address waits for another speaker that lives and
-	// answers for it to say that it has stopped. That one has heard of the same change;
-	// if it has not after a second it may never, and clients wait.
+	// releaseTimeout is how long an address waits until another live speaker reports that
+	// it stopped answering for it. If that speaker has not seen the same change after a
+	// second, it may never see it, and clients wait.
 	releaseTimeout = time.Second
-	// keepTimeout is for how long this node goes on to answer for what another one shall,
-	// until that one says that it is ready to. It is less than releasePatience, so that two
-	// do not answer where words are lost.
+	// keepTimeout is how long this node keeps answering for an address until the next owner
+	// is ready. It is less than releaseTimeout, so that two nodes do not answer if messages
+	// are lost.
 	keepTimeout = 800 * time.Millisecond
-	// readyLifetime is for how long somebody who waits for an address is taken to be ready.
+	// readyLifetime is how long a node that waits for an address counts as ready.
 	readyLifetime = 2 * time.Second
-	// holderLifetime is for how long what was said of an address counts although this node
-	// knows no Service that has it: it may hear of the Service later.
+	// holderLifetime is how long a message about an address counts although no Service of
+	// this node's snapshot holds the address: the snapshot may be late.
 	holderLifetime = time.Minute
 )
 
-// handoverState is what speakers have told one another about who answers for which address.
-// It decides nothing about who should: it lets a new owner begin when the old one has
-// stopped, and knows whether anybody ever answered for an address.
+// handoverState is what speakers report to each other about the addresses that they answer
+// for. It elects no owner. It lets the new owner begin when the old one has stopped, and
+// knows whether an address was ever in use.
 //
-// Each speaker says when it begins and when it has stopped, and all that it answers for
-// when somebody is met. Nobody waits for longer than releasePatience for what is lost.
+// Each speaker reports when it begins and when it stops to answer for an address, and sends
+// its full state to a node that appears. An address waits for a lost message for
+// releaseTimeout at most.
 type handoverState struct {
 	node string
 	log  *slog.Logger
-	// changed says that an address may be admitted now, or has to be renewed.
+	// changed: an address may be admitted now, or must be announced to neighbours again.
 	changed chan struct{} // has room for one
 
 	mu sync.Mutex
-	// paused is until when nothing new is admitted; zero: it is.
+	// paused is until when no new address is admitted; zero: not paused.
 	paused time.Time
-	// broadcast tells all other speakers, and dead says of a node whether it is known not to
-	// answer for anything.
+	// broadcast sends to all other speakers. isDead reports whether a node is known to
+	// answer for no address.
 	broadcast func(message []byte)
-	// send tells one of them; it is set before anybody is heard.
+	// send sends to one speaker. It is set before the first message arrives.
 	send      func(node string, message []byte)
 	isDead    func(node string) bool
 	instance  uint64
-	sequence  uint64            // of what this node has said
-	instances map[string]uint64 // of the other nodes' speakers
-	synced    map[string]bool   // who has said something, and has not died since, nor have we been cut off
+	sequence  uint64            // of the messages of this process
+	instances map[string]uint64 // of the other nodes' processes
+	synced    map[string]bool   // nodes whose state has arrived, and that have been alive and reachable since
 	holders   map[netip.Addr]map[string]holderState
 	waits     map[netip.Addr]releaseWait
-	// ready are what others wait for, kept until when this node still answers for what
-	// others shall.
+	// ready are the nodes that wait for addresses. kept is until when this node answers for
+	// addresses of other owners.
 	ready map[netip.Addr]readyNode
 	kept  map[netip.Addr]time.Time
-	// rounds is how often neighbours may have come to think that an address of this node's is
-	// another's.
+	// rounds counts the events after which neighbours may map an address of this node to
+	// another node.
 	rounds map[netip.Addr]uint64
-	// formerOwner is the last other node that is known to have answered for an address, and formers
-	// how often that has changed.
+	// formerOwner is the last other node that answered for an address, and formerRevision
+	// counts its changes.
 	formerOwner    map[netip.Addr]string
 	formerRevision uint64
 }
 
-// A holderState is the last that is known to be said by a node about an address.
+// A holderState is the newest report of a node about an address.
 type holderState struct {
-	sequence uint64 // later words have higher ones
-	held     bool   // it answers for the address
+	sequence uint64 // of the message
+	held     bool   // the node answers for the address
 	at       time.Time
 }
 
-// A readyNode is that of a node that is ready to answer for an address.
+// A readyNode is ready to answer for an address.
 type readyNode struct {
 	node string
 	at   time.Time
 }
 
-// A releaseWait is for another node that still answers for an address that shall be this one's.
+// A releaseWait is for another node that still answers for an address of this node.
 type releaseWait struct {
 	holder string
 	until  time.Time
 }
 
-// newHandoverState knows of addresses that an earlier process answered for.
+// newHandoverState knows the addresses that an earlier process on this node answered for.
 func newHandoverState(node string, known []netip.Addr, log *slog.Logger) *handoverState {
 	handover := &handoverState{node: node, log: log, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
 		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, formerOwner: map[netip.Addr]string{}}
@@ -99,25 +100,25 @@ func newHandoverState(node string, known []netip.Addr, log *slog.Logger) *handov
 	return handover
 }
 
-// setMembers has others told by say from now on, and the dead not waited for. What a node that
-// has died since the last call answered for may be known to neighbours as its, though this
-// node has answered for it meanwhile: the dead one was only frozen for a while, say.
-func (h *handoverState) setMembers(say func(message []byte), dead func(node string) bool) {
+// setMembers sets how to reach the others, and which of them not to wait for. Neighbours
+// may still map this node's addresses to a node that has died since the last call, for
+// example because it was suspended while this node took over.
+func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(node string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.isDead
-	h.broadcast, h.isDead = say, dead
-	maps.DeleteFunc(h.synced, func(node string, _ bool) bool { return dead(node) && !was(node) })
+	h.broadcast, h.isDead = broadcast, isDead
+	maps.DeleteFunc(h.synced, func(node string, _ bool) bool { return isDead(node) && !was(node) })
 	for a, said := range h.holders {
 		for node, w := range said {
-			if w.held && node != h.node && dead(node) && !was(node) {
+			if w.held && node != h.node && isDead(node) && !was(node) {
 				h.holderGone(a)
 			}
 		}
 	}
 }
 
-// holderGone notes that somebody no longer answers for an address.
+// holderGone is called when another node no longer answers for an address.
 func (h *handoverState) holderGone(a netip.Addr) {
 	_, waiting := h.waits[a]
 	ours := h.holders[a][h.node].held
@@ -125,20 +126,13 @@ func (h *handoverState) holderGone(a netip.Addr) {
 		h.rounds[a]++
 	}
 	if ours || waiting {
-		h.notify()
+		notify(h.changed)
 	}
 }
 
-func (h *handoverState) notify() {
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
-}
-
-// admit returns those of want that may be answered for at now. It has those probed that
-// nobody is known to have answered for, and those announced anew that neighbours may think
-// are another node's. Whom others wait for is told that this node is ready.
+// admit returns the addresses of want that this node may answer for now. It requests a
+// probe for addresses without any known owner. Holders of the others receive the message
+// that this node is ready.
 func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
 	admitted, messages := h.selectAdmitted(want, now)
 	for _, m := range messages {
@@ -147,13 +141,13 @@ func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
 	return admitted
 }
 
-// A outgoing is for one other speaker.
+// An outgoing message is for one other speaker.
 type outgoing struct {
 	to   string
 	data []byte
 }
 
-// selectAdmitted is admit, without saying anything.
+// selectAdmitted is admit, and returns the messages instead of sending them.
 func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (_ []l2.Address, notes []outgoing) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,22 +172,21 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (_ []l2
 	return admitted, notes
 }
 
-// keepsFor is keeps for what was decided.
+// keepsFor is keeps for a decided address.
 func (h *handoverState) keepsFor(d *plan.Desired, a netip.Addr, now time.Time) bool {
 	decided := d.Address(a)
 	return decided != nil && decided.OverL2 && !d.L2Withdrawn && h.keeps(a, decided.Owner, now)
 }
 
-// keeps says whether this node goes on to answer for an address that it answers for and
-// another shall: as long as that one lives and has not said that it is ready, for a bounded
-// time. A host that asks meanwhile gets an answer, although that one may have to wait for a
-// processor.
+// keeps reports whether this node continues to answer for an address whose new owner is
+// another node: until that node is ready, as long as it is alive, for a bounded time. Hosts
+// that ask meanwhile get an answer even if the new owner is slow.
 func (h *handoverState) keeps(a netip.Addr, owner string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	d := h.ready[a]
 	ready := d.node == owner && now.Sub(d.at) < readyLifetime || h.holders[a][owner].held
-	answers := h.holders[a][h.node].held // and is not only asking the link
+	answers := h.holders[a][h.node].held // and has finished its probe
 	if !answers || owner == "" || owner == h.node || ready || !h.synced[owner] || h.isDead(owner) {
 		delete(h.kept, a)
 		return false
@@ -206,7 +199,7 @@ func (h *handoverState) keeps(a netip.Addr, owner string, now time.Time) bool {
 	return now.Before(until)
 }
 
-// isFree says whether an address has nobody to wait for any more.
+// isFree reports whether an address waits for no node any longer.
 func (h *handoverState) isFree(a netip.Addr, now time.Time) bool {
 	if now.Before(h.paused) && !h.holders[a][h.node].held {
 		return false
@@ -225,8 +218,8 @@ func (h *handoverState) isFree(a netip.Addr, now time.Time) bool {
 	return !now.Before(w.until)
 }
 
-// setWanted ends the waits of addresses that are not wanted here any more, and forgets what is
-// kept and wanted again; they are sorted.
+// setWanted ends waits for addresses that are not wanted any longer, and forgets which ones
+// were kept and are wanted again. addrs is sorted.
 func (h *handoverState) setWanted(addrs []netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -242,7 +235,7 @@ func (h *handoverState) setWanted(addrs []netip.Addr) {
 	}
 }
 
-// holder is the node that an address has to wait for, empty if it need not.
+// holder returns the node that an address waits for, empty if it waits for none.
 func (h *handoverState) holder(a netip.Addr) (node string) {
 	said := h.holders[a]
 	if said[h.node].held {
@@ -256,7 +249,7 @@ func (h *handoverState) holder(a netip.Addr) (node string) {
 	return node
 }
 
-// waiting is whom addresses wait for at now.
+// waiting returns the node that each waiting address waits for.
 func (h *handoverState) waiting(now time.Time) map[netip.Addr]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -269,7 +262,7 @@ func (h *handoverState) waiting(now time.Time) map[netip.Addr]string {
 	return waiting
 }
 
-// pause admits nothing new until then. Zero ends it.
+// pause admits no new address until the given time. Zero ends the pause.
 func (h *handoverState) pause(until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -282,28 +275,18 @@ func (h *handoverState) isPaused(now time.Time) bool {
 	return now.Before(h.paused)
 }
 
-// next is when the first of the addresses that wait has waited long enough, zero when
-// none waits.
-func (h *handoverState) next(now time.Time) (at time.Time) {
+// next returns when the next wait or pause ends, zero if there is none.
+func (h *handoverState) next(now time.Time) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.paused.After(now) {
-		at = h.paused
-	}
-	for _, until := range h.kept {
-		if until.After(now) && (at.IsZero() || until.Before(at)) {
-			at = until
-		}
-	}
+	times := append(slices.Collect(maps.Values(h.kept)), h.paused)
 	for _, w := range h.waits {
-		if w.until.After(now) && (at.IsZero() || w.until.Before(at)) {
-			at = w.until
-		}
+		times = append(times, w.until)
 	}
-	return at
+	return earliest(now, times...)
 }
 
-// reannounceAll has everything that this node answers for announced to neighbours anew.
+// reannounceAll requests a new announcement of all held addresses to neighbours.
 func (h *handoverState) reannounceAll() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -319,7 +302,7 @@ func (h *handoverState) setHolder(a netip.Addr, node string, w holderState) {
 	h.holders[a][node] = w
 }
 
-// unsynced are those that are heard and have not said what they answer for.
+// unsynced returns the nodes that gossip reaches and whose state has not arrived.
 func (h *handoverState) unsynced(m *membership.Members) (names []string) {
 	if m == nil {
 		return nil
@@ -327,28 +310,28 @@ func (h *handoverState) unsynced(m *membership.Members) (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range m.Nodes {
-		if n.Heard() && n.Node != h.node && !h.synced[n.Node] {
+		if n.Reachable() && n.Node != h.node && !h.synced[n.Node] {
 			names = append(names, n.Node)
 		}
 	}
 	return names
 }
 
-// forgetSynced takes it that this node may have missed what others said.
+// forgetSynced assumes that this node may have missed messages.
 func (h *handoverState) forgetSynced() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.synced)
 }
 
-// othersHold says whether somebody who is heard answers for anything.
+// othersHold reports whether any node that gossip reaches answers for an address.
 func (h *handoverState) othersHold(m *membership.Members) bool {
 	if m == nil {
 		return false
 	}
 	heard := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.Heard() && n.Node != h.node
+		heard[n.Node] = n.Reachable() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -362,7 +345,7 @@ func (h *handoverState) othersHold(m *membership.Members) bool {
 	return false
 }
 
-// clearNode takes it that a node answers for nothing any more: its speaker has begun anew.
+// clearNode clears the state of a node whose speaker has restarted.
 func (h *handoverState) clearNode(node string) {
 	for a, said := range h.holders {
 		if w, ok := said[node]; ok {
@@ -374,7 +357,8 @@ func (h *handoverState) clearNode(node string) {
 	}
 }
 
-// recordHolder takes down one word, unless a later one is known. Words may overtake one another.
+// recordHolder records one report, unless a newer one is known: messages may overtake each
+// other.
 func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 	if known, ok := h.holders[a][node]; ok && known.sequence >= w.sequence {
 		return
@@ -388,12 +372,12 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 		h.formerOwner[a] = node
 		h.formerRevision++
 		if h.holders[a][h.node].held {
-			h.notify()
+			notify(h.changed)
 		}
 	}
 }
 
-// setFormerOwner takes down who answered for an address before this process did.
+// setFormerOwner restores what an earlier process on this node knew.
 func (h *handoverState) setFormerOwner(a netip.Addr, former string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -403,7 +387,7 @@ func (h *handoverState) setFormerOwner(a netip.Addr, former string) {
 	}
 }
 
-// formerOwners is who answered for addresses before this node, as far as that is known.
+// formerOwners returns the previous owners of addresses, as far as they are known.
 func (h *handoverState) formerOwners(of []netip.Addr) map[netip.Addr]string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -416,16 +400,16 @@ func (h *handoverState) formerOwners(of []netip.Addr) map[netip.Addr]string {
 	return before
 }
 
-// revision is how often what before returns has changed.
+// revision counts the changes of what formerOwners returns.
 func (h *handoverState) revision() uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.formerRevision
 }
 
-// prune forgets addresses that no Service has any more, and takes it that those were
-// answered for that were another node's so far: where speakers do not talk to one another,
-// a probe would find that node. Assigned is sorted.
+// prune forgets addresses that no Service holds any longer. It assumes that other owners
+// answer for theirs: where speakers do not communicate, a probe would detect them. assigned
+// is sorted.
 func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

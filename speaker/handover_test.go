@@ -15,13 +15,13 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A speakerGroup is a few speakers that hear one another, as long as nothing is lost.
+// A speakerGroup is a few speakers that exchange messages.
 type speakerGroup struct {
 	t     *testing.T
 	nodes map[string]*handoverState
-	lost  bool // nothing that is said is heard
+	lost  bool // all messages are lost
 	dead  map[string]bool
-	seen  map[string]uint64 // the rounds of "node address" that anew has returned
+	seen  map[string]uint64 // rounds of "node address" at the last call of reannounced
 }
 
 func newSpeakerGroup(t *testing.T, nodes ...string) *speakerGroup {
@@ -32,7 +32,7 @@ func newSpeakerGroup(t *testing.T, nodes ...string) *speakerGroup {
 	return c
 }
 
-// join has a speaker begin on a node, after another one or not.
+// join starts a speaker on a node.
 func (c *speakerGroup) join(name string, known []netip.Addr) *handoverState {
 	handover := newHandoverState(name, known, slog.New(slog.DiscardHandler))
 	c.nodes[name] = handover
@@ -40,7 +40,7 @@ func (c *speakerGroup) join(name string, known []netip.Addr) *handoverState {
 	return handover
 }
 
-// connect has a node know what became of the others.
+// connect updates a node's members.
 func (c *speakerGroup) connect(name string) {
 	dead := map[string]bool{}
 	for n := range c.dead {
@@ -55,7 +55,7 @@ func (c *speakerGroup) connect(name string) {
 	}, func(node string) bool { return dead[node] })
 }
 
-// greet has a node tell all others everything.
+// greet broadcasts a node's full state.
 func (c *speakerGroup) greet(name string) {
 	for _, message := range c.nodes[name].fullState() {
 		c.nodes[name].broadcast(message)
@@ -72,8 +72,8 @@ func (c *speakerGroup) deliver(handover *handoverState, from string, message []b
 	}
 }
 
-// admits has a node want an address, and returns whether it may answer for it: "no",
-// "yes", or "yes, after a probe".
+// admits reports whether a node that wants an address may answer for it: "no", "yes", or
+// "yes, after a probe".
 func (c *speakerGroup) admits(node string, a netip.Addr) string {
 	handover := c.nodes[node]
 	handover.setWanted([]netip.Addr{a})
@@ -95,7 +95,7 @@ func (c *speakerGroup) expect(when, node string, a netip.Addr, want string) {
 	}
 }
 
-// reannounced is what a node has announced anew since the last call.
+// reannounced returns the addresses that a node has announced again since the last call.
 func (c *speakerGroup) reannounced(node string) (addrs []netip.Addr) {
 	handover := c.nodes[node]
 	for a := range handover.holders {
@@ -197,9 +197,9 @@ func TestHandover(t *testing.T) {
 			}
 			c.expect("the last word counts", "n2", x, "yes")
 		},
-		"what another has stopped to answer for is announced anew": func(t *testing.T, c *speakerGroup) {
+		"what another has stopped answering for is announced anew": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
-			// n1 is frozen. Others take over, and stop when it is back.
+			// n1 is suspended. n2 takes over, and stops when n1 resumes.
 			c.nodes["n2"].reportChanges([]netip.Addr{x})
 			if again := c.reannounced("n1"); len(again) > 0 {
 				t.Errorf("while n2 answers, n1 announces %v anew", again)
@@ -267,7 +267,7 @@ func TestHandover(t *testing.T) {
 			good := message{instance: 1, sequence: 1, released: []netip.Addr{x}, held: []netip.Addr{y}}.encode()[0]
 			for n := range good {
 				if n == 17 || n == 22 {
-					continue // as if an address had not been in it
+					continue // a valid message without the last address
 				}
 				if err := c.nodes["n2"].receive("n3", good[:n]); err == nil {
 					t.Errorf("%d bytes of %d are understood", n, len(good))
@@ -288,15 +288,14 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// What it costs to tell a node that is back what all others answer for is what the
-// documentation says.
+// The documentation has the size of all states that a returning node receives.
 func TestFullStateSizeIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/reference/layer2.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of a packet besides a message: headers of IPv4 and UDP, encryption, a checksum, and gossip's
-	// envelope with a name of 16 letters.
+	// Bytes of a packet besides its message: IPv4 and UDP headers, encryption, checksum,
+	// and gossip's envelope with a name of 16 letters.
 	const besides = 28 + 30 + 5 + 18 + 16
 	for _, world := range []struct{ nodes, addresses int }{{10, 1000}, {100, 10000}, {1000, 10000}} {
 		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
@@ -316,8 +315,7 @@ func TestFullStateSizeIsDocumented(t *testing.T) {
 	}
 }
 
-// A node goes on to answer for what another one shall until that one is ready, if it may be
-// waited for, and for a bounded time.
+// The old owner answers until the new owner is ready, if that is alive, for a bounded time.
 func TestOldOwnerKeepsUntilReady(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		a := netip.MustParseAddr("192.0.2.1")

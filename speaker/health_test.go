@@ -19,8 +19,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// A port that somebody else has is said of its Service, with the address of its
-// family if there is one, and needs attention.
+// A port in use by another program is a reason of its Service's address of that family, if
+// there is one, and needs attention.
 func TestHealthPortTakenIsReported(t *testing.T) {
 	d := plan.Decide(plan.Config{Node: "n1"}, plantest.Snapshot(t, []byte(plantest.HealthServices)))
 	p := &passResult{desired: d, programmed: true, failedChecks: []healthcheck.Failure{{Check: d.Checks[0], Err: errors.New("taken")}, {Check: d.Checks[2], Err: errors.New("taken")}}}
@@ -38,8 +38,8 @@ func TestHealthPortTakenIsReported(t *testing.T) {
 		said = append(said, r.Service+": "+r.Message)
 	}
 	want := []string{
-		"shop/a-ours 192.0.2.1: healthCheckNodePort 32001 over IPv4 is not answered, and tried again: taken",
-		"shop/d-waits: healthCheckNodePort 32004 over IPv4 is not answered, and tried again: taken",
+		"shop/a-ours 192.0.2.1: healthCheckNodePort 32001 over IPv4 is not served, and retried: taken",
+		"shop/d-waits: healthCheckNodePort 32004 over IPv4 is not served, and retried: taken",
 	}
 	if !slices.Equal(said, want) {
 		t.Errorf("said %q, want %q", said, want)
@@ -52,7 +52,7 @@ func TestHealthPortTakenIsReported(t *testing.T) {
 	}
 }
 
-// A port that somebody else has is tried again, and answered when it is free.
+// A port in use by another program is retried, and served when it is free.
 func TestHealthPortIsRetried(t *testing.T) { nstest.Run(t, healthPortIsRetried) }
 
 func healthPortIsRetried(t *testing.T) {

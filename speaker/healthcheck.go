@@ -11,20 +11,20 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plan"
 )
 
-// serveHealthChecks answers for the health of Services by what is forwarded. Somebody else's
-// hold of a port harms neither forwarding nor announcing.
+// serveHealthChecks serves healthCheckNodePorts by what is forwarded. A port that another
+// program uses affects neither forwarding nor announcements.
 func (s *speaker) serveHealthChecks(ctx context.Context, d *plan.Desired) {
 	failed := s.health.Set(ctx, d.Checks)
 	if fmt.Sprint(failed) != fmt.Sprint(s.failedChecks) {
 		for _, f := range failed {
-			s.Log.Warn("not answered", "err", f)
+			s.Log.Warn("healthCheckNodePort not served", "err", f)
 		}
 	}
 	s.failedChecks = failed
 }
 
-// healthReasons are the reasons for the healthCheckNodePorts of a Service that could
-// not be taken for the family of an address.
+// healthReasons returns the reasons for the healthCheckNodePorts of a Service that are in
+// use, in the family of an address.
 func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons []ReasonStatus) {
 	for _, f := range p.failedChecks {
 		if plan.ServiceOf(f.Check) == name && f.Family == plan.FamilyOf(addr) {
@@ -34,7 +34,7 @@ func (p *passResult) healthReasons(addr netip.Addr, name cluster.Name) (reasons 
 	return reasons
 }
 
-// healthReasonsWithoutAddress are those of Services that have no address of the family.
+// healthReasonsWithoutAddress returns those of Services that have no address of the family.
 func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
 	for _, f := range p.failedChecks {
 		if !slices.ContainsFunc(p.desired.Addresses, func(a *plan.Address) bool {
@@ -48,5 +48,5 @@ func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
 
 func healthReason(f healthcheck.Failure) ReasonStatus {
 	return ReasonStatus{Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
-		"healthCheckNodePort %d over IPv%d is not answered, and tried again: %v", f.Port, f.Family, f.Err)}
+		"healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err)}
 }

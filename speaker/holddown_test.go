@@ -33,10 +33,10 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 		greet(t, l.handover, "n2", tt.answers...)
 		now := time.Now()
 		if got := l.returning(tt.members, now); got != tt.want {
-			t.Errorf("%s: returning %t before the offer, want %t", name, got, tt.want)
+			t.Errorf("%s: returning %t before it is able, want %t", name, got, tt.want)
 		}
 		if got := l.offer(tt.members, tt.want, now); got != tt.want {
-			t.Errorf("%s: offered as returning %t, want %t", name, got, tt.want)
+			t.Errorf("%s: sent as returning %t, want %t", name, got, tt.want)
 		}
 	}
 	l := returningNode()
@@ -45,7 +45,7 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 	}
 }
 
-// An offer that differs from what the pass was decided by causes another pass.
+// A result that differs from what the pass was decided by causes another pass.
 func TestHoldDownRedecides(t *testing.T) {
 	l := returningNode()
 	both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}

@@ -12,22 +12,22 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A electable is the interfaces by which this node can be elected to answer for addresses:
-// those that matter to any, and that the other speakers are told of. Who counted one that
-// they do not know would elect itself while they elect another, and two would answer.
+// electable is the interfaces by which this node can be elected to answer for addresses.
+// They matter to at least one address, and other speakers know them. With an interface that
+// others do not know, this node and another one would both elect themselves.
 type electable struct {
-	list  []l2.Interface   // never nil: they are known
-	offer membership.Offer // what the others are told
+	list  []l2.Interface   // never nil
+	offer membership.NodeMeta // what other speakers receive
 
-	// What it was found by; all of a snapshot would be kept for little.
+	// The inputs of list. Keeping the snapshot would keep all of it in memory.
 	pools          []*cluster.Pool
 	advertisements []*cluster.L2Advertisement
 	assignments    []cluster.Assignment
 	all            []l2.Interface
 }
 
-// next is the reach of snap and all interfaces of the node, with the same list if it has the
-// same in it. Bounded says that others are told.
+// next returns the electable interfaces of a snapshot; r itself if its inputs are the same.
+// bounded: other speakers receive them, in a message of limited size.
 func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded bool) *electable {
 	if r != nil && r.sameInput(snap, all) {
 		return r
@@ -40,10 +40,10 @@ func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded boo
 	}
 	if bounded {
 		var left []string
-		if n.offer.Meta, left = membership.EncodeInterfaces(withAddresses(announced, n.list)); len(left) > 0 {
-			n.offer.Meta, left = membership.EncodeInterfaces(announced)
+		if n.offer.Encoded, left = membership.EncodeInterfaces(withAddresses(announced, n.list)); len(left) > 0 {
+			n.offer.Encoded, left = membership.EncodeInterfaces(announced)
 		}
-		n.offer.Unfit = len(left)
+		n.offer.Omitted = len(left)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
 	}
 	if r != nil && reflect.DeepEqual(r.list, n.list) {
@@ -52,9 +52,9 @@ func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded boo
 	return n
 }
 
-// withAddresses tells of interfaces their own addresses as well, as prefixes of one address.
-// Where there is no room for all of that, nobody hands connections on to this node but by its
-// InternalIP.
+// withAddresses adds the interfaces' own addresses, as prefixes of one address. If the
+// message has no room for them, other nodes redirect connections to this node's InternalIP
+// only.
 func withAddresses(announced []membership.Interface, list []l2.Interface) (all []membership.Interface) {
 	for n, i := range announced {
 		i.Prefixes = slices.Clone(i.Prefixes)
@@ -66,15 +66,15 @@ func withAddresses(announced []membership.Interface, list []l2.Interface) (all [
 	return all
 }
 
-// sameInput says whether next would find the same. Most snapshots differ in what does not matter
-// here.
+// sameInput reports whether next would return the same. Most snapshots differ in other
+// objects.
 func (r *electable) sameInput(snap *cluster.Snapshot, all []l2.Interface) bool {
 	return sortedset.Same(r.all, all) && sortedset.Same(r.assignments, snap.Assignments) &&
 		slices.Equal(r.pools, snap.Pools) && slices.Equal(r.advertisements, snap.L2Advertisements)
 }
 
-// relevantInterfaces are the interfaces that matter to any address. A node may have hundreds of
-// others, which come and go with its pods.
+// relevantInterfaces returns the interfaces that matter to any address. A node may have
+// hundreds of others, which come and go with its pods.
 func relevantInterfaces(snap *cluster.Snapshot, all []l2.Interface) (list []l2.Interface) {
 	if !snap.UsesL2() {
 		return nil

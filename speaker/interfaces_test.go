@@ -16,8 +16,7 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// Of a node with many interfaces the API server is told of those that addresses can be
-// answered for on, and not of each pod's.
+// The API server receives only interfaces that may answer for addresses, not those of pods.
 func TestRelevantInterfaces(t *testing.T) {
 	iface := func(name string, prefixes ...string) l2.Interface {
 		i := l2.Interface{Name: name}
@@ -40,8 +39,8 @@ func TestRelevantInterfaces(t *testing.T) {
 	}
 }
 
-// Each node elects by what it has been told of the others and by what it knows of itself.
-// Whatever that is, they elect the same one.
+// Each node elects by the offers of the others and by its own interfaces. The result is the
+// same on all nodes.
 func TestElectableInterfacesFitOffer(t *testing.T) {
 	iface := func(name, prefix string) l2.Interface {
 		return l2.Interface{Name: name, MAC: l2.MAC{2}, Prefixes: []netip.Prefix{netip.MustParsePrefix(prefix)}}
@@ -82,7 +81,7 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *electable
 				r := none.next(&snap, all, true)
-				list, err := membership.DecodeInterfaces(r.offer.Meta)
+				list, err := membership.DecodeInterfaces(r.offer.Encoded)
 				if err != nil || len(list) != len(r.list) {
 					t.Fatalf("told of %v, can be elected by %v: %v", list, r.list, err)
 				}
@@ -103,7 +102,7 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 	}
 }
 
-// What does not matter to interfaces changes nothing.
+// Changes of other objects do not change the result.
 func TestElectableIsReused(t *testing.T) {
 	f := newFleet(t, 1)
 	all := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}, {Name: "cali1"}}

@@ -11,31 +11,24 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// A link answers for addresses on the links of this node: an *l2.Announcer, or what
-// tests have in its place.
-type link interface {
-	Set(ctx context.Context, want l2.State) (have []netip.Addr, err error)
-}
-
-// l2Announcer announces over L2. What another speaker still answers for waits until that one
-// has said that it stopped, for a bounded time.
+// An l2Announcer announces by ARP and NDP. An address for which another speaker answers
+// waits until that speaker reports that it has stopped, for a bounded time.
 type l2Announcer struct {
-	link     link
+	set      func(context.Context, l2.State) (have []netip.Addr, err error) // of an [l2.Announcer]
 	handover *handoverState
 
-	sent      []l2.Address   // last; sorted
-	have      []netip.Addr   // what the link answers for, as it last said
-	announced []netip.Prefix // what was answered last
+	sent      []l2.Address   // addresses of the last call, sorted
+	have      []netip.Addr   // addresses that this node answers for
+	announced []netip.Prefix // prefixes that Set returned last
 }
 
-// Set implements announcer. An address that the link has been asked for counts as told:
-// the link answers for it as soon as it has found that nobody else does, and asks nobody
-// here whether it is forwarded still.
+// Set implements announcer. An address counts as announced from the request on: after its
+// probe it is answered for without another call, so it must be forwarded by now.
 func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
 	if !d.Links && len(a.sent)+len(a.have) == 0 {
-		return nil, nil // A node of a cluster without L2 opens nothing for it.
+		return nil, nil // Without L2, nothing is opened.
 	}
-	// What waits is not allowed in every call, but wanted.
+	// Waiting addresses are wanted although they are not in every call's allowed.
 	a.handover.setWanted(d.Answered)
 	want := d.L2.Addresses
 	if !sortedset.Same(allowed, d.Hosts) {
@@ -45,23 +38,23 @@ func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.
 	if slices.EqualFunc(state.Addresses, a.sent, sameRequest) {
 		state.Addresses = a.sent
 	}
-	have, err := a.link.Set(ctx, state)
+	have, err := a.set(ctx, state)
 	a.sent, a.have = state.Addresses, have
 	a.handover.reportChanges(have)
 	announced := sortedset.Union(hostsOf(state.Addresses), sortedset.HostPrefixes(have), sortedset.ComparePrefixes)
-	// The same slice, so that whoever compares need not look into it.
+	// With the same slice, callers need not compare the elements.
 	a.announced = sortedset.Keep(a.announced, sortedset.Keep(allowed, announced))
 	return a.announced, err
 }
 
-// sameRequest compares all that the link is told. What was to be probed when it was new must
-// not be when the link takes it again.
+// sameRequest compares requests completely. An address that was probed when it was new must
+// not be probed when this node takes it again.
 func sameRequest(a, b l2.Address) bool {
 	return a.Addr == b.Addr && slices.Equal(a.Interfaces, b.Interfaces) && a.Probe == b.Probe && a.Round == b.Round
 }
 
-// addressesOf returns the addresses of prefixes, from the first of the lists that has one.
-// All are sorted.
+// addressesOf returns the addresses of prefixes, each from the first list that has it. All
+// are sorted.
 func addressesOf(prefixes []netip.Prefix, lists ...[]l2.Address) []l2.Address {
 	out := make([]l2.Address, 0, len(prefixes))
 	for _, p := range prefixes {

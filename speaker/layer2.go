@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -14,51 +13,50 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// discoveryTime is how long a speaker that begins gives others to be heard of: until then
-// it would think that it is alone, and answer for everything.
+// discoveryTime is how long a new speaker waits to receive the state of others. Without it,
+// the speaker would assume that it is alone and answer for all addresses.
 const discoveryTime = 2 * time.Second
 
-// queryInterval is between two questions to who is heard and has not said what it answers for:
-// packets get lost, most of all on a link that has only just come up.
+// queryInterval is the time between queries to a node whose state has not arrived: packets
+// get lost, in particular on a link that has just come up.
 const queryInterval = 200 * time.Millisecond
 
-// problemInterval is between two looks at what in the kernel is in the way of addresses
-// that go over L2.
+// problemInterval is the time between two checks for settings of the kernel that block L2
+// traffic.
 const problemInterval = time.Minute
 
-// layer2 is what a speaker needs for L2. All of it belongs to the goroutine of run.
+// layer2 is the speaker's part for L2. It belongs to the goroutine of Run.
 type layer2 struct {
 	announcer      *l2.Announcer
-	over           *l2Announcer
 	path           *announcePath
 	handover       *handoverState
-	broadcast      func([]byte)                // to other speakers
+	broadcast      func([]byte)                // to all other speakers
 	send           func(node string, b []byte) // to one of them
-	clustered      bool                        // there are others to be heard of
-	electable      *electable                  // as it was last
-	members        *membership.Members         // that holds knows of
-	assigned       []*plan.Address             // that holds knows of
+	clustered      bool                        // speakers communicate
+	electable      *electable                  // of the last pass
+	members        *membership.Members         // that handover knows
+	assigned       []*plan.Address             // that handover knows
 	holdDown       membership.HoldDown         // of this node
-	querying       bool                        // others have yet to say what they answer for
-	queriedAt      time.Time                   // when they were asked that last
-	redirects      *redirects                  // what is handed on
-	discoveryEnd   time.Time                   // until when others are waited for to be heard of; zero: no wait has begun
-	interfaces     []l2.Interface              // that matter, as of the last pass
-	interfaceAdded time.Time                   // when there was one more of them
-	checkedAt      time.Time                   // when problems were looked for
+	querying       bool                        // the state of a node is missing
+	queriedAt      time.Time
+	redirects      *redirects     // of the last pass
+	discoveryEnd   time.Time      // of the wait for other nodes; zero before the first pass
+	interfaces     []l2.Interface // electable ones of the last pass
+	interfaceAdded time.Time      // when the last new one appeared
+	checkedAt      time.Time      // when problems were last checked
 	problems       []l2.Problem
 	asymmetric     []l2.AsymmetricPath
 }
 
-// newLayer2 opens nothing yet.
+// newLayer2 restores the state of the previous speaker, and opens nothing.
 func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	saved, err := state.loadAnswered()
 	if err != nil {
-		o.Log.Warn("over L2", "err", err)
+		o.Log.Warn("L2 state not restored", "err", err)
 	}
 	deaths, err := state.loadFailures()
 	if err != nil {
-		o.Log.Warn("over L2", "err", err)
+		o.Log.Warn("L2 state not restored", "err", err)
 	}
 	state.failures = deaths
 	var known []netip.Addr
@@ -73,8 +71,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	for _, p := range saved {
 		l.handover.setFormerOwner(p.Addr, p.Former)
 	}
-	l.over = &l2Announcer{link: l.announcer, handover: l.handover}
-	l.path = newL2Path(l.over, o.LingerL2)
+	l.path = newL2Path(&l2Announcer{set: l.announcer.Set, handover: l.handover}, o.LingerL2)
 	l.path.keepsFor = l.handover.keepsFor
 	for _, p := range saved {
 		if !slices.Contains(adopted, p.Addr) {
@@ -89,14 +86,14 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	return l
 }
 
-// electableInterfaces are those by which this node can be elected: none, rather than unknown ones,
-// before they are known.
+// electableInterfaces returns the interfaces by which this node can be elected. Interfaces
+// that are not known yet do not count.
 func (l *layer2) electableInterfaces(snap *cluster.Snapshot) []l2.Interface {
 	l.electable = l.electable.next(snap, l.announcer.Interfaces(), l.clustered)
 	return l.electable.list
 }
 
-// prepare has L2 know what d was decided by, before it is applied.
+// prepare updates the handover state before d is applied.
 func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
 	if !d.Links {
 		return
@@ -109,7 +106,7 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 	l.discover(d.View.Members, snap.Nodes, l.broadcast, now)
 }
 
-// nextRedirects says what of d's addresses is handed on to whom.
+// nextRedirects returns the redirects of d's addresses to their former owners.
 func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirects {
 	until := func(a netip.Addr) time.Time {
 		if _, still := slices.BinarySearchFunc(l.path.announcedAddrs, a, netip.Addr.Compare); still {
@@ -121,7 +118,7 @@ func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirects {
 	return l.redirects
 }
 
-// recordInterfaces notices when there is one more interface by which others may be heard.
+// recordInterfaces detects a new interface, by which other nodes may become reachable.
 func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
 	if sortedset.Same(l.interfaces, list) {
 		return
@@ -135,11 +132,11 @@ func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
 	l.interfaces = list
 }
 
-// discover has holdings know who lives. It holds everything back until all nodes that should
-// be there have been heard of, and those that live have said what they answer for, for a
-// bounded time; also when this one heard nobody, and has an interface again: it may have
-// been the one that was cut off.
-func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, say func([]byte), now time.Time) {
+// discover updates the members in the handover state. It admits no new address until all
+// nodes have been seen and all reachable ones have sent their state, for a bounded time.
+// The same holds for a node that was alone and has an interface again: it may have been cut
+// off.
+func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, broadcast func([]byte), now time.Time) {
 	if m == nil && !l.clustered {
 		return
 	}
@@ -162,16 +159,17 @@ func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, say func
 	}
 	back := l.returned(m)
 	l.members = m
-	l.handover.setMembers(say, func(node string) bool {
+	l.handover.setMembers(broadcast, func(node string) bool {
 		n, known := m.Find(node)
-		// Of one that lives by its Lease nothing would be heard if it stopped.
+		// From a node that lives only by its Lease, no message would report that it
+		// stopped.
 		return !known || n.Dead() || n.ByLease
 	})
 	if len(back) == 0 {
 		return
 	}
-	// Each is told by everybody. What is told to all is passed on by all, too: a thousand
-	// nodes that greet one in that way are busy with it for ten seconds.
+	// Each node sends its state to each returning node directly. A broadcast is also
+	// relayed by every node: 1,000 nodes would be busy with it for ten seconds.
 	for _, message := range l.handover.fullState() {
 		for _, node := range back {
 			l.send(node, message)
@@ -179,7 +177,7 @@ func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, say func
 	}
 }
 
-// query has nodes say what they answer for, as long as nothing is taken without knowing.
+// query asks nodes for their state as long as nothing is admitted without it.
 func (l *layer2) query(nodes []string, now time.Time) {
 	if l.querying = len(nodes) > 0 && !l.ready(now); !l.querying || now.Before(l.queriedAt.Add(queryInterval)) {
 		return
@@ -191,34 +189,31 @@ func (l *layer2) query(nodes []string, now time.Time) {
 	}
 }
 
-// next is when there is something to do although nothing changes, zero when nothing.
-func (l *layer2) next(now time.Time) (at time.Time) {
-	all := []time.Time{l.handover.next(now), l.holdDown.End(now)}
+// next returns when L2 is due without a change; zero: never.
+func (l *layer2) next(now time.Time) time.Time {
+	var queryAt time.Time
 	if l.querying {
-		all = append(all, l.queriedAt.Add(queryInterval))
+		queryAt = l.queriedAt.Add(queryInterval)
 	}
-	for _, t := range all {
-		if t.After(now) && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
-	return at
+	return earliest(now, l.handover.next(now), l.holdDown.End(now), queryAt)
 }
 
-// returned are the nodes that are heard and were not when holdings was told of them last.
+// returned returns the nodes that gossip reaches now and did not at the last call of
+// discover.
 func (l *layer2) returned(m *membership.Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := l.members.Find(n.Node); n.Heard() && !was.Heard() && n.Node != l.handover.node {
+		if was, _ := l.members.Find(n.Node); n.Reachable() && !was.Reachable() && n.Node != l.handover.node {
 			names = append(names, n.Node)
 		}
 	}
 	return names
 }
 
-// ready says whether this node may be given addresses: it knows who has them.
+// ready reports whether this node knows the owner of each address, and can be given
+// some.
 func (l *layer2) ready(now time.Time) bool { return !l.handover.isPaused(now) }
 
-// checkProblems finds out what is in the way of traffic, now and then.
+// checkProblems checks now and then what blocks L2 traffic on this node.
 func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Time) {
 	if !d.Links || now.Sub(l.checkedAt) < problemInterval {
 		return
@@ -231,54 +226,4 @@ func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Ti
 		}
 	}
 	l.problems, l.asymmetric = l.announcer.Problems(ctx, addrs), l.announcer.AsymmetricPaths(ctx, addrs)
-}
-
-// resumed announces everything anew after this process stood still for a while.
-func (s *speaker) resumed(stood time.Duration) {
-	s.Log.Warn("this process stood still; what it answers for over L2 is announced anew", "node", s.Node, "for", stood.Round(time.Millisecond))
-	s.layer2.handover.reannounceAll()
-}
-
-// A L2Status is what a speaker does over L2.
-type L2Status struct {
-	// Interfaces are those on which addresses may be answered for.
-	Interfaces []l2.Interface `json:"interfaces,omitempty"`
-	// Problems are what is in the way of traffic that comes over L2.
-	Problems []l2.Problem `json:"problems,omitempty"`
-	// AsymmetricPaths are where answers to clients behind a router leave by another interface than
-	// the clients come by.
-	AsymmetricPaths []l2.AsymmetricPath `json:"detours,omitempty"`
-}
-
-// l2StatusOf says what became of an address over L2.
-func (p *passResult) l2StatusOf(addr netip.Addr) *l2.Status {
-	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
-	if !ok {
-		return nil
-	}
-	return &p.l2Statuses[i]
-}
-
-// observedL2 is observed for what goes over L2.
-func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
-	switch {
-	case r.Code != cluster.Announced:
-		if left, ok := p.l2Lingering[st.Address]; ok {
-			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that have not heard", left.until.Format(time.TimeOnly))
-		}
-	case p.waitsFor[st.Address] != "":
-		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
-	case st.L2 == nil:
-		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
-		if p.programmed {
-			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes may answer for it that are not heard of yet"
-		}
-	case st.L2.Phase == l2.Probing:
-		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: the link is asked whether somebody uses it"
-	case st.L2.Phase == l2.Conflicting:
-		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
-	case st.L2.Phase == l2.Waiting:
-		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
-	}
-	return r
 }

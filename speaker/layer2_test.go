@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,8 +20,8 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// What a speaker answered for, the next one forwards for the rest of the linger time and
-// does not probe; what is no longer in the kernel it cannot forward.
+// Held addresses of the previous speaker linger for the rest of their time, and are not
+// probed. Those that are no longer in the kernel do not linger.
 func TestL2StateAfterRestart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		held, left, lost := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
@@ -50,7 +51,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 				t.Errorf("%s: probe %v", a.Addr, a.Probe)
 			}
 		}
-		if err := os.WriteFile(before.answeredPath(), []byte("["), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, answeredFile), []byte("["), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := (&stateDirectory{dir: dir}).loadAnswered(); err == nil {
@@ -69,7 +70,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 	})
 }
 
-// greet has the speaker of a node say that it answers for some addresses.
+// greet delivers the full state of a node.
 func greet(t *testing.T, handover *handoverState, node string, held ...netip.Addr) {
 	t.Helper()
 	for _, m := range (message{instance: 7, sequence: uint64(time.Now().UnixNano()), held: held}).encode() {
@@ -79,8 +80,8 @@ func greet(t *testing.T, handover *handoverState, node string, held ...netip.Add
 	}
 }
 
-// Nothing is taken until the other nodes have been heard of, and have said what they
-// answer for, for a bounded time.
+// No address is admitted until all nodes have been seen and have sent their state, for a
+// bounded time.
 func TestDiscoveryAtStart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
@@ -121,8 +122,8 @@ func TestDiscoveryAtStart(t *testing.T) {
 	})
 }
 
-// A node that hears nobody and has its link back takes nothing until it has heard what
-// somebody answers for, for a bounded time. What it has it keeps, and who is heard changes nothing.
+// A node that was alone and has its interface back admits nothing until the others have
+// sent their state, for a bounded time. It keeps what it has.
 func TestDiscoveryAfterLinkLoss(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	bubble.Test(t, func(t *testing.T) {
@@ -166,7 +167,7 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 	})
 }
 
-// Who is heard and has not said what it answers for is asked until it has: packets get lost.
+// A query is repeated until the state arrives, since packets get lost.
 func TestQueryIsRepeated(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
@@ -175,7 +176,7 @@ func TestQueryIsRepeated(t *testing.T) {
 		n2 := newHandoverState("n2", nil, slog.New(slog.DiscardHandler))
 		n2.reportChanges([]netip.Addr{vip})
 		l := &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: true, broadcast: func([]byte) {}}
-		lost := 2 // so many questions are
+		lost := 2 // the first queries
 		l.send = func(node string, message []byte) {
 			s, err := parseMessage(message)
 			if err != nil || node != "n2" {
@@ -212,7 +213,7 @@ func TestQueryIsRepeated(t *testing.T) {
 	})
 }
 
-// What is meant to be announced over L2 and is not says what it waits for.
+// The reason of an address that is not announced yet over L2 says what it waits for.
 func TestL2Reasons(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "answered for on eth0"}
@@ -226,8 +227,8 @@ func TestL2Reasons(t *testing.T) {
 		"held":          {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "answered for on eth0"},
 		"another's yet": {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
 		"not forwarded": {meant, passResult{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
-		"nobody known":  {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes, "not heard of yet"},
-		"probing":       {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Probing}, cluster.WaitingForProbe, "whether somebody uses it"},
+		"nobody known":  {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes, "whose state has not arrived"},
+		"probing":       {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Probing}, cluster.WaitingForProbe, "whether another host uses it"},
 		"in use":        {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Conflicting, Reason: "02:00:00:00:00:05 has it"}, cluster.AddressInUse, "02:00:00:00:00:05 has it"},
 		"no interface":  {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Waiting, Reason: "eth0 is down"}, cluster.NoInterface, "eth0 is down"},
 		"given away": {cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.AnotherNode, Message: "not announced: node n2 answers for it"},
@@ -247,7 +248,8 @@ metadata: {name: lan}
 spec: {pools: [lan]}
 `
 
-// Who answers, and who else uses an address, is told on the Service.
+// The Service has Events when a node answers for its address, and when another host uses
+// it.
 func TestL2Events(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"), linkedWorld)
@@ -270,7 +272,7 @@ func TestL2Events(t *testing.T) {
 	p.expectEvents("and goes on to")
 	answers(l2.Conflicting, 3)
 	p.l2Statuses[0].Reason = "02:00:00:00:00:05 has it"
-	p.expectEvents("it gives up", "Normal Withdrawn Service/web (uid-web): node n1 stopped to answer for 192.0.2.1: 02:00:00:00:00:05 has it")
+	p.expectEvents("it gives up", "Normal Withdrawn Service/web (uid-web): node n1 stopped answering for 192.0.2.1: 02:00:00:00:00:05 has it")
 	answers(l2.Held, 0)
 	p.expectEvents("it answers again", "Normal Announced Service/web (uid-web): node n1 answers for 192.0.2.1 on eth0")
 	p.l2Statuses = nil

@@ -8,7 +8,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// Of all who miss a node one tells people, once, and that it is back.
+// One node reports for all that a node is dead, once, and that it is back.
 func TestDeadNodeEvents(t *testing.T) {
 	for _, self := range []string{"n1", "n2"} {
 		p := newEventTest(t, reported{})
@@ -17,7 +17,7 @@ func TestDeadNodeEvents(t *testing.T) {
 		}
 		tells := func(when string, want ...string) {
 			t.Helper()
-			if self != "n1" { // the first one alive tells
+			if self != "n1" { // the first live node reports
 				want = nil
 			}
 			p.expectEvents(when, want...)
@@ -26,14 +26,13 @@ func TestDeadNodeEvents(t *testing.T) {
 		see("aaa")
 		tells("all are there")
 		see("aad")
-		tells("one is silent", "Warning NodeSilent Node/n3 (): node n1 has not heard of node n3 since 2026-05-04T03:02:02Z; what is there is left out")
+		tells("one is silent", "Warning NodeSilent Node/n3 (): node n1 has received no message from node n3 since 2026-05-04T03:02:02Z; its endpoints get no new connections")
 		see("aal")
-		tells("it is back", "Normal NodeHeard Node/n3 (): node n1 no longer misses node n3")
+		tells("it is back", "Normal NodeHeard Node/n3 (): node n1 receives messages from node n3 again")
 	}
 }
 
-// What becomes of the endpoints of a node that is silent may be decided, and change, later:
-// that is told, too.
+// The decision about a dead node's endpoints may follow and change later, and is reported.
 func TestEndpointsLeftOutEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	see := func(states string, absent ...string) {
@@ -44,23 +43,23 @@ func TestEndpointsLeftOutEvents(t *testing.T) {
 		p.desired = plan.Decide(plan.Config{Node: "n1", Members: m}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
 	}
 	see("ad")
-	p.expectEvents("half are silent", "Warning NodeSilent Node/n2 (): node n1 has not heard of node n2 since 2026-05-04T03:02:01Z; what is there is used for now, since half of the nodes or more are not heard of")
+	p.expectEvents("half are silent", "Warning NodeSilent Node/n2 (): node n1 has received no message from node n2 since 2026-05-04T03:02:01Z; its endpoints are used for now, because half of the nodes or more are silent")
 	see("ad", "n2")
-	p.expectEvents("the API server does not hear it either", "Warning EndpointsLeftOut Node/n2 (): node n1 leaves out what is on node n2, which is not heard of: its Lease is not renewed either, while that of this node is")
+	p.expectEvents("the API server does not hear it either", "Warning EndpointsLeftOut Node/n2 (): node n1 gives no new connections to the endpoints on node n2, which is silent: its Lease is not renewed either, while that of this node is")
 	see("ad", "n2")
 	p.expectEvents("nothing more")
 	see("aa")
-	p.expectEvents("it is back", "Normal NodeHeard Node/n2 (): node n1 no longer misses node n2")
+	p.expectEvents("it is back", "Normal NodeHeard Node/n2 (): node n1 receives messages from node n2 again")
 	see("aad")
-	p.expectEvents("one of three", "Warning NodeSilent Node/n3 (): node n1 has not heard of node n3 since 2026-05-04T03:02:02Z; what is there is left out")
+	p.expectEvents("one of three", "Warning NodeSilent Node/n3 (): node n1 has received no message from node n3 since 2026-05-04T03:02:02Z; its endpoints get no new connections")
 	see("add")
 	p.expectEvents("two of three",
-		"Warning NodeSilent Node/n2 (): node n1 has not heard of node n2 since 2026-05-04T03:02:01Z; what is there is used for now, since half of the nodes or more are not heard of",
-		"Warning EndpointsUsed Node/n3 (): node n1 uses what is on node n3 again, though it is not heard of: half of the nodes or more are not, so this one may be cut off")
+		"Warning NodeSilent Node/n2 (): node n1 has received no message from node n2 since 2026-05-04T03:02:01Z; its endpoints are used for now, because half of the nodes or more are silent",
+		"Warning EndpointsUsed Node/n3 (): node n1 uses the endpoints on node n3 again although it is silent: half of the nodes or more are, so that this node may be cut off")
 	see("aad")
 	p.expectEvents("one of three again",
-		"Warning EndpointsLeftOut Node/n3 (): node n1 leaves out what is on node n3, which is not heard of: more than half of the nodes are heard of again",
-		"Normal NodeHeard Node/n2 (): node n1 no longer misses node n2")
+		"Warning EndpointsLeftOut Node/n3 (): node n1 gives no new connections to the endpoints on node n3, which is silent: more than half of the nodes are heard of again",
+		"Normal NodeHeard Node/n2 (): node n1 receives messages from node n2 again")
 	see("dad")
 	p.expectEvents("another one tells")
 }

@@ -12,26 +12,26 @@ import (
 // maxMessage is the most bytes of one message between speakers.
 const maxMessage = 512
 
-// kindState begins each message, sayingAsks in its place one whose receiver is to say
-// what it answers for, sayingWants one with addresses that the sender waits for. What begins
-// otherwise is another release's.
+// The first byte of a message: the sender's state, a query for the receiver's state, or
+// addresses that the sender waits for. Other values belong to other releases.
 const (
 	kindState = 1
 	kindQuery = 2
 	kindReady = 3
 )
 
-// A message is what speakers tell one another about addresses.
+// A message is what speakers send each other about addresses.
 type message struct {
-	instance uint64 // of the speaker's process, at random: what earlier ones said is void
-	sequence uint64 // later words of one process have higher ones
-	query    bool   // what the receiver answers for
-	ready    bool   // held is what the sender shall answer for, and waits for the receiver to stop
-	// released is what the speaker has stopped to answer for, held what it answers for.
+	instance uint64 // random, of the process; replaces the state of earlier processes
+	sequence uint64 // a higher number is newer
+	query    bool   // the receiver must send its state
+	ready    bool   // the sender waits for the receiver to release held
+	// released are addresses that the sender stopped answering for, held addresses that it
+	// answers for.
 	released, held []netip.Addr
 }
 
-// encode is the saying in as many messages as it takes, one at least.
+// encode returns the packets of a message, at least one.
 func (s message) encode() (all [][]byte) {
 	begin := func() []byte {
 		b := binary.BigEndian.AppendUint64([]byte{s.kind()}, s.instance)
@@ -47,7 +47,7 @@ func (s message) encode() (all [][]byte) {
 			b = append(append(b, held|byte(len(raw))), raw...)
 		}
 	}
-	// What is released is what somebody waits for.
+	// Other nodes wait for released addresses, so these come first.
 	add(0, s.released)
 	add(heldBit, s.held)
 	return append(all, b)
@@ -64,12 +64,12 @@ func (s message) kind() byte {
 	}
 }
 
-// heldBit is set in the length of addresses that are held.
+// heldBit is set in the length byte of held addresses.
 const heldBit = 0x80
 
-var errMessage = errors.New("is no message about addresses, or one of another release")
+var errMessage = errors.New("message about addresses is invalid, or of another release")
 
-// parseMessage reads one message.
+// parseMessage decodes one packet.
 func parseMessage(b []byte) (message, error) {
 	if len(b) < 17 || b[0] < kindState || b[0] > kindReady {
 		return message{}, errMessage
@@ -90,8 +90,8 @@ func parseMessage(b []byte) (message, error) {
 	return s, nil
 }
 
-// reportChanges says to the others what differs between have, for which this node answers now, and
-// what it has said before.
+// reportChanges broadcasts the differences between have, the addresses that this node
+// answers for now, and its last report.
 func (h *handoverState) reportChanges(have []netip.Addr) {
 	h.mu.Lock()
 	var begun, ended []netip.Addr
@@ -124,8 +124,8 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 	}
 }
 
-// fullState is all that this node answers for, for somebody who knows nothing. It is in
-// one message at least: that an earlier speaker of this node answers for nothing any more.
+// fullState returns all addresses that this node answers for. Also with none there is one
+// packet, which replaces the state of an earlier process.
 func (h *handoverState) fullState() [][]byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,18 +139,18 @@ func (h *handoverState) fullState() [][]byte {
 	return message.encode()
 }
 
-// query is what a greeting answers.
+// query asks for the full state of a node.
 func (h *handoverState) query() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return message{instance: h.instance, sequence: h.sequence, query: true}.encode()[0]
 }
 
-// receive takes one message of another node's speaker.
+// receive handles one packet of another node's speaker.
 func (h *handoverState) receive(node string, message []byte) error {
 	s, err := parseMessage(message)
 	if err != nil {
-		return fmt.Errorf("what the speaker of node %s said: %w", node, err)
+		return fmt.Errorf("speaker of node %s: %w", node, err)
 	}
 	if node == h.node {
 		return nil
@@ -164,13 +164,13 @@ func (h *handoverState) receive(node string, message []byte) error {
 	return nil
 }
 
-// process takes down what a node says.
+// process records the content of a message.
 func (h *handoverState) process(node string, s message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.synced[node] {
 		h.synced[node] = true
-		h.notify()
+		notify(h.changed)
 	}
 	if h.instances[node] != s.instance {
 		h.instances[node] = s.instance
@@ -180,7 +180,7 @@ func (h *handoverState) process(node string, s message) {
 		for _, a := range s.held {
 			h.ready[a] = readyNode{node, time.Now()}
 		}
-		h.notify()
+		notify(h.changed)
 		return
 	}
 	for _, a := range s.held {

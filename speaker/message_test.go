@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Whatever a speaker hears, it is either no saying, or one that is said in the same bytes.
+// Any bytes are either rejected, or encoded to the same bytes again.
 func FuzzMessage(f *testing.F) {
 	whole := message{instance: 1, sequence: 2, released: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, held: []netip.Addr{netip.MustParseAddr("2001:db8::1")}}
 	for _, m := range whole.encode() {
@@ -28,11 +28,11 @@ func FuzzMessage(f *testing.F) {
 				t.Errorf("%x: a message of %d bytes", b, len(m))
 			}
 			if i > 0 {
-				m = m[17:] // what each begins with
+				m = m[17:] // without the header
 			}
 			again = append(again, m...)
 		}
-		// What is released is said first, in whatever order it was heard.
+		// Released addresses are encoded first, in whatever order they arrived.
 		if len(again) != len(b) || !bytes.Equal(again[:17], b[:17]) {
 			t.Errorf("%x became %x", b, again)
 		}

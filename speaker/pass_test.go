@@ -21,36 +21,35 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// What goes over L2 is forwarded for longer than what goes over BGP, as it is in a
-// speaker.
+// L2 lingers longer than BGP, as in a speaker.
 const (
 	testLinger   = 5 * time.Second
 	testLingerL2 = 20 * time.Second
 )
 
-// A trial runs passes over a random world, with a kernel and a network that fail
-// at random, and notes every violation of what DESIGN promises.
+// A trial runs passes over a random world, with a kernel and a network whose calls fail at
+// random, and records every violation of the invariants in doc.go.
 type trial struct {
 	*plantest.World
 	pass    *pass
 	decider *plan.Decider
 	desired *plan.Desired
-	applied *plan.Desired // that was forwarded last
+	applied *plan.Desired // forwarded last
 
 	kernel    map[netip.Addr]*proxy.VIP
 	owned     []netip.Prefix
 	taking    []netip.Addr
 	network   map[netip.Prefix]bool
-	used      map[netip.Addr]bool        // what clients have come to use
-	before    map[netip.Addr]bool        // what they used before this pass
+	used      map[netip.Addr]bool        // addresses with clients
+	before    map[netip.Addr]bool        // used before this pass
 	left      map[netip.Addr]time.Time   // when an address left the network
 	emptied   map[netip.Prefix]time.Time // when an aggregate did
-	kept      map[netip.Addr]time.Time   // since when one is announced only to be handed over
+	kept      map[netip.Addr]time.Time   // start of a delayed withdrawal
 	forwarded bool                       // the forwarder has succeeded once
-	intact    bool                       // nobody but us has touched the kernel
+	intact    bool                       // no other program has changed the kernel
 	failing   bool                       // calls may fail now
 	failed    bool                       // one has, in this pass
-	rejects   func(*proxy.VIP) bool      // what the kernel does not take; nil: it takes all
+	rejects   func(*proxy.VIP) bool      // VIPs that the kernel refuses; nil: none
 
 	l2 trialL2
 
@@ -64,15 +63,15 @@ func newTrial(seed uint64) *trial {
 	log := slog.New(slog.DiscardHandler)
 	t.l2 = newTrialL2(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
-		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{link: (*trialLink)(t), handover: t.l2.holds}, testLingerL2))
+		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{set: (*trialLink)(t).Set, handover: t.l2.holds}, testLingerL2))
 	return t
 }
 
-// bgp and l2 are the ways of the pass.
+// bgp and l2 are the paths of the pass.
 func (p *pass) bgp() *announcePath { return p.paths[0] }
 func (p *pass) l2() *announcePath  { return p.paths[1] }
 
-// decide decides about the world as it is now.
+// decide decides about the present world.
 func (t *trial) decide() {
 	t.desired = t.elect(t.decider.Decide(t.Snapshot()))
 	t.observe()
@@ -91,7 +90,7 @@ func (t *trial) fails() bool {
 	return true
 }
 
-// A trialKernel is a forwarder that checks what it is given.
+// A trialKernel is a forwarder that checks its input.
 type trialKernel trial
 
 func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
@@ -115,7 +114,7 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	}
 	if refused := t.refuse(want, kernel); refused != nil {
 		t.kernel, t.owned = kernel, want.Owned
-		t.check("refuse") // unless somebody else has destroyed what was there
+		t.check("refuse") // unless the table was destroyed before
 		return refused
 	}
 	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true, t.desired
@@ -129,7 +128,7 @@ func (k *trialKernel) Intact() proxy.Integrity { return proxy.Integrity{Intact: 
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// worldAddrs are those that Services may have, and those around them.
+// worldAddrs returns the addresses that Services may have, and some around them.
 func worldAddrs() (all []netip.Addr) {
 	for i := range 16 {
 		all = append(all, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
@@ -137,8 +136,8 @@ func worldAddrs() (all []netip.Addr) {
 	return all
 }
 
-// attracts says whether the network sends an address here by a route that is for
-// it: an aggregate that is wanted for others only is not.
+// attracts reports whether the network sends an address here by its own route. An aggregate
+// that is wanted only for other addresses does not count.
 func (t *trial) attracts(a netip.Addr) (own bool) {
 	_, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare)
 	for p := range t.network {
@@ -151,9 +150,9 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 	return own
 }
 
-// observe notes who is used and who is not any more. Clients use what is wanted,
-// announced and forwarded for that; they may go on until its last route is gone, or, where an
-// aggregate stays for others, until it is taken away.
+// observe records which addresses clients use. They begin when an address is wanted,
+// announced and forwarded. They may continue until its last route is gone, or, if an
+// aggregate stays for others, until it is no longer forwarded.
 func (t *trial) observe() {
 	for _, a := range worldAddrs() {
 		own := t.attracts(a)
@@ -169,7 +168,7 @@ func (t *trial) observe() {
 	}
 }
 
-// check holds the kernel against I1 and I2.
+// check compares the kernel with I1 and I2.
 func (t *trial) check(when string) {
 	if !t.intact {
 		return
@@ -200,13 +199,13 @@ func (t *trial) check(when string) {
 	}
 }
 
-// refuses says whether the kernel refuses what is in p and no VIP.
+// refuses reports whether the kernel rejects traffic in p that is for no VIP.
 func (t *trial) refuses(p netip.Prefix) bool {
 	return slices.ContainsFunc(t.owned, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
 }
 
-// checkBackends: who is still sent here is answered if anybody can answer, and
-// never by a pod that is gone.
+// checkBackends expects that clients that still send here reach an existing pod, if there
+// is one.
 func (t *trial) checkBackends() {
 	exists := map[netip.AddrPort]bool{}
 	for _, s := range t.Services {
@@ -232,8 +231,8 @@ func (t *trial) checkBackends() {
 	}
 }
 
-// A trialNetwork is an announcer that does what it is told one address after the
-// other, and may give up in between.
+// A trialNetwork is an announcer that announces one prefix after the other, and may fail in
+// between.
 type trialNetwork trial
 
 func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
@@ -281,8 +280,7 @@ func (t *trial) arrive(p netip.Prefix) {
 	}
 }
 
-// leave also begins the time anew of those that a route of others had kept
-// reachable.
+// leave restarts the linger time of addresses that other routes kept reachable.
 func (t *trial) leave(p netip.Prefix) {
 	delete(t.network, p)
 	if !p.IsSingleIP() {
@@ -367,7 +365,7 @@ func (t *trial) after(err error) {
 	}
 }
 
-// leads says whether an aggregate leads to an address here, or did until lately.
+// leads reports whether an aggregate attracts traffic to an address, or may still.
 func (t *trial) leads(a netip.Addr) bool {
 	for p := range t.network {
 		if p.Contains(a) {
@@ -382,8 +380,8 @@ func (t *trial) leads(a netip.Addr) bool {
 	return false
 }
 
-// checkHandover: what is announced and not wanted is on its way to other nodes,
-// and not for long.
+// checkHandover expects that unwanted announcements are delayed withdrawals, for a bounded
+// time.
 func (t *trial) checkHandover(kept []netip.Addr) {
 	for addr := range t.kept {
 		if !slices.Contains(kept, addr) {
@@ -394,7 +392,7 @@ func (t *trial) checkHandover(kept []netip.Addr) {
 		a := t.desired.Address(addr)
 		if a == nil || !a.Handover {
 			delete(t.kept, addr)
-			if !t.failed { // a withdrawal may have been what failed
+			if !t.failed { // perhaps the withdrawal failed
 				t.violate("after: %s is announced and not wanted", addr)
 			}
 			continue
@@ -408,7 +406,7 @@ func (t *trial) checkHandover(kept []netip.Addr) {
 	}
 }
 
-// try runs one trial and returns what was violated.
+// try runs one trial and returns the violations.
 func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	bubble.Test(t, func(*testing.T) {
 		trial := newTrial(seed)
@@ -418,8 +416,8 @@ func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	return violations
 }
 
-// aggregateSeed is a world in which an aggregate leads to an address that is new in it, and
-// goes before the address can be told of by itself: one of some thousands.
+// aggregateSeed is one world of thousands in which an aggregate attracts traffic to a new
+// address, and is withdrawn before the address has its own route.
 const aggregateSeed = 7919
 
 func TestPassInvariantsInRandomWorlds(t *testing.T) {
@@ -431,7 +429,7 @@ func TestPassInvariantsInRandomWorlds(t *testing.T) {
 	}
 }
 
-// each does something for each way of a pass, with what is wanted of it.
+// each calls do for each path of a pass, with its target.
 func each(p *pass, d *plan.Desired, do func(path *announcePath, want target) error) error {
 	var errs []error
 	for _, path := range p.paths {
@@ -452,7 +450,7 @@ func announceAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	return each(p, d, func(path *announcePath, want target) error { return p.announce(ctx, path, d, want) })
 }
 
-// mutants break one thing each that the pass does for a reason.
+// Each mutant breaks one rule of the pass.
 var mutants = map[string]runner{
 	"announces before it forwards": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
@@ -481,7 +479,7 @@ var mutants = map[string]runner{
 	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
 		if p.last != nil && len(sortedset.Minus(p.bgp().announcedAddrs, d.Announce)) > 0 {
-			// as if the kernel were only touched for what is announced
+			// as if the kernel were only programmed for what is announced
 			stale.Proxy = p.last.Proxy
 		}
 		return p.run(ctx, &stale)
@@ -546,7 +544,7 @@ var mutants = map[string]runner{
 	},
 }
 
-// A omitsTaking forwarder does not hear what is taken, a greedy one hears it of all that is answered for.
+// omitsTaking lists no taken addresses, takesAll all held ones.
 type (
 	omitsTaking struct{ forwarder }
 	takesAll    struct {
@@ -565,7 +563,7 @@ func (f takesAll) Set(ctx context.Context, want proxy.State) error {
 	return f.forwarder.Set(ctx, want)
 }
 
-// inEach are mutants that break it for one of the ways.
+// inEach are mutants that break a rule of one path.
 var inEach = map[string]func(w *announcePath, d *plan.Desired){
 	"does not linger": func(w *announcePath, _ *plan.Desired) { w.linger = 0 },
 	"forgets the withdrawal when the address is wanted again": func(w *announcePath, d *plan.Desired) {
@@ -579,8 +577,8 @@ var inEach = map[string]func(w *announcePath, d *plan.Desired){
 	},
 }
 
-// Each mutant breaks one thing that the pass does for a reason. If one survives,
-// the trial does not test that reason.
+// Each mutant breaks one rule of the pass. If one survives, the trial does not test the
+// rule.
 func TestPassMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	for name, breaks := range inEach {
@@ -603,8 +601,7 @@ func TestPassMutantsAreCaught(t *testing.T) {
 	}
 }
 
-// After somebody else destroyed the table and it could not be repaired, nothing
-// may be announced.
+// If another program destroyed the table and the repair fails, nothing may be announced.
 func TestPassWithdrawsAfterFailedRepair(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
@@ -631,20 +628,19 @@ func TestPassWithdrawsAfterFailedRepair(t *testing.T) {
 	})
 }
 
-// A broken forwarder fails, beside a table that is intact or not.
+// A broken forwarder returns errors, beside a table that is intact or not.
 type broken struct{ intact bool }
 
 func (broken) Set(context.Context, proxy.State) error { return errors.New("the kernel is on strike") }
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
-// An intact forwarder's table is never changed by others.
+// An intact forwarder's table is never changed by other programs.
 type intact struct{}
 
 func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
-// Whatever fails beside an intact table, and however often, nothing that is wanted is
-// withdrawn.
+// While the table is intact, no error withdraws what is wanted, however often it occurs.
 func TestFailureKeepsAnnouncements(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
@@ -669,8 +665,7 @@ func TestFailureKeepsAnnouncements(t *testing.T) {
 	})
 }
 
-// What an earlier speaker left in the kernel stays until the routers have
-// forgotten what it announced.
+// What an earlier speaker left in the kernel stays until routers no longer have its routes.
 func TestAdoptedAddressesExpire(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
@@ -703,9 +698,9 @@ func TestAdoptedAddressesExpire(t *testing.T) {
 	})
 }
 
-// When the last local endpoint goes and another node has one, this node goes on
-// announcing for a moment and sends clients there: the other node's route may
-// arrive later than our withdrawal would.
+// When the last local endpoint is gone and another node has one, this node stays announced
+// for a moment and forwards there: the other node's route may arrive later than the
+// withdrawal.
 func TestWithdrawalIsDelayed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)

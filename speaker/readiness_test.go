@@ -15,15 +15,15 @@ type acceptsAll struct{ intact }
 
 func (acceptsAll) Set(context.Context, proxy.State) error { return nil }
 
-// announcesNothing is a way to announce that fails at each try.
+// announcesNothing is an announcer that always fails.
 type announcesNothing struct{}
 
 func (announcesNothing) Set(context.Context, *plan.Desired, []netip.Prefix) ([]netip.Prefix, error) {
 	return nil, errors.Join(errors.New("first"), errors.New("second"))
 }
 
-// The kubelet restarts a speaker that is behind for long. That mends no interface and
-// brings no right, and would end what goes over BGP again and again.
+// The kubelet restarts a speaker that is not healthy. A restart corrects neither interfaces
+// nor rights, and would disturb BGP each time.
 func TestL2FailureKeepsReady(t *testing.T) {
 	for _, c := range []struct {
 		name             string

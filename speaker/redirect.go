@@ -14,14 +14,14 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A redirects is what of the addresses that this node answers for is handed on, and what that
-// was found by.
+// redirects sends connections that this node does not know to the former owners of its
+// addresses, where they were established.
 type redirects struct {
-	rules []proxy.Redirect
-	nodes []proxy.MAC
-	// owners is the node, by address.
-	owners map[netip.Addr]string
-	// recheck is when there may be another answer though nothing changes; zero: never.
+	rules    []proxy.Redirect
+	speakers []proxy.MAC
+	// formerOwner is the former owner of each redirected address.
+	formerOwner map[netip.Addr]string
+	// recheck is when the redirects may change without another event; zero: never.
 	recheck time.Time
 
 	view      *plan.View
@@ -30,22 +30,22 @@ type redirects struct {
 	linger    time.Duration
 }
 
-// next is the handing for d, whose addresses others have answered for before, as former
-// knows in its state of that number. What this node answered for until now, and left says
-// until when it lingers, is handed on as before: hosts still send what belongs to the node before. A
-// node whose speaker was stopped forwards on for linger at least. It keeps what is the same.
+// next returns the redirects for d; r itself if its inputs are the same. former returns
+// previous owners, and state is their revision. An address that this node has given up is
+// still redirected until left says: hosts still send what belongs to the former owner. A
+// node whose speaker was stopped forwards for at least the linger time.
 func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Addr]string, state uint64, left func(netip.Addr) time.Time, linger time.Duration, now time.Time) *redirects {
 	if r.view == d.View && sortedset.Same(r.addresses, d.L2.Addresses) && r.revision == state && (r.recheck.IsZero() || now.Before(r.recheck)) {
 		return r
 	}
-	n := &redirects{view: d.View, addresses: d.L2.Addresses, revision: state, linger: linger, owners: map[netip.Addr]string{}}
+	n := &redirects{view: d.View, addresses: d.L2.Addresses, revision: state, linger: linger, formerOwner: map[netip.Addr]string{}}
 	before := former(d.Answered)
 	for _, a := range d.L2.Addresses {
 		if node := before[a.Addr]; node != "" {
 			n.add(a, node, now)
 		}
 	}
-	for a, node := range r.owners {
+	for a, node := range r.formerOwner {
 		if _, answered := slices.BinarySearchFunc(d.Answered, a, netip.Addr.Compare); answered {
 			continue
 		}
@@ -59,24 +59,24 @@ func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Ad
 	})
 	if len(n.rules) > 0 {
 		for _, mac := range d.L2.Speakers {
-			n.nodes = append(n.nodes, proxy.MAC(mac))
+			n.speakers = append(n.speakers, proxy.MAC(mac))
 		}
 	}
-	n.rules, n.nodes = sortedset.Keep(r.rules, n.rules), sortedset.Keep(r.nodes, n.nodes)
+	n.rules, n.speakers = sortedset.Keep(r.rules, n.rules), sortedset.Keep(r.speakers, n.speakers)
 	return n
 }
 
-// add has an address handed on to a node, by each interface that this one answers on, if
-// the node forwards and its address there is known.
+// add redirects an address to a node by each interface on which this node answers, if the
+// node forwards and its address on that link is known.
 func (r *redirects) add(a l2.Address, node string, now time.Time) {
 	m, _ := r.view.Members.Find(node)
 	switch {
-	case m.Heard():
+	case m.Reachable():
 	case m.Left && now.Before(m.Since.Add(r.linger)):
 		r.recheckAt(m.Since.Add(r.linger))
 	default:
-		// A dead one forwards nothing, and nobody knows of one that lives by its Lease
-		// whether it can be reached: clients that are refused try again, others would wait.
+		// A dead node forwards nothing, and one that lives only by its Lease may be
+		// unreachable. Rejected clients retry at once; redirected ones would wait.
 		return
 	}
 	own := m.Addresses()
@@ -92,11 +92,11 @@ func (r *redirects) add(a l2.Address, node string, now time.Time) {
 			continue
 		}
 		r.rules = append(r.rules, proxy.Redirect{VIP: a.Addr, Interface: i.Name, Via: own[via]})
-		r.owners[a.Addr] = node
+		r.formerOwner[a.Addr] = node
 	}
 }
 
-// recheckAt has another answer looked for at a time.
+// recheckAt bounds the validity of the redirects.
 func (r *redirects) recheckAt(at time.Time) {
 	if r.recheck.IsZero() || at.Before(r.recheck) {
 		r.recheck = at

@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// Connections are handed on to who answered before, where it forwards and its address on
-// the link is known.
+// Connections are redirected to the former owner if it forwards and its address on the link
+// is known.
 func TestRedirect(t *testing.T) {
 	now := time.Now()
 	prefixes := func(all ...string) (out []netip.Prefix) {
@@ -39,7 +39,7 @@ func TestRedirect(t *testing.T) {
 		member   membership.Member
 		internal []netip.Addr
 		own      []l2.Interface
-		only     []string // interfaces of the addresses
+		only     []string // of the addresses
 		want     []proxy.Redirect
 		until    time.Duration
 	}{
@@ -70,16 +70,16 @@ func TestRedirect(t *testing.T) {
 		if !reflect.DeepEqual(got.rules, tt.want) {
 			t.Errorf("%s: %v; want %v", name, got.rules, tt.want)
 		}
-		if err := (proxy.State{Redirects: got.rules, Nodes: got.nodes}).Validate(); err != nil {
+		if err := (proxy.State{Redirects: got.rules, Nodes: got.speakers}).Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if (len(got.rules) > 0) != (len(got.nodes) == 1) || (len(got.rules) > 0) != (got.owners[vip4] == "n2") {
-			t.Errorf("%s: nodes %v, to %v", name, got.nodes, got.owners)
+		if (len(got.rules) > 0) != (len(got.speakers) == 1) || (len(got.rules) > 0) != (got.formerOwner[vip4] == "n2") {
+			t.Errorf("%s: nodes %v, to %v", name, got.speakers, got.formerOwner)
 		}
 		if tt.until == 0 != got.recheck.IsZero() || tt.until != 0 && got.recheck.Sub(now) != tt.until {
 			t.Errorf("%s: until %s; want in %s", name, got.recheck, tt.until)
 		}
-		// Nothing is looked for again until something changes, and what is equal is the same.
+		// The same inputs return the same value.
 		if again := got.next(d, nil, handover.revision(), gone, time.Minute, now); again != got {
 			t.Errorf("%s: looked for again", name)
 		}
@@ -95,7 +95,7 @@ func TestRedirect(t *testing.T) {
 	}
 }
 
-// What a node has given away it hands on as before while it lingers, though another one
+// A node keeps redirecting a lingering address to its former owner, although a third node
 // answers by now.
 func TestRedirectWhileLingering(t *testing.T) {
 	now, vip := time.Now(), netip.MustParseAddr("192.0.2.1")
@@ -119,12 +119,12 @@ func TestRedirectWhileLingering(t *testing.T) {
 	if len(h.rules) != 1 || !sortedset.Same(parted.rules, h.rules) || parted.recheck != until {
 		t.Errorf("%v until %s; want %v until %s", parted.rules, parted.recheck, h.rules, until)
 	}
-	if over := parted.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, until); len(over.rules)+len(over.nodes) > 0 {
+	if over := parted.next(&plan.Desired{View: v}, before("n3"), 2, left, time.Minute, until); len(over.rules)+len(over.speakers) > 0 {
 		t.Errorf("%v after it has lingered", over.rules)
 	}
 }
 
-// Who answered last, but for oneself, is known of each address that moves.
+// The previous other owner of each address is known.
 func TestFormerOwners(t *testing.T) {
 	c := newSpeakerGroup(t, "n1", "n2", "n3")
 	a := netip.MustParseAddr("192.0.2.1")
@@ -149,7 +149,8 @@ func TestFormerOwners(t *testing.T) {
 	c.nodes["n2"].reportChanges(nil)
 	hold("n1")
 	expect("moved back", map[string]string{"n1": "n2", "n2": "n1", "n3": "n1"})
-	// Whoever begins anew knows by what it wrote down, and others that it is the same node.
+	// A restarted speaker knows it from its state directory, and for the others it is the
+	// same node.
 	handover := c.join("n1", []netip.Addr{a})
 	handover.setFormerOwner(a, "n2")
 	c.greet("n1")
@@ -162,7 +163,8 @@ func TestFormerOwners(t *testing.T) {
 	}
 }
 
-// Addresses of interfaces travel where there is room for all, and crowd out none.
+// An offer has the interfaces' own addresses if there is room, and never instead of an
+// interface.
 func TestOfferHasOwnAddresses(t *testing.T) {
 	snap := plantest.Snapshot(t, []byte(plantest.Advertised+linkedWorld))
 	var all []l2.Interface
@@ -172,9 +174,9 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 	for _, n := range []int{1, 20, 30} {
 		var r *electable
 		r = r.next(snap, all[:n:n], true)
-		list, err := membership.DecodeInterfaces(r.offer.Meta)
-		if err != nil || len(list)+r.offer.Unfit != n {
-			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Unfit, err)
+		list, err := membership.DecodeInterfaces(r.offer.Encoded)
+		if err != nil || len(list)+r.offer.Omitted != n {
+			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Omitted, err)
 		}
 		one := membership.Member{Interfaces: list}
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {

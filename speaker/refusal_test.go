@@ -20,7 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// refuse leaves addresses that the kernel does not take as they were.
+// refuse leaves refused addresses in the kernel as they were.
 func (t *trial) refuse(want proxy.State, kernel map[netip.Addr]*proxy.VIP) error {
 	var refused proxy.Refused
 	for _, v := range want.VIPs {
@@ -40,9 +40,9 @@ func (t *trial) refuse(want proxy.State, kernel map[netip.Addr]*proxy.VIP) error
 	return &refused
 }
 
-// again is what a speaker does when its proxy refuses addresses.
+// again does what a speaker does when its proxy refuses addresses.
 func (t *trial) again(p *pass, ctx context.Context, d *plan.Desired) (err error) {
-	var before error // of a way, which the next run has mended
+	var before error // of an announce path, which the next run corrects
 	for range maxRefused {
 		err = p.run(ctx, d)
 		var refused *proxy.Refused
@@ -71,8 +71,8 @@ func (t *trial) again(p *pass, ctx context.Context, d *plan.Desired) (err error)
 	return cmp.Or(err, before)
 }
 
-// An address that the kernel refuses is withdrawn before it is taken from the kernel, and
-// everything that holds of a pass goes on to hold of the others, in random worlds.
+// A refused address is withdrawn before the kernel stops forwarding it. All invariants hold
+// for the others, in random worlds.
 func TestRefusalAffectsOneAddress(t *testing.T) {
 	refused := 0
 	for seed := range plantest.Seeds(t) / 4 {
@@ -100,7 +100,7 @@ func TestRefusalAffectsOneAddress(t *testing.T) {
 	}
 }
 
-// A proxyOf refuses what it shall, and sets the rest.
+// A proxyOf refuses given addresses.
 type proxyOf struct {
 	refuses func(*proxy.VIP) bool
 	sets    []string
@@ -123,18 +123,18 @@ func (p *proxyOf) Set(_ context.Context, want proxy.State) error {
 	return nil
 }
 
-// Intact is part of forwarder: nothing else touches the table.
+// Intact implements forwarder: no other program changes the table.
 func (p *proxyOf) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
-// What the proxy refuses is not tried again for a while, unless it changes, and then it is. The
-// pass succeeds all the while, and the status says why.
+// A refused address is not retried for a while, unless it changes. Passes succeed
+// meanwhile, and the status has the reason.
 func TestKernelRefusal(t *testing.T) {
 	full := true
 	p := &proxyOf{refuses: func(v *proxy.VIP) bool { return full && v.Addr.String() == "192.0.2.1" && len(v.Frontends) > 0 }}
 	s := quietSpeaker(t, p)
 	world := func(endpoints int) *cluster.Snapshot {
 		snap := plantest.HugeService(t, endpoints)
-		snap.Peers, snap.Pools = nil, nil // nothing goes to the network
+		snap.Peers, snap.Pools = nil, nil // nothing is announced
 		return snap
 	}
 	snap := world(2)
@@ -179,7 +179,8 @@ func TestKernelRefusal(t *testing.T) {
 	code(cluster.Programmed, true)
 }
 
-// A refusal is told once, on the Service, and again when it had been served meanwhile.
+// A refusal is reported once, on the Service, and again if the address was served
+// meanwhile.
 func TestRefusalEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.session("tor1", bgp.Established, "")

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -18,29 +19,29 @@ import (
 )
 
 const (
-	// hangThreshold is how long a pass may take before the speaker counts as hanging, which
-	// a restart may mend. What the kernel refuses, or cannot do, a restart does not mend: the
-	// next speaker would open no session, and routers would drop all addresses.
+	// hangThreshold is how long a pass may take until the speaker reports itself as
+	// unhealthy, so that the kubelet restarts it. Errors of the kernel are not unhealthy:
+	// the next speaker would open no session, and routers would drop all addresses.
 	hangThreshold = 3 * time.Minute
-	// lateThreshold is how long a change may wait before the speaker is not ready any more.
+	// lateThreshold is how long a change may wait until the speaker is not ready.
 	lateThreshold = time.Minute
 )
 
-// SocketPath is where the speaker with a run directory answers.
-func SocketPath(runDir string) string { return socketFile.in(runDir) }
+// SocketPath is the Unix socket of the speaker with a run directory.
+func SocketPath(runDir string) string { return filepath.Join(runDir, socketFile) }
 
-// A server answers on the speaker's socket, and on a TCP address if there is one,
-// from before there is a cluster to speak of.
+// A server serves the status socket, and metrics and health on TCP if configured. It starts
+// before the API server has been read.
 type server struct {
 	Options
 	began         time.Time
-	opened        atomic.Pointer[time.Time] // when the source was; nil before
+	opened        atomic.Pointer[time.Time] // when the source was opened; nil before
 	speaker       atomic.Pointer[speaker]   // nil before the speaker has started
 	local, public *http.Server
 }
 
-// serve begins to answer. The socket serves /status, /routes, /metrics, /healthz and
-// /readyz; TCP all but the first two, which name every Service and address.
+// serve starts a server. The socket has /status, /routes, /metrics, /healthz and /readyz.
+// TCP lacks the first two, which contain every Service and address.
 func serve(o Options) (*server, error) {
 	srv := &server{Options: o, began: time.Now()}
 	public := http.NewServeMux()
@@ -70,7 +71,7 @@ func serve(o Options) (*server, error) {
 	return srv, nil
 }
 
-// Close ends both at once.
+// Close closes both listeners at once.
 func (s *server) Close() {
 	s.local.Close()
 	if s.public != nil {
@@ -78,7 +79,7 @@ func (s *server) Close() {
 	}
 }
 
-// writeHealth is "ok", or 503 and why not.
+// writeHealth writes "ok", or 503 with the reason.
 func writeHealth(w http.ResponseWriter, trouble string) {
 	if trouble != "" {
 		http.Error(w, trouble, http.StatusServiceUnavailable)
@@ -87,8 +88,8 @@ func writeHealth(w http.ResponseWriter, trouble string) {
 	fmt.Fprintln(w, "ok")
 }
 
-// unhealthy says what hangs, so that a restart may help; empty when nothing does: neither
-// waiting for the API server does, nor a kernel that refuses.
+// unhealthy returns what hangs, so that a restart may help, and is empty otherwise. Waiting
+// for the API server and errors of the kernel are healthy.
 func (s *server) unhealthy() string {
 	began, what := s.opened.Load(), "the start"
 	if sp := s.speaker.Load(); sp != nil {
@@ -100,21 +101,21 @@ func (s *server) unhealthy() string {
 	return fmt.Sprintf("%s hangs: it began at %s and has not ended", what, began.UTC().Format(time.RFC3339))
 }
 
-// unready says what the node waits for before it forwards and announces, and that changes
-// come late.
+// unready returns what the node waits for before it forwards and announces, or that changes
+// are late.
 func (s *server) unready() string {
 	sp := s.speaker.Load()
 	switch {
 	case s.opened.Load() == nil:
-		return fmt.Sprintf("waiting since %s for the API server, which has not been read, with no memory of what it said before; the log says what is in the way",
+		return fmt.Sprintf("waiting since %s for the API server, without a saved snapshot of an earlier speaker; the log has the error",
 			s.began.UTC().Format(time.RFC3339))
 	case sp == nil || !sp.result.Load().ready:
-		return "the kernel does not have the first state yet"
+		return "the kernel is not programmed yet"
 	}
 	return sp.result.Load().late()
 }
 
-// status is the speaker's, or that it waits.
+// status returns the speaker's status, or what its start waits for.
 func (s *server) status() Status {
 	if sp := s.speaker.Load(); sp != nil {
 		return sp.status()
@@ -122,7 +123,7 @@ func (s *server) status() Status {
 	return Status{Node: s.Node, Version: s.Version, Started: s.began, Error: s.unready()}
 }
 
-// routes are what each router is told, none before the speaker has started.
+// routes returns the routes of each session, none before the speaker has started.
 func (s *server) routes(ctx context.Context) []SessionRoutes {
 	sp := s.speaker.Load()
 	if sp == nil {
@@ -140,16 +141,16 @@ func (s *server) routes(ctx context.Context) []SessionRoutes {
 	return all
 }
 
-// write answers in JSON.
+// write writes JSON.
 func (s *server) write(w http.ResponseWriter, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	if err := json.NewEncoder(w).Encode(value); err != nil {
-		s.Log.Debug("answering", "err", err)
+		s.Log.Debug("response not written", "err", err)
 	}
 }
 
-// listenUnix opens a socket for root alone. What a killed speaker left is
-// removed; the lock has made sure that none is alive.
+// listenUnix opens a socket for root only. It removes the socket of a killed speaker; the
+// lock excludes a running one.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("status socket: %w", err)
@@ -165,15 +166,15 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// SessionRoutes are what one router is told.
+// SessionRoutes are the routes that are advertised to one router.
 type SessionRoutes struct {
 	Session string                `json:"session"`
 	State   bgp.SessionState      `json:"state"`
-	Error   string                `json:"error,omitempty"` // why Routes are not known
+	Error   string                `json:"error,omitempty"` // why Routes are unknown
 	Routes  []bgp.AdvertisedRoute `json:"routes,omitempty"`
 }
 
-// FetchStatus asks the speaker with a run directory for its status.
+// FetchStatus returns the status of the speaker with a run directory.
 func FetchStatus(ctx context.Context, runDir string) (*Status, error) {
 	var st Status
 	if err := fetch(ctx, runDir, "/status", &st); err != nil {
@@ -182,13 +183,12 @@ func FetchStatus(ctx context.Context, runDir string) (*Status, error) {
 	return &st, nil
 }
 
-// FetchRoutes asks the speaker with a run directory what its routers are told, sorted
-// by session.
+// FetchRoutes returns what the speaker with a run directory advertises, sorted by session.
 func FetchRoutes(ctx context.Context, runDir string) (all []SessionRoutes, err error) {
 	return all, fetch(ctx, runDir, "/routes", &all)
 }
 
-// fetch reads what a speaker's socket answers into a value.
+// fetch decodes a response of a speaker's socket into a value.
 func fetch(ctx context.Context, runDir, path string, into any) error {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer

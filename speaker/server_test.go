@@ -21,7 +21,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A kernel is a forwarder that takes as long as a test wants.
+// A kernel is a forwarder whose calls take as long as the test decides.
 type kernel struct {
 	intact
 	calls chan error
@@ -34,7 +34,7 @@ type still struct{ snap *cluster.Snapshot }
 func (s still) Snapshot() *cluster.Snapshot { return s.snap }
 func (still) Changed() <-chan struct{}      { return nil }
 
-// probes are the answers of /healthz and /readyz.
+// probes returns the responses of /healthz and /readyz.
 func (s *server) probes() (health, ready int, why string) {
 	get := func(trouble string) int {
 		w := httptest.NewRecorder()
@@ -44,9 +44,8 @@ func (s *server) probes() (health, ready int, why string) {
 	return get(s.unhealthy()), get(s.unready()), s.unhealthy() + s.unready()
 }
 
-// Only what hangs is unhealthy: neither waiting for the API server, however long it takes, nor
-// a kernel that refuses every change, which makes the speaker unready, nor one that
-// refuses an address.
+// Only a hanging pass is unhealthy. Waiting for the API server is not, nor is a kernel that
+// rejects every change, which makes the speaker unready, nor one that refuses an address.
 func TestHealthEndpoints(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		s := &server{Options: Options{Config: plan.Config{Node: "n1"}, Version: "v1"}, began: time.Now()}
@@ -64,7 +63,7 @@ func TestHealthEndpoints(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 		s.opened.Store(new(time.Now()))
-		expect("it is read", 200, 503, "the kernel does not have the first state")
+		expect("it is read", 200, 503, "the kernel is not programmed yet")
 		time.Sleep(hangThreshold)
 		expect("the start takes long", 200, 503, "")
 		time.Sleep(time.Second)
@@ -74,8 +73,8 @@ func TestHealthEndpoints(t *testing.T) {
 		sp := quietSpeaker(t, k)
 		sp.publish(nil, nil)
 		s.speaker.Store(sp)
-		expect("started", 200, 503, "the kernel does not have the first state")
-		pass := func() { _ = sp.runPass(t.Context()) } // Its error is in the status.
+		expect("started", 200, 503, "the kernel is not programmed yet")
+		pass := func() { _ = sp.runPass(t.Context()) } // its error is in the status
 		go pass()
 		expect("the kernel works", 200, 503, "")
 		time.Sleep(hangThreshold)
@@ -106,7 +105,7 @@ func TestHealthEndpoints(t *testing.T) {
 	})
 }
 
-// quietSpeaker has no kernel but the given one, and no routers.
+// quietSpeaker has the given kernel and no routers.
 func quietSpeaker(t *testing.T, k forwarder) *speaker {
 	o := Options{Config: plan.Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
 	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), recheckAt: time.Now().Add(24 * time.Hour)}
@@ -117,8 +116,7 @@ func quietSpeaker(t *testing.T, k forwarder) *speaker {
 	return s
 }
 
-// Whoever stops a speaker that waits for the API server has not made a mistake,
-// and it answers until then.
+// A speaker that waits for the API server serves its status, and stops without an error.
 func TestStopWhileWaiting(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())

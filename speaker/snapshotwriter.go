@@ -2,28 +2,30 @@ package speaker
 
 import (
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// snapshotInterval is the least time between two entries: writing 5,000 Services
-// takes longer than any pass, and after a crash a few seconds more or less do
-// not matter.
+// snapshotInterval is the least time between two writes. Writing 5,000 Services takes
+// longer than a pass, and after a crash a few seconds do not matter.
 const snapshotInterval = 10 * time.Second
 
-// ClusterPath is where a speaker remembers the cluster.
-func ClusterPath(runDir string) string { return clusterFile.in(runDir) }
+// ClusterPath is the file of the last snapshot.
+func ClusterPath(runDir string) string { return filepath.Join(runDir, clusterFile) }
 
-// A snapshotWriter writes the newest snapshot to the run directory now and then, beside
-// the loop.
+// A snapshotWriter writes the newest snapshot to the run directory at intervals, beside the
+// loop.
 type snapshotWriter struct {
 	path string
 	log  *slog.Logger
-	// fresh says whether the newest snapshot is news, not what was read here.
+	// fresh reports whether the newest snapshot came from the API server, not from this
+	// file.
 	fresh func() bool
-	wake  chan struct{} // capacity 1
+	wake  chan struct{} // has room for one
 	quit  chan struct{}
 	done  chan struct{}
 
@@ -31,7 +33,7 @@ type snapshotWriter struct {
 	newest *cluster.Snapshot
 }
 
-// newSnapshotWriter returns nil, which can be used, when nothing is to be remembered.
+// newSnapshotWriter returns nil, which is valid, if no snapshot must be saved.
 func newSnapshotWriter(o Options, fresh func() bool) *snapshotWriter {
 	if fresh == nil {
 		return nil
@@ -41,7 +43,7 @@ func newSnapshotWriter(o Options, fresh func() bool) *snapshotWriter {
 	return d
 }
 
-// update has s written soon.
+// update requests that s is written.
 func (w *snapshotWriter) update(s *cluster.Snapshot) {
 	if w == nil || !w.fresh() {
 		return
@@ -53,10 +55,7 @@ func (w *snapshotWriter) update(s *cluster.Snapshot) {
 	if known {
 		return
 	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	notify(w.wake)
 }
 
 func (w *snapshotWriter) run() {
@@ -80,12 +79,12 @@ func (w *snapshotWriter) write() {
 	w.mu.Lock()
 	s := w.newest
 	w.mu.Unlock()
-	if err := cluster.Remember(w.path, s); err != nil {
-		w.log.Warn("a start without the API server will know less", "err", err)
+	if err := watch.WriteSnapshot(w.path, s); err != nil {
+		w.log.Warn("snapshot not written; a start without the API server would use an older one", "err", err)
 	}
 }
 
-// close writes what is new and ends the diary.
+// close writes the newest snapshot and ends the goroutine.
 func (w *snapshotWriter) close() {
 	if w == nil {
 		return

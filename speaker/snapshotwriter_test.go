@@ -9,10 +9,11 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// The diary has the newest snapshot soon, not every one, and never what was only
-// recalled.
+// The file has the newest snapshot soon, not every one, and never one that was read from
+// it.
 func TestSnapshotWriter(t *testing.T) {
 	dir := t.TempDir()
 	bubble.Test(t, func(t *testing.T) {
@@ -20,7 +21,7 @@ func TestSnapshotWriter(t *testing.T) {
 		d := newSnapshotWriter(Options{RunDir: dir, Log: slog.New(slog.DiscardHandler)}, fresh.Load)
 		pools := func() (names []string) {
 			bubble.Wait()
-			s, _, err := cluster.Recall(ClusterPath(dir))
+			s, _, err := watch.ReadSnapshot(ClusterPath(dir))
 			if os.IsNotExist(err) || s == nil {
 				return nil
 			}
@@ -52,7 +53,7 @@ func TestSnapshotWriter(t *testing.T) {
 	})
 }
 
-// A speaker with a folder keeps no diary.
+// A speaker that reads a folder saves no snapshot.
 func TestNilSnapshotWriter(t *testing.T) {
 	d := newSnapshotWriter(Options{RunDir: t.TempDir()}, nil)
 	d.update(&cluster.Snapshot{})

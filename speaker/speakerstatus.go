@@ -25,25 +25,24 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// reportInterval is the least time between two writes of a SpeakerStatus: with
-// 1,000 nodes that all see one change it is 200 writes a second at most, and
-// those of one node's sessions that flap do not add up.
+// reportInterval is the least time between two writes of a SpeakerStatus. A change on 1,000
+// nodes causes 200 writes a second at most, and a flapping session is not amplified.
 const reportInterval = 5 * time.Second
 
-// rewriteInterval is after how long the same is written again: somebody may have
-// deleted it, or the garbage collector, late, for a former Node of this name.
+// rewriteInterval is the time after which an unchanged SpeakerStatus is written again,
+// because a user or the garbage collector may have deleted it.
 const rewriteInterval = 10 * time.Minute
 
-// requestTimeout ends a request of which nothing is heard.
+// requestTimeout ends a request without a response.
 const requestTimeout = 10 * time.Second
 
-// A client writes what a speaker writes to the API server, and reads nothing.
+// A client writes to the API server, and reads nothing.
 type client struct {
 	ours, events rest.Interface
 }
 
-// newClient uses a scheme of its own: client-go's knows all of Kubernetes, at a
-// price in memory on every node.
+// newClient uses its own scheme. That of client-go has all of Kubernetes, and costs memory
+// on every node.
 func newClient(c *rest.Config) (*client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(v1alpha1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
@@ -63,8 +62,7 @@ func newClient(c *rest.Config) (*client, error) {
 	return &client{ours, events}, err
 }
 
-// apply makes a SpeakerStatus what it should be, whether or not it exists: by
-// server-side apply, which needs no read before.
+// apply creates or replaces a SpeakerStatus by server-side apply, without reading it first.
 func (c *client) apply(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
 	body, err := json.Marshal(o)
 	if err != nil {
@@ -78,7 +76,7 @@ func (c *client) createEvent(ctx context.Context, e *eventsv1.Event) error {
 	return c.events.Post().Namespace(e.Namespace).Resource("events").Body(e).Do(ctx).Error()
 }
 
-// repeatEvent says of an Event that was written that it happened again.
+// repeatEvent records a repetition in an existing Event.
 func (c *client) repeatEvent(ctx context.Context, e *eventsv1.Event, s eventsv1.EventSeries) error {
 	body, err := json.Marshal(map[string]any{"series": s})
 	if err != nil {
@@ -87,17 +85,15 @@ func (c *client) repeatEvent(ctx context.Context, e *eventsv1.Event, s eventsv1.
 	return c.events.Patch(types.MergePatchType).Namespace(e.Namespace).Resource("events").Name(e.Name).Body(body).Do(ctx).Error()
 }
 
-// A Reporter says to the API server what a speaker does: by a SpeakerStatus, and
-// by Events. A nil Reporter does nothing.
+// A Reporter writes a speaker's SpeakerStatus and Events. A nil Reporter does nothing.
 type Reporter struct {
 	node   string
 	client *client
 	log    *slog.Logger
-	wake   chan struct{} // capacity 1
+	wake   chan struct{} // has room for one
 }
 
-// NewReporter returns a Reporter for the node. It does not speak with the API
-// server yet.
+// NewReporter returns a Reporter for the node. It sends no request yet.
 func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, error) {
 	client, err := newClient(c)
 	if err != nil {
@@ -106,7 +102,7 @@ func NewReporter(c *rest.Config, node string, log *slog.Logger) (*Reporter, erro
 	return &Reporter{node: node, client: client, log: log, wake: make(chan struct{}, 1)}, nil
 }
 
-// eventRecorder returns one that tells what is not known.
+// eventRecorder returns a recorder of Events that are not known yet.
 func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 	if r == nil {
 		return nil
@@ -117,26 +113,22 @@ func (r *Reporter) eventRecorder(known reported) *eventRecorder {
 	}
 }
 
-// trigger says that there may be something new to report.
+// trigger requests a report.
 func (r *Reporter) trigger() {
 	if r == nil {
 		return
 	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	notify(r.wake)
 }
 
-// run reports until ctx ends. While the API server is away it tries again, ever
-// more seldom; nothing else waits for it.
+// run reports until ctx ends, and retries with backoff. Nothing else waits for it.
 func (r *Reporter) run(ctx context.Context, status func() Status) {
 	if r == nil {
 		return
 	}
 	var last v1alpha1.SpeakerStatus
 	var at time.Time // when last was written; zero before
-	var why string   // the last attempt failed
+	var why string   // error of the last attempt
 	retry := &backoff.ExponentialBackOff{InitialInterval: reportInterval, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 2 * time.Minute}
 	retry.Reset()
 	for {
@@ -165,9 +157,9 @@ func (r *Reporter) run(ctx context.Context, status func() Status) {
 	}
 }
 
-// failed logs why a SpeakerStatus was not written, and returns it. What the API
-// server refuses somebody has to mend, and is told so once: server-side apply
-// takes no field that the CRD does not have. That it is away is said elsewhere.
+// failed logs why a SpeakerStatus was not written, and returns it. A rejection is a warning
+// once, since an operator must act: server-side apply accepts only fields of the CRD. Other
+// errors mean that the API server is unreachable, which is logged elsewhere.
 func (r *Reporter) failed(err error, before string) (why string) {
 	level := slog.LevelDebug
 	if refused := apierrors.APIStatus(nil); errors.As(err, &refused) && err.Error() != before {
@@ -177,9 +169,8 @@ func (r *Reporter) failed(err error, before string) (why string) {
 	return err.Error()
 }
 
-// speakerStatus is the SpeakerStatus that says what st says, equal to last if nothing
-// has changed since. Its owner is the Node, so that Kubernetes deletes it with
-// that. Without a Node, nobody would: then there is none.
+// speakerStatus returns the object for st, equal to last if nothing has changed. The Node
+// owns it, so that both are deleted together; without a Node there is none.
 func speakerStatus(st *Status, last *v1alpha1.SpeakerStatus, now time.Time) *v1alpha1.SpeakerStatus {
 	if st.NodeUID == "" {
 		return nil
@@ -204,17 +195,17 @@ func (r *Reporter) write(ctx context.Context, o *v1alpha1.SpeakerStatus) error {
 	return r.client.apply(ctx, o)
 }
 
-// maxError is the length to which an error is cut in a report.
+// maxError is the length at which an error in a report is cut.
 const maxError = 4096
 
-// maxInterfaces and maxPrefixes, of each, are what the CRD takes.
+// The CRD accepts maxInterfaces, each with maxPrefixes.
 const (
 	maxInterfaces = 64
 	maxPrefixes   = 32
 )
 
-// report is what of a Status goes to the API server: bounded, and without what
-// changes all the time.
+// report returns the part of a Status that the API server receives: bounded, and without
+// values that change all the time.
 func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
 	r := v1alpha1.SpeakerReport{
 		Version:   st.Version,
@@ -239,8 +230,8 @@ func report(st *Status, now time.Time) v1alpha1.SpeakerReport {
 	return r
 }
 
-// interfaceReports are of those that matter to any address: of a node with hundreds, most
-// are pods'.
+// interfaceReports lists the interfaces that matter to any address; of hundreds, most
+// belong to pods.
 func interfaceReports(st *Status) (out []v1alpha1.SpeakerInterface) {
 	for _, i := range st.L2.Interfaces {
 		if len(out) == maxInterfaces {
@@ -264,8 +255,8 @@ func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 		out.BFD = s.BFD.Summary()
 	}
 	if s.State != bgp.Established {
-		// On the way up a session passes through several states in milliseconds, and
-		// back. To people and to the API server it is down all the while.
+		// A session passes through several states within milliseconds on its way up and
+		// back. For users and the API server it is down meanwhile.
 		out.State, out.Error = "Down", s.Trouble()
 	}
 	return out
@@ -286,8 +277,8 @@ func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, heard bool) {
 	}
 }
 
-// reasons are the first of what is in the way on the node, of what is wrong with objects, of Services without an
-// address, and of addresses that are not served as asked.
+// reasons lists what blocks traffic on the node, invalid objects, Services without an
+// address, and addresses that are not served as specified, up to a bound.
 func reasons(st *Status) (out []v1alpha1.SpeakerReason) {
 	add := func(r v1alpha1.SpeakerReason) bool {
 		if len(out) < v1alpha1.MaxSpeakerReasons {

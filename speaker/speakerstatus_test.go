@@ -18,11 +18,11 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
-// A desk takes SpeakerStatuses, and fails when it is told to.
+// A desk accepts SpeakerStatuses, or returns an error if the test sets one.
 type desk struct {
 	t  *testing.T
 	mu sync.Mutex
-	// status is what there is to report.
+	// status is reported next.
 	status  Status
 	fail    bool
 	written []v1alpha1.SpeakerStatus
@@ -33,7 +33,7 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
 		d.t.Errorf("%s %s with %s", r.Method, r.URL, r.Header.Get("Content-Type"))
 	}
-	body, _ := io.ReadAll(r.Body) // It comes from memory.
+	body, _ := io.ReadAll(r.Body) // from memory: no error
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.fail {
@@ -53,9 +53,8 @@ func (d *desk) do(f func()) {
 	f()
 }
 
-// The Reporter applies the object, once for a change, and again after a failure,
-// or after long. The object belongs to the Node that there is now, and there is
-// none without a Node.
+// The Reporter applies the object once for each change, and again after an error or a long
+// time. The present Node owns the object; without a Node there is none.
 func TestReporter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		d := &desk{t: t, fail: true, status: reportedStatus()}
@@ -106,7 +105,7 @@ func TestReporter(t *testing.T) {
 	})
 }
 
-// reporterTo is one whose requests go to an API server that is not on a network.
+// reporterTo returns a Reporter with the given API server.
 func reporterTo(t *testing.T, api http.RoundTripper) *Reporter {
 	t.Helper()
 	r, err := NewReporter(&rest.Config{Host: "http://api", Transport: api}, "n1", slog.New(slog.DiscardHandler))
@@ -116,7 +115,7 @@ func reporterTo(t *testing.T, api http.RoundTripper) *Reporter {
 	return r
 }
 
-// Without an API server there is nobody to report to.
+// Without an API server there is no Reporter.
 func TestNoReporter(t *testing.T) {
 	var r *Reporter
 	r.trigger()

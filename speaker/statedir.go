@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -16,23 +17,35 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// A stateDirectory keeps under the run directory which Service holds which address, so
-// that a speaker without an API server gives out the same addresses after a
-// restart.
+// A runFile is a file in the run directory. The reference of files is generated from the
+// comments here.
+type runFile = string
+
+// In the run directory:
+const (
+	socketFile        runFile = "speaker.sock"       // Socket that serves `/metrics`, `/healthz`, `/readyz`, `/status` and `/routes`, for root on this node.
+	lockFile          runFile = "speaker.lock"       // Ensures one speaker at a time.
+	assignmentsFile   runFile = "assignments.json"   // Which Service holds which address, for the next speaker, without an API server.
+	clusterFile       runFile = "cluster.json"       // The last state of the API server, for a speaker that starts while it is unavailable.
+	configurationFile runFile = "configuration.json" // The last valid version of each object, in use while an object is invalid.
+	answeredFile      runFile = "answered.json"      // Addresses that this node answers for over Layer 2, and lingering ones.
+	failuresFile      runFile = "deaths.json"        // When other nodes recently took over from this one over Layer 2.
+)
+
+// A stateDirectory saves under the run directory what the next speaker on this node must
+// know. Each value is written only if it has changed.
 type stateDirectory struct {
 	dir         string
 	assignments []cluster.Assignment
-	written     bool // kept is in the file
-	// answered is what is in the file of that name.
-	answered []netip.Addr
-	// failures is what is in the file of deaths.
-	failures []time.Time
-	// configuration is what is in the file of that name.
+	written     bool // assignments are in the file
+	// answered, failures and configuration are what the files of these names contain.
+	answered      []netip.Addr
+	failures      []time.Time
 	configuration *cluster.Configuration
 }
 
-// A savedAddress is an address that a speaker answered for over L2: until when it is to be
-// forwarded, or zero when it was answered for to the last.
+// A savedAddress is an address that a speaker answered for over L2. Until is the end of
+// its linger time, and zero if the speaker answered for it until it stopped.
 type savedAddress struct {
 	Addr  netip.Addr
 	Until time.Time `json:",omitzero"`
@@ -40,95 +53,50 @@ type savedAddress struct {
 	Former string `json:",omitempty"`
 }
 
-func (d *stateDirectory) answeredPath() string { return answeredFile.in(d.dir) }
-
-// saveAnswered writes what is answered for over L2, and what was until lately.
-func (d *stateDirectory) saveAnswered(path *announcePath, handover *handoverState) error {
+// saveAnswered saves the addresses that this node answers for over L2, and the lingering
+// ones.
+func (d *stateDirectory) saveAnswered(path *announcePath, h *handoverState) error {
 	if sortedset.Same(d.answered, path.announcedAddrs) {
 		return nil
 	}
 	list := []savedAddress{}
-	before := handover.formerOwners(path.announcedAddrs)
+	former := h.formerOwners(path.announcedAddrs)
 	for _, a := range path.announcedAddrs {
-		list = append(list, savedAddress{Addr: a, Former: before[a]})
+		list = append(list, savedAddress{Addr: a, Former: former[a]})
 	}
 	for a, left := range path.lingering {
 		list = append(list, savedAddress{Addr: a, Until: left.until})
 	}
-	if err := d.write(d.answeredPath(), list); err != nil {
-		return fmt.Errorf("remember what is answered for: %w", err)
+	if err := d.save(answeredFile, list); err != nil {
+		return err
 	}
 	d.answered = path.announcedAddrs
 	return nil
 }
 
-// loadAnswered are what the speaker before this one answered for; none when there was none. A
-// file that cannot be read is worth no more than none.
-func (d *stateDirectory) loadAnswered() (list []savedAddress, err error) {
-	data, err := os.ReadFile(d.answeredPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &list)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("what was answered for is not known: %w", err)
-	}
-	return list, nil
+// loadAnswered returns what the previous speaker saved, none if there was no speaker.
+func (d *stateDirectory) loadAnswered() ([]savedAddress, error) {
+	return load[[]savedAddress](filepath.Join(d.dir, answeredFile))
 }
 
-func (d *stateDirectory) failuresPath() string { return failuresFile.in(d.dir) }
-
-// saveFailures writes when others had to take over from this node.
-func (d *stateDirectory) saveFailures(deaths []time.Time) error {
-	if sortedset.Same(d.failures, deaths) {
+// saveFailures saves when other nodes had to take over from this node.
+func (d *stateDirectory) saveFailures(failures []time.Time) error {
+	if sortedset.Same(d.failures, failures) {
 		return nil
 	}
-	if err := d.write(d.failuresPath(), deaths); err != nil {
-		return fmt.Errorf("remember when others took over: %w", err)
+	if err := d.save(failuresFile, failures); err != nil {
+		return err
 	}
-	d.failures = deaths
+	d.failures = failures
 	return nil
 }
 
-// loadFailures are those that the speakers before this one remembered.
-func (d *stateDirectory) loadFailures() (deaths []time.Time, err error) {
-	data, err := os.ReadFile(d.failuresPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &deaths)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("when others took over is not known: %w", err)
-	}
-	return deaths, nil
+func (d *stateDirectory) loadFailures() ([]time.Time, error) {
+	return load[[]time.Time](filepath.Join(d.dir, failuresFile))
 }
 
-// write writes a file in a way that a crash leaves either the old one or the new one.
-func (d *stateDirectory) write(path string, content any) error {
-	data, err := json.MarshalIndent(content, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".tmp", data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(path+".tmp", path)
-}
-
-func (d *stateDirectory) assignmentsPath() string { return assignmentsFile.in(d.dir) }
-
-// hasSnapshot says whether an earlier speaker has run since the node was booted, and
-// has read an API server.
-func (d *stateDirectory) hasSnapshot() bool {
-	_, err := os.Stat(ClusterPath(d.dir))
-	return err == nil
-}
-
-// saveAssignments writes the assignments if they have changed.
+// saveAssignments saves which Service has which address: without an API server, the next
+// speaker allocates the same ones.
 func (d *stateDirectory) saveAssignments(snap *cluster.Snapshot) error {
 	if d.written && sortedset.Same(d.assignments, snap.Assignments) {
 		return nil
@@ -137,63 +105,80 @@ func (d *stateDirectory) saveAssignments(snap *cluster.Snapshot) error {
 	for i, a := range list {
 		list[i].From = snap.OriginOf(a)
 	}
-	if err := d.write(d.assignmentsPath(), list); err != nil {
-		return fmt.Errorf("remember assignments: %w", err)
+	if err := d.save(assignmentsFile, list); err != nil {
+		return err
 	}
 	d.assignments, d.written = snap.Assignments, true
 	return nil
 }
 
-func configurationPath(runDir string) string { return configurationFile.in(runDir) }
-
-// Configuration returns the last versions without a mistake of the objects that the
-// last speaker with this run directory knew; nil when there was no such speaker.
-func Configuration(runDir string) (*cluster.Configuration, error) {
-	data, err := os.ReadFile(configurationPath(runDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	c := &cluster.Configuration{}
-	if err == nil {
-		err = json.Unmarshal(data, c)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", configurationPath(runDir), err)
-	}
-	return c, nil
-}
-
-// saveConfiguration writes the configuration if it has changed. A snapshot that an
-// earlier speaker remembered has none.
+// saveConfiguration saves the last valid versions of the objects. A snapshot that an
+// earlier speaker saved has none.
 func (d *stateDirectory) saveConfiguration(snap *cluster.Snapshot) error {
 	if snap.Configuration == nil || d.configuration == snap.Configuration {
 		return nil
 	}
-	if err := d.write(configurationPath(d.dir), snap.Configuration); err != nil {
-		return fmt.Errorf("remember the configuration: %w", err)
+	if err := d.save(configurationFile, snap.Configuration); err != nil {
+		return err
 	}
 	d.configuration = snap.Configuration
 	return nil
 }
 
-// Assignments returns the assignments that the last speaker with this run directory
-// remembered; none when there was no such speaker. A file that cannot be read is
-// put aside, and the error says so: a speaker that does not start would be worse
-// than addresses that may move.
-func Assignments(runDir string) ([]cluster.Assignment, error) {
-	m := stateDirectory{dir: runDir}
-	data, err := os.ReadFile(m.assignmentsPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// hasSnapshot reports whether an earlier speaker has run since the node was booted, and
+// has read an API server.
+func (d *stateDirectory) hasSnapshot() bool {
+	_, err := os.Stat(ClusterPath(d.dir))
+	return err == nil
+}
+
+// save replaces a file at once: after a crash it has either the old content or the new.
+func (d *stateDirectory) save(name string, content any) error {
+	path := filepath.Join(d.dir, name)
+	data, err := json.MarshalIndent(content, "", " ")
+	if err == nil {
+		err = os.WriteFile(path+".tmp", data, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(path+".tmp", path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("remembered assignments: %w", err)
+		return fmt.Errorf("save state for the next speaker: %w", err)
 	}
-	var held []cluster.Assignment
-	if err := json.Unmarshal(data, &held); err != nil {
-		return nil, errors.Join(fmt.Errorf("remembered assignments are lost: %s: %w", m.assignmentsPath(), err), os.Rename(m.assignmentsPath(), m.assignmentsPath()+".bad"))
+	return nil
+}
+
+// load reads a value that save wrote, and returns zero without the file.
+func load[T any](path string) (value T, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return value, nil
 	}
-	return held, nil
+	if err == nil {
+		err = json.Unmarshal(data, &value)
+	}
+	if err != nil {
+		return *new(T), fmt.Errorf("state of the previous speaker: %s: %w", path, err)
+	}
+	return value, nil
+}
+
+// Configuration returns the last valid versions of the objects that the previous speaker
+// with this run directory read; nil if there was none.
+func Configuration(runDir string) (*cluster.Configuration, error) {
+	return load[*cluster.Configuration](filepath.Join(runDir, configurationFile))
+}
+
+// Assignments returns what the previous speaker with this run directory saved, none if
+// there was none. It renames a file that is not valid, and the error says so: addresses
+// that may move are better than a speaker that does not start.
+func Assignments(runDir string) ([]cluster.Assignment, error) {
+	path := filepath.Join(runDir, assignmentsFile)
+	list, err := load[[]cluster.Assignment](path)
+	if err == nil || errors.As(err, new(*fs.PathError)) {
+		return list, err
+	}
+	return nil, errors.Join(err, os.Rename(path, path+".bad"))
 }
 
 // lock makes sure that one speaker at a time uses the run directory. The kernel
@@ -202,7 +187,7 @@ func lock(runDir string) (release func(), err error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	path := lockFile.in(runDir)
+	path := filepath.Join(runDir, lockFile)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
@@ -217,7 +202,7 @@ func lock(runDir string) (release func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// Running says whether a speaker uses the run directory.
+// Running reports whether a speaker uses the run directory.
 func Running(runDir string) bool {
 	if _, err := os.Stat(runDir); err != nil {
 		return false
@@ -233,8 +218,8 @@ func Running(runDir string) bool {
 // Cleanup removes what speakers leave in the run directory.
 func Cleanup(runDir string) error {
 	var errs []error
-	for _, f := range runFiles {
-		if err := os.Remove(f.in(runDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, name := range []string{answeredFile, assignmentsFile, clusterFile, configurationFile, failuresFile, lockFile, socketFile} {
+		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 func TestAssignmentsSurviveRestart(t *testing.T) {
 	dir := t.TempDir()
 	if held, err := Assignments(dir); held != nil || err != nil {
-		t.Fatalf("a new speaker remembers %v, %v", held, err)
+		t.Fatalf("a new speaker has %v, %v", held, err)
 	}
 	want := []cluster.Assignment{
 		{Addr: netip.MustParseAddr("192.0.2.1"), Service: cluster.Name{Namespace: "shop", Name: "web"}, Pool: "lan"},
@@ -32,7 +32,7 @@ func TestAssignmentsSurviveRestart(t *testing.T) {
 	}
 	held, err := Assignments(dir)
 	if err != nil || !slices.Equal(held, want) {
-		t.Errorf("remembered %v, %v; want %v", held, err, want)
+		t.Errorf("saved %v, %v; want %v", held, err, want)
 	}
 	if err := Cleanup(dir); err != nil {
 		t.Fatal(err)
@@ -42,28 +42,28 @@ func TestAssignmentsSurviveRestart(t *testing.T) {
 	}
 }
 
-// An unchanged list is not written again: the file would wear out flash disks
-// and hide when an address was last given out.
+// An unchanged list is not written again: the file would wear out flash disks,
+// and its time would not show when an address was last allocated.
 func TestStateIsWrittenOnChange(t *testing.T) {
 	m := stateDirectory{dir: t.TempDir()}
 	snap := &cluster.Snapshot{}
 	if err := m.saveAssignments(snap); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(m.assignmentsPath()); err != nil {
+	if err := os.Remove(filepath.Join(m.dir, assignmentsFile)); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.saveAssignments(snap); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(m.assignmentsPath()); err == nil {
+	if _, err := os.Stat(filepath.Join(m.dir, assignmentsFile)); err == nil {
 		t.Error("written again")
 	}
 }
 
 func TestBrokenAssignmentsFileIsRenamed(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "assignments.json")
+	path := filepath.Join(dir, assignmentsFile)
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -99,17 +99,17 @@ func TestRunDirectoryLock(t *testing.T) {
 	}
 }
 
-// The configuration is in the run directory as soon as it changes, and half a file is an
-// error that names it.
+// The configuration is saved as soon as it changes. The error of a truncated file names it.
 func TestConfigurationSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
+	path := filepath.Join(dir, configurationFile)
 	if c, err := Configuration(dir); c != nil || err != nil {
 		t.Errorf("without a file: %v, %v", c, err)
 	}
 	m := stateDirectory{dir: dir}
 	pool := &v1alpha1.AddressPool{ObjectMeta: metav1.ObjectMeta{Name: "lan"}, Spec: v1alpha1.AddressPoolSpec{Announce: v1alpha1.AnnounceL2}}
 	snap := &cluster.Snapshot{Configuration: &cluster.Configuration{Pools: []*v1alpha1.AddressPool{pool}}}
-	for _, s := range []*cluster.Snapshot{snap, {}} { // what an earlier speaker remembered has none
+	for _, s := range []*cluster.Snapshot{snap, {}} { // what an earlier speaker saved has none
 		if err := m.saveConfiguration(s); err != nil {
 			t.Fatal(err)
 		}
@@ -117,10 +117,10 @@ func TestConfigurationSurvivesRestart(t *testing.T) {
 			t.Errorf("read %+v, %v", c, err)
 		}
 	}
-	if err := os.WriteFile(configurationPath(dir), []byte(`{"Pools":`), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(`{"Pools":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := Configuration(dir); c != nil || err == nil || !strings.Contains(err.Error(), configurationPath(dir)) {
+	if c, err := Configuration(dir); c != nil || err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("half a file: %v, %v", c, err)
 	}
 }

@@ -19,20 +19,19 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A Status is what a speaker does and why, for people and programs.
+// A Status is what a speaker does and why, for `fanfare status` and programs.
 type Status struct {
 	Node    string    `json:"node"`
-	NodeUID types.UID `json:"nodeUID,omitempty"` // of the Node object; absent when there is none
+	NodeUID types.UID `json:"nodeUID,omitempty"` // of the Node object, if it exists
 	Version string    `json:"version"`
 	Started time.Time `json:"started"`
-	// Ready: the kernel forwards what is desired, or has once since the start.
+	// Ready: the kernel forwards what is desired, or did once since the start.
 	Ready bool `json:"ready"`
-	// Behind is since when a change has been waiting to be applied, absent when
-	// none is.
+	// Behind is when the oldest pending change began to wait.
 	Behind *time.Time `json:"behind,omitempty"`
-	// Error is what went wrong in the last pass, empty when nothing did.
+	// Error is of the last pass.
 	Error string `json:"error,omitempty"`
-	// Adopted is how many addresses an earlier speaker had left in the kernel.
+	// Adopted is the number of addresses that an earlier speaker left in the kernel.
 	Adopted int `json:"adopted,omitempty"`
 
 	// Members are the speakers of other nodes; absent without --members-key-file.
@@ -46,27 +45,27 @@ type Status struct {
 	Problems  []cluster.Problem `json:"problems,omitempty"`
 }
 
-// An AddressStatus is what happens to one address on this node.
+// An AddressStatus is the state of one address on this node.
 type AddressStatus struct {
 	Address   netip.Addr     `json:"address"`
 	Pool      string         `json:"pool,omitempty"`
 	Services  []string       `json:"services"`
 	Ports     []string       `json:"ports,omitempty"`
 	Announced bool           `json:"announced"`
-	Prefixes  []netip.Prefix `json:"prefixes,omitempty"` // that it is to be announced by
-	// Attributes are what routers are told of them, such as "med 10 community 64500:1";
-	// of several prefixes, each with its own.
+	Prefixes  []netip.Prefix `json:"prefixes,omitempty"` // by which it must be announced
+	// Attributes are those of the routes, such as "med 10 community 64500:1"; if there are
+	// several prefixes, each with its own.
 	Attributes []string `json:"attributes,omitempty"`
-	// Owner is the node that is to answer for it over L2, and OwnerBy what decided between
-	// the candidates; absent where no node can, or it does not go over L2.
+	// Owner is the node that must answer for the address over L2, and OwnerBy the rule that
+	// selected it among the candidates; absent without a candidate or without L2.
 	Owner   string `json:"owner,omitempty"`
 	OwnerBy string `json:"ownerBy,omitempty"`
-	// RedirectsTo is the node that this one hands connections on to that are unknown here: it
-	// answered for the address before.
-	RedirectsTo string `json:"handsOn,omitempty"`
-	// L2 is how far this node has come to answer for it; absent where it does not.
+	// RedirectsTo is the node that answered for the address before. It receives the
+	// connections that are unknown here.
+	RedirectsTo string `json:"redirectsTo,omitempty"`
+	// L2 is absent if this node does not answer for the address.
 	L2 *l2.Status `json:"l2,omitempty"`
-	// Weight is what routers with weightByEndpoints are to be told; 0: none.
+	// Weight is for routers with weightByEndpoints; 0: none.
 	Weight     uint32         `json:"weight,omitempty"`
 	Programmed bool           `json:"programmed"`
 	Lingering  *time.Time     `json:"lingeringUntil,omitempty"`
@@ -75,8 +74,19 @@ type AddressStatus struct {
 	routed bool // announced by BGP
 }
 
-// Answered says whether this node answers for the address over L2.
+// Answered reports whether this node answers for the address over L2.
 func (a *AddressStatus) Answered() bool { return a.L2 != nil && a.L2.Phase == l2.Held }
+
+// An L2Status is what a speaker does over L2.
+type L2Status struct {
+	// Interfaces may answer for addresses.
+	Interfaces []l2.Interface `json:"interfaces,omitempty"`
+	// Problems block traffic over L2.
+	Problems []l2.Problem `json:"problems,omitempty"`
+	// AsymmetricPaths exist if replies to clients behind a router leave by another
+	// interface than the clients arrive by.
+	AsymmetricPaths []l2.AsymmetricPath `json:"asymmetricPaths,omitempty"`
+}
 
 // A ReasonStatus is a cluster.Reason for JSON.
 type ReasonStatus struct {
@@ -86,31 +96,30 @@ type ReasonStatus struct {
 	Message  string       `json:"message"`
 }
 
-// passResult is what the loop leaves behind after a pass for whoever asks. It is
-// never written again.
+// A passResult is the state after a pass, for other goroutines. It is immutable.
 type passResult struct {
 	desired         *plan.Desired // nil before the first pass
 	bgpAddrs        []netip.Addr
 	bgpLingering    map[netip.Addr]lingeringAddress
-	l2Lingering     map[netip.Addr]lingeringAddress // departed from L2
-	l2Statuses      []l2.Status                     // at the time of asking
-	waitsFor        map[netip.Addr]string           // for the nodes that have to stop first; as answers
-	redirectsTo     map[netip.Addr]string           // the node that answered for it before
+	l2Lingering     map[netip.Addr]lingeringAddress
+	l2Statuses      []l2.Status           // read by current
+	waitsFor        map[netip.Addr]string // read by current: nodes that must stop first
+	redirectsTo     map[netip.Addr]string // the former owners
 	l2Problems      []l2.Problem
 	asymmetricPaths []l2.AsymmetricPath
 	programmed      bool // desired is in the kernel
 	ready           bool
-	pendingSince    time.Time // when the first pass began that has not succeeded since, but perhaps over L2
+	pendingSince    time.Time // start of the first pass without a successor that succeeded, except over L2
 	err             error
 	failedChecks    []healthcheck.Failure
 }
 
-// upToDate says that no change has waited for long, if any was ever made.
+// upToDate reports whether changes are applied in time.
 func (p *passResult) upToDate() bool {
 	return p.ready && p.late() == ""
 }
 
-// late says since when a change has waited, if that is long.
+// late returns since when a change has been waiting, if that is too long.
 func (p *passResult) late() string {
 	if p.pendingSince.IsZero() || time.Since(p.pendingSince) <= lateThreshold {
 		return ""
@@ -122,19 +131,19 @@ func (p *passResult) late() string {
 	return text
 }
 
-// publish leaves behind what the last pass achieved.
+// publish stores the result of a pass.
 func (s *speaker) publish(d *plan.Desired, err error) {
 	was := s.result.Load()
 	now := &passResult{desired: d, err: err, failedChecks: s.failedChecks}
 	if d != nil {
 		now.bgpAddrs = s.bgpPath.announcedAddrs
 		now.bgpLingering, now.l2Lingering = maps.Clone(s.bgpPath.lingering), maps.Clone(s.layer2.path.lingering)
-		now.redirectsTo = s.layer2.redirects.owners
+		now.redirectsTo = s.layer2.redirects.formerOwner
 		now.l2Problems, now.asymmetricPaths = s.layer2.problems, s.layer2.asymmetric
 		now.programmed = s.pass.last == d
 		now.ready = was != nil && was.ready || now.programmed
-		// What L2 cannot do is the interfaces' fault or the rights': a restart would mend
-		// neither, and disturb what goes over BGP.
+		// Errors over L2 are caused by interfaces or rights. A restart would not correct
+		// them, and would disturb BGP.
 		if beyondL2(err) && was != nil {
 			now.pendingSince = was.pendingSince
 		}
@@ -142,8 +151,8 @@ func (s *speaker) publish(d *plan.Desired, err error) {
 	s.result.Store(now)
 }
 
-// markStart marks the start of a pass, so that one that hangs or fails shows by its
-// age. The end of the pass is marked in passing.
+// markStart records the start of a pass, so that the age of a pass that hangs or fails is
+// visible.
 func (s *speaker) markStart(began time.Time) {
 	s.passBegan.Store(&began)
 	now := *s.result.Load()
@@ -153,14 +162,14 @@ func (s *speaker) markStart(began time.Time) {
 	}
 }
 
-// current is what the last pass left behind, with what has become of it over L2 since.
+// current returns the result of the last pass, with the present state of L2.
 func (s *speaker) current() *passResult {
 	p := *s.result.Load()
 	p.l2Statuses, p.waitsFor = s.layer2.announcer.Status(), s.layer2.handover.waiting(time.Now())
 	return &p
 }
 
-// Status says what the speaker does now. It may be called at any time.
+// status may be called at any time.
 func (s *speaker) status() Status {
 	p := s.current()
 	st := Status{Node: s.Node, Version: s.Version, Started: s.started, Ready: p.ready, Adopted: len(s.adopted), BGP: s.bgp.Status(), Proxy: s.proxy.Status()}
@@ -197,7 +206,7 @@ func (s *speaker) status() Status {
 	return st
 }
 
-// address combines what was decided for an address with what came of it.
+// address combines the decision about an address with its result.
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: a.OwnerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
 	_, st.routed = slices.BinarySearchFunc(p.bgpAddrs, a.Addr, netip.Addr.Compare)
@@ -231,8 +240,7 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	return st
 }
 
-// observed replaces a reason that says what is meant by one that says what is in
-// the way, where something is.
+// observed replaces the reason of a decision by an obstacle to it, if there is one.
 func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) cluster.Reason {
 	switch {
 	case r.Protocol == "l2":
@@ -251,35 +259,68 @@ func (p *passResult) observed(r cluster.Reason, st AddressStatus, b bgp.Status) 
 		receiving, missing := receivers(st.Address, p.desired.RoutesOf(st.Address), b.Sessions)
 		switch {
 		case len(receiving) == 0:
-			r.Code, r.Message = cluster.WaitingForSession, "no router hears it: "+strings.Join(missing, "; ")
+			r.Code, r.Message = cluster.WaitingForSession, "no router has the route: "+strings.Join(missing, "; ")
 		case len(missing) > 0:
-			r.Message += "; not heard by " + strings.Join(missing, "; nor by ")
+			r.Message += "; not received by " + strings.Join(missing, "; nor by ")
 		}
 	case st.Lingering != nil && r.Protocol == "bgp":
 		if left, ok := p.bgpLingering[st.Address]; ok {
-			r.Message += fmt.Sprintf("; forwarded until %s for routers that have not heard", left.until.Format(time.TimeOnly))
+			r.Message += fmt.Sprintf("; forwarded until %s for routers that still have the route", left.until.Format(time.TimeOnly))
 		}
 	}
 	return r
 }
 
-// whyNotAnnounced is why BGP does not announce an address that it should.
+// observedL2 is observed for L2.
+func (p *passResult) observedL2(r cluster.Reason, st AddressStatus) cluster.Reason {
+	switch {
+	case r.Code != cluster.Announced:
+		if left, ok := p.l2Lingering[st.Address]; ok {
+			r.Message += fmt.Sprintf("; forwarded until %s for neighbours that still send here", left.until.Format(time.TimeOnly))
+		}
+	case p.waitsFor[st.Address] != "":
+		r.Code, r.Message = cluster.WaitingForRelease, fmt.Sprintf("not announced yet: waits for node %s to stop", p.waitsFor[st.Address])
+	case st.L2 == nil:
+		r.Code, r.Message = cluster.WaitingForProxy, "not announced yet: the kernel does not forward it"
+		if p.programmed {
+			r.Code, r.Message = cluster.WaitingForNodes, "not announced yet: other nodes whose state has not arrived may answer for it"
+		}
+	case st.L2.Phase == l2.Probing:
+		r.Code, r.Message = cluster.WaitingForProbe, "not announced yet: probing whether another host uses it"
+	case st.L2.Phase == l2.Conflicting:
+		r.Code, r.Message = cluster.AddressInUse, "not announced: "+st.L2.Reason
+	case st.L2.Phase == l2.Waiting:
+		r.Code, r.Message = cluster.NoInterface, "not announced: "+st.L2.Reason
+	}
+	return r
+}
+
+// l2StatusOf returns the L2 state of an address, nil if there is none.
+func (p *passResult) l2StatusOf(addr netip.Addr) *l2.Status {
+	i, ok := slices.BinarySearchFunc(p.l2Statuses, addr, func(s l2.Status, a netip.Addr) int { return s.Addr.Compare(a) })
+	if !ok {
+		return nil
+	}
+	return &p.l2Statuses[i]
+}
+
+// whyNotAnnounced returns why BGP does not announce an address that it should.
 func (p *passResult) whyNotAnnounced(addr netip.Addr, b bgp.Status) string {
 	for _, s := range b.Sessions {
 		for _, o := range s.Omissions {
 			if o.Prefix.Contains(addr) {
-				return fmt.Sprintf("router %s cannot be told: %s", s.Name, o.Reason)
+				return fmt.Sprintf("router %s cannot receive it: %s", s.Name, o.Reason)
 			}
 		}
 	}
 	if p.err != nil {
 		return p.err.Error()
 	}
-	return "no session can carry it"
+	return "no session can advertise it"
 }
 
-// receivers parts the routers that routes to an address are for: into the names of those
-// that hear of it, and the others, each with what is in the way.
+// receivers divides the routers of an address into those with its route, and the others,
+// each with the reason.
 func receivers(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus) (receiving, missing []string) {
 	for _, s := range sessions {
 		if !slices.ContainsFunc(routes, func(r bgp.Route) bool { return r.Peers.Has(s.Name) }) {
@@ -298,8 +339,7 @@ func receivers(addr netip.Addr, routes []bgp.Route, sessions []bgp.SessionStatus
 	return receiving, missing
 }
 
-// lingering is until when an address that left the network is forwarded, nil when it is
-// not.
+// lingering returns until when a withdrawn address is forwarded; nil: it is not.
 func (p *passResult) lingering(addr netip.Addr) (until *time.Time) {
 	for _, parted := range []map[netip.Addr]lingeringAddress{p.bgpLingering, p.l2Lingering} {
 		if left, ok := parted[addr]; ok && (until == nil || until.Before(left.until)) {
@@ -309,8 +349,7 @@ func (p *passResult) lingering(addr netip.Addr) (until *time.Time) {
 	return until
 }
 
-// orphans are the addresses that nobody holds any more and that are still
-// forwarded.
+// orphans returns addresses that no Service holds and that are still forwarded.
 func (p *passResult) orphans() []netip.Addr {
 	var orphans []netip.Addr
 	for _, parted := range []map[netip.Addr]lingeringAddress{p.bgpLingering, p.l2Lingering} {
@@ -328,15 +367,15 @@ func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 	if parted, ok := p.l2Lingering[addr]; ok && left.until.Before(parted.until) {
 		left, protocol = parted, "l2"
 	}
-	message := "no Service holds it any more"
+	message := "no Service holds it now"
 	if left.adopted {
-		message = "an earlier speaker forwarded it and no Service holds it now"
+		message = "an earlier speaker forwarded it, and no Service holds it now"
 	}
 	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
 	for _, name := range left.owners {
 		st.Services = append(st.Services, name.String())
 	}
-	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; refused until %s, then forgotten", message, left.until.Format(time.TimeOnly))}}
+	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}
 	return st
 }
 

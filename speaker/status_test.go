@@ -20,8 +20,8 @@ metadata: {name: one}
 spec: {peers: [tor2]}
 `
 
-// The reason of an address says which of its routers do not hear of it and why, and
-// nothing of routers that it is not for.
+// The reason of an address names the routers without its route and why, and no router that
+// it is not for.
 func TestReasonsOfMissingSessions(t *testing.T) {
 	up := bgp.SessionStatus{Name: "tor1", State: bgp.Established}
 	up2, down, lost, partly := up, up, up, up
@@ -37,12 +37,12 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 		want       string
 	}{
 		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
-		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not heard by tor2 (Active): wrong AS number"},
-		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not heard by tor2 (Active): hold timer expired; since then: connection refused"},
-		{"one cannot be told", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not heard by tor2: no next hop"},
+		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
+		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
+		{"one cannot be told", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
 		{"none is up", "", []bgp.SessionStatus{down1, lost},
-			"WaitingForSession no router hears it: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
-		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router hears it: tor2 (Active): wrong AS number"},
+			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
+		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router has the route: tor2 (Active): wrong AS number"},
 		{"another one is not up", toldToOne, []bgp.SessionStatus{down1, up2}, "Announced announced to tor2"},
 	} {
 		world := plantest.TwoRouters
@@ -63,7 +63,7 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 	}
 }
 
-// BFD that stays down beside a session that is up is worth a word, in time.
+// BFD that stays down beside an established session needs attention, after a while.
 func TestAttentionForBFD(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -75,7 +75,7 @@ func TestAttentionForBFD(t *testing.T) {
 		{"up", &bgp.BFDStatus{State: "Up", Since: now.Add(-time.Hour)}, ""},
 		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router says nothing"}, ""},
 		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router says nothing"},
-			"router tor1: BFD does not hear it, so that silence is noticed by the hold time only: the router says nothing"},
+			"router tor1: BFD is down, so that only the hold time detects a failure: the router says nothing"},
 		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"}, "router tor1: another BFD has the port"},
 	} {
 		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, BFD: c.bfd}}}}

@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	// clockInterval is between two looks at the clock.
+	// clockInterval is the time between two reads of the clock.
 	clockInterval = 500 * time.Millisecond
-	// suspendThreshold is by how much a look is late that no load explains.
+	// suspendThreshold is a delay that no load explains.
 	suspendThreshold = 2 * time.Second
 )
 
-// watchSuspend calls thawed whenever this process has stood still for a while, as one that
-// was stopped, or whose machine was: others may have taken its addresses over meanwhile.
-func watchSuspend(ctx context.Context, thawed func(stood time.Duration)) {
+// watchSuspend calls resumed after this process or its machine was suspended for a while:
+// other nodes may have taken its addresses over meanwhile.
+func watchSuspend(ctx context.Context, resumed func(stood time.Duration)) {
 	ticks := time.NewTicker(clockInterval)
 	defer ticks.Stop()
 	last := sinceBoot()
@@ -28,18 +28,23 @@ func watchSuspend(ctx context.Context, thawed func(stood time.Duration)) {
 		}
 		now := sinceBoot()
 		if stood := now - last; stood > suspendThreshold {
-			thawed(stood)
+			resumed(stood)
 		}
 		last = now
 	}
 }
 
-// sinceBoot also counts the time for which the machine was suspended, as Go's clock does
-// not.
+// sinceBoot includes the time for which the machine was suspended, unlike Go's clock.
 func sinceBoot() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
 		return time.Duration(time.Now().UnixNano())
 	}
 	return time.Duration(t.Nano())
+}
+
+// resumed announces all L2 addresses again.
+func (s *speaker) resumed(stood time.Duration) {
+	s.Log.Warn("this process was suspended; announcing all layer 2 addresses again", "node", s.Node, "for", stood.Round(time.Millisecond))
+	s.layer2.handover.reannounceAll()
 }

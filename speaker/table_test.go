@@ -20,17 +20,17 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A trustee is a speaker with a real proxy in a namespace, beside which a FORWARD cannot be
-// opened and a fast path does not work.
+// A trustee is a speaker with a real proxy in a namespace, where neither the FORWARD chain
+// nor the fast path works.
 type trustee struct {
 	*speaker
-	spoil  atomic.Bool   // passes ask the proxy for what it refuses
+	spoil  atomic.Bool   // passes request what the proxy refuses
 	passes atomic.Uint64 // passes that have begun
-	failed atomic.Uint64 // that were spoilt
-	lost   atomic.Bool   // a pass has begun with nothing announced after one with something
+	failed atomic.Uint64 // those with refused requests
+	lost   atomic.Bool   // a pass began with no announcement after one with some
 }
 
-// newTrustee begins its passes.
+// newTrustee starts its passes.
 func newTrustee(t *testing.T) *trustee {
 	t.Helper()
 	tools := t.TempDir()
@@ -75,7 +75,7 @@ func newTrustee(t *testing.T) *trustee {
 		}
 		u.failed.Add(1)
 		spoilt := *d
-		spoilt.Proxy.Clients.Bridge = strings.Repeat("x", 100) // no address is to blame
+		spoilt.Proxy.Clients.Bridge = strings.Repeat("x", 100) // no single address is the cause
 		return &spoilt
 	}
 	done := make(chan struct{})
@@ -94,7 +94,7 @@ func newTrustee(t *testing.T) *trustee {
 	return u
 }
 
-// await waits for what passes bring about.
+// await waits for a result of passes.
 func (u *trustee) await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
@@ -107,7 +107,7 @@ func (u *trustee) await(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// awaitPasses waits for so many passes that begin from now on.
+// awaitPasses waits for n new passes.
 func (u *trustee) awaitPasses(t *testing.T, n uint64, of *atomic.Uint64) {
 	t.Helper()
 	from := of.Load()
@@ -125,9 +125,9 @@ func nftables(t *testing.T, script string) {
 	}
 }
 
-// While the table is as written, nothing withdraws what it forwards: neither an obstacle nor
-// FORWARD or the fast path, which fail and are tried again, nor passes that fail meanwhile. A
-// table that is gone does while it cannot be repaired, and the routes come back with it.
+// While the table is intact, nothing withdraws what it forwards: neither an obstacle, nor
+// retried errors of FORWARD and the fast path, nor passes that fail. If the table is lost
+// and the repair fails, everything is withdrawn, and announced again with the table.
 func TestAnnouncementsFollowTable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes 16 s: it awaits three retries, which come every five seconds")
@@ -151,27 +151,27 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		nftables(t, "delete table inet firewall")
 		u.await(t, "no obstacle", func() bool { return !obstructed() })
 
-		// The pauses between passes that fail grow: so many take longer than the five seconds
-		// after which FORWARD and the fast path are tried again.
+		// With backoff, so many passes take longer than the five seconds after which
+		// FORWARD and the fast path are retried.
 		u.awaitPasses(t, 6, &u.failed)
 		if u.lost.Load() || !u.announces() {
 			t.Error("withdrawn while the table was as written")
 		}
 
-		// A table that can be repaired is.
+		// A lost table is repaired.
 		u.spoil.Store(false)
 		u.await(t, "a pass that succeeds", func() bool { return u.result.Load().err == nil })
 		repairs := u.proxy.Status().Repairs
 		nftables(t, "flush ruleset")
 		u.await(t, "the repair", func() bool { return u.proxy.Status().Repairs > repairs })
-		u.awaitPasses(t, 1, &u.passes) // that of another report of the same flush, or of the next one
+		u.awaitPasses(t, 1, &u.passes) // of another report of the same flush, or of the next one
 		if u.lost.Load() || !u.announces() {
 			t.Error("withdrawn though the table was repaired at once")
 		}
 
-		// One that cannot be is not announced.
+		// If the repair fails, nothing is announced.
 		u.spoil.Store(true)
-		u.awaitPasses(t, 1, &u.failed) // one that is under way would repair it
+		u.awaitPasses(t, 1, &u.failed) // a pass that has begun would repair it
 		nftables(t, "flush ruleset")
 		u.await(t, "the withdrawal", func() bool { return !u.announces() })
 		if got := u.proxy.Intact(); got.Intact || got.Reason != "table missing" {

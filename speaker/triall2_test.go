@@ -17,19 +17,19 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// trialL2 are the links of a trial's node, its neighbours, and the other speakers.
+// trialL2 is the link of a trial's node, its neighbours, and the other speakers.
 type trialL2 struct {
-	// luck is a source of its own, so that what happens on the links makes no other world.
+	// luck is a source of its own, so that L2 does not change the random world.
 	luck  *rand.Rand
 	holds *handoverState
-	ours  map[netip.Addr]bool // whether it is this node that shall answer
+	ours  map[netip.Addr]bool // this node is the owner
 
-	asking    map[netip.Addr]bool      // being probed; any time it is answered for
+	asking    map[netip.Addr]bool      // being probed, for a random time
 	answering map[netip.Addr]bool      // by this node
-	quiet     map[netip.Addr]time.Time // since when it is not answered for any more
-	unasked   map[netip.Addr]time.Time // since when the link is not asked for it any more
-	asked     map[netip.Addr]bool      // that the link was asked for last
-	held      map[netip.Addr]time.Time // since when another node holds what is wanted here
+	quiet     map[netip.Addr]time.Time // when it was last answered for
+	unasked   map[netip.Addr]time.Time // when it was last requested
+	asked     map[netip.Addr]bool      // in the last request
+	held      map[netip.Addr]time.Time // since when another node holds a wanted address
 	last      *plan.Desired
 }
 
@@ -39,8 +39,7 @@ func newTrialL2(seed uint64, log *slog.Logger) trialL2 {
 		held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
 }
 
-// elect has this node answer for some addresses: for those of which it is the owner and
-// that can be served.
+// elect adds the addresses that this node owns and can serve.
 func (t *trial) elect(d *plan.Desired) *plan.Desired {
 	if t.l2.luck.IntN(3) == 0 {
 		a := worldAddrs()[t.l2.luck.IntN(plantest.Addresses)]
@@ -61,7 +60,7 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 	return &q
 }
 
-// receive has another speaker say something, true or not.
+// receive delivers a random message of another speaker, true or not.
 func (t *trial) receive() {
 	luck := t.l2.luck
 	if luck.IntN(4) > 0 {
@@ -79,7 +78,7 @@ func (t *trial) receive() {
 	}
 }
 
-// endProbes has probes end that have found nobody, at any time.
+// endProbes ends random probes without a conflict.
 func (t *trial) endProbes() {
 	for _, a := range slices.SortedFunc(maps.Keys(t.l2.asking), netip.Addr.Compare) {
 		if t.l2.luck.IntN(3) == 0 {
@@ -106,19 +105,19 @@ func (t *trial) answer(a netip.Addr) {
 	}
 }
 
-// neighboursSend says whether neighbours may send to an address, by what they heard.
+// neighboursSend reports whether neighbours may send to an address that was answered for.
 func (t *trial) neighboursSend(a netip.Addr) bool {
 	left, ever := t.l2.quiet[a]
 	return t.l2.answering[a] || ever && time.Since(left) < testLingerL2
 }
 
-// neighboursMaySend also counts what was only asked for.
+// neighboursMaySend also counts addresses that were only requested.
 func (t *trial) neighboursMaySend(a netip.Addr) bool {
 	left, ever := t.l2.unasked[a]
 	return t.neighboursSend(a) || t.l2.asking[a] || ever && time.Since(left) < testLingerL2
 }
 
-// checkL2 holds the kernel against I1 and I2, for neighbours.
+// checkL2 compares the kernel with I1 and I2, for neighbours.
 func (t *trial) checkL2(when string) {
 	for a := range t.l2.answering {
 		if t.kernel[a] == nil {
@@ -132,7 +131,7 @@ func (t *trial) checkL2(when string) {
 	}
 }
 
-// afterL2 checks what must hold once a pass is over in which nothing failed.
+// afterL2 checks what must hold after a pass without errors.
 func (t *trial) afterL2() {
 	now := time.Now()
 	waiting := t.l2.holds.waiting(now)
@@ -157,8 +156,8 @@ func (t *trial) afterL2() {
 	}
 }
 
-// A trialLink is a link that answers for one address after the other, some at once and
-// some later, and may give up in between.
+// A trialLink answers for one address after the other, some at once and some later, and may
+// fail in between.
 type trialLink trial
 
 func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, err error) {
@@ -204,7 +203,7 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	return slices.SortedFunc(maps.Keys(t.l2.answering), netip.Addr.Compare), err
 }
 
-// A ignoresProbes tells only what the link has begun to answer for.
+// ignoresProbes returns only addresses that are already answered for.
 type ignoresProbes struct{ of *l2Announcer }
 
 func (s ignoresProbes) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {

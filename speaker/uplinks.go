@@ -15,39 +15,39 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
-// An uplinkWatch follows the interfaces by which clients outside come in: those that
-// were named, or else those that default routes go out by and that have the node's own
-// addresses. It begins with the first call of now.
+// An uplinkWatch follows the interfaces by which external clients arrive: the named ones,
+// or the interfaces that have default routes or the node's addresses. It starts with the
+// first call of current.
 type uplinkWatch struct {
 	*netWatch
 	named []string // sorted
 
 	mu    sync.Mutex
-	own   []netip.Addr // of the node, as its Node object has them
+	own   []netip.Addr // of the Node object
 	known []string     // sorted
-	links map[int]bool // that known are
+	links map[int]bool // of known
 }
 
 func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
 	o := &uplinkWatch{named: slices.Compact(slices.Sorted(slices.Values(named)))}
-	o.netWatch = newNetWatch("the interfaces that clients come in by", o.refresh, log)
+	o.netWatch = newNetWatch("uplinks", o.refresh, log)
 	o.route, o.link, o.addr = isDefault, o.knows, o.owns
 	return o
 }
 
-// watchUplinks begins to watch, if there is a fast path. Without one, what an earlier speaker with
-// one may have left is removed: nobody would tell it of changes any more.
+// watchUplinks returns nil without a fast path. It then removes the fast path of an earlier
+// speaker, which would receive no updates.
 func (o Options) watchUplinks(ctx context.Context) *uplinkWatch {
 	if o.FastPath {
 		return newUplinkWatch(o.FastPathInterfaces, o.Log)
 	}
 	if err := fastpath.Cleanup(ctx, o.FastPathDir); err != nil {
-		o.Log.Warn("of the fast path of an earlier speaker something is left", "err", err)
+		o.Log.Warn("fast path of an earlier speaker not removed", "err", err)
 	}
 	return nil
 }
 
-// openFastPath is nil if there shall be none.
+// openFastPath returns nil without a fast path.
 func (o Options) openFastPath() proxy.OpenFastPath {
 	if !o.FastPath {
 		return nil
@@ -57,14 +57,14 @@ func (o Options) openFastPath() proxy.OpenFastPath {
 	}
 }
 
-// stop ends the watch, and returns when it has ended; a nil one has not begun.
+// stop ends the watch and waits for its end. A nil watch has not started.
 func (w *uplinkWatch) stop() {
 	if w != nil {
 		w.netWatch.stop()
 	}
 }
 
-// changes tells when there are other interfaces; nothing from a nil watch.
+// changes receives a value when the interfaces have changed; never from a nil watch.
 func (w *uplinkWatch) changes() <-chan struct{} {
 	if w == nil {
 		return nil
@@ -72,7 +72,7 @@ func (w *uplinkWatch) changes() <-chan struct{} {
 	return w.changed
 }
 
-// current are the names of the interfaces, sorted. own are the node's addresses.
+// current returns the names of the interfaces, sorted. own are the node's addresses.
 func (w *uplinkWatch) current(own []netip.Addr) []string {
 	if w == nil {
 		return nil
@@ -89,15 +89,14 @@ func (w *uplinkWatch) current(own []netip.Addr) []string {
 	return w.known
 }
 
-// refresh takes down which interfaces there are. It is a change as well if one is another
-// of the same name.
+// refresh reads the interfaces. It is also a change if a new interface has an old name.
 func (w *uplinkWatch) refresh() {
 	w.mu.Lock()
 	own := w.own
 	w.mu.Unlock()
 	links, err := w.find(own)
 	if err != nil {
-		w.log.Warn("interfaces that clients come in by", "err", err)
+		w.log.Warn("uplinks not read", "err", err)
 	}
 	known := w.named
 	if len(known) == 0 {
@@ -120,11 +119,11 @@ func (w *uplinkWatch) refresh() {
 	if same {
 		return
 	}
-	w.log.Info("clients come in by", "iface", known)
-	w.notify()
+	w.log.Info("uplinks of external clients", "iface", known)
+	notify(w.changed)
 }
 
-// find returns interfaces by their indexes.
+// find returns interfaces by index.
 func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
 	links = make(map[int]string)
 	for _, name := range w.named {
@@ -133,7 +132,7 @@ func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
 		}
 	}
 	if len(w.named) > 0 {
-		return links, nil // one that is not there may come
+		return links, nil // missing ones may appear
 	}
 	_, hops4, err4 := defaultGateway(netlink.FAMILY_V4)
 	_, hops6, err6 := defaultGateway(netlink.FAMILY_V6)
@@ -145,7 +144,7 @@ func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
 		}
 	}
 	for _, index := range indexes {
-		// What has just gone is none, and nobody comes in by loopback.
+		// Skip removed interfaces, and loopback, by which no client arrives.
 		if i, err := net.InterfaceByIndex(index); err == nil && i.Flags&net.FlagLoopback == 0 {
 			links[index] = i.Name
 		}
@@ -153,14 +152,14 @@ func (w *uplinkWatch) find(own []netip.Addr) (links map[int]string, err error) {
 	return links, errors.Join(err4, err6, err)
 }
 
-// knows says whether an interface is one of those, or has the name of one.
+// knows reports whether an interface is known, or has a known name.
 func (w *uplinkWatch) knows(l netlink.LinkUpdate) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.links[int(l.Index)] || l.Link != nil && slices.Contains(w.known, l.Attrs().Name)
 }
 
-// owns says whether an address is one of the node's.
+// owns reports whether an address is one of the node's.
 func (w *uplinkWatch) owns(a netlink.AddrUpdate) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// The interfaces that clients come in by follow the kernel: default routes of both
-// families, with several ways, the node's own addresses, and an interface that is made anew.
+// The uplinks follow the kernel: default routes of both families, with several next hops,
+// the node's own addresses, and an interface that is created again.
 func TestUplinkWatch(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, router := nstest.Node(t), nstest.New(t, "router")
@@ -47,8 +47,8 @@ func TestUplinkWatch(t *testing.T) {
 	})
 }
 
-// Named interfaces are as they were named, and one that comes back is told, since it is
-// another.
+// Named uplinks stay as named. An interface that comes back is a change, since it is
+// another one.
 func TestNamedUplinks(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		node, router := nstest.Node(t), nstest.New(t, "router")

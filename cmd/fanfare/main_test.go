@@ -266,7 +266,7 @@ ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 Needs attention:
   forward: no; announce: no
   a change has been waiting for 5s
-  somebody else changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
+  another program changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
   router tor2: connection refused
   AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
   Service shop/db: there is no AddressPool
