@@ -16,7 +16,7 @@ import (
 // They matter to at least one address, and other speakers know them. With an interface that
 // others do not know, this node and another one would both elect themselves.
 type electable struct {
-	list  []l2.Interface   // never nil
+	list  []l2.Interface      // never nil
 	offer membership.NodeMeta // what other speakers receive
 
 	// The inputs of list. Keeping the snapshot would keep all of it in memory.

@@ -259,8 +259,8 @@ type GracefulRestart struct {
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
 
-	// RestartTime is how long the router keeps the routes. It is also how long dead
-	// pods may get traffic if the speaker does not come back. 30s when unset.
+	// RestartTime is how long the router keeps the routes of a speaker that does not
+	// come back. 30s when unset.
 	//
 	// +optional
 	// +kubebuilder:default="30s"
