@@ -32,7 +32,7 @@ type overL2 struct {
 // the link answers for it as soon as it has found that nobody else does, and asks nobody
 // here whether it is forwarded still.
 func (o *overL2) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
-	if !d.Links && len(o.sent)+len(o.have) == 0 {
+	if !d.UsesL2 && len(o.sent)+len(o.have) == 0 {
 		return nil, nil // A node of a cluster without L2 opens nothing for it.
 	}
 	// What waits is not allowed in every call, but wanted.

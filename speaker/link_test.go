@@ -47,7 +47,7 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 		t.links.ours[a] = !t.links.ours[a]
 	}
 	q, was := *d, t.links.last
-	q.Links, q.L2.Addresses, q.Answered = true, nil, nil
+	q.UsesL2, q.L2.Addresses, q.Answered = true, nil, nil
 	for _, a := range d.Addresses {
 		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.links.ours[a.Addr] && serves {

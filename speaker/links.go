@@ -98,7 +98,7 @@ func (k *links) interfaces(snap *cluster.Snapshot) []l2.Interface {
 
 // prepare has L2 know what d was decided by, before it is applied.
 func (k *links) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
-	if !d.Links {
+	if !d.UsesL2 {
 		return
 	}
 	if !sortedset.Same(k.kept, d.Addresses) {
@@ -220,7 +220,7 @@ func (k *links) ready(now time.Time) bool { return !k.holds.isPaused(now) }
 
 // look finds out what is in the way of traffic, now and then.
 func (k *links) look(ctx context.Context, d *plan.Desired, now time.Time) {
-	if !d.Links || now.Sub(k.looked) < problemInterval {
+	if !d.UsesL2 || now.Sub(k.looked) < problemInterval {
 		return
 	}
 	k.looked = now

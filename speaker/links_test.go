@@ -215,7 +215,7 @@ func TestLinksAsk(t *testing.T) {
 // What is meant to be announced over L2 and is not says what it waits for.
 func TestObservedLinks(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
-	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "answered for on eth0"}
+	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "announced on eth0"}
 	for name, tt := range map[string]struct {
 		reason cluster.Reason
 		p      published
@@ -223,7 +223,7 @@ func TestObservedLinks(t *testing.T) {
 		code   cluster.Code
 		says   string
 	}{
-		"held":          {meant, published{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "answered for on eth0"},
+		"held":          {meant, published{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "announced on eth0"},
 		"another's yet": {meant, published{programmed: true, waits: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
 		"not forwarded": {meant, published{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
 		"nobody known":  {meant, published{programmed: true}, nil, cluster.WaitingForNodes, "not heard of yet"},

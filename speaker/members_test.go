@@ -59,7 +59,7 @@ func TestWhatIsLeftOutIsTold(t *testing.T) {
 		"Warning EndpointsUsed Node/n3 (): node n1 uses what is on node n3 again, though it is not heard of: half of the nodes or more are not, so this one may be cut off")
 	see("aad")
 	p.tells("one of three again",
-		"Warning EndpointsLeftOut Node/n3 (): node n1 leaves out what is on node n3, which is not heard of: more than half of the nodes are heard of again",
+		"Warning EndpointsLeftOut Node/n3 (): node n1 leaves out what is on node n3, which is not heard of: more than half of the nodes respond again",
 		"Normal NodeHeard Node/n2 (): node n1 no longer misses node n2")
 	see("dad")
 	p.tells("another one tells")

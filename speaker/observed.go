@@ -178,7 +178,7 @@ func (s *speaker) status() Status {
 	if n := p.desired.View.Self; n != nil {
 		st.NodeUID = n.UID
 	}
-	if p.desired.Links {
+	if p.desired.UsesL2 {
 		st.L2 = LinkStatus{Interfaces: relevant(p.desired.Snapshot, s.links.announcer.Interfaces()), Problems: p.problems, Detours: p.detours}
 	}
 	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.View.Problems()...)
@@ -220,7 +220,7 @@ func (p *published) address(a *plan.Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
-	for _, r := range p.desired.Clashes {
+	for _, r := range p.desired.AggregateReasons {
 		if r.VIP == a.Addr {
 			st.Reasons = append(st.Reasons, reasonStatus(r))
 		}

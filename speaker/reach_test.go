@@ -17,7 +17,7 @@ import (
 )
 
 // Of a node with many interfaces the API server is told of those that addresses can be
-// answered for on, and not of each pod's.
+// announced on, and not of each pod's.
 func TestRelevantInterfaces(t *testing.T) {
 	iface := func(name string, prefixes ...string) l2.Interface {
 		i := l2.Interface{Name: name}
