@@ -7,16 +7,16 @@ import (
 )
 
 // returning reports whether this node has returned so recently that others are preferred.
-func (k *links) returning(m *membership.Members, now time.Time) bool {
-	return k.holdDown.Returning(func() bool { return k.holds.others(m) }, now)
+func (l *layer2) returning(m *membership.Members, now time.Time) bool {
+	return l.holdDown.Returning(func() bool { return l.handover.othersHold(m) }, now)
 }
 
 // offer must be called when the other nodes receive this node's interfaces. If the result
 // differs from decided, by which the pass was decided, another pass follows.
-func (k *links) offer(m *membership.Members, decided bool, now time.Time) (returning bool) {
-	returning = k.holdDown.Update(len(k.reach.list) > 0, func() bool { return k.holds.others(m) }, now)
+func (l *layer2) offer(m *membership.Members, decided bool, now time.Time) (returning bool) {
+	returning = l.holdDown.Update(len(l.electable.list) > 0, func() bool { return l.handover.othersHold(m) }, now)
 	if returning != decided {
-		k.holds.poke()
+		notify(l.handover.changed)
 	}
 	return returning
 }

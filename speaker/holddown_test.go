@@ -11,8 +11,8 @@ import (
 )
 
 // returningNode is a node with an interface whose process has only just started.
-func returningNode() *links {
-	return &links{holds: newHoldings("n1", nil, slog.New(slog.DiscardHandler)), reach: &reach{list: []l2.Interface{{Name: "eth0"}}}}
+func returningNode() *layer2 {
+	return &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), electable: &electable{list: []l2.Interface{{Name: "eth0"}}}}
 }
 
 // A node begins a hold-down only if a node that gossip reaches answers for an address.
@@ -29,34 +29,34 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 		"it is dead":        {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, []netip.Addr{vip}, false},
 		"only by its Lease": {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true, ByLease: true}}}, []netip.Addr{vip}, false},
 	} {
-		k := returningNode()
-		greet(t, k.holds, "n2", tt.answers...)
+		l := returningNode()
+		greet(t, l.handover, "n2", tt.answers...)
 		now := time.Now()
-		if got := k.returning(tt.members, now); got != tt.want {
+		if got := l.returning(tt.members, now); got != tt.want {
 			t.Errorf("%s: returning %t before it is able, want %t", name, got, tt.want)
 		}
-		if got := k.offer(tt.members, tt.want, now); got != tt.want {
+		if got := l.offer(tt.members, tt.want, now); got != tt.want {
 			t.Errorf("%s: sent as returning %t, want %t", name, got, tt.want)
 		}
 	}
-	k := returningNode()
-	if k.returning(nil, time.Now()) || k.offer(nil, false, time.Now()) {
+	l := returningNode()
+	if l.returning(nil, time.Now()) || l.offer(nil, false, time.Now()) {
 		t.Error("hold-down without members")
 	}
 }
 
 // A result that differs from what the pass was decided by causes another pass.
 func TestHoldDownRedecides(t *testing.T) {
-	k := returningNode()
+	l := returningNode()
 	both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
-	decided := k.returning(both, time.Now())
-	greet(t, k.holds, "n2", netip.MustParseAddr("192.0.2.1"))
-	<-k.holds.changed // by the greeting
-	if decided || !k.offer(both, decided, time.Now()) {
+	decided := l.returning(both, time.Now())
+	greet(t, l.handover, "n2", netip.MustParseAddr("192.0.2.1"))
+	<-l.handover.changed // by the greeting
+	if decided || !l.offer(both, decided, time.Now()) {
 		t.Error("the greeting after the decision does not count")
 	}
 	select {
-	case <-k.holds.changed:
+	case <-l.handover.changed:
 	default:
 		t.Error("no other pass")
 	}

@@ -44,7 +44,7 @@ func (v *View) readForeign(peers []*cluster.Peer) {
 		v.foreignPrefixes = append(v.foreignPrefixes, foreignPrefix{p.Masked(), fmt.Sprintf("the pod network %s", p)})
 	}
 	for _, p := range peers {
-		host(p.Address, "the address %s of router "+p.Name)
+		host(p.PeerAddress, "the address %s of router "+p.Name)
 		host(p.SourceAddress, "the address %s of the session with router "+p.Name)
 	}
 	v.foreignPrefixes = append(v.foreignPrefixes, reservedPrefixes...)

@@ -20,7 +20,7 @@ func (v *View) readPeers(peers []*cluster.Peer) {
 		if v.asn == 0 {
 			v.asn = p.MyASN
 		}
-		if p.DefaultGateway != "" && !p.Address.IsValid() {
+		if p.DefaultGateway != "" && !p.PeerAddress.IsValid() {
 			v.withoutGateway = append(v.withoutGateway, p)
 			continue
 		}
@@ -28,7 +28,7 @@ func (v *View) readPeers(peers []*cluster.Peer) {
 			v.withoutPassword = append(v.withoutPassword, p.Name)
 			continue
 		}
-		v.sessions = append(v.sessions, session(p))
+		v.sessions = append(v.sessions, p.Session)
 	}
 	v.allRecipients = [2]string{v.recipients(true, ""), v.recipients(false, "")}
 	v.routerID = routerID(v.Node, v.next4)
@@ -40,7 +40,7 @@ func (v *View) resolveGateways(peers []*cluster.Peer) []*cluster.Peer {
 	for i, p := range peers {
 		if p.DefaultGateway != "" {
 			with := *p
-			with.Address = v.gateways.address(p.DefaultGateway)
+			with.PeerAddress = v.gateways.address(p.DefaultGateway)
 			resolved[i] = &with
 		}
 	}
@@ -109,24 +109,6 @@ func (v *View) recipientsOf(r bgp.Route) string {
 	default:
 		return v.allRecipients[1]
 	}
-}
-
-// session depends on one peer only, so that a change of a peer does not reset other sessions.
-func session(p *cluster.Peer) bgp.Session {
-	return bgp.Session{
-		Name: p.Name, PeerAddress: p.Address, Interface: p.Interface, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
-		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface, Device: p.Device, Passive: p.Passive,
-		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
-		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password), BFD: bfdOf(p.BFD),
-		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, Weights: p.WeightByEndpoints,
-	}
-}
-
-func bfdOf(b *cluster.BFD) bgp.BFD {
-	if b == nil {
-		return bgp.BFD{}
-	}
-	return bgp.BFD{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive}
 }
 
 // routerID is the node's IPv4 address or, without one, a hash of its name: it must be unique in
