@@ -38,6 +38,7 @@ func (v *View) announcementOf(a *Address, shares []share, remote *share) announc
 	if remote != nil || v.noAnnounce != "" {
 		return p
 	}
+	// Services that cannot be announced contribute nothing, also no communities.
 	var adverts []*cluster.Advertisement
 	var attributes bgp.Attributes
 	for _, s := range shares {
@@ -67,6 +68,7 @@ func (v *View) announcementOf(a *Address, shares []share, remote *share) announc
 			continue
 		}
 		p.routes = append(p.routes, r)
+		// Findings about aggregates are reported once, by aggregateRoutes.
 		if s.prefix.IsSingleIP() {
 			p.conflicts = append(p.conflicts, findings...)
 		} else {
@@ -172,7 +174,7 @@ func (v *View) selectAdvertisements(pool string, s *cluster.Spec) (list []*clust
 	}
 }
 
-// duplicateText explains the first of these advertisements that names only a duplicate peer.
+// duplicateText explains, where users look for the missing announcement, the first of these advertisements that names only a duplicate peer.
 func (v *View) duplicateText(names []string) string {
 	for _, a := range v.fromAdverts {
 		if d, ok := a.NamesOnly(v.Duplicates); ok && slices.Contains(names, a.Name) {

@@ -19,6 +19,8 @@ func (d *Desired) setAnnouncements(v *View, last *Desired) {
 		last = &Desired{}
 	}
 	d.setL2Addresses(last)
+	// Aggregates come from all addresses together: a prefix has one route, whose attributes
+	// several addresses contribute to.
 	aggregates := d.aggregateRoutes(v)
 	routed, routes := d.hostRoutes()
 	if len(aggregates) > 0 {
@@ -28,10 +30,13 @@ func (d *Desired) setAnnouncements(v *View, last *Desired) {
 	d.Routed, d.Aggregates = sortedset.Keep(last.Routed, routed), sortedset.Keep(last.Aggregates, PrefixesOf(aggregates))
 	d.Announce = sortedset.Keep(last.Announce, sortedset.Union(d.Routed, d.Answered, netip.Addr.Compare))
 	d.BGP.Routes, d.Prefixes = sortedset.Keep(last.BGP.Routes, routes), sortedset.Keep(last.Prefixes, PrefixesOf(routes))
+	// An aggregate may exceed the pools: the node rejects traffic to the rest of it, which would
+	// otherwise loop between the node and the router.
 	d.Proxy.Owned = sortedset.Keep(last.Proxy.Owned, sortedset.AddPrefixes(v.Owned, d.Aggregates))
 }
 
-// setL2Addresses collects the addresses that this node answers for over Layer 2.
+// setL2Addresses collects the addresses that this node answers for over Layer 2. Hosts is
+// computed only after a change: it costs an allocation for each address.
 func (d *Desired) setL2Addresses(last *Desired) {
 	var answered []netip.Addr
 	var addresses []l2.Address
@@ -78,6 +83,8 @@ func (d *Desired) aggregateRoutes(v *View) (routes []bgp.Route) {
 	for _, a := range d.Addresses {
 		for _, s := range a.aggregated {
 			var err error
+			// One Service must not take the routes of others along, so only its communities
+			// are left out.
 			if specs, err = v.addWithinLimit(specs, s); err != nil {
 				explain(a, cluster.AttributesRefused, fmt.Sprintf("its communities are left out of those of the aggregate: with them, %v", err))
 			}

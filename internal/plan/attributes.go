@@ -23,6 +23,7 @@ func (s routeSpec) equal(o routeSpec) bool {
 	return s.prefix == o.prefix && s.communities == o.communities && slices.Equal(s.adverts, o.adverts)
 }
 
+// compareSpecs sorts by prefix: a list has one spec for a prefix.
 func compareSpecs(a, b routeSpec) int { return sortedset.ComparePrefixes(a.prefix, b.prefix) }
 
 // addSpec adds s to sorted specs. It merges the advertisements and communities of a prefix.
@@ -111,11 +112,14 @@ func (v *View) route(s routeSpec) (r bgp.Route, findings []finding) {
 	return r, findings
 }
 
+// hasAttributes reports whether an advertisement sets any attribute. Most set none, and their
+// routes need no decision for each session.
 func hasAttributes(a *cluster.Advertisement) bool {
 	return a.Communities != nil || a.LocalPref != nil || a.MED != nil || a.Prepend != nil
 }
 
-// peersOf returns the sessions that any of adverts applies to; empty for all sessions.
+// peersOf returns the sessions that any of adverts applies to; empty for all sessions, so that a
+// route for all is equal whether or not advertisements name them.
 func (v *View) peersOf(adverts []*cluster.Advertisement) bgp.Peers {
 	var names []string
 	for _, s := range v.sessions {
@@ -129,6 +133,7 @@ func (v *View) peersOf(adverts []*cluster.Advertisement) bgp.Peers {
 	return bgp.PeersOf(names...)
 }
 
+// appliesTo reports whether an advertisement is for a session: without peers it is for all.
 func appliesTo(a *cluster.Advertisement, session string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, session)
 }
@@ -164,6 +169,8 @@ type metricChoice struct {
 	n  *uint32
 }
 
+// consider takes n if it is the first one. A different value of a later, less specific
+// advertisement is a conflict, which users learn of: they may expect that one.
 func (m *metricChoice) consider(field string, a *cluster.Advertisement, n *uint32, conflicting func(conflict)) {
 	switch {
 	case n == nil:
@@ -190,13 +197,15 @@ type conflict struct {
 	won, lost     uint32
 }
 
+// finding describes the conflict, and the peers whose routes it concerns.
 func (c conflict) finding(prefix netip.Prefix, peers []string) finding {
 	code, why := c.decision()
 	return finding{code, fmt.Sprintf("BGPAdvertisement %s and %s give %s to %s different %s, %d and %d; %d counts, since %s",
 		c.winner.Name, c.loser.Name, prefix, cluster.Enumerate(peers), c.field, c.won, c.lost, c.won, why)}
 }
 
-// decision explains why the winner has precedence.
+// decision explains why the winner has precedence. Precedence by name only is a clash, since the
+// user has probably not meant it; a more specific advertisement is an override.
 func (c conflict) decision() (cluster.Code, string) {
 	by, weight := specificity(c.winner)
 	less, other := specificity(c.loser)
@@ -207,6 +216,7 @@ func (c conflict) decision() (cluster.Code, string) {
 	return cluster.AttributeOverride, fmt.Sprintf("%s has %s and %s has not", c.winner.Name, by[i], c.loser.Name)
 }
 
+// communities translates the communities of a Service or an advertisement.
 func communities(c *cluster.Communities) bgp.Attributes {
 	if c == nil {
 		return bgp.Attributes{}

@@ -19,6 +19,8 @@ func Decide(c Config, snap *cluster.Snapshot) *Desired {
 func (v *View) decide(addr netip.Addr, pool string, origin cluster.Origin, services []cluster.Service, claim *cluster.Claim) *Address {
 	a := &Address{Addr: addr, Pool: pool, origin: origin, VIP: &proxy.VIP{Addr: addr}, services: services, claim: claim}
 	shares, pods := v.addFrontends(a)
+	// The owner over Layer 2 is elected first: it forwards all Services of the address, also
+	// those without endpoints on this node.
 	owner := v.electOwner(a, shares)
 	if len(shares) > 1 {
 		a.VIP.Frontends = v.forwardElsewhere(addr, shares, owner.address != nil)
@@ -31,6 +33,7 @@ func (v *View) decide(addr netip.Addr, pool string, origin cluster.Origin, servi
 		for i := range shares {
 			shares[i].verdict = refused(a.Refusal)
 		}
+		// No Service can be served now, so this node must not answer for the address.
 		owner = v.electOwner(a, shares)
 	}
 	remote := remoteOnly(shares)

@@ -47,6 +47,7 @@ func (d *Decider) view(snap *cluster.Snapshot) *View {
 // Service holds other addresses.
 func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 	have := d.last.Snapshot
+	// A claim names the preferred owner of its address.
 	if d.last.View.usesL2 && !sortedset.Same(have.Claims, snap.Claims) {
 		return nil, false
 	}
@@ -68,6 +69,7 @@ func (d *Decider) changed(snap *cluster.Snapshot) ([]int, bool) {
 
 // update decides about the addresses of changed Services and keeps the others.
 func (d *Decider) update(snap *cluster.Snapshot, v *View, changed []int) *Desired {
+	// Slices are cloned before they are changed: the last Desired is immutable.
 	next := *d.last
 	next.Snapshot = snap
 	next.updateChecks(v, changed)

@@ -28,6 +28,7 @@ func (v *View) electOwner(a *Address, shares []share) (o ownerDecision) {
 	if !v.usesL2 {
 		return o
 	}
+	// A Service with endpoints only on other nodes counts: the owner may be one of these.
 	var able []cluster.Service
 	for _, s := range shares {
 		if s.good() || s.code == cluster.NoLocalEndpoint {
@@ -106,6 +107,8 @@ func (v *View) readL2(c Config, snap *cluster.Snapshot) {
 			silent++
 		}
 	}
+	// Kubelets report to the API server. If it loses most of them at once, their nodes are most
+	// likely alive, and moving all addresses would make an outage of it.
 	v.mostSilent = 2*silent >= len(snap.Nodes)
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
@@ -138,6 +141,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	return out
 }
 
+// interfacesOf keeps of this node's interfaces what an election compares.
 func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
 	for _, i := range list {
 		out = append(out, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
@@ -145,7 +149,8 @@ func interfacesOf(list []l2.Interface) (out []cluster.Interface) {
 	return out
 }
 
-// speakerMACs returns the MAC addresses of other speakers, sorted.
+// speakerMACs returns the MAC addresses of other speakers, sorted: with one of these as its
+// sender, an ARP or NDP packet about an address is no conflict.
 func speakerMACs(m *membership.Members, self string) (all []l2.MAC) {
 	if m == nil {
 		return nil

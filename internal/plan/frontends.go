@@ -92,6 +92,7 @@ func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Nam
 	if len(taken) == 0 {
 		return more, nil
 	}
+	// A map, since a Service may have thousands of ports.
 	type port struct {
 		proxy.Protocol
 		number uint16
@@ -115,6 +116,7 @@ func disjoint(taken, more []proxy.Frontend, addr netip.Addr, service cluster.Nam
 	return free, conflicts
 }
 
+// backends translates endpoints, nil for none.
 func backends(list []cluster.Endpoint) []proxy.Backend {
 	if len(list) == 0 {
 		return nil
@@ -126,6 +128,7 @@ func backends(list []cluster.Endpoint) []proxy.Backend {
 	return out
 }
 
+// addrPorts returns the addresses of endpoints, nil for none.
 func addrPorts(list []cluster.Endpoint) []netip.AddrPort {
 	if len(list) == 0 {
 		return nil

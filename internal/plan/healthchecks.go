@@ -65,6 +65,7 @@ func (d *Desired) updateChecks(v *View, changed []int) {
 		from, to := d.checksOf(d.Snapshot.Services[i].Name)
 		return slices.Equal(d.Checks[from:to], v.checks(d.Snapshot.Services[i]))
 	}
+	// Most changes leave the counts alone, and then d.Checks is the same slice as before.
 	if !slices.ContainsFunc(changed, func(i int) bool { return !same(i) }) {
 		return
 	}

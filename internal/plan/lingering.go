@@ -21,6 +21,7 @@ func (d *Desired) Lingering(addr netip.Addr, holders []cluster.Name) *proxy.VIP 
 				services = append(services, d.Snapshot.Services[i])
 			}
 		}
+		// The last decision is gone with the address: decide again for its last Services.
 		byPrecedence(services)
 		a = d.View.decide(addr, "", cluster.Origin{}, services, nil)
 	}

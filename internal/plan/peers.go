@@ -20,6 +20,7 @@ func (v *View) readPeers(peers []*cluster.Peer) {
 		if v.asn == 0 {
 			v.asn = p.MyASN
 		}
+		// Both may be repaired without a change of the BGPPeer: a session follows then.
 		if p.DefaultGateway != "" && !p.PeerAddress.IsValid() {
 			v.withoutGateway = append(v.withoutGateway, p)
 			continue

@@ -12,7 +12,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// explain returns the Reasons for one Service of an address, which is announced by p and owner.
+// explain returns the Reasons for one Service of an address, which is announced by p and owner:
+// first how it is forwarded, then each protocol by which it is, or might be, announced.
 func (v *View) explain(a *Address, s share, remote *share, p announcement, owner ownerDecision) (reasons []cluster.Reason) {
 	reason := func(protocol string, code cluster.Code, format string, args ...any) {
 		reasons = append(reasons, cluster.Reason{VIP: a.Addr, Service: s.service.Name, Protocol: protocol, Code: code, Message: fmt.Sprintf(format, args...)})
@@ -120,7 +121,8 @@ func clientText(s *cluster.Spec, networks []netip.Prefix) string {
 // maxNames is how many names a sentence lists before it counts the rest.
 const maxNames = 4
 
-// nodesText lists the nodes of endpoints for a sentence.
+// nodesText lists the nodes of endpoints for a sentence. An endpoint may have no node, as in an
+// EndpointSlice that a user wrote.
 func nodesText(list []cluster.Endpoint) string {
 	var names []string
 	for _, e := range list {
@@ -130,7 +132,8 @@ func nodesText(list []cluster.Endpoint) string {
 	return cluster.Enumerate(slices.Compact(names))
 }
 
-// addressesText lists endpoints for a sentence.
+// addressesText lists endpoints for a sentence. It formats only the first ones, since a Service
+// may have thousands, and this runs with each change of one.
 func addressesText(list []cluster.Endpoint) string {
 	var names []string
 	for _, e := range list {
@@ -145,6 +148,7 @@ func addressesText(list []cluster.Endpoint) string {
 	return strings.Join(names, ", ")
 }
 
+// allClients is the prefix of all addresses of addr's family, as an example for source ranges.
 func allClients(addr netip.Addr) netip.Prefix {
 	if addr.Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)

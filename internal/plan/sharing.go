@@ -48,6 +48,8 @@ func (v *View) forwardElsewhere(addr netip.Addr, shares []share, owner bool) (fr
 
 // mustForward decides whether this node forwards Services of an address to other nodes, and why.
 func (v *View) mustForward(addr netip.Addr, shares []share, owner bool) (why string, must bool) {
+	// If no Service needs another node, or this node has none of the endpoints and is not the
+	// owner, other nodes announce the address.
 	remote := slices.ContainsFunc(shares, func(s share) bool { return s.code == cluster.NoLocalEndpoint })
 	local := slices.ContainsFunc(shares, func(s share) bool { return s.good() && s.local() })
 	if !remote || !local && !owner {

@@ -73,6 +73,8 @@ type View struct {
 	nodeAddrs        []netip.Addr         // of other nodes
 }
 
+// newView reads the Config and the snapshot. The order matters: the refusal depends on the
+// sessions, and these on the gateways.
 func newView(c Config, snap *cluster.Snapshot) *View {
 	v := &View{Node: c.Node, Self: snap.Node(c.Node), fromPeers: snap.Peers, fromPools: snap.Pools, fromAdverts: snap.Advertisements, fromL2: snap.L2Advertisements, gateways: c.Gateways, Members: c.Members}
 	v.silent = c.Members.Silent(c.Node)
@@ -104,6 +106,7 @@ func (v *View) isCurrent(c Config, snap *cluster.Snapshot) bool {
 		slices.Equal(v.fromAdverts, snap.Advertisements) && sortedset.Same(v.occupied, snap.Occupied) && v.allNodes == snap.AllNodes && v.isCurrentL2(c, snap)
 }
 
+// isCurrentL2 is isCurrent for Layer 2. Without Layer 2, other Nodes do not matter.
 func (v *View) isCurrentL2(c Config, snap *cluster.Snapshot) bool {
 	return slices.Equal(v.fromL2, snap.L2Advertisements) && v.usesL2 == snap.UsesL2() &&
 		(!v.usesL2 || v.l2Ready == snap.L2Ready && slices.Equal(v.Nodes, snap.Nodes) && sortedset.Same(v.Interfaces, c.Interfaces) && v.returning == c.Returning)
@@ -167,8 +170,8 @@ func (v *View) announceRefusal(peers int) (cluster.Code, string) {
 	}
 }
 
-// ownedPrefixes returns the addresses of all pools as prefixes, without those of nodes, pods and
-// routers, to which packets are forwarded.
+// ownedPrefixes returns the addresses of all pools, which may overlap, as prefixes. It leaves
+// out those of nodes, pods and routers, to which packets are forwarded.
 func ownedPrefixes(pools []*cluster.Pool) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, p := range pools {

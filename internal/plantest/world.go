@@ -93,7 +93,7 @@ func (w *World) announcedPools() (list []*cluster.Pool) {
 	return list
 }
 
-// Step changes one thing.
+// Step changes one thing: most often endpoints, as in a real cluster.
 func (w *World) Step() {
 	if w.attributes.IntN(5) == 0 {
 		w.changeMembers()
@@ -193,7 +193,7 @@ func (w *World) communities() *cluster.Communities {
 	return &cluster.Communities{Standard: []uint32{uint32(w.attributes.IntN(3))}}
 }
 
-// ToggleService creates or deletes a Service.
+// ToggleService creates or deletes a Service. A new one gets endpoints and, mostly, an address.
 func (w *World) ToggleService(n int) {
 	name := cluster.Name{Namespace: "shop", Name: fmt.Sprintf("s%d", n)}
 	i, found := slices.BinarySearchFunc(w.Services, name, func(s cluster.Service, n cluster.Name) int { return s.Name.Compare(n) })
@@ -238,7 +238,7 @@ func (w *World) reassign(i int) {
 	})
 }
 
-// SetEndpoints gives a Service other endpoints.
+// SetEndpoints gives a Service other endpoints, in all states of KEP-1669.
 func (w *World) SetEndpoints(i int) {
 	var list []cluster.Endpoint
 	for pod := range 4 {
