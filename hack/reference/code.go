@@ -77,7 +77,7 @@ func (c code) constants(dir, kind string) (string, error) {
 			if about := remark(g.Doc); about != "" {
 				b.WriteString("\n" + about + "\n")
 			}
-			b.WriteString("\n| | meaning |\n| --- | --- |\n")
+			b.WriteString("\n| name | meaning |\n| --- | --- |\n")
 		}
 		fmt.Fprintf(&b, "| `%s` | %s |\n", values[0], meaning)
 		return nil
