@@ -6,11 +6,9 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"reflect"
 	"runtime"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
@@ -56,7 +54,7 @@ type engine struct {
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
 	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, aliases: map[string]netip.Addr{}, sets: map[tellKey]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
-	if err := takeConnsFrom(e.gobgp, e.conns); err != nil {
+	if err := acceptFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
 	}
 	go e.gobgp.Serve()
@@ -66,23 +64,6 @@ func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
 		return nil, fmt.Errorf("GoBGP: %w", err)
 	}
 	return e, nil
-}
-
-// takeConnsFrom makes GoBGP take the connections that come through conns for
-// connections that its own listener accepted. GoBGP has no call for that: its
-// acceptCh is not exported, and this is the one place where we reach into it
-// (TestTakeConns fails when GoBGP changes it). The alternatives are its own
-// dialler, with 2 s before the first attempt and 5 s more after each loss, or a
-// listener that anything on this host could connect to.
-func takeConnsFrom(s *server.BgpServer, conns chan net.Conn) error {
-	field := reflect.ValueOf(s).Elem().FieldByName("acceptCh")
-	if !field.IsValid() || field.Type() != reflect.TypeOf(conns) {
-		return fmt.Errorf("this version of GoBGP takes no connections from us: BgpServer.acceptCh is %v", field)
-	}
-	// Before Serve runs no goroutine reads the field, and with ListenPort -1
-	// GoBGP never sets it.
-	*(*chan net.Conn)(unsafe.Pointer(field.UnsafeAddr())) = conns
-	return nil
 }
 
 func (e *engine) configure(ctx context.Context) error {
