@@ -43,7 +43,7 @@ type engine struct {
 	aliases map[string]netip.Addr
 	// sets are those of attributes that GoBGP has a statement for, by number: one
 	// that is never used again. See forget for manySets.
-	sets     map[tellKey]uint32
+	sets     map[attributeSet]uint32
 	lastSet  uint32
 	manySets int
 	// unweighted are the routers in the set of that name; see setUnweighted.
@@ -52,7 +52,7 @@ type engine struct {
 }
 
 func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
-	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, aliases: map[string]netip.Addr{}, sets: map[tellKey]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
+	e := &engine{conns: make(chan net.Conn), numbers: map[netip.Addr]uint32{}, aliases: map[string]netip.Addr{}, sets: map[attributeSet]uint32{}, manySets: leastSets, log: newGobgpLog(log)}
 	e.gobgp = server.NewBgpServer(server.LoggerOption(slog.New(e.log), nil))
 	if err := acceptFrom(e.gobgp, e.conns); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (e *engine) configure(ctx context.Context) error {
 			return err
 		}
 	}
-	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(nobody, nobody.BitLen()).String()}}
+	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}}
 	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: unweighted}); err != nil {
 		return err
 	}
@@ -148,8 +148,7 @@ func shutdownStatement() *api.Statement {
 	}
 }
 
-// setShutdown also tells all routers: GoBGP does not do that by itself when a policy
-// changes.
+// setShutdown sends all routes again: GoBGP does not when only a policy changes.
 func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	policies := []*api.Policy{{Name: exportPolicy}, {Name: attributesPolicy}}
 	if on {
@@ -162,11 +161,11 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 	if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
 		return err
 	}
-	return e.tellAgain(ctx)
+	return e.resendRoutes(ctx)
 }
 
-// tellAgain sends all routers their routes again, with the current policy.
-func (e *engine) tellAgain(ctx context.Context) error {
+// resendRoutes sends all routers their routes again, with the current policy.
+func (e *engine) resendRoutes(ctx context.Context) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
@@ -247,7 +246,7 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 		attrs, ok := made[k]
 		if !ok {
 			shared, rest := r.Attributes.split()
-			marks, err := e.setsOf(ctx, r.Attributes.keys(rest, targets))
+			marks, err := e.ensureSets(ctx, r.Attributes.keys(rest, targets))
 			if err != nil {
 				return fmt.Errorf("route %s: %w", r, err)
 			}
