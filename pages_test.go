@@ -19,10 +19,6 @@ var (
 	tableCell = regexp.MustCompile(`(?m)^\|(.*)\|\s*$`)
 )
 
-// long lists the pages that may be longer: the benchmarks' page is written by programs, a
-// section each.
-var long = map[string]bool{"docs/benchmarks.md": true}
-
 // pages are the documentation's pages, without the decision records.
 func pages(t *testing.T) (names []string) {
 	for _, name := range files(t, ".md") {
@@ -50,9 +46,6 @@ func TestDocsIndex(t *testing.T) {
 func TestDocsPageLength(t *testing.T) {
 	const maxWords, maxCell = 2500, 200
 	for _, name := range pages(t) {
-		if long[name] {
-			continue
-		}
 		text := read(t, name)
 		if n := len(strings.Fields(text)); n > maxWords {
 			t.Errorf("%s has %d words, want at most %d; split it", name, n, maxWords)

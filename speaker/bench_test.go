@@ -19,9 +19,8 @@ import (
 
 const benchServices = 10_000
 
-// BenchmarkPass measures the way from a Snapshot to the kernel among 10,000
-// Services with two endpoints each: one endpoint that changes, beside a full load
-// into an empty table.
+// BenchmarkPass measures the time from a Snapshot to the kernel, among 10,000 Services with
+// two endpoints each: a change of one endpoint, and a full load into an empty table.
 func BenchmarkPass(b *testing.B) {
 	b.Run("one endpoint", func(b *testing.B) {
 		p, decider := benchPass(b)
@@ -90,7 +89,7 @@ func benchPass(b *testing.B) (*pass, *plan.Decider) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { forwarder.Close() })
-	return newPass(forwarder, log, byBGP(&overBGP{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
+	return newPass(forwarder, log, newBGPPath(&bgpAnnouncer{server: bgp.New(bgp.Options{Logger: log})}, testLinger)), plan.NewDecider(plan.Config{Node: "n1"})
 }
 
 func benchRun(b *testing.B, p *pass, decider *plan.Decider, snap *cluster.Snapshot) {
@@ -130,7 +129,7 @@ func benchEndpoints(service, generation int) *cluster.Endpoints {
 	return e
 }
 
-// changed is snap with another endpoint behind one Service.
+// changed returns snap with another endpoint behind one Service.
 func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	next.Services = slices.Clone(snap.Services)
@@ -139,7 +138,7 @@ func changed(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	return &next
 }
 
-// without is snap without one Service, and with the one that was missing before.
+// without returns snap without one Service, and with the previously missing one.
 func without(snap *cluster.Snapshot, i int) *cluster.Snapshot {
 	next := *snap
 	n := i * 7919 % benchServices

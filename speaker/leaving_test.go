@@ -12,13 +12,13 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 )
 
-// A node that is to go says so with its routes before it withdraws them, and goes on
-// forwarding after; one that is in trouble withdraws at once; cordon changes nothing.
-func TestPassLeaves(t *testing.T) {
+// A node that is about to leave marks its routes before it withdraws them, and continues to
+// forward. A node with a problem withdraws at once. A cordon changes nothing.
+func TestLeavingNodeWithdraws(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(n *cluster.Node)
-		says   bool // that the routes are about to go
+		says   bool // the routes are marked
 		stays  bool
 	}{
 		{"a taint", func(n *cluster.Node) { n.Leaving = "fanfare.io/leaving" }, true, false},
@@ -71,7 +71,7 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 	change(&gone)
 	trial.Nodes[0] = &gone
 	expect("at once", says || stays, says, true)
-	time.Sleep(handover)
+	time.Sleep(withdrawDelay)
 	expect("after the handover", stays, says, true)
 	time.Sleep(testLinger)
 	expect("after the linger time", stays, says, true) // its pods and its clients still use it

@@ -20,7 +20,7 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// Two speakers hear of each other, of each other's interfaces, and each other's words.
+// Two speakers receive each other's interfaces and messages.
 func TestMembership(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "keys")
@@ -63,18 +63,18 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		both := func(m *membership.Members) bool {
 			return m != nil && len(m.Nodes) == 2 && m.Nodes[0].Alive && m.Nodes[1].Alive
 		}
-		trackers["n2"].Members(snap) // it begins
+		trackers["n2"].Members(snap) // starts it
 		await("n1", "both", both)
 		await("n2", "both", both)
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
-		var of *reach
+		var of *electable
 		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true)
-		trackers["n1"].Offer(&offer.offer, true)
+		trackers["n1"].SetMeta(&offer.offer, true)
 		await("n2", "the other's interface", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
 		})
-		trackers["n1"].Offer(&offer.offer, false)
+		trackers["n1"].SetMeta(&offer.offer, false)
 		await("n2", "the other to be steady", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && !n1.Returning

@@ -21,38 +21,37 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// What goes over L2 is forwarded for longer than what goes over BGP, as it is in a
-// speaker.
+// L2 lingers longer than BGP, as in a speaker.
 const (
 	testLinger   = 5 * time.Second
 	testLingerL2 = 20 * time.Second
 )
 
-// A trial runs passes over a random world, with a kernel and a network that fail
-// at random, and notes every violation of what DESIGN promises.
+// A trial runs passes over a random world, with a kernel and a network whose calls fail at
+// random, and records every violation of the invariants in doc.go.
 type trial struct {
 	*plantest.World
 	pass    *pass
 	decider *plan.Decider
 	desired *plan.Desired
-	applied *plan.Desired // that was forwarded last
+	applied *plan.Desired // forwarded last
 
 	kernel    map[netip.Addr]*proxy.VIP
 	owned     []netip.Prefix
 	taking    []netip.Addr
 	network   map[netip.Prefix]bool
-	used      map[netip.Addr]bool        // what clients have come to use
-	before    map[netip.Addr]bool        // what they used before this pass
+	used      map[netip.Addr]bool        // addresses with clients
+	before    map[netip.Addr]bool        // used before this pass
 	left      map[netip.Addr]time.Time   // when an address left the network
 	emptied   map[netip.Prefix]time.Time // when an aggregate did
-	kept      map[netip.Addr]time.Time   // since when one is announced only to be handed over
+	kept      map[netip.Addr]time.Time   // start of a delayed withdrawal
 	forwarded bool                       // the forwarder has succeeded once
-	intact    bool                       // nobody but us has touched the kernel
+	intact    bool                       // no other program has changed the kernel
 	failing   bool                       // calls may fail now
 	failed    bool                       // one has, in this pass
-	untaken   func(*proxy.VIP) bool      // what the kernel does not take; nil: it takes all
+	rejects   func(*proxy.VIP) bool      // VIPs that the kernel refuses; nil: none
 
-	links trialLinks
+	l2 trialL2
 
 	violations []string
 }
@@ -62,17 +61,17 @@ func newTrial(seed uint64) *trial {
 		used: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, emptied: map[netip.Prefix]time.Time{}, kept: map[netip.Addr]time.Time{}, intact: true}
 	t.decider = plan.NewDecider(plan.Config{Node: "n1"})
 	log := slog.New(slog.DiscardHandler)
-	t.links = newTrialLinks(seed, log)
+	t.l2 = newTrialL2(seed, log)
 	t.pass = newPass((*trialKernel)(t), log,
-		byBGP((*trialNetwork)(t), testLinger), byL2(&overL2{link: (*trialLink)(t), holds: t.links.holds}, testLingerL2))
+		newBGPPath((*trialNetwork)(t), testLinger), newL2Path(&l2Announcer{set: (*trialLink)(t).Set, handover: t.l2.holds}, testLingerL2))
 	return t
 }
 
-// bgp and l2 are the ways of the pass.
-func (p *pass) bgp() *way { return p.ways[0] }
-func (p *pass) l2() *way  { return p.ways[1] }
+// bgp and l2 are the paths of the pass.
+func (p *pass) bgp() *announcePath { return p.paths[0] }
+func (p *pass) l2() *announcePath  { return p.paths[1] }
 
-// decide decides about the world as it is now.
+// decide decides about the present world.
 func (t *trial) decide() {
 	t.desired = t.elect(t.decider.Decide(t.Snapshot()))
 	t.observe()
@@ -91,13 +90,13 @@ func (t *trial) fails() bool {
 	return true
 }
 
-// A trialKernel is a forwarder that checks what it is given.
+// A trialKernel is a forwarder that checks its input.
 type trialKernel trial
 
 func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	t := (*trial)(k)
-	t.find()
-	defer t.find()
+	t.endProbes()
+	defer t.endProbes()
 	if t.fails() {
 		return errors.New("no")
 	}
@@ -109,13 +108,13 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 		t.violate("invalid state: %v", err)
 	}
 	for _, a := range want.Taking {
-		if t.links.answering[a] {
+		if t.l2.answering[a] {
 			t.violate("%s is answered for, not taken", a)
 		}
 	}
 	if refused := t.refuse(want, kernel); refused != nil {
 		t.kernel, t.owned = kernel, want.Owned
-		t.check("refuse") // unless somebody else has destroyed what was there
+		t.check("refuse") // unless the table was destroyed before
 		return refused
 	}
 	t.kernel, t.owned, t.taking, t.forwarded, t.intact, t.applied = kernel, want.Owned, want.Taking, true, true, t.desired
@@ -129,7 +128,7 @@ func (k *trialKernel) Intact() proxy.Integrity { return proxy.Integrity{Intact: 
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// worldAddrs are those that Services may have, and those around them.
+// worldAddrs returns the addresses that Services may have, and some around them.
 func worldAddrs() (all []netip.Addr) {
 	for i := range 16 {
 		all = append(all, netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}))
@@ -137,8 +136,8 @@ func worldAddrs() (all []netip.Addr) {
 	return all
 }
 
-// attracts says whether the network sends an address here by a route that is for
-// it: an aggregate that is wanted for others only is not.
+// attracts reports whether the network sends an address here by its own route. An aggregate
+// that is wanted only for other addresses does not count.
 func (t *trial) attracts(a netip.Addr) (own bool) {
 	_, wanted := slices.BinarySearchFunc(t.desired.Routed, a, netip.Addr.Compare)
 	for p := range t.network {
@@ -151,9 +150,9 @@ func (t *trial) attracts(a netip.Addr) (own bool) {
 	return own
 }
 
-// observe notes who is used and who is not any more. Clients use what is wanted,
-// announced and forwarded for that; they may go on until its last route is gone, or, where an
-// aggregate stays for others, until it is taken away.
+// observe records which addresses clients use. They begin when an address is wanted,
+// announced and forwarded. They may continue until its last route is gone, or, if an
+// aggregate stays for others, until it is no longer forwarded.
 func (t *trial) observe() {
 	for _, a := range worldAddrs() {
 		own := t.attracts(a)
@@ -169,7 +168,7 @@ func (t *trial) observe() {
 	}
 }
 
-// check holds the kernel against I1 and I2.
+// check compares the kernel with I1 and I2.
 func (t *trial) check(when string) {
 	if !t.intact {
 		return
@@ -192,7 +191,7 @@ func (t *trial) check(when string) {
 			t.violate("I2, %s: %s left the network %s ago and is not forwarded", when, addr, time.Since(left))
 		}
 	}
-	t.checkLinks(when)
+	t.checkL2(when)
 	for p, left := range t.emptied {
 		if time.Since(left) < testLinger && !t.refuses(p) {
 			t.violate("I2, %s: %s left the network %s ago and what is nobody's in it is not refused", when, p, time.Since(left))
@@ -200,13 +199,13 @@ func (t *trial) check(when string) {
 	}
 }
 
-// refuses says whether the kernel refuses what is in p and no VIP.
+// refuses reports whether the kernel rejects traffic in p that is for no VIP.
 func (t *trial) refuses(p netip.Prefix) bool {
 	return slices.ContainsFunc(t.owned, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
 }
 
-// checkBackends: who is still sent here is answered if anybody can answer, and
-// never by a pod that is gone.
+// checkBackends expects that clients that still send here reach an existing pod, if there
+// is one.
 func (t *trial) checkBackends() {
 	exists := map[netip.AddrPort]bool{}
 	for _, s := range t.Services {
@@ -232,8 +231,8 @@ func (t *trial) checkBackends() {
 	}
 }
 
-// A trialNetwork is an announcer that does what it is told one address after the
-// other, and may give up in between.
+// A trialNetwork is an announcer that announces one prefix after the other, and may fail in
+// between.
 type trialNetwork trial
 
 func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
@@ -254,7 +253,7 @@ func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.P
 			t.arrive(p)
 		}
 	}
-	for _, p := range t.told() {
+	for _, p := range t.announced() {
 		if _, stays := slices.BinarySearchFunc(allowed, p, sortedset.ComparePrefixes); stays {
 			continue
 		}
@@ -265,7 +264,7 @@ func (n *trialNetwork) Set(_ context.Context, d *plan.Desired, allowed []netip.P
 		t.leave(p)
 	}
 	t.check("announce")
-	return t.told(), err
+	return t.announced(), err
 }
 
 func (t *trial) arrive(p netip.Prefix) {
@@ -281,8 +280,7 @@ func (t *trial) arrive(p netip.Prefix) {
 	}
 }
 
-// leave also begins the time anew of those that a route of others had kept
-// reachable.
+// leave restarts the linger time of addresses that other routes kept reachable.
 func (t *trial) leave(p netip.Prefix) {
 	delete(t.network, p)
 	if !p.IsSingleIP() {
@@ -301,7 +299,7 @@ func (t *trial) leave(p netip.Prefix) {
 	}
 }
 
-func (t *trial) told() []netip.Prefix {
+func (t *trial) announced() []netip.Prefix {
 	return slices.SortedFunc(maps.Keys(t.network), sortedset.ComparePrefixes)
 }
 
@@ -320,7 +318,7 @@ func (t *trial) steps(n int, run runner) {
 		}
 		t.failing, t.failed = t.IntN(3) == 0, false
 		t.before = maps.Clone(t.used)
-		t.hear()
+		t.receive()
 		t.decide()
 		err := run(t.pass, context.Background(), t.desired)
 		t.after(err)
@@ -332,11 +330,11 @@ func (t *trial) after(err error) {
 	if t.failed != (err != nil) {
 		t.violate("after: failed %v, error %v", t.failed, err)
 	}
-	if told := t.pass.bgp().told; !slices.Equal(told, t.told()) {
-		t.violate("after: told %v, but the network is told %v", told, t.told())
+	if announced := t.pass.bgp().announcedPrefixes; !slices.Equal(announced, t.announced()) {
+		t.violate("after: told %v, but the network is told %v", announced, t.announced())
 	}
 	var alone []netip.Addr
-	for _, p := range sortedset.MinusFunc(t.told(), t.desired.Prefixes, sortedset.ComparePrefixes) {
+	for _, p := range sortedset.MinusFunc(t.announced(), t.desired.Prefixes, sortedset.ComparePrefixes) {
 		if p.IsSingleIP() {
 			alone = append(alone, p.Addr())
 		} else if !t.failed {
@@ -347,28 +345,28 @@ func (t *trial) after(err error) {
 	if t.failed {
 		return
 	}
-	if have, want := t.pass.bgp().have, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
+	if have, want := t.pass.bgp().announcedAddrs, sortedset.Union(t.desired.Routed, alone, netip.Addr.Compare); !slices.Equal(have, want) {
 		t.violate("after: announced %v, want %v", have, want)
 	}
-	t.afterLinks()
-	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.told(), sortedset.ComparePrefixes) {
+	t.afterL2()
+	for _, p := range sortedset.MinusFunc(t.desired.Prefixes, t.announced(), sortedset.ComparePrefixes) {
 		t.violate("after: %s is not announced", p)
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
-		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.led(addr) && !t.neighboursMaySend(addr) {
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.leads(addr) && !t.neighboursMaySend(addr) {
 			t.violate("after: %s is forwarded for no reason", addr)
 		}
 	}
 	for _, a := range worldAddrs() {
-		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.led(a) {
+		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.leads(a) {
 			t.violate("after: %s is refused for no reason", a)
 		}
 	}
 }
 
-// led says whether an aggregate leads to an address here, or did until lately.
-func (t *trial) led(a netip.Addr) bool {
+// leads reports whether an aggregate attracts traffic to an address, or may still.
+func (t *trial) leads(a netip.Addr) bool {
 	for p := range t.network {
 		if p.Contains(a) {
 			return true
@@ -382,8 +380,8 @@ func (t *trial) led(a netip.Addr) bool {
 	return false
 }
 
-// checkHandover: what is announced and not wanted is on its way to other nodes,
-// and not for long.
+// checkHandover expects that unwanted announcements are delayed withdrawals, for a bounded
+// time.
 func (t *trial) checkHandover(kept []netip.Addr) {
 	for addr := range t.kept {
 		if !slices.Contains(kept, addr) {
@@ -394,7 +392,7 @@ func (t *trial) checkHandover(kept []netip.Addr) {
 		a := t.desired.Address(addr)
 		if a == nil || !a.Handover {
 			delete(t.kept, addr)
-			if !t.failed { // a withdrawal may have been what failed
+			if !t.failed { // perhaps the withdrawal failed
 				t.violate("after: %s is announced and not wanted", addr)
 			}
 			continue
@@ -402,13 +400,13 @@ func (t *trial) checkHandover(kept []netip.Addr) {
 		if t.kept[addr].IsZero() {
 			t.kept[addr] = time.Now()
 		}
-		if over := time.Since(t.kept[addr]); over >= handover && !t.failed {
+		if over := time.Since(t.kept[addr]); over >= withdrawDelay && !t.failed {
 			t.violate("after: %s is announced %s after the last endpoint has gone", addr, over)
 		}
 	}
 }
 
-// try runs one trial and returns what was violated.
+// try runs one trial and returns the violations.
 func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	bubble.Test(t, func(*testing.T) {
 		trial := newTrial(seed)
@@ -418,24 +416,24 @@ func try(t *testing.T, seed uint64, run runner) (violations []string) {
 	return violations
 }
 
-// strayed is a world in which an aggregate leads to an address that is new in it, and
-// goes before the address can be told of by itself: one of some thousands.
-const strayed = 7919
+// aggregateSeed is one world of thousands in which an aggregate attracts traffic to a new
+// address, and is withdrawn before the address has its own route.
+const aggregateSeed = 7919
 
-func TestPassKeepsItsPromisesInRandomWorlds(t *testing.T) {
+func TestPassInvariantsInRandomWorlds(t *testing.T) {
 	for n := range plantest.Seeds(t) + 1 {
-		seed := (n + strayed) % (strayed + 1)
+		seed := (n + aggregateSeed) % (aggregateSeed + 1)
 		if violations := try(t, seed, (*pass).run); len(violations) > 0 {
 			t.Fatalf("seed %d:\n%s", seed, violations)
 		}
 	}
 }
 
-// each does something for each way of a pass, with what is wanted of it.
-func each(p *pass, d *plan.Desired, do func(w *way, want wish) error) error {
+// each calls do for each path of a pass, with its target.
+func each(p *pass, d *plan.Desired, do func(path *announcePath, want target) error) error {
 	var errs []error
-	for _, w := range p.ways {
-		errs = append(errs, do(w, w.wish(d, time.Now())))
+	for _, path := range p.paths {
+		errs = append(errs, do(path, path.target(d, time.Now())))
 	}
 	return errors.Join(errs...)
 }
@@ -445,14 +443,14 @@ func shrinkAll(p *pass, ctx context.Context, d *plan.Desired) error {
 	if p.last == nil {
 		return nil
 	}
-	return each(p, d, func(w *way, want wish) error { return p.shrink(ctx, w, d, want) })
+	return each(p, d, func(path *announcePath, want target) error { return p.shrink(ctx, path, d, want) })
 }
 
 func announceAll(p *pass, ctx context.Context, d *plan.Desired) error {
-	return each(p, d, func(w *way, want wish) error { return p.announce(ctx, w, d, want) })
+	return each(p, d, func(path *announcePath, want target) error { return p.announce(ctx, path, d, want) })
 }
 
-// mutants break one thing each that the pass does for a reason.
+// Each mutant breaks one rule of the pass.
 var mutants = map[string]runner{
 	"announces before it forwards": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		return errors.Join(shrinkAll(p, ctx, d), announceAll(p, ctx, d), p.forward(ctx, d))
@@ -476,12 +474,12 @@ var mutants = map[string]runner{
 		return errors.Join(shrunk, announceAll(p, ctx, d))
 	},
 	"opens sessions at once": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		return errors.Join(p.announce(ctx, p.bgp(), d, wish{}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, p.bgp(), d, target{}), p.run(ctx, d))
 	},
 	"lingers with pods that are gone": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		stale := *d
-		if p.last != nil && len(sortedset.Minus(p.bgp().have, d.Announce)) > 0 {
-			// as if the kernel were only touched for what is announced
+		if p.last != nil && len(sortedset.Minus(p.bgp().announcedAddrs, d.Announce)) > 0 {
+			// as if the kernel were only programmed for what is announced
 			stale.Proxy = p.last.Proxy
 		}
 		return p.run(ctx, &stale)
@@ -492,26 +490,26 @@ var mutants = map[string]runner{
 		return p.run(ctx, &careless)
 	},
 	"forgets an aggregate that it withdrew": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		clear(p.bgp().released)
+		clear(p.bgp().lingeringAggregates)
 		return p.run(ctx, d)
 	},
 	"withdraws before there is another route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		w := p.bgp()
-		stay := sortedset.IntersectFunc(w.told, d.Prefixes, sortedset.ComparePrefixes)
-		if len(stay) == len(w.told) {
+		stay := sortedset.IntersectFunc(w.announcedPrefixes, d.Prefixes, sortedset.ComparePrefixes)
+		if len(stay) == len(w.announcedPrefixes) {
 			return p.run(ctx, d)
 		}
-		return errors.Join(p.announce(ctx, w, d, wish{stay, sortedset.Intersect(w.have, d.Routed)}), p.run(ctx, d))
+		return errors.Join(p.announce(ctx, w, d, target{stay, sortedset.Intersect(w.announcedAddrs, d.Routed)}), p.run(ctx, d))
 	},
 	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		if p.l2().handing == nil {
-			p.l2().handing = map[netip.Addr]time.Time{}
+		if p.l2().withdrawAt == nil {
+			p.l2().withdrawAt = map[netip.Addr]time.Time{}
 		}
 		return p.run(ctx, d)
 	},
 	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		for _, a := range p.bgp().have {
-			delete(p.l2().departed, a)
+		for _, a := range p.bgp().announcedAddrs {
+			delete(p.l2().lingering, a)
 		}
 		return p.run(ctx, d)
 	},
@@ -520,73 +518,73 @@ var mutants = map[string]runner{
 		return p.run(ctx, d)
 	},
 	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.l2().announcer = sceptic{p.l2().announcer.(interface{ overL2() *overL2 }).overL2()}
+		p.l2().announcer = ignoresProbes{p.l2().announcer.(interface{ overL2() *l2Announcer }).overL2()}
 		return p.run(ctx, d)
 	},
 	"takes addresses without a word": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.forwarder = taciturn{p.forwarder}
+		p.forwarder = omitsTaking{p.forwarder}
 		return p.run(ctx, d)
 	},
 	"takes what it has": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		p.forwarder = greedy{p.forwarder, d.Answered}
+		p.forwarder = takesAll{p.forwarder, d.Answered}
 		return p.run(ctx, d)
 	},
 	"withdraws from routers alone what it cannot repair": func(p *pass, ctx context.Context, d *plan.Desired) error {
-		both := p.ways
-		defer func() { p.ways = both }()
+		both := p.paths
+		defer func() { p.paths = both }()
 		if p.forwarder.Intact().Intact {
 			return p.run(ctx, d)
 		}
 		err := p.forward(ctx, d)
-		if p.ways = both[:1]; err != nil {
-			return errors.Join(err, p.announce(ctx, p.ways[0], d, wish{}))
+		if p.paths = both[:1]; err != nil {
+			return errors.Join(err, p.announce(ctx, p.paths[0], d, target{}))
 		}
-		p.ways = both
+		p.paths = both
 		return p.run(ctx, d)
 	},
 }
 
-// A taciturn forwarder does not hear what is taken, a greedy one hears it of all that is answered for.
+// omitsTaking lists no taken addresses, takesAll all held ones.
 type (
-	taciturn struct{ forwarder }
-	greedy   struct {
+	omitsTaking struct{ forwarder }
+	takesAll    struct {
 		forwarder
 		answered []netip.Addr
 	}
 )
 
-func (f taciturn) Set(ctx context.Context, want proxy.State) error {
+func (f omitsTaking) Set(ctx context.Context, want proxy.State) error {
 	want.Taking = nil
 	return f.forwarder.Set(ctx, want)
 }
 
-func (f greedy) Set(ctx context.Context, want proxy.State) error {
+func (f takesAll) Set(ctx context.Context, want proxy.State) error {
 	want.Taking = f.answered
 	return f.forwarder.Set(ctx, want)
 }
 
-// inEach are mutants that break it for one of the ways.
-var inEach = map[string]func(w *way, d *plan.Desired){
-	"does not linger": func(w *way, _ *plan.Desired) { w.linger = 0 },
-	"forgets the withdrawal when the address is wanted again": func(w *way, d *plan.Desired) {
+// inEach are mutants that break a rule of one path.
+var inEach = map[string]func(w *announcePath, d *plan.Desired){
+	"does not linger": func(w *announcePath, _ *plan.Desired) { w.linger = 0 },
+	"forgets the withdrawal when the address is wanted again": func(w *announcePath, d *plan.Desired) {
 		for _, a := range d.Announce {
-			delete(w.departed, a)
+			delete(w.lingering, a)
 		}
 	},
-	"believes that a failed withdrawal succeeded": func(w *way, d *plan.Desired) {
-		want := w.wants(d)
-		w.have, w.told = sortedset.Intersect(w.have, want.addrs), sortedset.IntersectFunc(w.told, want.prefixes, sortedset.ComparePrefixes)
+	"believes that a failed withdrawal succeeded": func(w *announcePath, d *plan.Desired) {
+		want := w.targetOf(d)
+		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectFunc(w.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
 	},
 }
 
-// Each mutant breaks one thing that the pass does for a reason. If one survives,
-// the trial does not test that reason.
+// Each mutant breaks one rule of the pass. If one survives, the trial does not test the
+// rule.
 func TestPassMutantsAreCaught(t *testing.T) {
 	all := maps.Clone(mutants)
 	for name, breaks := range inEach {
 		for i, way := range []string{"BGP", "L2"} {
 			all[way+" "+name] = func(p *pass, ctx context.Context, d *plan.Desired) error {
-				breaks(p.ways[i], d)
+				breaks(p.paths[i], d)
 				return p.run(ctx, d)
 			}
 		}
@@ -603,9 +601,8 @@ func TestPassMutantsAreCaught(t *testing.T) {
 	}
 }
 
-// After somebody else destroyed the table and it could not be repaired, nothing
-// may be announced.
-func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
+// If another program destroyed the table and the repair fails, nothing may be announced.
+func TestPassWithdrawsAfterFailedRepair(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
 			trial := newTrial(seed)
@@ -619,33 +616,32 @@ func TestPassWithdrawsWhatItCannotRepair(t *testing.T) {
 			if err := trial.pass.run(t.Context(), trial.desired); err == nil {
 				t.Fatal("no error")
 			}
-			silent := func() bool { return len(trial.network)+len(trial.links.answering)+len(trial.links.asking) == 0 }
+			silent := func() bool { return len(trial.network)+len(trial.l2.answering)+len(trial.l2.asking) == 0 }
 			if !silent() || trial.pass.announcing() {
-				t.Fatalf("seed %d: still announced: %v, %v", seed, trial.network, trial.links.answering)
+				t.Fatalf("seed %d: still announced: %v, %v", seed, trial.network, trial.l2.answering)
 			}
 			trial.pass.forwarder = broken{intact: true}
 			if err := trial.pass.run(t.Context(), trial.desired); err == nil || !silent() {
-				t.Fatalf("seed %d: announced again: %v, %v", seed, trial.network, trial.links.answering)
+				t.Fatalf("seed %d: announced again: %v, %v", seed, trial.network, trial.l2.answering)
 			}
 		}
 	})
 }
 
-// A broken forwarder fails, beside a table that is intact or not.
+// A broken forwarder returns errors, beside a table that is intact or not.
 type broken struct{ intact bool }
 
 func (broken) Set(context.Context, proxy.State) error { return errors.New("the kernel is on strike") }
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
-// An intact forwarder's table is never changed by others.
+// An intact forwarder's table is never changed by other programs.
 type intact struct{}
 
 func (intact) Intact() proxy.Integrity { return proxy.Integrity{Intact: true} }
 
-// Whatever fails beside an intact table, and however often, nothing that is wanted is
-// withdrawn.
-func TestPassKeepsWhatIsIntact(t *testing.T) {
+// While the table is intact, no error withdraws what is wanted, however often it occurs.
+func TestFailureKeepsAnnouncements(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		for seed := range uint64(100) {
 			trial := newTrial(seed)
@@ -655,23 +651,22 @@ func TestPassKeepsWhatIsIntact(t *testing.T) {
 			if err := trial.pass.run(t.Context(), trial.desired); err != nil {
 				t.Fatal(err)
 			}
-			network, answering := maps.Clone(trial.network), maps.Clone(trial.links.answering)
+			network, answering := maps.Clone(trial.network), maps.Clone(trial.l2.answering)
 			trial.pass.forwarder = broken{intact: true}
 			for range 3 {
 				if err := trial.pass.run(t.Context(), trial.desired); err == nil {
 					t.Fatal("no error")
 				}
 			}
-			if !maps.Equal(network, trial.network) || !maps.Equal(answering, trial.links.answering) {
-				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.links.answering, network, answering)
+			if !maps.Equal(network, trial.network) || !maps.Equal(answering, trial.l2.answering) {
+				t.Fatalf("seed %d: announced %v and %v, before %v and %v", seed, trial.network, trial.l2.answering, network, answering)
 			}
 		}
 	})
 }
 
-// What an earlier speaker left in the kernel stays until the routers have
-// forgotten what it announced.
-func TestPassAdopts(t *testing.T) {
+// What an earlier speaker left in the kernel stays until routers no longer have its routes.
+func TestAdoptedAddressesExpire(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		old := netip.MustParseAddr("192.0.2.200")
@@ -691,7 +686,7 @@ func TestPassAdopts(t *testing.T) {
 		if !pass() {
 			t.Error("dropped while routers may remember it")
 		}
-		trial.pass.bgp().settle(time.Now().Add(testLinger))
+		trial.pass.bgp().boundAdopted(time.Now().Add(testLinger))
 		time.Sleep(testLinger - time.Millisecond)
 		if !pass() {
 			t.Error("dropped before it had lingered")
@@ -703,10 +698,10 @@ func TestPassAdopts(t *testing.T) {
 	})
 }
 
-// When the last local endpoint goes and another node has one, this node goes on
-// announcing for a moment and sends clients there: the other node's route may
-// arrive later than our withdrawal would.
-func TestPassHandsOver(t *testing.T) {
+// When the last local endpoint is gone and another node has one, this node stays announced
+// for a moment and forwards there: the other node's route may arrive later than the
+// withdrawal.
+func TestWithdrawalIsDelayed(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		trial := newTrial(1)
 		trial.Services, trial.Assignments = nil, nil
@@ -740,7 +735,7 @@ func TestPassHandsOver(t *testing.T) {
 		expect("endpoint here", true, 1)
 		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n2")}
 		expect("endpoint gone to n2", true, 1)
-		time.Sleep(handover - time.Millisecond)
+		time.Sleep(withdrawDelay - time.Millisecond)
 		expect("n2 may not announce it yet", true, 1)
 		time.Sleep(time.Millisecond)
 		expect("n2 announces it", false, 1)

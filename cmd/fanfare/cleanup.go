@@ -24,7 +24,7 @@ forwarded. It refuses while a speaker runs.`,
 			if speaker.Running(runDir) {
 				return fmt.Errorf("a speaker runs with the run directory %s; stop it first", runDir)
 			}
-			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), speaker.Forget(runDir)); err != nil {
+			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), speaker.Cleanup(runDir)); err != nil {
 				return err
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), "nothing of Fanfare is left on this node")

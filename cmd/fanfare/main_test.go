@@ -266,7 +266,7 @@ ADDRESS    SERVICE   PORTS           FORWARDED  ANNOUNCED
 Needs attention:
   forward: no; announce: no
   a change has been waiting for 5s
-  somebody else changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
+  another program changed the kernel's table; it was repaired 2 times, last 60s ago: table missing
   router tor2: connection refused
   AddressPool lan (pool.yaml): spec.addresses[0] "x": want a prefix
   Service shop/db: there is no AddressPool
@@ -285,7 +285,7 @@ func TestPrintInterfaces(t *testing.T) {
 	iface := func(name string, last byte, subnet string) l2.Interface {
 		return l2.Interface{Name: name, MAC: l2.MAC{2, 0, 0, 0, 0, last}, Prefixes: []netip.Prefix{netip.MustParsePrefix(subnet)}}
 	}
-	st := &speaker.Status{L2: speaker.LinkStatus{Interfaces: []l2.Interface{iface("eth0", 1, "192.0.2.0/24"), iface("eth1", 2, "198.51.100.0/24")}}}
+	st := &speaker.Status{L2: speaker.L2Status{Interfaces: []l2.Interface{iface("eth0", 1, "192.0.2.0/24"), iface("eth1", 2, "198.51.100.0/24")}}}
 	printed := func() string {
 		var out bytes.Buffer
 		w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -300,7 +300,7 @@ eth1       02:00:00:00:00:02  198.51.100.0/24  0
 `, printed()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	st.L2.Detours = []l2.AsymmetricPath{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
+	st.L2.AsymmetricPaths = []l2.AsymmetricPath{{Interface: "eth1", By: "eth0"}, {Interface: "eth1", By: "eth2", IPv6: true}}
 	if diff := cmp.Diff(`
 INTERFACE  MAC                SUBNETS          ANSWERS FOR  REPLIES LEAVE BY
 eth0       02:00:00:00:00:01  192.0.2.0/24     0            -

@@ -29,7 +29,7 @@ received from this node.`,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 			defer cancel()
-			all, err := speaker.AskRoutes(ctx, runDir)
+			all, err := speaker.FetchRoutes(ctx, runDir)
 			if err != nil {
 				return err
 			}

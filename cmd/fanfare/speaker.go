@@ -181,7 +181,7 @@ func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 // folder reads the folder and allocates addresses as a controller would, remembering those
 // of the last run.
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
-	held, err := speaker.Held(f.runDir)
+	held, err := speaker.Assignments(f.runDir)
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}

@@ -34,7 +34,7 @@ func statusCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			st, err := speaker.Ask(ctx, runDir)
+			st, err := speaker.FetchStatus(ctx, runDir)
 			if err != nil {
 				return err
 			}
@@ -155,7 +155,7 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 		}
 	}
 	header := "\nINTERFACE\tMAC\tSUBNETS\tANSWERS FOR"
-	if len(st.L2.Detours) > 0 {
+	if len(st.L2.AsymmetricPaths) > 0 {
 		header += "\tREPLIES LEAVE BY"
 	}
 	fmt.Fprintln(w, header)
@@ -165,8 +165,8 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 			subnets = append(subnets, p.String())
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d", i.Name, i.MAC, dash(subnets), answers[i.Name])
-		if len(st.L2.Detours) > 0 {
-			fmt.Fprintf(w, "\t%s", dash(leave(i.Name, st.L2.Detours)))
+		if len(st.L2.AsymmetricPaths) > 0 {
+			fmt.Fprintf(w, "\t%s", dash(leave(i.Name, st.L2.AsymmetricPaths)))
 		}
 		fmt.Fprintln(w)
 	}
@@ -240,8 +240,8 @@ func answered(a speaker.AddressStatus) string {
 	if a.OwnerBy != "" {
 		text += " (" + a.OwnerBy + ")"
 	}
-	if a.HandsOn != "" {
-		text += ", and redirects earlier connections to " + a.HandsOn
+	if a.RedirectsTo != "" {
+		text += ", and redirects earlier connections to " + a.RedirectsTo
 	}
 	return text
 }

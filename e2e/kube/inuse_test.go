@@ -61,6 +61,6 @@ func TestAddressInUse(t *testing.T) {
 			return says("192.0.2.66", "AddressInUse: not announced: 02:00:00:00:01:")
 		})
 		f.describes("service/free", "AddressInUse", "node n1 finds 192.0.2.66 in use: 02:00:00:00:01:")
-		f.describes("service/free", "Withdrawn", "node n1 stopped to answer for 192.0.2.66: 02:00:00:00:01:")
+		f.describes("service/free", "Withdrawn", "node n1 stopped answering for 192.0.2.66: 02:00:00:00:01:")
 	})
 }

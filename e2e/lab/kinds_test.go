@@ -182,7 +182,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 		t.Errorf("n2 says %s", says)
 	}
 	await(t, Await(ctx, Settle, "n2 to report which router does not get "+vip.String(), func() error {
-		const want = "not heard by unnumbered (Active): interface link0 is not on this node"
+		const want = "not received by unnumbered (Active): interface link0 is not on this node"
 		text, err := l.Speaker("n2").command(ctx, "status", "--run-dir", l.Speaker("n2").RunDir, "--json")
 		if err == nil && !strings.Contains(text, want) {
 			err = fmt.Errorf("not %q: %s", want, text)
