@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -100,10 +101,7 @@ func New(o Options) *Server {
 func (s *Server) Changed() <-chan struct{} { return s.changed }
 
 func (s *Server) notify() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	notify.Changed(s.changed)
 }
 
 // Set makes want the state of this node. It does as much as possible, and

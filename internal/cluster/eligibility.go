@@ -50,16 +50,13 @@ func (p *Pool) Bars(s *Spec, namespaces []*Namespace) string {
 }
 
 func namespacesText(names []string) string {
-	const most = 5
-	switch {
-	case len(names) == 0:
+	switch len(names) {
+	case 0:
 		return "no namespace"
-	case len(names) == 1:
+	case 1:
 		return "namespace " + names[0]
-	case len(names) > most:
-		return fmt.Sprintf("namespaces %s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return "namespaces " + strings.Join(names, ", ")
+	return "namespaces " + Enumerate(names)
 }
 
 // selectorText is a selector for a sentence.
