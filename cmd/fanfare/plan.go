@@ -51,7 +51,7 @@ it that they have the right one, and says so.`,
 				return err
 			}
 			d := plan.Decide(config, snap)
-			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.Links))
+			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.UsesL2))
 			return err
 		},
 	}
