@@ -177,7 +177,7 @@ func (l *fleetLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 		wanted[a.Addr] = true
 		was, had := n.had[a.Addr]
 		if had && a.Probe {
-			n.t.Errorf("%s is to probe for %s, for which it answers", n.name, a.Addr)
+			n.t.Errorf("%s must probe %s, which it holds", n.name, a.Addr)
 		}
 		if had && a.Round != was.Round {
 			n.cache = n
@@ -399,34 +399,34 @@ func (f *fleet) within(when string, lost, two time.Duration) {
 
 // n1 is preferred at first. Of the others, n3 has the higher hash.
 func TestL2Failover(t *testing.T) {
-	for name, story := range map[string]func(f *fleet){
+	for name, scenario := range map[string]func(f *fleet){
 		"a planned move": func(f *fleet) {
 			f.prefer("n2")
 			f.calm("the controller prefers n2", 10*time.Second)
 			f.owner("after that", "n2")
 			if f.noOwner > 2*fleetTick {
-				f.t.Errorf("nobody answered for %s", f.noOwner)
+				f.t.Errorf("no node answered for %s", f.noOwner)
 			}
 			if !f.node("n1").kernel[f.vip] {
-				f.t.Error("n1 does not forward any more")
+				f.t.Error("n1 no longer forwards")
 			}
 		},
-		"a planned move to a node that hears late": func(f *fleet) {
+		"a planned move to a node that sees it late": func(f *fleet) {
 			f.node("n2").stale = 500 * time.Millisecond
 			f.prefer("n2")
 			f.calm("the controller prefers n2", 5*time.Second)
 			f.owner("after that", "n2")
 			if f.noOwner > 2*fleetTick {
-				f.t.Errorf("nobody answered for %s: %s", f.noOwner, strings.Join(f.history, ", "))
+				f.t.Errorf("no node answered for %s: %s", f.noOwner, strings.Join(f.history, ", "))
 			}
 		},
-		"a planned move, and nobody hears of it": func(f *fleet) {
+		"a planned move without messages": func(f *fleet) {
 			f.dropMessages = true
 			f.prefer("n2")
 			f.calm("the controller prefers n2", 10*time.Second)
 			f.owner("after that", "n2")
 			if f.noOwner > releaseTimeout+2*fleetTick {
-				f.t.Errorf("nobody answered for %s", f.noOwner)
+				f.t.Errorf("no node answered for %s", f.noOwner)
 			}
 		},
 		"a death": func(f *fleet) {
@@ -440,10 +440,10 @@ func TestL2Failover(t *testing.T) {
 			f.calm("n1 has booted", 5*time.Second)
 			f.owner("after that", "n1")
 		},
-		"a frozen speaker": func(f *fleet) {
+		"a suspended speaker": func(f *fleet) {
 			n1 := f.node("n1")
 			n1.suspended = true
-			f.calm("n1 is frozen, and its kernel is not", 5*time.Second)
+			f.calm("n1 is suspended, and its kernel is not", 5*time.Second)
 			if !f.node("n3").answers[f.vip] {
 				f.t.Error("n3 did not take over")
 			}
@@ -451,11 +451,11 @@ func TestL2Failover(t *testing.T) {
 			f.reset()
 			f.run(5 * time.Second)
 			// n1 does not know that it was suspended, and n3 sees that it is alive.
-			f.within("n1 is thawed", 0, fleetDetection)
+			f.within("n1 has resumed", 0, fleetDetection)
 			f.owner("after that", "n1")
-			f.answered("n1 is thawed")
+			f.answered("n1 has resumed")
 		},
-		"a frozen speaker that thaws when another is preferred": func(f *fleet) {
+		"a suspended speaker that resumes when another is preferred": func(f *fleet) {
 			n1 := f.node("n1")
 			n1.suspended = true
 			f.run(2 * time.Second)
@@ -464,22 +464,22 @@ func TestL2Failover(t *testing.T) {
 			n1.suspended, n1.resumed = false, true
 			f.reset()
 			f.run(5 * time.Second)
-			f.within("n1 is thawed", 0, 2*fleetTick)
+			f.within("n1 has resumed", 0, 2*fleetTick)
 			f.owner("after that", "n2")
 		},
-		"a node that is back, and hears late who answers": func(f *fleet) {
+		"a returning node that receives states late": func(f *fleet) {
 			f.reboot("n1").slow = time.Second
 			f.calm("n1 has booted, and is busy", 8*time.Second)
 			f.owner("after that", "n1")
 		},
-		"a node that is back, and dies again": func(f *fleet) {
+		"a returning node that dies again": func(f *fleet) {
 			n1 := f.reboot("n1")
 			f.calm("n1 has booted", time.Second)
 			n1.dead = true
 			f.calm("and is dead again", 5*time.Second)
 			f.owner("after that", "n3")
 		},
-		"a node that is back, and the other ones die": func(f *fleet) {
+		"a returning node, and the other nodes die": func(f *fleet) {
 			f.reboot("n1")
 			f.run(time.Second)
 			f.node("n2").dead, f.node("n3").dead = true, true
@@ -496,7 +496,7 @@ func TestL2Failover(t *testing.T) {
 			f.within("n1's speaker has stopped", 0, 0)
 			f.owner("after that", "n3")
 			if f.noOwner > 2*fleetTick {
-				f.t.Errorf("nobody answered for %s", f.noOwner)
+				f.t.Errorf("no node answered for %s", f.noOwner)
 			}
 			n1.start()
 			f.calm("n1's speaker is back", 5*time.Second)
@@ -525,7 +525,7 @@ func TestL2Failover(t *testing.T) {
 			f.cut["n1 n2"], f.cut["n1 n3"], f.apiDown = true, true, true
 			f.calm2("n1 is cut off from the others, not from the neighbour", 5*time.Second)
 			if !f.node("n1").answers[f.vip] || !f.node("n3").answers[f.vip] {
-				f.t.Error("each side must think that it is alone")
+				f.t.Error("each side must assume that it is alone")
 			}
 			clear(f.cut)
 			f.reset()
@@ -534,14 +534,14 @@ func TestL2Failover(t *testing.T) {
 			f.owner("after that", "n1")
 			f.answered("the partition has ended")
 		},
-		"the port is blocked, and Leases show who lives": func(f *fleet) {
+		"the port is blocked, and Leases show that nodes are alive": func(f *fleet) {
 			f.cut["n1 n2"], f.cut["n1 n3"], f.byLease = true, true, time.Second
-			f.calm2("n1 is not heard", 5*time.Second)
+			f.calm2("n1 is not reachable", 5*time.Second)
 			if f.twoOwners == 0 {
 				f.t.Error("n3 did not take over")
 			}
 			f.owner("by Leases", "n1")
-			f.answered("n1 is not heard")
+			f.answered("n1 is not reachable")
 			clear(f.cut)
 			f.calm("the port is open", 5*time.Second)
 			f.owner("after that", "n1")
@@ -566,13 +566,13 @@ func TestL2Failover(t *testing.T) {
 				f.run(5 * time.Second)
 				f.owner("at first", "n1")
 				if f.noOwner > fleetProbe+5*fleetTick {
-					t.Errorf("at first nobody answered for %s", f.noOwner)
+					t.Errorf("at first no node answered for %s", f.noOwner)
 				}
 				if f.twoOwners > 0 {
-					t.Errorf("at first two answered for %s", f.twoOwners)
+					t.Errorf("at first two nodes answered for %s", f.twoOwners)
 				}
 				f.history = nil
-				story(f)
+				scenario(f)
 			})
 		})
 	}
@@ -582,7 +582,7 @@ func TestL2Failover(t *testing.T) {
 func (f *fleet) answered(when string) {
 	f.t.Helper()
 	if f.noOwner > 0 {
-		f.t.Errorf("%s: nobody answered for %s: %s", when, f.noOwner, strings.Join(f.history, ", "))
+		f.t.Errorf("%s: no node answered for %s: %s", when, f.noOwner, strings.Join(f.history, ", "))
 	}
 }
 

@@ -30,7 +30,7 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 		"only by its Lease": {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true, ByLease: true}}}, []netip.Addr{vip}, false},
 	} {
 		l := returningNode()
-		greet(t, l.handover, "n2", tt.answers...)
+		deliverState(t, l.handover, "n2", tt.answers...)
 		now := time.Now()
 		if got := l.returning(tt.members, now); got != tt.want {
 			t.Errorf("%s: returning %t before the offer, want %t", name, got, tt.want)
@@ -50,7 +50,7 @@ func TestHoldDownRedecides(t *testing.T) {
 	l := returningNode()
 	both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 	decided := l.returning(both, time.Now())
-	greet(t, l.handover, "n2", netip.MustParseAddr("192.0.2.1"))
+	deliverState(t, l.handover, "n2", netip.MustParseAddr("192.0.2.1"))
 	<-l.handover.changed // by the greeting
 	if decided || !l.offer(both, decided, time.Now()) {
 		t.Error("the greeting after the decision does not count")

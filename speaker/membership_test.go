@@ -86,7 +86,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 				t.Error(got)
 			}
 		case <-time.After(time.Minute):
-			t.Error("nobody hears a word")
+			t.Error("no message arrives")
 		}
 		trackers["n1"].Send("n2", []byte("and to you"))
 		trackers["n1"].Send("n3", []byte("who is no member"))

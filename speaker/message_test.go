@@ -36,12 +36,12 @@ func FuzzMessage(f *testing.F) {
 		if len(again) != len(b) || !bytes.Equal(again[:17], b[:17]) {
 			t.Errorf("%x became %x", b, again)
 		}
-		if back, err := parseMessage(again); err != nil || !equalSaying(back, s) {
+		if back, err := parseMessage(again); err != nil || !equalMessages(back, s) {
 			t.Errorf("%+v became %+v, %v", s, back, err)
 		}
 	})
 }
 
-func equalSaying(a, b message) bool {
+func equalMessages(a, b message) bool {
 	return a.query == b.query && a.ready == b.ready && a.instance == b.instance && a.sequence == b.sequence && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
 }

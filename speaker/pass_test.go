@@ -109,7 +109,7 @@ func (k *trialKernel) Set(_ context.Context, want proxy.State) error {
 	}
 	for _, a := range want.Taking {
 		if t.l2.answering[a] {
-			t.violate("%s is answered for, not taken", a)
+			t.violate("%s is already answered for, not taken", a)
 		}
 	}
 	if refused := t.refuse(want, kernel); refused != nil {
@@ -178,7 +178,7 @@ func (t *trial) check(when string) {
 			t.violate("I1, %s: %s is announced and not forwarded", when, p)
 		}
 		if !p.IsSingleIP() && !t.refuses(p) {
-			t.violate("I1, %s: %s is announced, and what is nobody's in it is not refused", when, p)
+			t.violate("I1, %s: %s is announced, and its addresses without a Service are not rejected", when, p)
 		}
 	}
 	for addr := range t.used {
@@ -194,7 +194,7 @@ func (t *trial) check(when string) {
 	t.checkL2(when)
 	for p, left := range t.emptied {
 		if time.Since(left) < testLinger && !t.refuses(p) {
-			t.violate("I2, %s: %s left the network %s ago and what is nobody's in it is not refused", when, p, time.Since(left))
+			t.violate("I2, %s: %s left the network %s ago and its addresses without a Service are not rejected", when, p, time.Since(left))
 		}
 	}
 }
@@ -220,7 +220,7 @@ func (t *trial) checkBackends() {
 		sent := t.network[host(addr)] || t.used[addr] || !t.left[addr].IsZero() && time.Since(t.left[addr]) < testLinger || t.neighboursSend(addr)
 		for _, f := range vip.Frontends {
 			if sent && len(f.External.Backends) == 0 && len(f.Internal.Backends) > 0 {
-				t.violate("forward: %s is asked for here and answers nobody, though %v could", addr, f.Internal.Backends)
+				t.violate("forward: %s receives traffic and has no backend, though %v could serve it", addr, f.Internal.Backends)
 			}
 			for _, b := range slices.Concat(f.External.Backends, f.Internal.Backends) {
 				if !exists[b.Addr] {
@@ -276,7 +276,7 @@ func (t *trial) arrive(p netip.Prefix) {
 		return p.Contains(a) && vip != nil && slices.ContainsFunc(vip.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 	}
 	if !slices.ContainsFunc(t.desired.Routed, answers) {
-		t.violate("announce: %s is announced and cannot answer", p)
+		t.violate("announce: %s is announced and has no backend", p)
 	}
 }
 
@@ -331,7 +331,7 @@ func (t *trial) after(err error) {
 		t.violate("after: failed %v, error %v", t.failed, err)
 	}
 	if announced := t.pass.bgp().announcedPrefixes; !slices.Equal(announced, t.announced()) {
-		t.violate("after: told %v, but the network is told %v", announced, t.announced())
+		t.violate("after: recorded %v, but the network has %v", announced, t.announced())
 	}
 	var alone []netip.Addr
 	for _, p := range sortedset.MinusFunc(t.announced(), t.desired.Prefixes, sortedset.ComparePrefixes) {
@@ -341,7 +341,7 @@ func (t *trial) after(err error) {
 			t.violate("after: %s is announced and not wanted", p)
 		}
 	}
-	t.checkHandover(alone)
+	t.checkDelayed(alone)
 	if t.failed {
 		return
 	}
@@ -354,19 +354,19 @@ func (t *trial) after(err error) {
 	}
 	for addr := range t.kernel {
 		left, departed := t.left[addr]
-		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.leads(addr) && !t.neighboursMaySend(addr) {
+		if t.desired.Address(addr) == nil && (!departed || time.Since(left) >= testLinger) && !t.attracted(addr) && !t.neighboursMaySend(addr) {
 			t.violate("after: %s is forwarded for no reason", addr)
 		}
 	}
 	for _, a := range worldAddrs() {
-		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.leads(a) {
+		if t.refuses(host(a)) && !t.Pools[0].Contains(a) && !t.attracted(a) {
 			t.violate("after: %s is refused for no reason", a)
 		}
 	}
 }
 
-// leads reports whether an aggregate attracts traffic to an address, or may still.
-func (t *trial) leads(a netip.Addr) bool {
+// attracted reports whether an aggregate attracts traffic to an address, or may still.
+func (t *trial) attracted(a netip.Addr) bool {
 	for p := range t.network {
 		if p.Contains(a) {
 			return true
@@ -380,9 +380,9 @@ func (t *trial) leads(a netip.Addr) bool {
 	return false
 }
 
-// checkHandover expects that unwanted announcements are delayed withdrawals, for a bounded
+// checkDelayed expects that unwanted announcements are delayed withdrawals, for a bounded
 // time.
-func (t *trial) checkHandover(kept []netip.Addr) {
+func (t *trial) checkDelayed(kept []netip.Addr) {
 	for addr := range t.kept {
 		if !slices.Contains(kept, addr) {
 			delete(t.kept, addr)
@@ -466,7 +466,7 @@ var mutants = map[string]runner{
 		p.bgp().linger, p.l2().linger = time.Hour, time.Hour
 		return p.run(ctx, d)
 	},
-	"lingers with nobody to answer": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"lingers without backends": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		shrunk := shrinkAll(p, ctx, d)
 		if err := p.forwarder.Set(ctx, d.Proxy); err != nil {
 			return errors.Join(shrunk, err)
@@ -501,13 +501,13 @@ var mutants = map[string]runner{
 		}
 		return errors.Join(p.announce(ctx, w, d, target{stay, sortedset.Intersect(w.announcedAddrs, d.Routed)}), p.run(ctx, d))
 	},
-	"hands over to neighbours as to routers": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"delays withdrawals from neighbours": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		if p.l2().withdrawAt == nil {
 			p.l2().withdrawAt = map[netip.Addr]time.Time{}
 		}
 		return p.run(ctx, d)
 	},
-	"forgets neighbours when routers are told": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"drops lingering for neighbours when routers have a route": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		for _, a := range p.bgp().announcedAddrs {
 			delete(p.l2().lingering, a)
 		}
@@ -517,15 +517,15 @@ var mutants = map[string]runner{
 		p.l2().linger = p.bgp().linger
 		return p.run(ctx, d)
 	},
-	"thinks that what is asked about is not answered for": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"treats probed addresses as not announced": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.l2().announcer = ignoresProbes{p.l2().announcer.(interface{ overL2() *l2Announcer }).overL2()}
 		return p.run(ctx, d)
 	},
-	"takes addresses without a word": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"omits taken addresses": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder = omitsTaking{p.forwarder}
 		return p.run(ctx, d)
 	},
-	"takes what it has": func(p *pass, ctx context.Context, d *plan.Desired) error {
+	"lists held addresses as taken": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		p.forwarder = takesAll{p.forwarder, d.Answered}
 		return p.run(ctx, d)
 	},
@@ -571,7 +571,7 @@ var inEach = map[string]func(w *announcePath, d *plan.Desired){
 			delete(w.lingering, a)
 		}
 	},
-	"believes that a failed withdrawal succeeded": func(w *announcePath, d *plan.Desired) {
+	"treats a failed withdrawal as done": func(w *announcePath, d *plan.Desired) {
 		want := w.targetOf(d)
 		w.announcedAddrs, w.announcedPrefixes = sortedset.Intersect(w.announcedAddrs, want.addrs), sortedset.IntersectFunc(w.announcedPrefixes, want.prefixes, sortedset.ComparePrefixes)
 	},
@@ -631,7 +631,9 @@ func TestPassWithdrawsAfterFailedRepair(t *testing.T) {
 // A broken forwarder returns errors, beside a table that is intact or not.
 type broken struct{ intact bool }
 
-func (broken) Set(context.Context, proxy.State) error { return errors.New("the kernel is on strike") }
+func (broken) Set(context.Context, proxy.State) error {
+	return errors.New("the kernel returns an error")
+}
 
 func (b broken) Intact() proxy.Integrity { return proxy.Integrity{Intact: b.intact} }
 
@@ -740,9 +742,9 @@ func TestWithdrawalIsDelayed(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		expect("n2 announces it", false, 1)
 		time.Sleep(testLinger - time.Millisecond)
-		expect("routers may not have heard", false, 1)
+		expect("routers may still have the route", false, 1)
 		time.Sleep(time.Millisecond)
-		expect("all have heard", false, 0)
+		expect("no router has it", false, 0)
 		trial.Services[0] = cluster.Service{Spec: &spec, Endpoints: on("n1")}
 		expect("back", true, 1)
 		trial.Services[0] = cluster.Service{Spec: &spec}

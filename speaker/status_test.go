@@ -39,7 +39,7 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
 		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
 		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
-		{"one cannot be told", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
+		{"one cannot receive it", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
 		{"none is up", "", []bgp.SessionStatus{down1, lost},
 			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
 		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router has the route: tor2 (Active): wrong AS number"},

@@ -169,7 +169,7 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	for _, a := range want.Addresses {
 		wanted[a.Addr] = true
 		if _, announced := slices.BinarySearchFunc(t.taking, a.Addr, netip.Addr.Compare); !announced && !t.l2.asked[a.Addr] && !t.l2.answering[a.Addr] {
-			t.violate("%s is taken and the kernel was not told before", a.Addr)
+			t.violate("%s is taken and the kernel was not programmed for it before", a.Addr)
 		}
 		switch {
 		case t.l2.answering[a.Addr] || t.l2.asking[a.Addr]:

@@ -77,7 +77,7 @@ func awaitChange(t *testing.T, o *uplinkWatch) {
 	select {
 	case <-o.changes():
 	case <-time.After(30 * time.Second):
-		t.Fatal("not told")
+		t.Fatal("no change reported")
 	}
 }
 
