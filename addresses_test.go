@@ -12,8 +12,8 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var resultBlock = regexp.MustCompile("(?s)^\n\n```text\n(.*?)```")
@@ -49,7 +49,7 @@ func allocate(t *testing.T, objects string) string {
 	if err := os.WriteFile(filepath.Join(dir, "example.yaml"), []byte(objects), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,8 @@ var sealed = map[string][]string{
 	"proxy":                {"internal/nfnl"},
 	"proxy/fastpath":       nil,
 	"internal/bubble":      nil,
-	"internal/cluster":     {"api/v1alpha1"},
+	"internal/cluster":     {"api/v1alpha1", "bgp"},
+	"internal/clustertest": {"api/v1alpha1"},
 	"internal/crdtest":     nil,
 	"internal/election":    {"internal/cluster"},
 	"internal/healthcheck": nil,
@@ -31,12 +32,13 @@ var sealed = map[string][]string{
 	"internal/nfnl":        nil,
 	"internal/nstest":      nil,
 	"internal/plan":        {"bgp", "internal/cluster", "internal/election", "internal/healthcheck", "internal/membership", "internal/sortedset", "l2", "proxy"},
-	"internal/plantest":    {"internal/cluster", "internal/ipam", "internal/membership", "l2"},
+	"internal/plantest":    {"bgp", "internal/cluster", "internal/ipam", "internal/membership", "internal/watch", "l2"},
 	"internal/sortedset":   nil,
+	"internal/watch":       {"api/v1alpha1", "internal/cluster"},
 }
 
 // alsoInTests may be imported by the tests of a sealed package.
-var alsoInTests = []string{"internal/bubble", "internal/crdtest", "internal/nstest", "internal/plantest"}
+var alsoInTests = []string{"internal/bubble", "internal/clustertest", "internal/crdtest", "internal/nstest", "internal/plantest", "internal/watch"}
 
 // A fence keeps libraries in the places that are theirs.
 type fence struct {
@@ -85,12 +87,12 @@ var fences = []fence{
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},
-		homes:     []string{"internal/cluster", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/lease.go", "internal/membership/lease_test.go", "cmd", "e2e/kube", "e2e/bench"},
+		homes:     []string{"internal/watch", "controller", "speaker/speakerstatus.go", "speaker/speakerstatus_test.go", "internal/membership/leaseclient.go", "internal/membership/leaseclient_test.go", "internal/membership/leases_test.go", "cmd", "e2e/kube", "e2e/bench"},
 		why:       "the API server is read into a Snapshot, and everything else works without one",
 	},
 	{
 		libraries: []string{"k8s.io", "sigs.k8s.io/yaml", "sigs.k8s.io/controller-runtime"},
-		homes:     []string{"api", "internal/cluster", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "controller", "speaker", "cmd", "e2e"},
+		homes:     []string{"api", "internal/cluster", "internal/clustertest", "internal/crdtest", "internal/election", "internal/ipam", "internal/membership", "internal/plan", "internal/plantest", "internal/watch", "controller", "speaker", "cmd", "e2e"},
 		why:       "bgp, l2 and proxy can be used and tested without a cluster",
 	},
 }
@@ -182,12 +184,13 @@ func TestViolations(t *testing.T) {
 		{"internal/membership/gossip/gossip.go", "github.com/hashicorp/memberlist", ""},
 		{"l2/l2.go", "github.com/hashicorp/memberlist", "belongs in internal/membership"},
 
-		{"internal/cluster/watch.go", "k8s.io/client-go/tools/cache", ""},
+		{"internal/watch/reflector.go", "k8s.io/client-go/tools/cache", ""},
+		{"internal/cluster/builder.go", "k8s.io/client-go/tools/cache", "belongs in internal/watch"},
 		{"speaker/speakerstatus.go", "k8s.io/client-go/rest", ""},
 		{"e2e/kube/client.go", "k8s.io/client-go/dynamic", ""},
-		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/cluster"},
-		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
-		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/cluster"},
+		{"e2e/lab/lab.go", "k8s.io/client-go/dynamic", "belongs in internal/watch"},
+		{"internal/plan/decide.go", "k8s.io/client-go/rest", "belongs in internal/watch"},
+		{"internal/ipam/allocate.go", "k8s.io/client-go/rest", "belongs in internal/watch"},
 		{"internal/plan/decide.go", "k8s.io/api/core/v1", ""},
 		{"bgp/bgp.go", "k8s.io/api/core/v1", "can be used and tested without a cluster"},
 		{"proxy/proxy.go", "k8s.io/utils/ptr", "without a cluster"},
@@ -204,7 +207,8 @@ func TestViolations(t *testing.T) {
 		{"internal/nfnl/socket.go", ours + "proxy", "internal/nfnl imports nothing of this module"},
 		{"proxy/internal/text/text.go", ours + "bgp", "proxy imports nothing of this module"},
 		{"internal/cluster/parse.go", ours + "api/v1alpha1", ""},
-		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1"},
+		{"internal/cluster/parse.go", ours + "internal/watch", "nothing of this module but api/v1alpha1, bgp"},
+		{"internal/cluster/parse.go", ours + "internal/ipam", "nothing of this module but api/v1alpha1, bgp"},
 		{"internal/ipam/allocate.go", ours + "speaker", "nothing of this module but internal/cluster"},
 		{"api/v1alpha1/pool.go", ours + "internal/cluster", "api/v1alpha1 imports nothing of this module"},
 		{"internal/plan/decide.go", ours + "bgp", ""},

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var (
@@ -69,7 +69,7 @@ func TestDocsExamples(t *testing.T) {
 			continue
 		}
 		text := read(t, name)
-		files, err := cluster.OpenFiles(t.Context(), examples(t, text), nil, slog.New(slog.DiscardHandler))
+		files, err := watch.OpenFiles(t.Context(), examples(t, text), nil, slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

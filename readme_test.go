@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/election"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
@@ -41,7 +42,7 @@ func TestLayer2(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func TestLayer2(t *testing.T) {
 // planOf is what `fanfare plan` prints.
 func planOf(t *testing.T, dir, node string) string {
 	t.Helper()
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func benchSnapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
 		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
-		Peers: []*cluster.Peer{{Name: "elsewhere", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Nothing()}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
 	for i := range benchServices {

@@ -306,7 +306,7 @@ func (n *fleetNode) step(reshape func(*plan.Desired) *plan.Desired) {
 	d := n.decider.Decide(n.snap)
 	n.links.discover(n.members, n.snap.Nodes, n.broadcast, now)
 	if n.links.ready(now) {
-		n.offersInFlight = append(n.offersInFlight, fleetOffer{now.Add(fleetOfferDelay), n.links.offer(n.members, n.decider.Config.Returning, now)})
+		n.offersInFlight = append(n.offersInFlight, fleetOffer{now.Add(fleetOfferDelay), n.links.updateHoldDown(n.members, n.decider.Config.Returning, now)})
 	}
 	if reshape != nil {
 		d = reshape(d)

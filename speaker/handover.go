@@ -310,7 +310,7 @@ func (h *handoverState) unsynced(m *membership.Members) (names []string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range m.Nodes {
-		if n.Heard() && n.Node != h.node && !h.synced[n.Node] {
+		if n.Reachable() && n.Node != h.node && !h.synced[n.Node] {
 			names = append(names, n.Node)
 		}
 	}
@@ -331,7 +331,7 @@ func (h *handoverState) othersHold(m *membership.Members) bool {
 	}
 	heard := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.Heard() && n.Node != h.node
+		heard[n.Node] = n.Reachable() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

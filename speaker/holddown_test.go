@@ -33,26 +33,26 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 		deliverState(t, l.handover, "n2", tt.answers...)
 		now := time.Now()
 		if got := l.returning(tt.members, now); got != tt.want {
-			t.Errorf("%s: returning %t before the offer, want %t", name, got, tt.want)
+			t.Errorf("%s: returning %t before it is able, want %t", name, got, tt.want)
 		}
-		if got := l.offer(tt.members, tt.want, now); got != tt.want {
-			t.Errorf("%s: offered as returning %t, want %t", name, got, tt.want)
+		if got := l.updateHoldDown(tt.members, tt.want, now); got != tt.want {
+			t.Errorf("%s: sent as returning %t, want %t", name, got, tt.want)
 		}
 	}
 	l := returningNode()
-	if l.returning(nil, time.Now()) || l.offer(nil, false, time.Now()) {
+	if l.returning(nil, time.Now()) || l.updateHoldDown(nil, false, time.Now()) {
 		t.Error("hold-down without members")
 	}
 }
 
-// An offer that differs from what the pass was decided by causes another pass.
+// A result that differs from what the pass was decided by causes another pass.
 func TestHoldDownRedecides(t *testing.T) {
 	l := returningNode()
 	both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 	decided := l.returning(both, time.Now())
 	deliverState(t, l.handover, "n2", netip.MustParseAddr("192.0.2.1"))
 	<-l.handover.changed // by the greeting
-	if decided || !l.offer(both, decided, time.Now()) {
+	if decided || !l.updateHoldDown(both, decided, time.Now()) {
 		t.Error("the greeting after the decision does not count")
 	}
 	select {

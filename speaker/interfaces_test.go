@@ -81,7 +81,7 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *electable
 				r := none.next(&snap, all, true)
-				list, err := membership.DecodeInterfaces(r.offer.Meta)
+				list, err := membership.DecodeInterfaces(r.meta.Encoded)
 				if err != nil || len(list) != len(r.list) {
 					t.Fatalf("received %v, can be elected by %v: %v", list, r.list, err)
 				}

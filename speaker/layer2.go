@@ -202,7 +202,7 @@ func (l *layer2) next(now time.Time) time.Time {
 // discover.
 func (l *layer2) returned(m *membership.Members) (names []string) {
 	for _, n := range m.Nodes {
-		if was, _ := l.members.Find(n.Node); n.Heard() && !was.Heard() && n.Node != l.handover.node {
+		if was, _ := l.members.Find(n.Node); n.Reachable() && !was.Reachable() && n.Node != l.handover.node {
 			names = append(names, n.Node)
 		}
 	}

@@ -69,12 +69,12 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		lan, pod := netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("10.244.0.0/24")
 		var of *electable
 		offer := of.next(snap, []l2.Interface{{Name: "eth0", MAC: l2.MAC{2}, Prefixes: []netip.Prefix{lan}}, {Name: "cni0", Prefixes: []netip.Prefix{pod}}}, true)
-		trackers["n1"].Offer(&offer.offer, true)
+		trackers["n1"].SetMeta(&offer.meta, true)
 		await("n2", "the other's interface", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && n1.Interfaces[0].Name == "eth0" && slices.Equal(n1.Interfaces[0].Prefixes, []netip.Prefix{lan}) && n1.Interfaces[0].MAC.String() == "02:00:00:00:00:00" && n1.Returning
 		})
-		trackers["n1"].Offer(&offer.offer, false)
+		trackers["n1"].SetMeta(&offer.meta, false)
 		await("n2", "the other to be steady", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return len(n1.Interfaces) == 1 && !n1.Returning

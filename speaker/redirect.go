@@ -71,7 +71,7 @@ func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Ad
 func (r *redirects) add(a l2.Address, node string, now time.Time) {
 	m, _ := r.view.Members.Find(node)
 	switch {
-	case m.Heard():
+	case m.Reachable():
 	case m.Left && now.Before(m.Since.Add(r.linger)):
 		r.recheckAt(m.Since.Add(r.linger))
 	default:

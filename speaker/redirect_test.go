@@ -174,9 +174,9 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 	for _, n := range []int{1, 20, 30} {
 		var r *electable
 		r = r.next(snap, all[:n:n], true)
-		list, err := membership.DecodeInterfaces(r.offer.Meta)
-		if err != nil || len(list)+r.offer.Unfit != n {
-			t.Fatalf("%d: %d offered, %d not: %v", n, len(list), r.offer.Unfit, err)
+		list, err := membership.DecodeInterfaces(r.meta.Encoded)
+		if err != nil || len(list)+r.meta.Omitted != n {
+			t.Fatalf("%d: %d offered, %d not: %v", n, len(list), r.meta.Omitted, err)
 		}
 		one := membership.Member{Interfaces: list}
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // snapshotInterval is the least time between two writes. Writing 5,000 Services takes
@@ -78,7 +79,7 @@ func (w *snapshotWriter) write() {
 	w.mu.Lock()
 	s := w.newest
 	w.mu.Unlock()
-	if err := cluster.Remember(w.path, s); err != nil {
+	if err := watch.WriteSnapshot(w.path, s); err != nil {
 		w.log.Warn("snapshot not written; a start without the API server would use an older one", "err", err)
 	}
 }

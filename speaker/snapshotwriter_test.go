@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // The file has the newest snapshot soon, not every one, and never one that was read from
@@ -20,7 +21,7 @@ func TestSnapshotWriter(t *testing.T) {
 		d := newSnapshotWriter(Options{RunDir: dir, Log: slog.New(slog.DiscardHandler)}, fresh.Load)
 		pools := func() (names []string) {
 			bubble.Wait()
-			s, _, err := cluster.Recall(ClusterPath(dir))
+			s, _, err := watch.ReadSnapshot(ClusterPath(dir))
 			if os.IsNotExist(err) || s == nil {
 				return nil
 			}

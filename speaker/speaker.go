@@ -63,7 +63,7 @@ type Options struct {
 	MembersKeyFile string
 	MembersPort    uint16
 	// Leaser renews this node's Lease each LeaseInterval; nil or zero: never.
-	Leaser        *membership.Leaser
+	Leaser        *membership.LeaseClient
 	LeaseInterval time.Duration
 	// Listen is a TCP address for metrics and health; empty: none.
 	Listen string
@@ -167,7 +167,7 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.decider = plan.NewDecider(o.Config)
 	s.gateway = newGatewayWatch(o.Log)
 	s.uplinks = o.watchUplinks(ctx)
-	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leaser: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
+	s.membership = membership.New(membership.Options{Node: o.Node, KeyFile: o.MembersKeyFile, Port: o.MembersPort, Leases: o.Leaser, LeaseInterval: o.LeaseInterval, Log: o.Log, Registerer: o.Registry})
 	s.state = stateDirectory{dir: o.RunDir}
 	s.snapshots = newSnapshotWriter(o, fresh)
 	var known reported
@@ -258,9 +258,9 @@ func (s *speaker) runPass(ctx context.Context) error {
 	s.decider.Config.Refused = s.decider.Config.Refused.Still(began)
 	d := s.decide(snap, began)
 	if s.layer2.ready(began) {
-		// A node is given addresses only after its interfaces are offered, and the end of
-		// the offer takes them away.
-		s.membership.Offer(&s.layer2.electable.offer, s.layer2.offer(members, s.decider.Config.Returning, began))
+		// A node is elected only after others receive its interfaces, and is not when they
+		// are gone.
+		s.membership.SetMeta(&s.layer2.electable.meta, s.layer2.updateHoldDown(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {

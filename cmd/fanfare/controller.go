@@ -18,6 +18,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/controller"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // defaultNamespace is the namespace of manifests/.
@@ -100,8 +101,8 @@ const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class 
 // openAPI watches what the controller reads: no endpoints, unless addresses are spread over
 // nodes.
 func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
-	return cluster.OpenAPI(ctx, config, cluster.Options{SkipEndpointSlices: true, SkipSecrets: true,
-		L2: cluster.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
+	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
+		L2: watch.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
 }
 
 // apiConfig returns the configuration for the API server: from a kubeconfig file, or within

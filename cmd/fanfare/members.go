@@ -35,7 +35,7 @@ func (f *membersFlags) check() error {
 
 // leaser returns nil for a folder, and if speakers do not communicate: no other node
 // reads the Lease then.
-func (f *nodeFlags) leaser(m membersFlags) (*membership.Leaser, error) {
+func (f *nodeFlags) leaser(m membersFlags) (*membership.LeaseClient, error) {
 	if f.files != "" || m.keyFile == "" || m.lease == 0 {
 		return nil, nil
 	}
@@ -43,5 +43,5 @@ func (f *nodeFlags) leaser(m membersFlags) (*membership.Leaser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return membership.NewLeaser(config, ownNamespace())
+	return membership.NewLeaseClient(config, ownNamespace())
 }

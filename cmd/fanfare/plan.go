@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -108,7 +109,7 @@ func (f *nodeFlags) now(ctx context.Context) (cluster.Source, error) {
 	}
 	// All Nodes, also where a speaker watches its own only: a plan says which selector
 	// matches no Node.
-	api, err := cluster.OpenAPI(ctx, config, cluster.Options{L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
+	api, err := watch.OpenAPI(ctx, config, watch.Options{L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, SkipSecrets: true, ClassOnly: f.classOnly, Log: quiet})
 	if err != nil {
 		return nil, err
 	}

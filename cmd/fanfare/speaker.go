@@ -23,6 +23,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 	"github.com/fanfare-lb/fanfare/proxy"
 	"github.com/fanfare-lb/fanfare/speaker"
 )
@@ -137,9 +138,9 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		if f.allNodes {
 			one = ""
 		}
-		return cluster.OpenAPI(ctx, config, cluster.Options{NodeName: one, L2: cluster.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
+		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
 	}
-	standby, err := cluster.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
+	standby, err := watch.OpenStandby(ctx, speaker.ClusterPath(f.runDir), patience, log, open)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -184,7 +185,7 @@ func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Sourc
 	if err != nil {
 		log.Error("cannot read the saved addresses; Services may get others than before", "err", err)
 	}
-	files, err := cluster.OpenFiles(ctx, f.files, f.known(log), log)
+	files, err := watch.OpenFiles(ctx, f.files, f.known(log), log)
 	if err != nil {
 		return nil, err
 	}

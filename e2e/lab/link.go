@@ -274,7 +274,7 @@ func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error)
 		}
 		for line := range strings.Lines(l.Speaker(n).Log()) {
 			stamp, rest, ok := strings.Cut(strings.TrimPrefix(line, "time="), " ")
-			if !ok || !strings.Contains(rest, `msg="node is not heard of any more"`) || !strings.Contains(rest, "node="+node) {
+			if !ok || !strings.Contains(rest, `msg="node is dead"`) || !strings.Contains(rest, "node="+node) {
 				continue
 			}
 			at, err := time.Parse(time.RFC3339Nano, stamp)

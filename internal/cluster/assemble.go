@@ -15,7 +15,7 @@ import (
 // It is the one before, the same pointer, if nothing changed.
 func (b *Builder) Snapshot() *Snapshot {
 	touched := b.joinEndpoints()
-	if len(touched) == 0 && !b.dirty() {
+	if len(touched) == 0 && !b.Dirty() {
 		return b.last
 	}
 	s := *b.last
@@ -43,7 +43,7 @@ func (b *Builder) Snapshot() *Snapshot {
 	if b.l2advertised {
 		s.L2Advertisements = sortedValues(b.l2adverts)
 	}
-	s.L2Ready, s.AllNodes = b.l2Ready, !b.someNodes
+	s.L2Ready, s.AllNodes = !b.scope.L2Pending, !b.scope.SomeNodes
 	if b.reversioned {
 		s.Versions = slices.SortedFunc(maps.Values(b.versions), Version.compare)
 	}
@@ -68,7 +68,7 @@ func (b *Builder) Snapshot() *Snapshot {
 
 // relate reports what is wrong between the objects of s, if any of them has changed.
 func (b *Builder) relate(s *Snapshot) {
-	if b.noAdverts {
+	if b.scope.NoAdvertisements {
 		return
 	}
 	changed := b.advertised || b.poolsChanged || b.peersChanged

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // A Key names an object. The namespace of cluster-scoped kinds is empty.
@@ -90,26 +91,16 @@ type Builder struct {
 	// good are the last versions without a mistake.
 	good        map[Key]runtime.Object
 	goodChanged bool
-	secrets     map[string]Password // by name; deleted ones stay while a peer needs them
+	secrets     map[string]bgp.Password // by name; deleted ones stay while a peer needs them
 	// secretsGone are the names without a Secret, or without a password in it.
 	secretsGone map[string]bool
 	// namespaces are those whose labels are known.
 	namespaces   map[string]*Namespace
 	serviceCIDRs map[string]*ServiceCIDR
-	// blind: Secrets are not read, and peers are as if they had no password.
-	blind bool
-	// readOnly: claims have nothing of what only a write must name.
-	readOnly bool
-	// classOnly: Services without a class are not ours.
-	classOnly bool
-	l2Ready   bool // what only L2 needs has been read
-	// someNodes: only some Nodes are watched.
-	someNodes bool
-	// noAdverts: advertisements are not watched.
-	noAdverts bool
-	versions  map[Key]Version
-	poolFiles map[string]string    // where pools came from
-	problems  map[string][]Problem // by what caused them; never an empty list
+	scope        Scope
+	versions     map[Key]Version
+	poolFiles    map[string]string    // where pools came from
+	problems     map[string][]Problem // by what caused them; never an empty list
 
 	// What differs from the snapshot that was built last. A Service is in
 	// changed with its former Spec, nil when it had none.
@@ -124,13 +115,35 @@ type Builder struct {
 	advertised    bool // the advertisements
 	l2advertised  bool // those of L2
 	speakersMoved bool
-	readied       bool // l2Ready became true
+	readied       bool // ReadL2 was called
 	problemsMoved bool
 	last          *Snapshot
 	// namespacesChanged is about labels, networksChanged about the addresses of
 	// nodes, pods, routers and the Services' own.
 	namespacesChanged, networksChanged bool
 }
+
+// A Scope is the part of a cluster that a Builder gets. The zero value is the whole.
+type Scope struct {
+	// ClassOnly leaves Services without a class to other implementations.
+	ClassOnly bool
+	// ReadOnly: claims lack the UID and version, which only a write must name.
+	ReadOnly bool
+	// NoSecrets: peers are as if they had no password.
+	NoSecrets bool
+	// NoAdvertisements: pools without one, and what those refer to, are no Problem.
+	NoAdvertisements bool
+	// SomeNodes: there may be more Nodes than are set.
+	SomeNodes bool
+	// L2Pending: objects that only L2 needs were not read yet, see [Builder.ReadL2].
+	L2Pending bool
+}
+
+// Limit sets the scope. It is called before the first Set.
+func (b *Builder) Limit(s Scope) { b.scope = s }
+
+// ReadL2 ends L2Pending: all objects were set that only L2 needs, all Nodes among them.
+func (b *Builder) ReadL2() { b.scope.L2Pending, b.scope.SomeNodes, b.readied = false, false, true }
 
 // NewBuilder returns a Builder that knows no object.
 func NewBuilder() *Builder {
@@ -147,9 +160,8 @@ func NewBuilder() *Builder {
 		adverts:   map[string]*Advertisement{},
 		l2adverts: map[string]*L2Advertisement{},
 		speakers:  map[string]*Speaker{},
-		l2Ready:   true,
 		claims:    map[string]*Claim{},
-		secrets:   map[string]Password{},
+		secrets:   map[string]bgp.Password{},
 
 		namespaces:   map[string]*Namespace{},
 		serviceCIDRs: map[string]*ServiceCIDR{},
@@ -165,8 +177,8 @@ func NewBuilder() *Builder {
 	}
 }
 
-// kept ends the Problem of an object that cannot be used while an older version can.
-const kept = "; the version before stays in use"
+// StaysInUse ends the Problem of an object that cannot be used while an older version can.
+const StaysInUse = "; the version before stays in use"
 
 // Set adds or replaces an object: a Service, EndpointSlice, Node, Namespace, Secret, ServiceCIDR, AddressPool,
 // BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must no longer
@@ -182,11 +194,11 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	}
 	b.restore(key, obj, file)
 	b.setVersion(key, obj)
-	var p problems
+	var p Problems
 	switch o := obj.(type) {
 	case *corev1.Service:
 		var s *Spec
-		if s, p = parseService(o); s != nil && s.Class == "" && b.classOnly {
+		if s, p = parseService(o); s != nil && s.Class == "" && b.scope.ClassOnly {
 			s, p = nil, nil
 		}
 		b.setService(key.Name, s)
@@ -205,7 +217,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		c, p = parseServiceCIDR(o)
 		b.networksChanged = replace(b.serviceCIDRs, o.Name, c) || b.networksChanged
 	case *corev1.Secret:
-		var password Password
+		var password bgp.Password
 		password, p = parseSecret(o)
 		b.setSecret(key.Name, password)
 	case *v1alpha1.AddressPool:
@@ -237,7 +249,7 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 		b.speakersMoved = replace(b.speakers, o.Name, parseSpeaker(o)) || b.speakersMoved
 	case *v1alpha1.AddressClaim:
 		var c *Claim
-		if c, p = parseClaim(o); c != nil && b.readOnly {
+		if c, p = parseClaim(o); c != nil && b.scope.ReadOnly {
 			c.forget()
 		}
 		b.setClaim(o.Name, c)
@@ -245,16 +257,16 @@ func (b *Builder) Set(obj runtime.Object, file string) {
 	if len(p) == 0 {
 		b.keepGood(key, obj)
 	}
-	b.Report(key.String(), p.of(key.String(), file))
+	b.Report(key.String(), p.Of(key.String(), file))
 }
 
 // keepOld says whether the version before stays, and says so in p.
-func keepOld[T any](old *T, p problems) bool {
+func keepOld[T any](old *T, p Problems) bool {
 	if old == nil || len(p) == 0 {
 		return false
 	}
 	for i := range p {
-		p[i].Message += kept
+		p[i].Message += StaysInUse
 	}
 	return true
 }
@@ -416,20 +428,20 @@ func (b *Builder) rejoin(service Name) {
 	}
 }
 
-// dirty says whether anything may differ from the snapshot that was built last.
-func (b *Builder) dirty() bool {
+// Dirty says whether anything may differ from the snapshot that was built last.
+func (b *Builder) Dirty() bool {
 	return len(b.changed) != 0 || len(b.joins) != 0 || b.nodesChanged || b.poolsChanged || b.peersChanged ||
 		b.advertised || b.l2advertised || b.speakersMoved || b.readied || len(b.claimed) != 0 || b.problemsMoved ||
 		b.namespacesChanged || b.networksChanged || b.goodChanged || b.reversioned
 }
 
-// deepens says whether it is time to watch what n says.
-func (b *Builder) deepens(n L2Needs) bool {
-	return b.mayUseL2() || n == L2Nodes && slices.ContainsFunc(slices.Collect(maps.Values(b.adverts)), (*Advertisement).Aggregates)
+// Aggregates says whether any advertisement announces prefixes of several addresses.
+func (b *Builder) Aggregates() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(b.adverts)), (*Advertisement).Aggregates)
 }
 
-// mayUseL2 says whether addresses may be announced by ARP and NDP.
-func (b *Builder) mayUseL2() bool {
+// MayUseL2 says whether addresses may be announced by ARP and NDP.
+func (b *Builder) MayUseL2() bool {
 	if len(b.l2adverts) != 0 || b.l2claims != 0 {
 		return true
 	}

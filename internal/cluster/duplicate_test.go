@@ -31,10 +31,10 @@ func testPeer(t *testing.T, text string) *Peer {
 		family, addr, _ := strings.Cut(value, "@")
 		p.DefaultGateway = corev1.IPFamily(family)
 		if addr != "" {
-			p.Address = netip.MustParseAddr(addr)
+			p.PeerAddress = netip.MustParseAddr(addr)
 		}
 	default:
-		p.Address = netip.MustParseAddr(router)
+		p.PeerAddress = netip.MustParseAddr(router)
 	}
 	switch kind, value, _ := strings.Cut(more, "="); kind {
 	case "rack":
@@ -42,7 +42,7 @@ func testPeer(t *testing.T, text string) *Peer {
 	case "device":
 		p.Device = value
 	case "port":
-		p.Port = 1179
+		p.PeerPort = 1179
 	}
 	return p
 }

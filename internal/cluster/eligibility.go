@@ -12,23 +12,23 @@ import (
 
 // parseEligibility reads which Services are eligible for addresses of a pool. A part that it
 // cannot read admits no Service: an address of the wrong tenant cannot be taken back.
-func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *problems) {
+func parseEligibility(s *v1alpha1.AddressPoolSpec, pool *Pool, p *Problems) {
 	pool.Namespaces = parseNames("spec.namespaces", "a Namespace", s.Namespaces, 256, p)
 	for i, name := range s.Namespaces {
 		if len(name) > validation.DNS1123LabelMaxLength || strings.Contains(name, ".") {
-			p.add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
+			p.Add(fmt.Sprintf("spec.namespaces[%d]", i), name, "must be the name of a Namespace, of at most 63 characters and without dots")
 		}
 	}
 	pool.NamespaceSelector = optionalSelector("spec.namespaceSelector", s.NamespaceSelector, p)
 	pool.ServiceSelector = optionalSelector("spec.serviceSelector", s.ServiceSelector, p)
 	if pool.Quota = int(s.NamespaceQuota); pool.Quota < 0 {
 		pool.Quota = 1
-		p.add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
+		p.Add("spec.namespaceQuota", fmt.Sprint(s.NamespaceQuota), "must be 1 or more, or left out for no limit; taken for 1")
 	}
 }
 
 // optionalSelector is parseSelector, and nil without a selector.
-func optionalSelector(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
+func optionalSelector(field string, s *v1alpha1.LabelSelector, p *Problems) labels.Selector {
 	if s == nil {
 		return nil
 	}

@@ -18,7 +18,7 @@ type ServiceCIDR struct {
 }
 
 func parseServiceCIDR(o *networkingv1.ServiceCIDR) (*ServiceCIDR, []Problem) {
-	var p problems
+	var p Problems
 	return &ServiceCIDR{o.Name, parseCIDRs("spec.cidrs", o.Spec.CIDRs, &p)}, p
 }
 
@@ -46,7 +46,7 @@ func (b *Builder) occupied() []Occupied {
 		cidrs(c.CIDRs, "ServiceCIDR "+c.Name)
 	}
 	for _, p := range b.peers {
-		addr(p.Address, "BGPPeer "+p.Name)
+		addr(p.PeerAddress, "BGPPeer "+p.Name)
 	}
 	slices.SortFunc(all, func(x, y Occupied) int {
 		return cmp.Or(x.Range.From().Compare(y.Range.From()), y.Range.To().Compare(x.Range.To()), cmp.Compare(x.By, y.By))

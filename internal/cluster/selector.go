@@ -21,7 +21,7 @@ const (
 )
 
 // parseSelector takes no selector for everything, and one with a mistake for nothing.
-func parseSelector(field string, s *v1alpha1.LabelSelector, p *problems) labels.Selector {
+func parseSelector(field string, s *v1alpha1.LabelSelector, p *Problems) labels.Selector {
 	if s == nil {
 		return labels.Everything()
 	}
@@ -36,44 +36,44 @@ func parseSelector(field string, s *v1alpha1.LabelSelector, p *problems) labels.
 	}
 	sel, err := metav1.LabelSelectorAsSelector(s.Meta())
 	if err != nil {
-		p.add(field, "", err.Error())
+		p.Add(field, "", err.Error())
 		return labels.Nothing()
 	}
 	return sel
 }
 
-func checkLabels(field string, set map[string]v1alpha1.LabelValue, p *problems) {
+func checkLabels(field string, set map[string]v1alpha1.LabelValue, p *Problems) {
 	p.bound(field, len(set), 16)
 	for _, key := range slices.Sorted(maps.Keys(set)) {
 		if len(validation.IsQualifiedName(key)) != 0 {
-			p.add(field, key, "each key "+mustBeLabelName)
+			p.Add(field, key, "each key "+mustBeLabelName)
 		}
 		if value := string(set[key]); len(validation.IsValidLabelValue(value)) != 0 {
-			p.add(field, value, "each value "+mustBeLabelValue)
+			p.Add(field, value, "each value "+mustBeLabelValue)
 		}
 	}
 }
 
-func checkRequirement(field string, e v1alpha1.LabelSelectorRequirement, p *problems) {
+func checkRequirement(field string, e v1alpha1.LabelSelectorRequirement, p *Problems) {
 	if len(validation.IsQualifiedName(e.Key)) != 0 {
-		p.add(field+".key", e.Key, mustBeLabelName)
+		p.Add(field+".key", e.Key, mustBeLabelName)
 	}
 	p.bound(field+".values", len(e.Values), 64)
 	for i, v := range e.Values {
 		if len(validation.IsValidLabelValue(v)) != 0 {
-			p.add(fmt.Sprintf("%s.values[%d]", field, i), v, "each "+mustBeLabelValue)
+			p.Add(fmt.Sprintf("%s.values[%d]", field, i), v, "each "+mustBeLabelValue)
 		}
 	}
 	switch e.Operator {
 	case metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn:
 		if len(e.Values) == 0 {
-			p.add(field+".values", "", mustHaveValues)
+			p.Add(field+".values", "", mustHaveValues)
 		}
 	case metav1.LabelSelectorOpExists, metav1.LabelSelectorOpDoesNotExist:
 		if len(e.Values) != 0 {
-			p.add(field+".values", e.Values[0], mustHaveNoValues)
+			p.Add(field+".values", e.Values[0], mustHaveNoValues)
 		}
 	default:
-		p.add(field+".operator", string(e.Operator), "must be In, NotIn, Exists or DoesNotExist")
+		p.Add(field+".operator", string(e.Operator), "must be In, NotIn, Exists or DoesNotExist")
 	}
 }

@@ -22,10 +22,10 @@ const (
 // so that all nodes elect alike. A cluster that starts has none: no node answers for
 // anything yet.
 type HoldDown struct {
-	offered  bool        // the other nodes know by which interfaces this node can answer
+	able     bool        // this node has interfaces to answer by, and the other nodes know
 	until    time.Time   // zero before the first hold-down
 	failures []time.Time // when other nodes had to take over, also from earlier processes
-	failed   bool        // the next offer follows a failure
+	failed   bool        // the next hold-down follows a failure
 }
 
 // NewHoldDown continues from the failures of earlier processes. If crashed, the last of them
@@ -45,27 +45,27 @@ func (h *HoldDown) End(now time.Time) time.Time {
 	return h.until
 }
 
-// Returning reports whether other nodes are preferred to this one: in a hold-down, and,
-// before the first offer, if there will be one. answered reports whether another node
+// Returning reports whether other nodes are preferred to this one: in a hold-down, and
+// before the node is able, if there will be one. answered reports whether another node
 // answers for any address; it is called only when needed.
 func (h *HoldDown) Returning(answered func() bool, now time.Time) bool {
-	if h.offered {
+	if h.able {
 		return now.Before(h.until)
 	}
 	return answered()
 }
 
-// Offer must be called before the other nodes receive this node's interfaces; able says
-// whether there are any. It returns what they receive as Member.Returning. A node that
-// becomes able while another one answers for an address begins a hold-down.
-func (h *HoldDown) Offer(able bool, answered func() bool, now time.Time) (returning bool) {
-	if able && !h.offered {
+// Update must be called before Tracker.SetMeta; able says whether this node has interfaces to
+// answer by. It returns what other nodes receive as Member.Returning. A node that becomes
+// able while another one answers for an address begins a hold-down.
+func (h *HoldDown) Update(able bool, answered func() bool, now time.Time) (returning bool) {
+	if able && !h.able {
 		if answered() {
 			h.begin(now)
 		}
 		h.failed = true
 	}
-	h.offered = able
+	h.able = able
 	return now.Before(h.until)
 }
 

@@ -13,8 +13,8 @@ func TestHoldDown(t *testing.T) {
 		t.Helper()
 		others := func() bool { return answered }
 		decided := h.Returning(others, now)
-		if offered := h.Offer(true, others, now); offered != (want > 0) || decided != (want > 0) {
-			t.Errorf("%s: hold-down %t, offered as %t, want %t", what, decided, offered, want > 0)
+		if sent := h.Update(true, others, now); sent != (want > 0) || decided != (want > 0) {
+			t.Errorf("%s: hold-down %t, sent as %t, want %t", what, decided, sent, want > 0)
 		}
 		if got := max(0, h.until.Sub(now)); got != want {
 			t.Errorf("%s: hold-down of %s, want %s", what, got, want)
@@ -23,13 +23,13 @@ func TestHoldDown(t *testing.T) {
 			t.Errorf("%s: ends at %s, want after %s", what, end, want)
 		}
 		now = now.Add(want)
-		if h.Returning(others, now) || h.Offer(true, others, now) || !h.End(now).IsZero() {
+		if h.Returning(others, now) || h.Update(true, others, now) || !h.End(now).IsZero() {
 			t.Errorf("%s: still in hold-down", what)
 		}
 	}
 	flap := func(what string, h *HoldDown, want time.Duration) {
 		t.Helper()
-		h.Offer(false, nil, now)
+		h.Update(false, nil, now)
 		expect(what, h, true, want)
 	}
 

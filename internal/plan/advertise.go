@@ -224,7 +224,7 @@ func (v *View) lookAtOthers(peers []*cluster.Peer) {
 		v.others = append(v.others, other{p.Masked(), fmt.Sprintf("the pod network %s", p)})
 	}
 	for _, p := range peers {
-		host(p.Address, "the address %s of router "+p.Name)
+		host(p.PeerAddress, "the address %s of router "+p.Name)
 		host(p.SourceAddress, "the address %s, which has the session with router "+p.Name)
 	}
 	v.others = append(v.others, nobodys...)

@@ -17,7 +17,7 @@ import (
 // advertWorld has one node, two routers and Services with an endpoint each.
 func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 	peer := func(name, addr string) *cluster.Peer {
-		return &cluster.Peer{Name: name, Address: netip.MustParseAddr(addr), MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}
+		return &cluster.Peer{Session: bgp.Session{Name: name, PeerAddress: netip.MustParseAddr(addr), PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Everything()}
 	}
 	for _, a := range adverts {
 		a.ServiceSelector, a.NodeSelector = labels.Everything(), labels.Everything()

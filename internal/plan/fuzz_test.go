@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/plantest"
 	"github.com/fanfare-lb/fanfare/proxy"
@@ -98,7 +99,7 @@ func (c *choices) snapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.255.0.1")}}},
 		Pools: []*cluster.Pool{pool},
-		Peers: []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything(), Address: netip.MustParseAddr("10.255.0.9")}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.255.0.9")}, MyASN: 65001, NodeSelector: labels.Everything()}},
 	}
 	if c.next(3) == 0 {
 		snap.Advertisements = []*cluster.Advertisement{{Name: "a", Length4: 24 + c.next(9), Length6: 120 + c.next(9), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}

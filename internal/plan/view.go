@@ -137,7 +137,7 @@ func (v *View) lookAtPeers(peers []*cluster.Peer) {
 		if v.asn == 0 {
 			v.asn = p.MyASN
 		}
-		if p.DefaultGateway != "" && !p.Address.IsValid() {
+		if p.DefaultGateway != "" && !p.PeerAddress.IsValid() {
 			v.lost = append(v.lost, p)
 			continue
 		}
@@ -145,7 +145,7 @@ func (v *View) lookAtPeers(peers []*cluster.Peer) {
 			v.unsigned = append(v.unsigned, p.Name)
 			continue
 		}
-		v.sessions = append(v.sessions, session(p))
+		v.sessions = append(v.sessions, p.Session)
 	}
 	v.told = [2]string{v.tell(true, ""), v.tell(false, "")}
 	v.routerID = routerID(v.Node, v.next4)
@@ -157,7 +157,7 @@ func (v *View) resolve(peers []*cluster.Peer) []*cluster.Peer {
 	for i, p := range peers {
 		if p.DefaultGateway != "" {
 			with := *p
-			with.Address = v.gateways.of(p.DefaultGateway)
+			with.PeerAddress = v.gateways.of(p.DefaultGateway)
 			resolved[i] = &with
 		}
 	}
@@ -224,26 +224,6 @@ func routerID(name string, addr netip.Addr) netip.Addr {
 	h.Write([]byte(name))
 	n := h.Sum32() | 1
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-}
-
-// bfdOf translates.
-func bfdOf(b *cluster.BFD) bgp.BFD {
-	if b == nil {
-		return bgp.BFD{}
-	}
-	return bgp.BFD{Transmit: b.Transmit, Receive: b.Receive, Multiplier: b.Multiplier, Passive: b.Passive}
-}
-
-// session has all of the peer in it, and nothing of other peers: a change of one
-// concerns its own session only.
-func session(p *cluster.Peer) bgp.Session {
-	return bgp.Session{
-		Name: p.Name, PeerAddress: p.Address, Interface: p.Interface, PeerPort: p.Port, PeerASN: p.PeerASN, External: p.External,
-		LocalASN: p.LocalASN, RouterID: p.RouterID, SourceAddress: p.SourceAddress, SourceInterface: p.SourceInterface, Device: p.Device, Passive: p.Passive,
-		HoldTime: p.HoldTime, KeepaliveTime: p.KeepaliveTime, ConnectTime: p.ConnectTime,
-		EBGPMultihopTTL: p.EBGPMultihopTTL, TTLSecurityHops: p.TTLSecurityHops, Password: bgp.Password(p.Password), BFD: bfdOf(p.BFD),
-		GracefulRestart: p.GracefulRestart, RestartTime: p.RestartTime, Weights: p.WeightByEndpoints,
-	}
 }
 
 // refuse says why this node announces nothing.

@@ -13,6 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/ipam"
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // Snapshot reads YAML as a speaker with --files does. Where there are AddressClaims, it
@@ -23,7 +24,7 @@ func Snapshot(t *testing.T, yaml []byte) *cluster.Snapshot {
 	if err := os.WriteFile(filepath.Join(dir, "cluster.yaml"), yaml, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	files, err := cluster.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
+	files, err := watch.OpenFiles(t.Context(), dir, nil, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -55,7 +56,7 @@ func NewWorld(seed uint64) *World {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
 	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
-	w.Peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Everything()}}
 	for range Services {
 		w.Step()
 	}
@@ -113,7 +114,7 @@ func (w *World) Step() {
 	case n < 6:
 		w.Peers = nil
 		if w.IntN(4) > 0 {
-			w.Peers = []*cluster.Peer{{Name: "tor1", MyASN: 65001, PeerASN: 65000, NodeSelector: labels.Everything()}}
+			w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Everything()}}
 		}
 	case n < 8:
 		w.Advertise()

@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"errors"
@@ -14,6 +14,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -44,7 +47,7 @@ type apiServer struct {
 
 	mu       sync.Mutex
 	version  int
-	objects  map[Key]object
+	objects  map[cluster.Key]object
 	history  []apiEvent // in order of version
 	forgot   int        // the version before which history is forgotten
 	news     chan struct{}
@@ -76,11 +79,11 @@ var served = map[string]schema.GroupVersionKind{
 	"speakerstatuses":   v1alpha1.GroupVersion.WithKind("SpeakerStatus"),
 }
 
-func newAPIServer(t testing.TB, objects ...object) *apiServer {
+func newAPIServer(t testing.TB, objects ...clustertest.Object) *apiServer {
 	s := &apiServer{
 		t:       t,
 		version: 100,
-		objects: map[Key]object{},
+		objects: map[cluster.Key]object{},
 		news:    make(chan struct{}),
 		hangup:  make(chan struct{}),
 		refused: map[string]*apierrors.StatusError{},
@@ -117,11 +120,11 @@ func (s *apiServer) down() {
 }
 
 // set creates or updates objects. They get a UID and a version of their own.
-func (s *apiServer) set(objects ...object) {
+func (s *apiServer) set(objects ...clustertest.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, o := range objects {
-		key, ok := KeyOf(o)
+		key, ok := cluster.KeyOf(o)
 		if !ok {
 			s.t.Fatalf("%T is not served", o)
 		}
@@ -136,7 +139,7 @@ func (s *apiServer) set(objects ...object) {
 	}
 }
 
-func (s *apiServer) delete(key Key) {
+func (s *apiServer) delete(key cluster.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if o := s.objects[key]; o != nil {
@@ -171,7 +174,7 @@ func (s *apiServer) forget() {
 
 type backup struct {
 	version int
-	objects map[Key]object
+	objects map[cluster.Key]object
 }
 
 func (s *apiServer) backup() backup {
@@ -322,7 +325,7 @@ func (q apiRequest) write(w http.ResponseWriter, code int, o runtime.Object) {
 func (s *apiServer) current(q apiRequest) (objects []runtime.Object, version int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, key := range slices.SortedFunc(maps.Keys(s.objects), func(a, b Key) int { return a.Name.Compare(b.Name) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.objects), func(a, b cluster.Key) int { return a.Name.Compare(b.Name) }) {
 		if o := s.objects[key]; q.matches(o) {
 			objects = append(objects, o.DeepCopyObject())
 		}
@@ -415,7 +418,7 @@ func (s *apiServer) open(o Options) *API {
 
 // awaitAPI waits until done says that the snapshot is right. It says what is wrong
 // otherwise.
-func awaitAPI(t testing.TB, a *API, wrong func(*Snapshot) string) *Snapshot {
+func awaitAPI(t testing.TB, a *API, wrong func(*cluster.Snapshot) string) *cluster.Snapshot {
 	t.Helper()
 	timeout := time.After(time.Minute)
 	for {

@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"cmp"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,8 +90,8 @@ func (a *API) noteOutage(t trouble) {
 
 // healthProblems are one for the API server when it does not answer, and one for
 // each resource that it does not let us read.
-func (a *API) healthProblems() []Problem {
-	var p []Problem
+func (a *API) healthProblems() []cluster.Problem {
+	var p []cluster.Problem
 	for r, t := range a.troubles {
 		if t.fault != unreachable {
 			p = append(p, t.problem(r))
@@ -98,25 +100,25 @@ func (a *API) healthProblems() []Problem {
 	if a.outage.fault != none {
 		p = append(p, a.outage.problem(resource{}))
 	}
-	slices.SortFunc(p, func(x, y Problem) int {
+	slices.SortFunc(p, func(x, y cluster.Problem) int {
 		return cmp.Or(cmp.Compare(x.Object, y.Object), cmp.Compare(x.Message, y.Message))
 	})
 	return p
 }
 
-func (t trouble) problem(r resource) Problem {
+func (t trouble) problem(r resource) cluster.Problem {
 	since := t.since.UTC().Format(time.RFC3339)
 	switch {
 	case t.fault == missing && r.ours():
-		return Problem{
+		return cluster.Problem{
 			Object:  "CustomResourceDefinition " + r.GroupResource().String(),
 			Message: fmt.Sprintf("is not installed; apply manifests/crds/%s_%s.yaml", r.Group, r.Resource),
 		}
 	case t.fault == missing || t.fault == forbidden:
-		return Problem{
+		return cluster.Problem{
 			Object:  "API server",
 			Message: fmt.Sprintf("%s cannot be read since %s: %s; apply the roles in manifests, or look at the credentials", r, since, t.err),
 		}
 	}
-	return Problem{Object: "API server", Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, t.err)}
+	return cluster.Problem{Object: "API server", Message: fmt.Sprintf("does not answer since %s: %s; what was known then stays in use", since, t.err)}
 }

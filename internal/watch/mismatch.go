@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"bytes"
@@ -11,22 +11,27 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+// A matcher collects the mistakes of one object.
+type matcher struct{ cluster.Problems }
+
 // mismatches walks an object's JSON beside its Go type and names every field
 // that the type does not have and every value of the wrong type.
-func mismatches(j []byte, obj any) problems {
+func mismatches(j []byte, obj any) cluster.Problems {
 	d := json.NewDecoder(bytes.NewReader(j))
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
-		return problems{{Message: err.Error()}}
+		return cluster.Problems{{Message: err.Error()}}
 	}
-	var p problems
+	var p matcher
 	p.match(reflect.TypeOf(obj).Elem(), v, "")
-	return p
+	return p.Problems
 }
 
 var (
@@ -34,7 +39,7 @@ var (
 	textUnmarshaler = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-func (p *problems) match(t reflect.Type, v any, path string) {
+func (p *matcher) match(t reflect.Type, v any, path string) {
 	if v == nil {
 		return // null is the zero value of anything
 	}
@@ -55,21 +60,21 @@ func (p *problems) match(t reflect.Type, v any, path string) {
 		}
 	case reflect.String:
 		if _, ok := v.(string); !ok {
-			p.add(path, show(v), "must be text; put it in quotes")
+			p.Add(path, show(v), "must be text; put it in quotes")
 		}
 	case reflect.Bool:
 		if _, ok := v.(bool); !ok {
-			p.add(path, show(v), "must be true or false")
+			p.Add(path, show(v), "must be true or false")
 		}
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		p.matchInt(t, v, path)
 	}
 }
 
-func (p *problems) matchStruct(t reflect.Type, v any, path string) {
+func (p *matcher) matchStruct(t reflect.Type, v any, path string) {
 	m, ok := v.(map[string]any)
 	if !ok {
-		p.add(path, show(v), "must have fields, as in name: value")
+		p.Add(path, show(v), "must have fields, as in name: value")
 		return
 	}
 	fields := jsonFields(t)
@@ -78,7 +83,7 @@ func (p *problems) matchStruct(t reflect.Type, v any, path string) {
 			p.match(ft, m[k], child(path, k))
 			continue
 		}
-		p.add(child(path, k), "", "there is no such field"+didYouMean(k, slices.Collect(maps.Keys(fields))))
+		p.Add(child(path, k), "", "there is no such field"+didYouMean(k, slices.Collect(maps.Keys(fields))))
 	}
 }
 
@@ -109,10 +114,10 @@ func fieldsOf(t reflect.Type) func(func(reflect.StructField) bool) {
 	}
 }
 
-func (p *problems) matchMap(t reflect.Type, v any, path string) {
+func (p *matcher) matchMap(t reflect.Type, v any, path string) {
 	m, ok := v.(map[string]any)
 	if !ok {
-		p.add(path, show(v), "must have fields, as in name: value")
+		p.Add(path, show(v), "must have fields, as in name: value")
 		return
 	}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -120,10 +125,10 @@ func (p *problems) matchMap(t reflect.Type, v any, path string) {
 	}
 }
 
-func (p *problems) matchSlice(t reflect.Type, v any, path string) {
+func (p *matcher) matchSlice(t reflect.Type, v any, path string) {
 	list, ok := v.([]any)
 	if !ok {
-		p.add(path, show(v), "must be a list, as in [a, b]")
+		p.Add(path, show(v), "must be a list, as in [a, b]")
 		return
 	}
 	for i, e := range list {
@@ -131,14 +136,14 @@ func (p *problems) matchSlice(t reflect.Type, v any, path string) {
 	}
 }
 
-func (p *problems) matchInt(t reflect.Type, v any, path string) {
+func (p *matcher) matchInt(t reflect.Type, v any, path string) {
 	n, ok := v.(json.Number)
 	if !ok {
-		p.add(path, show(v), "must be a number, without quotes")
+		p.Add(path, show(v), "must be a number, without quotes")
 		return
 	}
 	if _, err := strconv.ParseInt(n.String(), 10, t.Bits()); err != nil {
-		p.add(path, n.String(), fmt.Sprintf("must be a whole number of at most %d bits", t.Bits()))
+		p.Add(path, n.String(), fmt.Sprintf("must be a whole number of at most %d bits", t.Bits()))
 	}
 }
 
@@ -151,7 +156,7 @@ var selfDecoding = map[reflect.Type]string{
 }
 
 // matchSelfDecoding asks a type that decodes itself.
-func (p *problems) matchSelfDecoding(t reflect.Type, v any, path string) {
+func (p *matcher) matchSelfDecoding(t reflect.Type, v any, path string) {
 	j, err := json.Marshal(v)
 	if err == nil {
 		err = json.Unmarshal(j, reflect.New(t).Interface())
@@ -163,7 +168,7 @@ func (p *problems) matchSelfDecoding(t reflect.Type, v any, path string) {
 	if message == "" {
 		message = strings.TrimPrefix(err.Error(), "json: ")
 	}
-	p.add(path, show(v), message)
+	p.Add(path, show(v), message)
 }
 
 func child(path, field string) string {

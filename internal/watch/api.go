@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"context"
@@ -11,8 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -34,7 +39,7 @@ type Options struct {
 	// ClassOnly leaves Services without a class to others.
 	ClassOnly bool
 	// Known are versions to use of objects that have a mistake; nil: none.
-	Known *Configuration
+	Known *cluster.Configuration
 	// ReadOnly is for who writes no claims: what only a write must name is not in them.
 	ReadOnly bool
 	// SkipSecrets is for who opens no sessions: peers are as if they had no password.
@@ -58,6 +63,9 @@ const (
 	L2Speakers
 )
 
+// now says whether it is time to watch them.
+func (n L2Needs) now(b *cluster.Builder) bool { return b.MayUseL2() || n == L2Nodes && b.Aggregates() }
+
 // An API is a Source that watches an API server.
 //
 // The last state stays in use while the API server is unavailable, and a Problem
@@ -75,8 +83,8 @@ type API struct {
 	losses *atomic.Int64 // how often the connection was lost
 
 	mu       sync.Mutex
-	builder  *Builder
-	last     *Snapshot
+	builder  *cluster.Builder
+	last     *cluster.Snapshot
 	troubles map[resource]trouble
 	outage   trouble // the first trouble that lasts
 	// deepen begins to watch what L2 needs; nil before everything else was read, and
@@ -126,11 +134,13 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := NewBuilder()
+	b := cluster.NewBuilder()
 	b.Know(o.Known)
-	b.blind, b.readOnly, b.classOnly = o.SkipSecrets, o.ReadOnly, o.ClassOnly
-	b.someNodes, b.noAdverts = o.NodeName != "" || o.SkipNodes, o.SkipAdvertisements
-	b.l2Ready = o.L2 == L2Nothing && o.NodeName == "" && !o.SkipNodes
+	someNodes := o.NodeName != "" || o.SkipNodes
+	b.Limit(cluster.Scope{
+		ClassOnly: o.ClassOnly, ReadOnly: o.ReadOnly, NoSecrets: o.SkipSecrets, NoAdvertisements: o.SkipAdvertisements,
+		SomeNodes: someNodes, L2Pending: o.L2 != L2Nothing || someNodes,
+	})
 	a := &API{
 		config:   cfg,
 		http:     h,
@@ -154,33 +164,33 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 func (a *API) start(ctx context.Context, o Options) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
 	errs := []error{
-		start(ctx, a, services, trimService),
-		start(ctx, a, pools, trimOurs[*v1alpha1.AddressPool]),
-		start(ctx, a, peers, trimOurs[*v1alpha1.BGPPeer]),
+		start[*corev1.Service](ctx, a, services),
+		start[*v1alpha1.AddressPool](ctx, a, pools),
+		start[*v1alpha1.BGPPeer](ctx, a, peers),
 	}
 	if !o.SkipSecrets {
-		errs = append(errs, start(ctx, a, secrets, trimSecret))
+		errs = append(errs, start[*corev1.Secret](ctx, a, secrets))
 	}
 	if !o.SkipAdvertisements {
-		errs = append(errs, start(ctx, a, advertisements, trimOurs[*v1alpha1.BGPAdvertisement]),
-			start(ctx, a, l2Advertisements, trimOurs[*v1alpha1.L2Advertisement]))
+		errs = append(errs, start[*v1alpha1.BGPAdvertisement](ctx, a, advertisements),
+			start[*v1alpha1.L2Advertisement](ctx, a, l2Advertisements))
 	}
 	if !o.SkipClaims {
-		errs = append(errs, start(ctx, a, claims, trimOurs[*v1alpha1.AddressClaim]))
+		errs = append(errs, start[*v1alpha1.AddressClaim](ctx, a, claims))
 	}
 	if !o.SkipEndpointSlices {
-		errs = append(errs, start(ctx, a, endpointSlices, trimEndpointSlice))
+		errs = append(errs, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices))
 	}
 	if !o.SkipNamespaces {
-		errs = append(errs, start(ctx, a, namespaces, trimNamespace))
+		errs = append(errs, start[*corev1.Namespace](ctx, a, namespaces))
 	}
 	if !o.SkipServiceCIDRs {
-		errs = append(errs, start(ctx, a, serviceCIDRs, trimServiceCIDR))
+		errs = append(errs, start[*networkingv1.ServiceCIDR](ctx, a, serviceCIDRs))
 	}
 	if !o.SkipNodes {
 		r := nodes
 		r.one = o.NodeName
-		errs = append(errs, start(ctx, a, r, trimNode))
+		errs = append(errs, start[*corev1.Node](ctx, a, r))
 	}
 	return errors.Join(errs...)
 }
@@ -199,12 +209,12 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 			err = a.wait(ctx)
 		}
 		if err == nil {
-			a.change(func(b *Builder) { b.l2Ready, b.someNodes, b.readied = true, false, true })
+			a.change((*cluster.Builder).ReadL2)
 		}
 		return err
 	}
 	a.mu.Lock()
-	now := a.builder.deepens(needs)
+	now := needs.now(a.builder)
 	if !now || needs == L2Speakers {
 		a.deepen = sync.OnceFunc(func() {
 			go func() {
@@ -228,10 +238,10 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 func (a *API) startL2(ctx context.Context, needs L2Needs) error {
 	var err error
 	if a.synced[nodes] == nil {
-		err = start(ctx, a, nodes, trimNode)
+		err = start[*corev1.Node](ctx, a, nodes)
 	}
 	if needs == L2Speakers {
-		err = errors.Join(err, start(ctx, a, endpointSlices, trimEndpointSlice), start(ctx, a, speakers, trimSpeaker))
+		err = errors.Join(err, start[*discoveryv1.EndpointSlice](ctx, a, endpointSlices), start[*v1alpha1.SpeakerStatus](ctx, a, speakers))
 	}
 	return err
 }
@@ -270,7 +280,7 @@ func closed(c <-chan struct{}) bool {
 
 // Snapshot is what the API server has said so far. It is made when it is asked
 // for: of a burst of changes only the last snapshot is.
-func (a *API) Snapshot() *Snapshot {
+func (a *API) Snapshot() *cluster.Snapshot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.builder.Snapshot()
@@ -283,7 +293,7 @@ func (a *API) Snapshot() *Snapshot {
 
 // logProblems logs the new Problems. Problems of the API server itself were logged when they
 // began.
-func (a *API) logProblems(s *Snapshot) {
+func (a *API) logProblems(s *cluster.Snapshot) {
 	known := append(a.healthProblems(), a.last.Problems...)
 	for _, p := range s.Problems {
 		if !slices.Contains(known, p) {
@@ -296,14 +306,14 @@ func (a *API) logProblems(s *Snapshot) {
 func (a *API) Changed() <-chan struct{} { return a.changed }
 
 // change changes what is known, as a whole.
-func (a *API) change(f func(*Builder)) {
+func (a *API) change(f func(*cluster.Builder)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	f(a.builder)
-	if a.builder.dirty() {
+	if a.builder.Dirty() {
 		a.poke()
 	}
-	if a.deepen != nil && a.builder.deepens(a.needs) {
+	if a.deepen != nil && a.needs.now(a.builder) {
 		a.deepen()
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -76,15 +78,16 @@ func serverSays(t *testing.T, v crdtest.Validator, text string) field.ErrorList 
 
 // parser is what is said to an object from a file: by the decoder, and if it decodes by
 // the Builder.
-func parser(text string) []Problem {
+func parser(text string) []cluster.Problem {
 	it := decodeObjects([]byte(text), schema.GroupVersionKind{})[0]
-	p := []Problem(it.problems)
+	p := []cluster.Problem(it.problems)
 	if it.obj == nil {
 		return p
 	}
-	b := NewBuilder()
+	b := cluster.NewBuilder()
+	b.Limit(cluster.Scope{NoSecrets: true, NoAdvertisements: true}) // what the object refers to is not there
 	b.Set(it.obj, "")
-	return append(p, b.problems[it.key.String()]...)
+	return append(p, b.Snapshot().Problems...)
 }
 
 // namesPlace allows for a rule that is about more than the field with the mistake.
@@ -98,7 +101,7 @@ func namesPlace(errs field.ErrorList, place, want string) bool {
 	return false
 }
 
-func parserSays(p []Problem, place, want string) bool {
+func parserSays(p []cluster.Problem, place, want string) bool {
 	for _, e := range p {
 		if e.Field == place && strings.Contains(e.Message, want) {
 			return true

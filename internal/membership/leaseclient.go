@@ -20,17 +20,17 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// leaseTimeout ends a request of which nothing is heard.
+// leaseTimeout ends a request without an answer.
 const leaseTimeout = 10 * time.Second
 
-// A Leaser reads and writes the Leases of speakers, one for each node, in the API server.
-type Leaser struct {
+// A LeaseClient reads and writes the Leases of speakers, one for each node, in the API server.
+type LeaseClient struct {
 	namespace string
 	client    rest.Interface
 }
 
-// NewLeaser returns one for the Leases of a namespace.
-func NewLeaser(c *rest.Config, namespace string) (*Leaser, error) {
+// NewLeaseClient returns a client for the Leases of a namespace.
+func NewLeaseClient(c *rest.Config, namespace string) (*LeaseClient, error) {
 	scheme := runtime.NewScheme()
 	if err := coordinationv1.AddToScheme(scheme); err != nil {
 		return nil, err
@@ -43,42 +43,40 @@ func NewLeaser(c *rest.Config, namespace string) (*Leaser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("leases: %w", err)
 	}
-	return &Leaser{namespace, client}, nil
+	return &LeaseClient{namespace, client}, nil
 }
 
-// What a speaker says with its Lease to those who do not hear it.
+// A Lease has the state of its node for nodes that gossip does not reach.
 const (
-	// interfacesAnnotation has what encodeInterfaces made, in base64.
+	// interfacesAnnotation is the node's metadata in base64.
 	interfacesAnnotation = "fanfare.io/interfaces"
-	// releasedAnnotation has another value whenever it has stopped to answer for something.
+	// releasedAnnotation changes whenever the node stops answering for an address.
 	releasedAnnotation = "fanfare.io/released"
 )
 
-// A bulletin is what is read of a Lease.
-type bulletin struct {
-	renewal string // when it was renewed; it is only compared with others
-	// interfaces are the annotation; nil where there is none, as in earlier releases.
-	interfaces []byte
-	released   string
+// A leaseRecord is the content of a Lease.
+type leaseRecord struct {
+	renewTime string // compared only for equality: clocks differ
+	meta      []byte // nil without the annotation
+	released  string
 }
 
-// bulletinOf reads one. What is not as we write it is not there.
-func bulletinOf(l *coordinationv1.Lease) bulletin {
-	b := bulletin{renewal: l.Spec.RenewTime.Format(time.RFC3339Nano), released: l.Annotations[releasedAnnotation]}
-	if text, there := l.Annotations[interfacesAnnotation]; there {
-		b.interfaces, _ = base64.StdEncoding.DecodeString(text)
+// recordOf reads a Lease. An invalid annotation counts as missing.
+func recordOf(l *coordinationv1.Lease) leaseRecord {
+	r := leaseRecord{renewTime: l.Spec.RenewTime.Format(time.RFC3339Nano), released: l.Annotations[releasedAnnotation]}
+	if text, exists := l.Annotations[interfacesAnnotation]; exists {
+		r.meta, _ = base64.StdEncoding.DecodeString(text)
 	}
-	return b
+	return r
 }
 
-// annotations are how a bulletin is written.
-func (b bulletin) annotations() map[string]string {
-	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(b.interfaces), releasedAnnotation: b.released}
+func (r leaseRecord) annotations() map[string]string {
+	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(r.meta), releasedAnnotation: r.released}
 }
 
-// leaseOf is the name of a node's Lease. Names of objects have 253 bytes at most, as
-// those of nodes.
-func leaseOf(node string) string {
+// leaseName is the name of a node's Lease: of 253 bytes at most, which a Node's name may have
+// too.
+func leaseName(node string) string {
 	name := "fanfare-speaker-" + node
 	if len(name) > 253 {
 		name = fmt.Sprintf("%s-%x", name[:230], sha256.Sum256([]byte(node)))[:253]
@@ -86,15 +84,15 @@ func leaseOf(node string) string {
 	return name
 }
 
-// renew renews a node's own Lease, and makes it where there is none. The Node is its
-// owner, so that it goes with that.
-func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, says bulletin) error {
+// renew renews a node's Lease, or creates it. Its owner is the Node, so that it is deleted with
+// it.
+func (l *LeaseClient) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, record leaseRecord) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
-	name, now := leaseOf(node), metav1.NowMicro()
-	seconds := max(int32(leasePatience*interval/time.Second), 1)
+	name, now := leaseName(node), metav1.NowMicro()
+	seconds := max(int32(leaseValidity*interval/time.Second), 1)
 	body, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": says.annotations()},
+		"metadata": map[string]any{"annotations": record.annotations()},
 		"spec":     map[string]any{"renewTime": now, "holderIdentity": node, "leaseDurationSeconds": seconds},
 	})
 	if err != nil {
@@ -106,7 +104,7 @@ func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval
 	}
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: l.namespace, Annotations: says.annotations(),
+			Name: name, Namespace: l.namespace, Annotations: record.annotations(),
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
@@ -114,11 +112,11 @@ func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval
 	return l.client.Post().Namespace(l.namespace).Resource("leases").Body(lease).Do(ctx).Error()
 }
 
-// watch calls seen with what a node's Lease says, first with what it does now, until
-// something ends it.
-func (l *Leaser) watch(ctx context.Context, node string, seen func(bulletin)) error {
+// watch calls seen with the content of a node's Lease, at first the current one, until the
+// watch ends.
+func (l *LeaseClient) watch(ctx context.Context, node string, seen func(leaseRecord)) error {
 	w, err := l.client.Get().Namespace(l.namespace).Resource("leases").VersionedParams(&metav1.ListOptions{
-		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, leaseOf(node)).String(),
+		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, leaseName(node)).String(),
 	}, metav1.ParameterCodec).Watch(ctx)
 	if err != nil {
 		return err
@@ -136,7 +134,7 @@ func (l *Leaser) watch(ctx context.Context, node string, seen func(bulletin)) er
 				return apierrors.FromObject(e.Object)
 			}
 			if lease, ok := e.Object.(*coordinationv1.Lease); ok && e.Type != apiwatch.Deleted && lease.Spec.RenewTime != nil {
-				seen(bulletinOf(lease))
+				seen(recordOf(lease))
 			}
 		}
 	}

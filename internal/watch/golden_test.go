@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"cmp"
@@ -13,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/bgp"
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
@@ -84,7 +87,7 @@ func setFile(a *txtar.Archive, name, data string) {
 }
 
 // render writes a snapshot as text: what is at its default is left out.
-func render(s *Snapshot) string {
+func render(s *cluster.Snapshot) string {
 	var b strings.Builder
 	for _, svc := range s.Services {
 		renderService(&b, svc)
@@ -126,13 +129,13 @@ func render(s *Snapshot) string {
 	return b.String()
 }
 
-func renderPool(b *strings.Builder, p *Pool) {
+func renderPool(b *strings.Builder, p *cluster.Pool) {
 	fmt.Fprintf(b, "pool %s %s%s%s", p.Name, p.Allocation, list(" ", p.Ranges), when(p.AvoidBuggyIPs, " avoids buggy IPs"))
 	b.WriteString(when(p.Priority != 0, fmt.Sprint(" priority ", p.Priority)) + when(p.Quota != 0, fmt.Sprint(" quota ", p.Quota)) +
-		when(p.Namespaces != nil, " for "+namespacesText(p.Namespaces)))
+		when(p.Namespaces != nil, " for namespaces "+strings.Join(p.Namespaces, ", ")))
 	b.WriteString(gateText(" for namespaces ", p.NamespaceSelector) + gateText(" for services ", p.ServiceSelector))
 	for _, o := range p.Occupied {
-		fmt.Fprintf(b, " but %s of %s", rangeText(o.Range), o.By)
+		fmt.Fprintf(b, " but %s", o.Text())
 	}
 	b.WriteString("\n")
 }
@@ -147,21 +150,21 @@ func gateText(prefix string, s labels.Selector) string {
 	return prefix + strconv.Quote(s.String())
 }
 
-func sharingText(s *Sharing) string {
+func sharingText(s *cluster.Sharing) string {
 	if s == nil {
 		return ""
 	}
 	return " shares by " + s.Key + list(" with ", s.Namespaces)
 }
 
-func renderService(b *strings.Builder, s Service) {
+func renderService(b *strings.Builder, s cluster.Service) {
 	fmt.Fprintf(b, "service %s %s external %s internal %s", s.Name, s.IPFamilyPolicy, s.ExternalTrafficPolicy, s.InternalTrafficPolicy)
 	b.WriteString(list(" ", s.IPFamilies) + when(s.Class != "", " class "+s.Class) + when(!s.Created.IsZero(), " created "+s.Created.Format("2006-01-02")))
 	b.WriteString(when(s.PublishNotReady, " publishes not ready") + list(" wants ", s.Requested) + list(" wants pool ", s.RequestedPools) + sharingText(s.Sharing) + when(s.Reserve, " keeps its addresses"))
 	b.WriteString(when(len(s.Labels) > 0, " labels "+s.Labels.String()))
 	b.WriteString(when(s.Restricted, " only for"+cmp.Or(list(" ", s.Sources), " no client")) + when(s.Affinity != 0, " affinity "+s.Affinity.String()))
 	b.WriteString(when(s.HealthCheckPort != 0, fmt.Sprintf(" health at %d", s.HealthCheckPort)) + when(s.ServiceProxy != "", " proxied by "+s.ServiceProxy))
-	b.WriteString(when(s.Scheduler != SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
+	b.WriteString(when(s.Scheduler != cluster.SchedulerRandom, " scheduler "+s.Scheduler) + communitiesText(s.Communities) + when(s.L2Node != "", " at "+s.L2Node))
 	b.WriteString(when(s.BadRequest != "", " bad request: "+s.BadRequest) + when(s.Contradiction != "", " contradiction: "+s.Contradiction) + list(" status ", s.Status) + when(s.StatusProxied, " proxied") + "\n")
 	for _, p := range s.Ports {
 		fmt.Fprintf(b, "  port %s %d/%s\n", cmp.Or(p.Name, `""`), p.Port, p.Protocol)
@@ -177,13 +180,13 @@ func renderService(b *strings.Builder, s Service) {
 	}
 }
 
-func renderAdvertisement(b *strings.Builder, a *Advertisement) {
+func renderAdvertisement(b *strings.Builder, a *cluster.Advertisement) {
 	fmt.Fprintf(b, "advertisement %s /%d /%d%s%s%s%s", a.Name, a.Length4, a.Length6, list(" pools ", a.Pools), list(" peers ", a.Peers),
 		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
 	b.WriteString(communitiesText(a.Communities) + optional(" local preference ", a.LocalPref) + optional(" med ", a.MED) + optional(" prepend ", a.Prepend) + "\n")
 }
 
-func renderL2Advertisement(b *strings.Builder, a *L2Advertisement) {
+func renderL2Advertisement(b *strings.Builder, a *cluster.L2Advertisement) {
 	fmt.Fprintf(b, "l2 advertisement %s%s%s%s%s", a.Name, list(" pools ", a.Pools), list(" on ", a.Interfaces),
 		when(!a.ServiceSelector.Empty(), " services "+a.ServiceSelector.String()), when(!a.NodeSelector.Empty(), " nodes "+a.NodeSelector.String()))
 	for _, p := range a.Preferred {
@@ -199,21 +202,21 @@ func optional[T any](prefix string, n *T) string {
 	return prefix + fmt.Sprint(*n)
 }
 
-func communitiesText(c *Communities) string {
+func communitiesText(c *cluster.Communities) string {
 	if c == nil {
 		return ""
 	}
 	return fmt.Sprintf(" communities %x %d", c.Standard, c.Large)
 }
 
-func renderPeer(b *strings.Builder, p *Peer) {
-	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.Address.IsValid(), p.Address.String())+p.Interface, p.Port, p.MyASN)
+func renderPeer(b *strings.Builder, p *cluster.Peer) {
+	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.PeerAddress.IsValid(), p.PeerAddress.String())+p.Interface, p.PeerPort, p.MyASN)
 	b.WriteString(when(p.Secret != "", " secret "+p.Secret+" of "+strconv.Itoa(len(p.Password))+" bytes"))
-	if p.BFD != nil {
+	if p.BFD != (bgp.BFD{}) {
 		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier, when(p.BFD.Passive, " passive"))
 	}
 	b.WriteString(when(p.External, " external") + when(p.LocalASN != p.MyASN, fmt.Sprintf(" as AS%d", p.LocalASN)))
-	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.WeightByEndpoints, " weights"))
+	b.WriteString(when(p.DefaultGateway != "", " gateway "+string(p.DefaultGateway)) + when(p.Device != "", " by "+p.Device) + when(p.Passive, " passive") + when(p.Weights, " weights"))
 	b.WriteString(when(p.SourceInterface != "", " from "+p.SourceInterface) + when(p.TTLSecurityHops != 0, fmt.Sprintf(" within %d hops", p.TTLSecurityHops)))
 	b.WriteString(when(p.SourceAddress.IsValid(), " from "+p.SourceAddress.String()) + when(p.RouterID.IsValid(), " id "+p.RouterID.String()))
 	b.WriteString(when(!p.NodeSelector.Empty(), " nodes "+p.NodeSelector.String()))
@@ -283,7 +286,7 @@ func TestDocumentedObjects(t *testing.T) {
 			}
 			// A sample may be about objects that another one shows, and the text may show
 			// the problem itself, in the words about the objects.
-			bad := slices.DeleteFunc(slices.Clone(f.Snapshot().Problems), func(p Problem) bool {
+			bad := slices.DeleteFunc(slices.Clone(f.Snapshot().Problems), func(p cluster.Problem) bool {
 				p.File = ""
 				return strings.HasSuffix(p.Message, " of this name") || strings.Contains(string(text), "\n"+p.String()+"\n")
 			})

@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"context"
@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // A folder is a real folder and the Files that watch it.
@@ -54,7 +56,7 @@ func (f *folder) put(name, text string) {
 }
 
 // await waits for a snapshot that, written as names, is want.
-func (f *folder) await(want string) *Snapshot {
+func (f *folder) await(want string) *cluster.Snapshot {
 	f.Helper()
 	timeout := time.After(time.Minute)
 	for {
@@ -73,7 +75,7 @@ func (f *folder) await(want string) *Snapshot {
 
 // summary is the names of Services with their first port, and of what has
 // Problems.
-func summary(s *Snapshot) string {
+func summary(s *cluster.Snapshot) string {
 	var out []string
 	for _, svc := range s.Services {
 		out = append(out, fmt.Sprintf("%s:%d", svc.Name.Name, svc.Ports[0].Port))
@@ -175,7 +177,7 @@ func TestFilesMistakes(t *testing.T) {
 	} {
 		f.put("a.yaml", text)
 		s := f.await("a:1 b:1 !a.yaml")
-		if m := s.Problems[0].Message; !strings.HasSuffix(m, kept) {
+		if m := s.Problems[0].Message; !strings.HasSuffix(m, cluster.StaysInUse) {
 			t.Errorf("%s: message %q does not say that the old version stays", what, m)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// What a Leaser asks of the API server, and what it makes of the answers.
-func TestLeaser(t *testing.T) {
+// The requests of a LeaseClient to the API server, and the records from its answers.
+func TestLeaseClient(t *testing.T) {
 	var mu sync.Mutex
 	var asked []string
 	there := false
@@ -43,18 +43,18 @@ func TestLeaser(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	l, err := NewLeaser(&rest.Config{Host: s.URL}, "fanfare-system")
+	l, err := NewLeaseClient(&rest.Config{Host: s.URL}, "fanfare-system")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := l.renew(t.Context(), "n1", "uid-n1", 5*time.Second, bulletin{interfaces: []byte{1, 2}, released: "7"}); err != nil {
+		if err := l.renew(t.Context(), "n1", "uid-n1", 5*time.Second, leaseRecord{meta: []byte{1, 2}, released: "7"}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var seen []string
-	if err := l.watch(t.Context(), "n2", func(b bulletin) { seen = append(seen, fmt.Sprintf("%s %x %q", b.renewal, b.interfaces, b.released)) }); err == nil {
-		t.Error("the watch ended, and nobody was told")
+	if err := l.watch(t.Context(), "n2", func(b leaseRecord) { seen = append(seen, fmt.Sprintf("%s %x %q", b.renewTime, b.meta, b.released)) }); err == nil {
+		t.Error("the watch ended without an error")
 	}
 	slices.Sort(seen)
 	if got := strings.Join(seen, ", "); got != `2026-01-01T00:00:00.000001Z  "", 2026-01-01T00:00:05.000002Z 0102 "7"` {
@@ -89,11 +89,11 @@ func TestLeaser(t *testing.T) {
 	}
 }
 
-func TestLeaseOf(t *testing.T) {
-	if got := leaseOf("n1"); got != "fanfare-speaker-n1" {
+func TestLeaseName(t *testing.T) {
+	if got := leaseName("n1"); got != "fanfare-speaker-n1" {
 		t.Error(got)
 	}
-	a, b := leaseOf(strings.Repeat("x", 252)+"a"), leaseOf(strings.Repeat("x", 252)+"b")
+	a, b := leaseName(strings.Repeat("x", 252)+"a"), leaseName(strings.Repeat("x", 252)+"b")
 	if len(a) != 253 || a == b {
 		t.Errorf("long names: %s and %s", a, b)
 	}

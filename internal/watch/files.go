@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"cmp"
@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -36,16 +38,16 @@ type Files struct {
 	dir      string
 	log      *slog.Logger
 	level    slog.Level // of a line per file
-	snapshot atomic.Pointer[Snapshot]
+	snapshot atomic.Pointer[cluster.Snapshot]
 	changed  chan struct{}
 
 	// The rest belongs to the goroutine that run is in.
 	inotify *inotify
-	builder *Builder
+	builder *cluster.Builder
 	files   map[string]*file
 	// origins are the files that have an object, sorted by name. The first one's
 	// counts.
-	origins map[Key][]origin
+	origins map[cluster.Key][]origin
 }
 
 // A file was read or seen.
@@ -54,7 +56,7 @@ type file struct {
 	id   identity
 	docs []document
 	// trouble is what is wrong with the file itself, if anything.
-	trouble []Problem
+	trouble []cluster.Problem
 }
 
 type origin struct {
@@ -65,7 +67,7 @@ type origin struct {
 // OpenFiles reads the folder dir and watches it until ctx ends. What is wrong
 // with the files is no error but a Problem of the snapshot. Known are versions to
 // use of objects that have a mistake; nil: none.
-func OpenFiles(ctx context.Context, dir string, known *Configuration, log *slog.Logger) (*Files, error) {
+func OpenFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
 	f, err := loadFiles(ctx, dir, known, log)
 	if err != nil {
 		return nil, err
@@ -75,7 +77,7 @@ func OpenFiles(ctx context.Context, dir string, known *Configuration, log *slog.
 }
 
 // loadFiles is OpenFiles without a goroutine that looks at what happens.
-func loadFiles(ctx context.Context, dir string, known *Configuration, log *slog.Logger) (*Files, error) {
+func loadFiles(ctx context.Context, dir string, known *cluster.Configuration, log *slog.Logger) (*Files, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -85,9 +87,9 @@ func loadFiles(ctx context.Context, dir string, known *Configuration, log *slog.
 		log:     log,
 		level:   slog.LevelDebug, // There may be thousands of files.
 		changed: make(chan struct{}, 1),
-		builder: NewBuilder(),
+		builder: cluster.NewBuilder(),
 		files:   map[string]*file{},
-		origins: map[Key][]origin{},
+		origins: map[cluster.Key][]origin{},
 	}
 	f.builder.Know(known)
 	f.snapshot.Store(f.builder.Snapshot())
@@ -112,7 +114,7 @@ func loadFiles(ctx context.Context, dir string, known *Configuration, log *slog.
 }
 
 // Snapshot is the folder as it was read last.
-func (f *Files) Snapshot() *Snapshot { return f.snapshot.Load() }
+func (f *Files) Snapshot() *cluster.Snapshot { return f.snapshot.Load() }
 
 // Changed gets a value when there is another snapshot.
 func (f *Files) Changed() <-chan struct{} { return f.changed }
@@ -202,7 +204,7 @@ func (f *Files) report(err error) {
 		f.builder.Report("folder", nil)
 		return
 	}
-	f.builder.Report("folder", []Problem{{Object: "Folder " + f.dir, Message: err.Error()}})
+	f.builder.Report("folder", []cluster.Problem{{Object: "Folder " + f.dir, Message: err.Error()}})
 }
 
 // rescan compares the whole folder with what is known of it.
@@ -259,7 +261,7 @@ func (f *Files) look(name string, placed bool) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if known != nil && known.id.isAt(path+backupSuffix) {
-			f.trouble(known, 0, "was renamed to "+name+backupSuffix+", as editors do before they write in place"+kept)
+			f.trouble(known, 0, "was renamed to "+name+backupSuffix+", as editors do before they write in place"+cluster.StaysInUse)
 			return
 		}
 		f.remove(name)
@@ -312,14 +314,14 @@ func (f *Files) read(name string) {
 	var syntax *syntaxError
 	switch {
 	case errors.As(err, &syntax) && len(fl.docs) != 0:
-		f.trouble(fl, syntax.line, syntax.message+kept)
+		f.trouble(fl, syntax.line, syntax.message+cluster.StaysInUse)
 		return
 	case errors.As(err, &syntax):
 		f.trouble(fl, syntax.line, syntax.message)
 		return
 	}
 	if d, ok := unknown(docs); ok && len(fl.docs) != 0 {
-		f.trouble(fl, d.line, d.items[0].problems[0].Message+kept)
+		f.trouble(fl, d.line, d.items[0].problems[0].Message+cluster.StaysInUse)
 		return
 	}
 	old := fl.docs
@@ -346,7 +348,7 @@ func (f *Files) trouble(fl *file, line int, message string) {
 	if line != 0 {
 		at = fmt.Sprintf("%s:%d", fl.name, line)
 	}
-	fl.trouble = []Problem{{Object: "File " + fl.name, File: at, Message: message}}
+	fl.trouble = []cluster.Problem{{Object: "File " + fl.name, File: at, Message: message}}
 	f.builder.Report("file "+fl.name, fl.problems())
 }
 
@@ -367,13 +369,13 @@ func (f *Files) update(fl *file, old []document) {
 
 // setOrigin sets the object of a file; nil: the file no longer has it. Of several
 // files the first by name counts, so that the order in which they came does not.
-func (f *Files) setOrigin(key Key, from origin) {
+func (f *Files) setOrigin(key cluster.Key, from origin) {
 	list := slices.DeleteFunc(slices.Clone(f.origins[key]), func(o origin) bool { return o.file == from.file })
 	if from.obj != nil {
 		list = append(list, from)
 	}
 	slices.SortFunc(list, func(a, b origin) int { return cmp.Compare(a.file, b.file) })
-	var p []Problem
+	var p []cluster.Problem
 	switch len(list) {
 	case 0:
 		delete(f.origins, key)
@@ -382,26 +384,26 @@ func (f *Files) setOrigin(key Key, from origin) {
 		f.origins[key] = list
 		f.builder.Set(list[0].obj, list[0].file)
 		for _, o := range list[1:] {
-			p = append(p, Problem{Object: key.String(), File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them"})
+			p = append(p, cluster.Problem{Object: key.String(), File: o.file, Message: "is in " + list[0].file + " too, which counts; remove one of them"})
 		}
 	}
 	f.builder.Report("copies of "+key.String(), p)
 }
 
 // problems are those of the file and of the objects in it.
-func (fl *file) problems() []Problem {
+func (fl *file) problems() []cluster.Problem {
 	p := slices.Clone(fl.trouble)
-	seen := map[Key]bool{}
+	seen := map[cluster.Key]bool{}
 	for _, d := range fl.docs {
 		at := fmt.Sprintf("%s:%d", fl.name, d.line)
 		for _, it := range d.items {
-			if it.key == (Key{}) {
-				p = append(p, slices.Clone(it.problems).of("File "+fl.name, at)...)
+			if it.key == (cluster.Key{}) {
+				p = append(p, slices.Clone(it.problems).Of("File "+fl.name, at)...)
 				continue
 			}
-			p = append(p, slices.Clone(it.problems).of(it.key.String(), fl.name)...)
+			p = append(p, slices.Clone(it.problems).Of(it.key.String(), fl.name)...)
 			if seen[it.key] {
-				p = append(p, Problem{Object: it.key.String(), File: at, Message: "is in this file before, and that counts; remove one of them"})
+				p = append(p, cluster.Problem{Object: it.key.String(), File: at, Message: "is in this file before, and that counts; remove one of them"})
 			}
 			seen[it.key] = true
 		}

@@ -1,10 +1,9 @@
-package cluster
+package watch
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,11 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/clustertest"
+
 	gocmp "github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"go4.org/netipx"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,33 +26,14 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
-func newClaim(addr string, holders ...string) *v1alpha1.AddressClaim {
-	c := &v1alpha1.AddressClaim{}
-	c.Name, c.Spec.Address, c.Spec.Pool = addr, addr, "lan"
-	for _, h := range holders {
-		c.Spec.Holders = append(c.Spec.Holders, v1alpha1.ClaimHolder{Namespace: "default", Name: h})
-	}
-	return c
-}
-
-// opaque says how to compare what cmp cannot look into.
-var opaque = []gocmp.Option{
-	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), "Selector") }, cmpopts.EquateEmpty()),
-	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
-	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
-	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
-	gocmp.Comparer(func(a, b netipx.IPRange) bool { return a == b }),
-	gocmp.Comparer(func(a, b labels.Selector) bool { return fmt.Sprint(a) == fmt.Sprint(b) }),
-}
-
 // differs says in what the snapshot differs from that of objects.
-func differs(want *Snapshot) func(*Snapshot) string {
-	return func(got *Snapshot) string {
+func differs(want *cluster.Snapshot) func(*cluster.Snapshot) string {
+	return func(got *cluster.Snapshot) string {
 		if d := gocmp.Diff(render(want), render(got)); d != "" {
 			return "-want +got:\n" + d
 		}
 		// What render does not show.
-		if d := gocmp.Diff(want, got, opaque...); d != "" {
+		if d := gocmp.Diff(want, got, clustertest.Comparers...); d != "" {
 			return "-want +got:\n" + d
 		}
 		return ""
@@ -60,13 +41,13 @@ func differs(want *Snapshot) func(*Snapshot) string {
 }
 
 // ordinary is one object of each kind, and some more.
-func ordinary() []object {
-	pool := newPool("lan", "192.0.2.0/24")
+func ordinary() []clustertest.Object {
+	pool := clustertest.Pool("lan", "192.0.2.0/24")
 	pool.Spec.Announce = v1alpha1.AnnounceAdvertised
-	return []object{
-		newService("a", "192.0.2.1"), newService("b"), newSlice("a1", "a", "10.0.0.1"), newSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
-		newNode("n1"), newNode("n2"), pool, newPeer("tor", "10.0.0.254"), newAdvertisement("lan", 24), newClaim("192.0.2.1", "a"),
-		newNamespace("default", "a"), newServiceCIDR("kubernetes", "10.96.0.0/16"),
+	return []clustertest.Object{
+		clustertest.Service("a", "192.0.2.1"), clustertest.Service("b"), clustertest.EndpointSlice("a1", "a", "10.0.0.1"), clustertest.EndpointSlice("b1", "b", "10.0.0.2", "10.0.0.3"),
+		clustertest.Node("n1"), clustertest.Node("n2"), pool, clustertest.Peer("tor", "10.0.0.254"), clustertest.Advertisement("lan", 24), clustertest.Claim("192.0.2.1", "a"),
+		clustertest.Namespace("default", "a"), clustertest.ServiceCIDR("kubernetes", "10.96.0.0/16"),
 	}
 }
 
@@ -76,13 +57,13 @@ func TestAPI(t *testing.T) {
 			s := newAPIServer(t, ordinary()...)
 			s.streams = streams
 			a := s.open(Options{})
-			if w := differs(Parse(s.all()...))(a.Snapshot()); w != "" {
+			if w := differs(cluster.Parse(s.all()...))(a.Snapshot()); w != "" {
 				t.Fatalf("when it was opened: %s", w)
 			}
-			s.set(newSlice("b1", "b", "10.0.0.2"), newService("c", "192.0.2.7"))
-			s.delete(Key{"Node", Name{Name: "n2"}})
-			s.delete(Key{"AddressClaim", Name{Name: "192.0.2.1"}})
-			awaitAPI(t, a, differs(Parse(s.all()...)))
+			s.set(clustertest.EndpointSlice("b1", "b", "10.0.0.2"), clustertest.Service("c", "192.0.2.7"))
+			s.delete(cluster.Key{Kind: "Node", Name: cluster.Name{Name: "n2"}})
+			s.delete(cluster.Key{Kind: "AddressClaim", Name: cluster.Name{Name: "192.0.2.1"}})
+			awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 			if n := s.asked("list services"); (n == 0) != streams {
 				t.Errorf("%d plain lists", n)
 			}
@@ -136,12 +117,12 @@ func TestAPIIsFiles(t *testing.T) {
 					s.restore(saved)
 					s.up()
 				case 5:
-					awaitAPI(t, a, differs(Parse(s.all()...)))
+					awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 				default:
 					randomChange(rnd, s)
 				}
 			}
-			got := awaitAPI(t, a, differs(Parse(s.all()...)))
+			got := awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 			f, err := OpenFiles(t.Context(), writeFiles(t, s.all()), nil, quiet)
 			must(t, err)
 			want := *f.Snapshot()
@@ -170,11 +151,11 @@ func (s *apiServer) outage(a *API, f func()) {
 }
 
 func randomChange(rnd *rand.Rand, s *apiServer) {
-	o := randomObject(rnd).(object)
+	o := clustertest.Random(rnd).(object)
 	if rnd.IntN(5) == 0 {
-		o = newClaim(fmt.Sprintf("192.0.2.%d", rnd.IntN(4)), string(rune('a'+rnd.IntN(4))))
+		o = clustertest.Claim(fmt.Sprintf("192.0.2.%d", rnd.IntN(4)), string(rune('a'+rnd.IntN(4))))
 	}
-	if key, _ := KeyOf(o); rnd.IntN(3) == 0 {
+	if key, _ := cluster.KeyOf(o); rnd.IntN(3) == 0 {
 		s.delete(key)
 	} else {
 		s.set(o)
@@ -182,8 +163,8 @@ func randomChange(rnd *rand.Rand, s *apiServer) {
 }
 
 // away waits for the Problem that the API server does not answer.
-func away(s *Snapshot) string {
-	if slices.ContainsFunc(s.Problems, func(p Problem) bool {
+func away(s *cluster.Snapshot) string {
+	if slices.ContainsFunc(s.Problems, func(p cluster.Problem) bool {
 		return p.Object == "API server" && strings.HasPrefix(p.Message, "does not answer since ")
 	}) {
 		return ""
@@ -209,9 +190,9 @@ func TestAPIRelist(t *testing.T) {
 			// client-go takes a watch that ends at once without an event for a fault.
 			s.set(ordinary()...)
 			// The stream has come as far as this Service when it is in the snapshot.
-			s.set(newService("last"))
-			awaitAPI(t, a, differs(Parse(s.all()...)))
-			key := Key{"Service", Name{"default", "b"}}
+			s.set(clustertest.Service("last"))
+			awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
+			key := cluster.Key{Kind: "Service", Name: cluster.Name{Namespace: "default", Name: "b"}}
 			before := s.asked("stream services")
 			s.mu.Lock() // No client receives changes until it is unlocked.
 			gone := s.objects[key]
@@ -220,8 +201,8 @@ func TestAPIRelist(t *testing.T) {
 			s.history = append(s.history, apiEvent{s.version, "DELETED", gone})
 			s.mu.Unlock()
 			tt.interrupt(t, s, a)
-			s.set(newService("later"))
-			awaitAPI(t, a, differs(Parse(s.all()...)))
+			s.set(clustertest.Service("later"))
+			awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 			if relisted := s.asked("stream services") != before; relisted != tt.relisted {
 				t.Errorf("listed again: %v, want %v", relisted, tt.relisted)
 			}
@@ -236,18 +217,18 @@ func TestAPIRestored(t *testing.T) {
 	a := s.open(Options{})
 	saved := s.backup()
 	for i := range 20 {
-		s.set(newService(fmt.Sprint("later", i)))
+		s.set(clustertest.Service(fmt.Sprint("later", i)))
 	}
-	awaitAPI(t, a, differs(Parse(s.all()...)))
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 	s.outage(a, func() { s.restore(saved) })
-	awaitAPI(t, a, differs(Parse(s.all()...)))
-	s.set(newService("after")) // And what happens then is seen.
-	awaitAPI(t, a, differs(Parse(s.all()...)))
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
+	s.set(clustertest.Service("after")) // And what happens then is seen.
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 
 	s.down()
 	s.restore(saved)
 	s.up() // Before a request could fail.
-	awaitAPI(t, a, differs(Parse(s.all()...)))
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 }
 
 func TestAPIAway(t *testing.T) {
@@ -260,7 +241,7 @@ func TestAPIAway(t *testing.T) {
 	if len(gone.Problems) != 1 {
 		t.Errorf("problems: %v", gone.Problems)
 	}
-	if !sameArray(before.Services, gone.Services) || !sameArray(before.Claims, gone.Claims) || !sameArray(before.Nodes, gone.Nodes) {
+	if !clustertest.SameArray(before.Services, gone.Services) || !clustertest.SameArray(before.Claims, gone.Claims) || !clustertest.SameArray(before.Nodes, gone.Nodes) {
 		t.Error("not everything stayed as it was")
 	}
 	m := a.metrics.of(services)
@@ -275,7 +256,7 @@ func TestAPIAway(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
-	back := awaitAPI(t, a, differs(Parse(s.all()...)))
+	back := awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 	if back.Services[0].Spec != before.Services[0].Spec || back.Claims[0] != before.Claims[0] {
 		t.Error("listing again made other pointers of what had not changed")
 	}
@@ -341,7 +322,7 @@ func TestAPIMissingCRD(t *testing.T) {
 	if a == nil {
 		return
 	}
-	awaitAPI(t, a, differs(Parse(s.all()...)))
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 }
 
 // A speaker that is newer than the CRDs and the roles reports what is missing, and which
@@ -357,17 +338,17 @@ func TestAPIWithoutAdvertisements(t *testing.T) {
 		s.refuse("bgpadvertisements", refusal)
 		a := s.open(Options{})
 		snap := a.Snapshot()
-		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(problemText(snap), want) || !strings.Contains(problemText(snap), "none of its addresses is announced") {
+		if len(snap.Services) == 0 || len(snap.Advertisements) != 0 || len(snap.Problems) != 2 || !strings.Contains(fmt.Sprint(snap.Problems), want) || !strings.Contains(fmt.Sprint(snap.Problems), "none of its addresses is announced") {
 			t.Errorf("problems %v, want %q", snap.Problems, want)
 		}
-		again := s.open(Options{Known: &Configuration{Advertisements: []*v1alpha1.BGPAdvertisement{newAdvertisement("known", 24), newAdvertisement("later", 24)}}})
+		again := s.open(Options{Known: &cluster.Configuration{Advertisements: []*v1alpha1.BGPAdvertisement{clustertest.Advertisement("known", 24), clustertest.Advertisement("later", 24)}}})
 		if snap := again.Snapshot(); len(snap.Advertisements) != 2 || len(snap.Problems) == 0 || !strings.Contains(fmt.Sprint(snap.Problems), want) {
 			t.Errorf("after a restart: advertisements %v, problems %v", snap.Advertisements, snap.Problems)
 		}
 		s.refuse("bgpadvertisements", nil)
-		s.set(newAdvertisement("later", 16))
-		awaitAPI(t, a, differs(Parse(s.all()...)))
-		awaitAPI(t, again, differs(Parse(s.all()...)))
+		s.set(clustertest.Advertisement("later", 16))
+		awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
+		awaitAPI(t, again, differs(cluster.Parse(s.all()...)))
 	}
 }
 
@@ -381,7 +362,7 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 		t.Errorf("without ServiceCIDRs:\n%s", render(snap))
 	}
 	s.refuse("servicecidrs", nil)
-	awaitAPI(t, a, differs(Parse(s.all()...)))
+	awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 
 	s.refuse("namespaces", apierrors.NewForbidden(schema.GroupResource{Resource: "namespaces"}, "", fmt.Errorf("no role")))
 	a = s.open(Options{})
@@ -389,12 +370,12 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 	if len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].Message, "namespaces cannot be read since") {
 		t.Errorf("problems: %v", snap.Problems)
 	}
-	pool := &Pool{NamespaceSelector: labels.SelectorFromSet(labels.Set{"team": "a"})}
+	pool := &cluster.Pool{NamespaceSelector: labels.SelectorFromSet(labels.Set{"team": "a"})}
 	if why := pool.Bars(snap.Services[0].Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
 		t.Errorf("barred %q", why)
 	}
 	s.refuse("namespaces", nil)
-	if why := pool.Bars(snap.Services[0].Spec, awaitAPI(t, a, differs(Parse(s.all()...))).Namespaces); why != "" {
+	if why := pool.Bars(snap.Services[0].Spec, awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
 		t.Errorf("barred %q", why)
 	}
 }
@@ -406,9 +387,9 @@ func TestAPILostCRD(t *testing.T) {
 	s.refuse("bgppeers", notFound("bgppeers"))
 	s.forget()
 	s.drop()
-	awaitAPI(t, a, func(s *Snapshot) string {
-		want := Problem{Object: "CustomResourceDefinition bgppeers.fanfare.io", Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml"}
-		if !slices.Equal(s.Problems, []Problem{want}) {
+	awaitAPI(t, a, func(s *cluster.Snapshot) string {
+		want := cluster.Problem{Object: "CustomResourceDefinition bgppeers.fanfare.io", Message: "is not installed; apply manifests/crds/fanfare.io_bgppeers.yaml"}
+		if !slices.Equal(s.Problems, []cluster.Problem{want}) {
 			return fmt.Sprint(s.Problems)
 		}
 		return ""
@@ -422,8 +403,8 @@ func TestAPILostCRD(t *testing.T) {
 func TestAPIOptions(t *testing.T) {
 	s := newAPIServer(t, ordinary()...)
 	a := s.open(Options{NodeName: "n2", SkipEndpointSlices: true, SkipClaims: true, SkipAdvertisements: true})
-	s.set(newNode("n1"), newSlice("b1", "b", "10.0.0.9"), newService("later"))
-	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
+	s.set(clustertest.Node("n1"), clustertest.EndpointSlice("b1", "b", "10.0.0.9"), clustertest.Service("later"))
+	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(len(s.Services) != 3, "the Service is not there") })
 	if len(snap.Nodes) != 1 || snap.Nodes[0].Name != "n2" || snap.Services[0].Endpoints != nil || len(snap.Claims) != 0 {
 		t.Errorf("watched too much:\n%s", render(snap))
 	}
@@ -433,8 +414,8 @@ func TestAPIOptions(t *testing.T) {
 	if a := s.open(Options{SkipNamespaces: true, SkipServiceCIDRs: true}); len(a.Snapshot().Namespaces) != 0 || len(a.Snapshot().ServiceCIDRs) != 0 {
 		t.Error("asked for what only a controller needs")
 	}
-	ours := newService("ours")
-	ours.Spec.LoadBalancerClass = new(Class)
+	ours := clustertest.Service("ours")
+	ours.Spec.LoadBalancerClass = new(cluster.Class)
 	s.set(ours)
 	if a := s.open(Options{ClassOnly: true, SkipNodes: true}); len(a.Snapshot().Services) != 1 || a.Snapshot().Services[0].Name.Name != "ours" {
 		t.Errorf("took Services without a class: %v", a.Snapshot().Services)
@@ -454,9 +435,9 @@ func TestAPISharing(t *testing.T) {
 	case <-a.Changed():
 	default:
 	}
-	again := newSlice("b1", "b", "10.0.0.2", "10.0.0.3")
+	again := clustertest.EndpointSlice("b1", "b", "10.0.0.2", "10.0.0.3")
 	again.Annotations = map[string]string{"a": "b"}
-	s.set(again, newService("a", "192.0.2.1"), newSlice("other", "of-no-load-balancer", "10.9.9.9"))
+	s.set(again, clustertest.Service("a", "192.0.2.1"), clustertest.EndpointSlice("other", "of-no-load-balancer", "10.9.9.9"))
 	events := a.metrics.of(endpointSlices).events
 	for testutil.ToFloat64(events) < 2 || testutil.ToFloat64(a.metrics.of(services).events) < 1 {
 		time.Sleep(time.Millisecond)
@@ -470,14 +451,14 @@ func TestAPISharing(t *testing.T) {
 	default:
 	}
 
-	s.set(newSlice("b1", "b", "10.0.0.4"))
-	after := awaitAPI(t, a, differs(Parse(s.all()...)))
+	s.set(clustertest.EndpointSlice("b1", "b", "10.0.0.4"))
+	after := awaitAPI(t, a, differs(cluster.Parse(s.all()...)))
 	if after.Services[0] != before.Services[0] || after.Services[1].Spec != before.Services[1].Spec || after.Services[1].Endpoints == before.Services[1].Endpoints {
 		t.Error("Services are not shared")
 	}
 	for what, same := range map[string]bool{
-		"Nodes": sameArray(before.Nodes, after.Nodes), "Pools": sameArray(before.Pools, after.Pools), "Claims": sameArray(before.Claims, after.Claims),
-		"Peers": sameArray(before.Peers, after.Peers), "Assignments": sameArray(before.Assignments, after.Assignments),
+		"Nodes": clustertest.SameArray(before.Nodes, after.Nodes), "Pools": clustertest.SameArray(before.Pools, after.Pools), "Claims": clustertest.SameArray(before.Claims, after.Claims),
+		"Peers": clustertest.SameArray(before.Peers, after.Peers), "Assignments": clustertest.SameArray(before.Assignments, after.Assignments),
 	} {
 		if !same {
 			t.Errorf("%s: another array", what)
@@ -501,7 +482,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 		"controller": {Options{SkipNodes: true, SkipEndpointSlices: true, L2: L2Speakers}, []string{"nodes", "endpointslices", "speakerstatuses"}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newAPIServer(t, append(ordinary(), status, newAdvertisement("lan", 32))...)
+			s := newAPIServer(t, append(ordinary(), status, clustertest.Advertisement("lan", 32))...)
 			a := s.open(tt.options)
 			before := map[string]int{}
 			for _, r := range tt.watched {
@@ -511,7 +492,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 				t.Fatalf("watched for L2 although there is a router:\n%s", render(snap))
 			}
 			s.set(advertisement)
-			snap := awaitAPI(t, a, func(s *Snapshot) string { return when(!s.L2Ready, "not ready for L2") })
+			snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(!s.L2Ready, "not ready for L2") })
 			if len(snap.Nodes) != 2 || len(snap.L2Advertisements) != 1 || len(snap.Speakers) != tt.speakers || snap.Services[0].Endpoints == nil {
 				t.Errorf("not all was read:\n%s", render(snap))
 			}
@@ -525,7 +506,7 @@ func TestAPIWatchesForL2(t *testing.T) {
 			if ready := again.Snapshot().L2Ready; !ready && tt.options.L2 == L2Nodes {
 				t.Error("a speaker goes on before it knows the candidates")
 			}
-			awaitAPI(t, again, func(s *Snapshot) string { return when(!s.L2Ready || len(s.Nodes) != 2, "not ready for L2") })
+			awaitAPI(t, again, func(s *cluster.Snapshot) string { return when(!s.L2Ready || len(s.Nodes) != 2, "not ready for L2") })
 		})
 	}
 }
@@ -533,13 +514,13 @@ func TestAPIWatchesForL2(t *testing.T) {
 // A speaker watches all Nodes, too, as soon as addresses are aggregated: no aggregate may
 // contain a Node's address.
 func TestAPIWatchesForAggregates(t *testing.T) {
-	s := newAPIServer(t, append(ordinary(), newAdvertisement("lan", 32))...)
+	s := newAPIServer(t, append(ordinary(), clustertest.Advertisement("lan", 32))...)
 	a := s.open(Options{NodeName: "n2", L2: L2Nodes})
 	if snap := a.Snapshot(); snap.AllNodes || len(snap.Nodes) != 1 {
 		t.Fatalf("all Nodes are watched without need:\n%s", render(snap))
 	}
-	s.set(newAdvertisement("lan", 24))
-	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(!s.AllNodes, "not all Nodes") })
+	s.set(clustertest.Advertisement("lan", 24))
+	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(!s.AllNodes, "not all Nodes") })
 	if len(snap.Nodes) != 2 {
 		t.Errorf("not all Nodes were read:\n%s", render(snap))
 	}
@@ -550,15 +531,15 @@ func TestAPIWatchesForAggregates(t *testing.T) {
 
 // A pool with announce L2 is enough, and a BGPPeer does not change that.
 func TestAPIWatchesForL2Pool(t *testing.T) {
-	pool := newPool("lan", "192.0.2.0/24")
+	pool := clustertest.Pool("lan", "192.0.2.0/24")
 	pool.Spec.Announce = v1alpha1.AnnounceL2
-	s := newAPIServer(t, pool, newNode("n1"), newNode("n2"))
+	s := newAPIServer(t, pool, clustertest.Node("n1"), clustertest.Node("n2"))
 	a := s.open(Options{NodeName: "n2", L2: L2Nodes})
 	if snap := a.Snapshot(); !snap.L2Ready || len(snap.Nodes) != 2 {
 		t.Errorf("the candidates are not known:\n%s", render(snap))
 	}
-	s.set(newPeer("tor", "10.0.0.254"))
-	snap := awaitAPI(t, a, func(s *Snapshot) string { return when(len(s.Peers) == 0, "no peer") })
+	s.set(clustertest.Peer("tor", "10.0.0.254"))
+	snap := awaitAPI(t, a, func(s *cluster.Snapshot) string { return when(len(s.Peers) == 0, "no peer") })
 	if !snap.L2Ready || len(snap.Nodes) != 2 {
 		t.Errorf("a watch has ended:\n%s", render(snap))
 	}

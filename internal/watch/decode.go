@@ -1,4 +1,4 @@
-package cluster
+package watch
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -81,9 +83,9 @@ type document struct {
 // An item is an object of a document. obj is nil when it could not be decoded;
 // the problems are without a file.
 type item struct {
-	key      Key
+	key      cluster.Key
 	obj      runtime.Object
-	problems problems
+	problems cluster.Problems
 }
 
 // A syntaxError is that a text is no YAML or JSON at all.
@@ -98,7 +100,7 @@ func (e *syntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.line,
 func unknown(docs []document) (d document, ok bool) {
 	for _, d := range docs {
 		for _, it := range d.items {
-			if it.key == (Key{}) {
+			if it.key == (cluster.Key{}) {
 				return d, true
 			}
 		}
@@ -144,8 +146,8 @@ func decodeFile(name string, text []byte, old []document) ([]document, error) {
 	return docs, nil
 }
 
-func goodObjects(docs []document) map[Key]runtime.Object {
-	good := map[Key]runtime.Object{}
+func goodObjects(docs []document) map[cluster.Key]runtime.Object {
+	good := map[cluster.Key]runtime.Object{}
 	for _, d := range docs {
 		for _, it := range d.items {
 			if it.obj != nil && good[it.key] == nil {
@@ -158,7 +160,7 @@ func goodObjects(docs []document) map[Key]runtime.Object {
 
 // keepGood puts the last good object in the place of one that did not decode, as
 // an API server would not have let the mistake in: no typo takes an address away.
-func keepGood(items []item, good map[Key]runtime.Object) []item {
+func keepGood(items []item, good map[cluster.Key]runtime.Object) []item {
 	out := slices.Clone(items) // They may be an older document's too.
 	for i := range out {
 		it := &out[i]
@@ -168,7 +170,7 @@ func keepGood(items []item, good map[Key]runtime.Object) []item {
 		it.obj = good[it.key]
 		it.problems = slices.Clone(it.problems)
 		for j := range it.problems {
-			it.problems[j].Message += kept
+			it.problems[j].Message += cluster.StaysInUse
 		}
 	}
 	return out
@@ -248,7 +250,7 @@ var yamlLine = regexp.MustCompile(`^(?:yaml: )?line (\d+): `)
 
 // toJSON turns a document into JSON. A key that stands twice is a Problem, and
 // the last one counts, as it does with kubectl.
-func toJSON(t text) ([]byte, problems, error) {
+func toJSON(t text) ([]byte, cluster.Problems, error) {
 	if json.Valid(t.text) {
 		return t.text, nil, nil
 	}
@@ -260,8 +262,8 @@ func toJSON(t text) ([]byte, problems, error) {
 	if err != nil {
 		return nil, nil, asSyntaxError(err, t.line)
 	}
-	var p problems
-	p.add("", "", asSyntaxError(strict, t.line).Error()+"; the last one counts")
+	var p cluster.Problems
+	p.Add("", "", asSyntaxError(strict, t.line).Error()+"; the last one counts")
 	return j, p, nil
 }
 
@@ -325,7 +327,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 	}
 	it := item{key: h.key(gvk.Kind, k.namespaced)}
 	if gvk.Version != k.version {
-		it.problems.add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
+		it.problems.Add("apiVersion", h.APIVersion, fmt.Sprintf("write %s", gvk.GroupKind().WithVersion(k.version).GroupVersion()))
 		return []item{it}
 	}
 	it.obj, it.problems = decodeTyped(j, k.new())
@@ -351,19 +353,19 @@ func listOf(gvk schema.GroupVersionKind) (elem schema.GroupVersionKind, ok bool)
 
 // key is in namespace default where one is needed and none is named, as with
 // kubectl.
-func (h *head) key(kind string, namespaced bool) Key {
+func (h *head) key(kind string, namespaced bool) cluster.Key {
 	switch {
 	case !namespaced:
-		return Key{kind, Name{Name: h.Metadata.Name}}
+		return cluster.Key{Kind: kind, Name: cluster.Name{Name: h.Metadata.Name}}
 	case h.Metadata.Namespace == "":
-		return Key{kind, Name{metav1.NamespaceDefault, h.Metadata.Name}}
+		return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: metav1.NamespaceDefault, Name: h.Metadata.Name}}
 	}
-	return Key{kind, Name{h.Metadata.Namespace, h.Metadata.Name}}
+	return cluster.Key{Kind: kind, Name: cluster.Name{Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}}
 }
 
 // bad is a document that has not even a name.
 func bad(message string) []item {
-	return []item{{problems: problems{{Message: message}}}}
+	return []item{{problems: cluster.Problems{{Message: message}}}}
 }
 
 // misspelt says whether a kind that Fanfare does not read does not exist.
@@ -392,7 +394,7 @@ func suggestKind(name string) string {
 
 // decodeTyped reads j into obj. A field that obj does not have is a Problem and
 // nothing more; a value of the wrong type makes the object nil.
-func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, problems) {
+func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, cluster.Problems) {
 	strict, err := strictjson.UnmarshalStrict(j, obj)
 	if err == nil && len(strict) == 0 {
 		return obj, nil
@@ -402,14 +404,14 @@ func decodeTyped(j []byte, obj runtime.Object) (runtime.Object, problems) {
 	p := mismatches(j, obj)
 	for _, e := range strict {
 		if strings.HasPrefix(e.Error(), "duplicate field") {
-			p.add("", "", e.Error()+"; the last one counts")
+			p.Add("", "", e.Error()+"; the last one counts")
 		}
 	}
 	if err == nil {
 		return obj, p
 	}
 	if len(p) == 0 {
-		p.add("", "", err.Error())
+		p.Add("", "", err.Error())
 	}
 	return nil, p
 }

@@ -1,15 +1,15 @@
-package cluster
+package watch
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -62,7 +62,7 @@ var (
 	// The API server sends only the namespace's Secrets that can hold a password.
 	secrets = resource{
 		GroupVersionResource: corev1.SchemeGroupVersion.WithResource("secrets"),
-		namespace:            SecretNamespace,
+		namespace:            cluster.SecretNamespace,
 		typ:                  corev1.SecretTypeBasicAuth,
 	}
 	nodes      = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("nodes")}
@@ -124,16 +124,15 @@ func (r resource) narrow(o *metav1.ListOptions) {
 	o.LabelSelector = r.labels
 }
 
-// A watch keeps an API's Builder up to date with one resource. It is the store
+// A store keeps an API's Builder up to date with one resource. It is the store
 // that client-go's Reflector fills. Other than an informer's it keeps no
 // objects, only which ones there are: what is in them stands in the Builder.
-type watch[T object] struct {
+type store[T object] struct {
 	api    *API
 	count  counters
-	trim   func(T)
 	synced func() // called when the whole resource was read
 	kind   string // of what is known, once anything is
-	known  map[Name]struct{}
+	known  map[cluster.Name]struct{}
 }
 
 // backoff is between attempts. client-go's own waits for up to a minute, and an
@@ -141,14 +140,14 @@ type watch[T object] struct {
 var backoff = wait.Backoff{Duration: 100 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 5 * time.Second}
 
 // start watches r until ctx ends.
-func start[T object](ctx context.Context, a *API, r resource, trim func(T)) error {
+func start[T object](ctx context.Context, a *API, r resource) error {
 	client, err := r.client(a.config, a.http)
 	if err != nil {
 		return fmt.Errorf("client for %s: %w", r, err)
 	}
 	synced := make(chan struct{})
 	a.synced[r] = synced
-	w := &watch[T]{api: a, count: a.metrics.of(r), trim: trim, known: map[Name]struct{}{}}
+	w := &store[T]{api: a, count: a.metrics.of(r), known: map[cluster.Name]struct{}{}}
 	w.synced = sync.OnceFunc(func() { close(synced) })
 	absent := func() {}
 	if r.optional {
@@ -168,20 +167,20 @@ func start[T object](ctx context.Context, a *API, r resource, trim func(T)) erro
 }
 
 // Add is called for an object that is new, or was when the watch began.
-func (w *watch[T]) Add(obj any) error { return w.Update(obj) }
+func (w *store[T]) Add(obj any) error { return w.Update(obj) }
 
 // Update is called for an object that has changed.
-func (w *watch[T]) Update(obj any) error {
+func (w *store[T]) Update(obj any) error {
 	w.count.events.Inc()
-	w.api.change(func(b *Builder) { w.set(b, obj) })
+	w.api.change(func(b *cluster.Builder) { w.set(b, obj) })
 	return nil
 }
 
 // Delete is called with the last version of an object that is gone.
-func (w *watch[T]) Delete(obj any) error {
+func (w *store[T]) Delete(obj any) error {
 	w.count.events.Inc()
-	w.api.change(func(b *Builder) {
-		if key, ok := KeyOf(obj.(T)); ok {
+	w.api.change(func(b *cluster.Builder) {
+		if key, ok := cluster.KeyOf(obj.(T)); ok {
 			delete(w.known, key.Name)
 			b.Delete(key)
 		}
@@ -191,26 +190,26 @@ func (w *watch[T]) Delete(obj any) error {
 
 // Replace is called with all objects that there are. They take effect as one
 // change: after an outage no reader sees half of the changes.
-func (w *watch[T]) Replace(objs []any, _ string) error {
+func (w *store[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
-	w.api.change(func(b *Builder) {
+	w.api.change(func(b *cluster.Builder) {
 		gone := w.known
-		w.known = make(map[Name]struct{}, len(objs))
+		w.known = make(map[cluster.Name]struct{}, len(objs))
 		for _, obj := range objs {
 			delete(gone, w.set(b, obj))
 		}
 		// Last, so that an endpoint that has moved to another slice stays one.
 		for name := range gone {
-			b.Delete(Key{w.kind, name})
+			b.Delete(cluster.Key{Kind: w.kind, Name: name})
 		}
 	})
 	w.synced()
 	return nil
 }
 
-func (w *watch[T]) set(b *Builder, obj any) Name {
+func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
 	o := obj.(T) // The Reflector lets nothing else through.
-	key, ok := KeyOf(o)
+	key, ok := cluster.KeyOf(o)
 	if !ok {
 		panic(fmt.Sprintf("BUG: a watch on %T, which Set does not take", o))
 	}
@@ -221,9 +220,9 @@ func (w *watch[T]) set(b *Builder, obj any) Name {
 
 // assume has the Builder use what an earlier process knew, when the API server does not
 // have the resource, or does not let us read it, from the start.
-func (w *watch[T]) assume() {
-	w.api.change(func(b *Builder) {
-		for _, obj := range slices.Collect(maps.Values(b.known)) {
+func (w *store[T]) assume() {
+	w.api.change(func(b *cluster.Builder) {
+		for _, obj := range b.Known() {
 			if o, ok := obj.(T); ok {
 				w.set(b, o)
 			}
@@ -233,15 +232,14 @@ func (w *watch[T]) assume() {
 }
 
 // Resync is for stores that want all objects again.
-func (w *watch[T]) Resync() error { return nil }
+func (w *store[T]) Resync() error { return nil }
 
 // Transformer drops unread fields from objects that the Reflector has to
 // keep until it has got all of them.
-func (w *watch[T]) Transformer() cache.TransformFunc {
+func (w *store[T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if o, ok := obj.(T); ok {
-			trimMeta(o)
-			w.trim(o)
+			cluster.Trim(o)
 		}
 		return obj, nil
 	}
