@@ -40,7 +40,7 @@ func statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// JSON has all values, and its keys are stable; the tables are for people only.
+			// JSON has all values. The tables are for people only, and may change.
 			if asJSON {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
