@@ -31,7 +31,7 @@ e2e: setup kube-tools ## run Fanfare on real kubelets, shown step by step; `make
 	go test -count=1 -timeout=20m -v ./e2e/kubelet
 
 # Many tests ask the kernel or a router, which Go's cache of results cannot see:
-# -count=1 asks anew.
+# -count=1 asks again.
 # The packages that take longest begin first: most of them wait, for routers and for
 # time to pass, while others work, and at the end none of them is left alone. The race
 # detector would wait for a second at the end of each package.
@@ -62,7 +62,7 @@ lint: ## gofmt, go vet, staticcheck, exhaustive, prose, bash -n, go mod tidy
 	bash -n .ci/run $(wildcard hack/*.sh)
 	go mod tidy -diff
 
-generate: ## write generated code and manifests anew
+generate: ## write generated code, manifests and reference pages
 	go generate ./...
 
 build: ## build bin/fanfare and bin/lab

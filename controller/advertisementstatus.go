@@ -18,13 +18,6 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
-// Reasons of an advertisement's condition, besides those of pools and Problems.
-const (
-	reasonNoPeer      = "NoPeer"
-	reasonNoSpeaker   = "NoSpeaker"
-	reasonNoInterface = "NoInterface"
-)
-
 // adverts keeps the status of BGPAdvertisements and L2Advertisements. Only a controller
 // sees all nodes, and so detects a misspelt selector or interface.
 type adverts struct {

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -51,7 +50,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 				t.Errorf("%s: probe %v", a.Addr, a.Probe)
 			}
 		}
-		if err := os.WriteFile(filepath.Join(dir, answeredFile), []byte("["), 0o644); err != nil {
+		if err := os.WriteFile(answeredFile.in(dir), []byte("["), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := (&stateDirectory{dir: dir}).loadAnswered(); err == nil {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +27,7 @@ const (
 )
 
 // SocketPath is the Unix socket of the speaker with a run directory.
-func SocketPath(runDir string) string { return filepath.Join(runDir, socketFile) }
+func SocketPath(runDir string) string { return socketFile.in(runDir) }
 
 // A server serves the status socket, and metrics and health on TCP if configured. It starts
 // before the API server has been read.

@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"log/slog"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 const snapshotInterval = 10 * time.Second
 
 // ClusterPath is the file of the last snapshot.
-func ClusterPath(runDir string) string { return filepath.Join(runDir, clusterFile) }
+func ClusterPath(runDir string) string { return clusterFile.in(runDir) }
 
 // A snapshotWriter writes the newest snapshot to the run directory at intervals, beside the
 // loop.

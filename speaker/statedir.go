@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -15,17 +14,6 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
-)
-
-// Files of the run directory, all of which Cleanup removes.
-const (
-	answeredFile      = "answered.json"
-	assignmentsFile   = "assignments.json"
-	clusterFile       = "cluster.json"
-	configurationFile = "configuration.json"
-	failuresFile      = "deaths.json" // "deaths" as earlier speakers wrote it
-	lockFile          = "speaker.lock"
-	socketFile        = "speaker.sock"
 )
 
 // A stateDirectory saves under the run directory what the next speaker on this node must
@@ -72,7 +60,7 @@ func (d *stateDirectory) saveAnswered(path *announcePath, h *handoverState) erro
 
 // loadAnswered returns what the previous speaker saved, none if there was no speaker.
 func (d *stateDirectory) loadAnswered() ([]savedAddress, error) {
-	return load[[]savedAddress](filepath.Join(d.dir, answeredFile))
+	return load[[]savedAddress](answeredFile.in(d.dir))
 }
 
 // saveFailures saves when other nodes had to take over from this node.
@@ -88,7 +76,7 @@ func (d *stateDirectory) saveFailures(failures []time.Time) error {
 }
 
 func (d *stateDirectory) loadFailures() ([]time.Time, error) {
-	return load[[]time.Time](filepath.Join(d.dir, failuresFile))
+	return load[[]time.Time](failuresFile.in(d.dir))
 }
 
 // saveAssignments saves which Service has which address: without an API server, the next
@@ -129,8 +117,8 @@ func (d *stateDirectory) hasSnapshot() bool {
 }
 
 // save replaces a file at once: after a crash it has either the old content or the new.
-func (d *stateDirectory) save(name string, content any) error {
-	path := filepath.Join(d.dir, name)
+func (d *stateDirectory) save(file runFile, content any) error {
+	path := file.in(d.dir)
 	data, err := json.MarshalIndent(content, "", " ")
 	if err == nil {
 		err = os.WriteFile(path+".tmp", data, 0o644)
@@ -162,14 +150,14 @@ func load[T any](path string) (value T, err error) {
 // Configuration returns the last valid versions of the objects that the previous speaker
 // with this run directory read; nil if there was none.
 func Configuration(runDir string) (*cluster.Configuration, error) {
-	return load[*cluster.Configuration](filepath.Join(runDir, configurationFile))
+	return load[*cluster.Configuration](configurationFile.in(runDir))
 }
 
 // Assignments returns what the previous speaker with this run directory saved, none if
 // there was none. It renames a file that is not valid, and the error says so: addresses
 // that may move are better than a speaker that does not start.
 func Assignments(runDir string) ([]cluster.Assignment, error) {
-	path := filepath.Join(runDir, assignmentsFile)
+	path := assignmentsFile.in(runDir)
 	list, err := load[[]cluster.Assignment](path)
 	if err == nil || errors.As(err, new(*fs.PathError)) {
 		return list, err
@@ -183,7 +171,7 @@ func lock(runDir string) (release func(), err error) {
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
 	}
-	path := filepath.Join(runDir, lockFile)
+	path := lockFile.in(runDir)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("run directory: %w", err)
@@ -214,8 +202,8 @@ func Running(runDir string) bool {
 // Cleanup removes what speakers leave in the run directory.
 func Cleanup(runDir string) error {
 	var errs []error
-	for _, name := range []string{answeredFile, assignmentsFile, clusterFile, configurationFile, failuresFile, lockFile, socketFile} {
-		if err := os.Remove(filepath.Join(runDir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	for _, file := range runFiles {
+		if err := os.Remove(file.in(runDir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}

@@ -50,20 +50,20 @@ func TestStateIsWrittenOnChange(t *testing.T) {
 	if err := m.saveAssignments(snap); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(m.dir, assignmentsFile)); err != nil {
+	if err := os.Remove(assignmentsFile.in(m.dir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.saveAssignments(snap); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(m.dir, assignmentsFile)); err == nil {
+	if _, err := os.Stat(assignmentsFile.in(m.dir)); err == nil {
 		t.Error("written again")
 	}
 }
 
 func TestBrokenAssignmentsFileIsRenamed(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, assignmentsFile)
+	path := assignmentsFile.in(dir)
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestRunDirectoryLock(t *testing.T) {
 // The configuration is saved as soon as it changes. The error of a truncated file names it.
 func TestConfigurationSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, configurationFile)
+	path := configurationFile.in(dir)
 	if c, err := Configuration(dir); c != nil || err != nil {
 		t.Errorf("without a file: %v, %v", c, err)
 	}

@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// sourceRangesAnnotation is the older way to write spec.loadBalancerSourceRanges,
-// which counts when both are there.
+// sourceRangesAnnotation of a Service: CIDRs of clients, separated by commas, for objects
+// without spec.loadBalancerSourceRanges.
 const sourceRangesAnnotation = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
-// schedulerAnnotation says which scheduler a Service wants.
+// schedulerAnnotation of a Service: `random`, `round-robin`, `source-hash` or `maglev`.
 const schedulerAnnotation = "fanfare.io/scheduler"
 
 // The schedulers that a Service may ask for.

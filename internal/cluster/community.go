@@ -11,8 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// communitiesAnnotation has the communities of a Service's routes, with commas
-// between them.
+// communitiesAnnotation of a Service: communities of its BGP routes, separated by commas.
 const communitiesAnnotation = "fanfare.io/bgp-communities"
 
 // Communities are what routers sort routes by.

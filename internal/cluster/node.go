@@ -9,9 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// leavingTaints say that a node is about to go away. Taints that may be set
-// in error or for long are not here: cordon (a node reserved for ingress is
-// cordoned on purpose), not-ready and unreachable (the condition Ready says it),
+// leavingTaints of a Node: it is leaving, and its speaker withdraws all addresses.
+//
+// Taints that may be set in error or for long are not here: cordon (a node reserved for
+// ingress is cordoned on purpose), not-ready and unreachable (the condition Ready says it),
 // and the cluster autoscaler's DeletionCandidate (most candidates stay).
 var leavingTaints = []string{
 	"fanfare.io/leaving",

@@ -13,16 +13,19 @@ import (
 // MetalLB's are honoured, so that users need not edit Services to migrate. What
 // it writes itself, ip-allocated-from-pool, says nothing that is not in the status.
 var (
+	// addressAnnotations of a Service: the addresses that it requests, separated by commas.
 	addressAnnotations = []string{
 		"fanfare.io/load-balancer-ips",
 		"metallb.io/loadBalancerIPs",
 		"metallb.universe.tf/loadBalancerIPs",
 	}
+	// poolAnnotations of a Service: the AddressPool to get addresses from.
 	poolAnnotations = []string{
 		"fanfare.io/address-pool",
 		"metallb.io/address-pool",
 		"metallb.universe.tf/address-pool",
 	}
+	// sharingAnnotations of a Service: the key, as `fanfare.io/allow-shared-ip`, which takes precedence.
 	sharingAnnotations = []string{
 		SharingAnnotation,
 		"metallb.io/allow-shared-ip",
@@ -31,12 +34,12 @@ var (
 )
 
 const (
-	// SharingAnnotation has a key: Services with the same one may share an address.
+	// SharingAnnotation of a Service: a key. Services with the same key may share an address.
 	SharingAnnotation = "fanfare.io/allow-shared-ip"
-	// SharingNamespacesAnnotation has the other namespaces whose Services may. MetalLB
-	// has no such annotation: there a key is valid in all namespaces.
+	// SharingNamespacesAnnotation of a Service: other namespaces whose Services may share its
+	// address, separated by commas. MetalLB has none: there a key is valid in all namespaces.
 	SharingNamespacesAnnotation = "fanfare.io/allow-shared-ip-namespaces"
-	// ReserveAnnotation keeps a Service's addresses while there is no such Service.
+	// ReserveAnnotation of a Service: `true` keeps its addresses reserved after it is deleted.
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 

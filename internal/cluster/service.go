@@ -11,15 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Class is the spec.loadBalancerClass of Services that Fanfare always serves. It also serves
-// Services without a class, unless configured otherwise.
+// Class is the loadBalancerClass of Services that Fanfare serves. It also serves Services
+// without a class, unless --class-only is set.
 const Class = "fanfare.io/lb"
 
-// l2NodeAnnotation names the node that should answer for a Service's addresses by ARP
-// and NDP, as long as it can.
+// l2NodeAnnotation of a Service: the node that should answer for its addresses over Layer 2,
+// as long as it can.
 const l2NodeAnnotation = "fanfare.io/l2-node"
 
-// serviceProxyLabel says that kube-proxy must ignore a Service.
+// serviceProxyLabel of a Service: kube-proxy ignores the Service. Fanfare serves it, and its
+// healthCheckNodePort.
 const serviceProxyLabel = "service.kubernetes.io/service-proxy-name"
 
 // parseService returns nil for a Service that is not Fanfare's business.

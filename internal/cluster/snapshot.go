@@ -185,8 +185,8 @@ type AddressCondition struct {
 	Message  string
 }
 
-// AddressAssigned is the type of the condition by which the controller says
-// whether a Service has an address, and why not.
+// AddressAssigned is the type of the condition of a Service in which the controller writes
+// whether it has an address, and why not.
 const AddressAssigned = "fanfare.io/AddressAssigned"
 
 // status is the addresses of the object's status; s may be nil.
