@@ -142,8 +142,8 @@ func (p *announcePath) remaining(want target) (target, bool) {
 }
 
 // record records what is announced after a call with want, and returns which addresses left
-// and came. owners returns the Services of an address that left.
-func (p *announcePath) record(announced []netip.Prefix, want target, owners func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
+// and came. services returns the Services of an address that left.
+func (p *announcePath) record(announced []netip.Prefix, want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
 	if sortedset.Same(announced, p.announcedPrefixes) && sortedset.Same(want.addrs, p.targetAddrs) {
 		return nil, nil
 	}
@@ -159,7 +159,7 @@ func (p *announcePath) record(announced []netip.Prefix, want target, owners func
 	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
 	left = sortedset.Union(left, strayed, netip.Addr.Compare)
 	for _, a := range left {
-		p.lingering[a] = lingeringAddress{until: now.Add(p.linger), owners: owners(a)}
+		p.lingering[a] = lingeringAddress{until: now.Add(p.linger), services: services(a)}
 	}
 	p.announcedPrefixes, p.announcedAddrs, p.targetAddrs = announced, have, want.addrs
 	p.lingerAggregates(gone, now)

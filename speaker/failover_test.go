@@ -136,7 +136,7 @@ func (f *fleet) reboot(name string) *fleetNode {
 // start starts a speaker on the node, whose kernel may have a table of an earlier one.
 func (n *fleetNode) start() {
 	log := slog.New(slog.DiscardHandler)
-	handover := newHandoverState(n.name, nil, log)
+	handover := newHandoverState(n.name, nil)
 	handover.send = n.send
 	n.dead, n.gone, n.leaving, n.offered, n.back, n.members = false, false, false, false, false, nil
 	n.heard, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}

@@ -54,7 +54,7 @@ func (w *gatewayWatch) refresh() {
 	ipv4, links4, err4 := defaultGateway(netlink.FAMILY_V4)
 	ipv6, links6, err6 := defaultGateway(netlink.FAMILY_V6)
 	if err := errors.Join(err4, err6); err != nil {
-		w.log.Warn("default gateway", "err", err)
+		w.log.Warn("default gateway not read", "err", err)
 	}
 	w.mu.Lock()
 	was := w.known

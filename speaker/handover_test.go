@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -34,7 +33,7 @@ func newSpeakerGroup(t *testing.T, nodes ...string) *speakerGroup {
 
 // join starts a speaker on a node.
 func (c *speakerGroup) join(name string, known []netip.Addr) *handoverState {
-	handover := newHandoverState(name, known, slog.New(slog.DiscardHandler))
+	handover := newHandoverState(name, known)
 	c.nodes[name] = handover
 	c.connect(name)
 	return handover
@@ -298,7 +297,7 @@ func TestFullStateSizeIsDocumented(t *testing.T) {
 	// and gossip's envelope with a name of 16 letters.
 	const besides = 28 + 30 + 5 + 18 + 16
 	for _, world := range []struct{ nodes, addresses int }{{10, 1000}, {100, 10000}, {1000, 10000}} {
-		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+		handover := newHandoverState("n1", nil)
 		var mine []netip.Addr
 		for a := netip.MustParseAddr("192.0.2.0"); len(mine) < world.addresses/world.nodes; a = a.Next() {
 			mine = append(mine, a)
@@ -347,7 +346,7 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 				deliver(message{ready: true, held: []netip.Addr{a.Next()}})
 			}, keepTimeout},
 		} {
-			handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+			handover := newHandoverState("n1", nil)
 			handover.reportChanges([]netip.Addr{a})
 			tt.story(handover, func(s message) {
 				s.instance, s.sequence = 1, 1

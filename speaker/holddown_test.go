@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
@@ -12,7 +11,7 @@ import (
 
 // returningNode is a node with an interface whose process has only just started.
 func returningNode() *layer2 {
-	return &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), electable: &electable{list: []l2.Interface{{Name: "eth0"}}}}
+	return &layer2{handover: newHandoverState("n1", nil), electable: &electable{list: []l2.Interface{{Name: "eth0"}}}}
 }
 
 // A node begins a hold-down only if a node that gossip reaches answers for an address.

@@ -65,7 +65,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 		known = append(known, p.Addr)
 		crashed = crashed || p.Until.IsZero()
 	}
-	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known, o.Log)}
+	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
 	l.holdDown = membership.NewHoldDown(deaths, crashed)
 	l.redirects = &redirects{}
 	for _, p := range saved {

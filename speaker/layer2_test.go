@@ -29,7 +29,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 		path.announcedAddrs = []netip.Addr{held, lost}
 		path.lingering[left] = lingeringAddress{until: time.Now().Add(20 * time.Second)}
 		before := stateDirectory{dir: dir}
-		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+		handover := newHandoverState("n1", nil)
 		handover.setFormerOwner(held, "n2")
 		if err := before.saveAnswered(path, handover); err != nil {
 			t.Fatal(err)
@@ -86,7 +86,7 @@ func TestDiscoveryAtStart(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		begin := func(clustered bool) *layer2 {
-			return &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: clustered, broadcast: func([]byte) {}, send: func(string, []byte) {}}
+			return &layer2{handover: newHandoverState("n1", nil), clustered: clustered, broadcast: func([]byte) {}, send: func(string, []byte) {}}
 		}
 		for name, tt := range map[string]struct {
 			clustered bool
@@ -131,7 +131,7 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
 		alone := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
-		l := &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: true, broadcast: func([]byte) {}, send: func(string, []byte) {}}
+		l := &layer2{handover: newHandoverState("n1", nil), clustered: true, broadcast: func([]byte) {}, send: func(string, []byte) {}}
 		step := func(what string, ready bool, m *membership.Members, all ...l2.Interface) {
 			t.Helper()
 			l.recordInterfaces(relevantInterfaces(snap, all), time.Now())
@@ -172,9 +172,9 @@ func TestQueryIsRepeated(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
-		n2 := newHandoverState("n2", nil, slog.New(slog.DiscardHandler))
+		n2 := newHandoverState("n2", nil)
 		n2.reportChanges([]netip.Addr{vip})
-		l := &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: true, broadcast: func([]byte) {}}
+		l := &layer2{handover: newHandoverState("n1", nil), clustered: true, broadcast: func([]byte) {}}
 		lost := 2 // the first queries
 		l.send = func(node string, message []byte) {
 			s, err := parseMessage(message)

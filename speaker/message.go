@@ -100,8 +100,8 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 			begun = append(begun, a)
 		}
 	}
-	for a, said := range h.holders {
-		if _, still := slices.BinarySearchFunc(have, a, netip.Addr.Compare); said[h.node].held && !still {
+	for a, byNode := range h.holders {
+		if _, still := slices.BinarySearchFunc(have, a, netip.Addr.Compare); byNode[h.node].held && !still {
 			ended = append(ended, a)
 		}
 	}
@@ -131,8 +131,8 @@ func (h *handoverState) fullState() [][]byte {
 	defer h.mu.Unlock()
 	h.sequence++
 	message := message{instance: h.instance, sequence: h.sequence}
-	for a, said := range h.holders {
-		if w := said[h.node]; w.held {
+	for a, byNode := range h.holders {
+		if w := byNode[h.node]; w.held {
 			message.held = append(message.held, a)
 		}
 	}

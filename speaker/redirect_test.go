@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"log/slog"
 	"net"
 	"net/netip"
 	"reflect"
@@ -63,7 +62,7 @@ func TestRedirect(t *testing.T) {
 			Node: "n1", Members: &membership.Members{Nodes: []membership.Member{tt.member}}, Interfaces: tt.own, Nodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
 		}}
 		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}, Speakers: []l2.MAC{{2, 1}}}
-		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+		handover := newHandoverState("n1", nil)
 		handover.setFormerOwner(vip4, "n2")
 		handover.setFormerOwner(vip6, "n2")
 		got := (&redirects{}).next(d, handover.formerOwners, handover.revision(), gone, time.Minute, now)

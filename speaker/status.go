@@ -372,7 +372,7 @@ func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 		message = "an earlier speaker forwarded it, and no Service holds it now"
 	}
 	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
-	for _, name := range left.owners {
+	for _, name := range left.services {
 		st.Services = append(st.Services, name.String())
 	}
 	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}

@@ -34,7 +34,7 @@ type trialL2 struct {
 }
 
 func newTrialL2(seed uint64, log *slog.Logger) trialL2 {
-	return trialL2{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHandoverState("n1", nil, log), ours: map[netip.Addr]bool{},
+	return trialL2{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHandoverState("n1", nil), ours: map[netip.Addr]bool{},
 		asking: map[netip.Addr]bool{}, answering: map[netip.Addr]bool{}, quiet: map[netip.Addr]time.Time{}, unasked: map[netip.Addr]time.Time{},
 		held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
 }
