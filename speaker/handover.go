@@ -160,7 +160,7 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitt
 	}
 	messages = make(map[string][][]byte, len(begun))
 	for node, list := range begun {
-		messages[node] = message{ready: true, instance: h.instance, sequence: h.sequence, held: list}.encode()
+		messages[node] = message{kind: readyMessage, instance: h.instance, sequence: h.sequence, held: list}.encode()
 	}
 	return admitted, messages
 }
@@ -322,15 +322,15 @@ func (h *handoverState) othersHold(m *membership.Members) bool {
 	if m == nil {
 		return false
 	}
-	heard := map[string]bool{}
+	reachable := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.Reachable() && n.Node != h.node
+		reachable[n.Node] = n.Reachable() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, byNode := range h.holders {
 		for node, w := range byNode {
-			if w.held && heard[node] {
+			if w.held && reachable[node] {
 				return true
 			}
 		}

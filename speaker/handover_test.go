@@ -327,11 +327,11 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 			"it was never heard": {"n2", func(handover *handoverState, deliver func(message)) {}, 0},
 			"no owner":           {"", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, 0},
 			"it waits": {"n2", func(handover *handoverState, deliver func(message)) {
-				deliver(message{ready: true, held: []netip.Addr{a}})
+				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 			}, 0},
 			"it answers": {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{held: []netip.Addr{a}}) }, 0},
 			"another one waits": {"n3", func(handover *handoverState, deliver func(message)) {
-				deliver(message{ready: true, held: []netip.Addr{a}})
+				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 			}, 0},
 			"it is dead": {"n2", func(handover *handoverState, deliver func(message)) {
 				deliver(message{})
@@ -339,11 +339,11 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 			}, 0},
 			"it is only asked about": {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}); handover.reportChanges(nil) }, 0},
 			"it has waited, long ago": {"n2", func(handover *handoverState, deliver func(message)) {
-				deliver(message{ready: true, held: []netip.Addr{a}})
+				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 				time.Sleep(readyLifetime)
 			}, keepTimeout},
 			"it waits for another one": {"n2", func(handover *handoverState, deliver func(message)) {
-				deliver(message{ready: true, held: []netip.Addr{a.Next()}})
+				deliver(message{kind: readyMessage, held: []netip.Addr{a.Next()}})
 			}, keepTimeout},
 		} {
 			handover := newHandoverState("n1", nil)

@@ -181,7 +181,7 @@ func TestQueryIsRepeated(t *testing.T) {
 			if err != nil || node != "n2" {
 				t.Errorf("%s receives %x", node, message)
 			}
-			if s.query {
+			if s.kind == queryMessage {
 				lost--
 			}
 			if lost < 0 {

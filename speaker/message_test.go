@@ -14,8 +14,8 @@ func FuzzMessage(f *testing.F) {
 		f.Add(m)
 		f.Add(m[:len(m)-1])
 	}
-	f.Add(message{query: true, instance: 1}.encode()[0])
-	f.Add(message{ready: true, instance: 1, held: whole.held}.encode()[0])
+	f.Add(message{kind: queryMessage, instance: 1}.encode()[0])
+	f.Add(message{kind: readyMessage, instance: 1, held: whole.held}.encode()[0])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := parseMessage(b)
@@ -43,5 +43,5 @@ func FuzzMessage(f *testing.F) {
 }
 
 func equalMessages(a, b message) bool {
-	return a.query == b.query && a.ready == b.ready && a.instance == b.instance && a.sequence == b.sequence && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
+	return a.kind == b.kind && a.instance == b.instance && a.sequence == b.sequence && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
 }
