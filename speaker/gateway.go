@@ -24,6 +24,7 @@ type gatewayWatch struct {
 	links map[int]bool // interfaces of default routes
 }
 
+// newGatewayWatch reads nothing yet: most nodes have no BGPPeer with a default gateway.
 func newGatewayWatch(log *slog.Logger) *gatewayWatch {
 	g := &gatewayWatch{}
 	g.netWatch = newNetWatch("the default gateway", g.refresh, log)

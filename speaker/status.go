@@ -362,6 +362,7 @@ func (p *passResult) orphans() []netip.Addr {
 	return orphans
 }
 
+// orphan returns the status of an address without a Service. Its pool and ports are unknown.
 func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 	left, protocol := p.bgpLingering[addr], "bgp"
 	if parted, ok := p.l2Lingering[addr]; ok && left.until.Before(parted.until) {
