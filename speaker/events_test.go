@@ -95,11 +95,11 @@ func TestBFDEvents(t *testing.T) {
 		p.sessions[0].BFD = &bgp.BFDStatus{State: state, Since: p.at, Reason: reason}
 	}
 	p.session("tor1", bgp.Established, "")
-	bfd("Down", "the router says nothing; does it have BFD for this node?")
+	bfd("Down", "the router sends nothing; does it have BFD for this node?")
 	p.expectEvents("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
 	p.at = p.at.Add(sessionGrace)
 	p.sessions[1].Since = p.at
-	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 has no BFD with "+who+": the router says nothing; does it have BFD for this node?")
+	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 has no BFD with "+who+": the router sends nothing; does it have BFD for this node?")
 	bfd("Up", "")
 	p.expectEvents("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
 	bfd("Down", "no packet from the router for 150ms")
@@ -109,7 +109,7 @@ func TestBFDEvents(t *testing.T) {
 	bfd("Up", "")
 	p.expectEvents("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
 	p.sessions[0].BFD = nil
-	p.expectEvents("switched off: who did that knows")
+	p.expectEvents("switched off, without an Event")
 }
 
 func TestAddressEvents(t *testing.T) {

@@ -58,17 +58,17 @@ type fleetNode struct {
 	stale          time.Duration // delay of the API server's changes
 	changedAt      time.Time     // time of the first unread change; zero: none
 
-	snap    *cluster.Snapshot // as last read
-	members *membership.Members
-	heard   map[string]time.Time // when each node was last reachable
-	decider *plan.Decider
-	links   *layer2
-	pass    *pass
-	kernel  map[netip.Addr]bool
-	asked   map[netip.Addr]time.Time // start of the probe
-	answers map[netip.Addr]bool
-	had     map[netip.Addr]l2.Address // last request for each held address
-	resumed bool                      // it was suspended until now
+	snap          *cluster.Snapshot // as last read
+	members       *membership.Members
+	lastReachable map[string]time.Time // when each node was last reachable
+	decider       *plan.Decider
+	links         *layer2
+	pass          *pass
+	kernel        map[netip.Addr]bool
+	asked         map[netip.Addr]time.Time // start of the probe
+	answers       map[netip.Addr]bool
+	had           map[netip.Addr]l2.Address // last request for each held address
+	resumed       bool                      // it was suspended until now
 }
 
 // A fleetOffer is what a node reports about itself.
@@ -139,7 +139,7 @@ func (n *fleetNode) start() {
 	handover := newHandoverState(n.name, nil)
 	handover.send = n.send
 	n.dead, n.gone, n.leaving, n.offered, n.back, n.members = false, false, false, false, false, nil
-	n.heard, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}
+	n.lastReachable, n.asked, n.answers = map[string]time.Time{}, map[netip.Addr]time.Time{}, map[netip.Addr]bool{}
 	n.had, n.offersInFlight = map[netip.Addr]l2.Address{}, nil
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
@@ -226,8 +226,8 @@ func (n *fleetNode) answer(a netip.Addr) {
 // runs reports whether the node has a running speaker.
 func (n *fleetNode) runs() bool { return !n.dead && !n.suspended && !n.gone }
 
-// hears reports whether o reaches n.
-func (n *fleetNode) hears(o *fleetNode) bool {
+// receivesFrom reports whether messages of o arrive at n.
+func (n *fleetNode) receivesFrom(o *fleetNode) bool {
 	return o.runs() && !n.cut[n.name+" "+o.name] && !n.cut[o.name+" "+n.name]
 }
 
@@ -242,10 +242,10 @@ func (n *fleetNode) receiveOffers() {
 func (n *fleetNode) updateMembers() {
 	now, m := time.Now(), &membership.Members{}
 	for _, o := range n.nodes {
-		if o == n || n.hears(o) {
-			n.heard[o.name] = now
+		if o == n || n.receivesFrom(o) {
+			n.lastReachable[o.name] = now
 		}
-		at, known := n.heard[o.name]
+		at, known := n.lastReachable[o.name]
 		if !known {
 			continue
 		}
@@ -273,7 +273,7 @@ func (n *fleetNode) broadcast(message []byte) {
 	}
 	for _, o := range n.nodes {
 		n.send(o.name, message)
-		if n.byLease > 0 && len(s.released) > 0 && !o.hears(n) {
+		if n.byLease > 0 && len(s.released) > 0 && !o.receivesFrom(n) {
 			time.AfterFunc(2*time.Millisecond, func() { o.links.handover.reannounceAll() })
 		}
 	}
@@ -282,7 +282,7 @@ func (n *fleetNode) broadcast(message []byte) {
 // send delivers a message to one node.
 func (n *fleetNode) send(node string, message []byte) {
 	o := n.node(node)
-	if o == n || n.dropMessages || !o.hears(n) {
+	if o == n || n.dropMessages || !o.receivesFrom(n) {
 		return
 	}
 	time.AfterFunc(2*time.Millisecond+o.slow, func() {

@@ -323,9 +323,9 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 			story func(handover *handoverState, deliver func(message))
 			want  time.Duration
 		}{
-			"it is not ready":    {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, keepTimeout},
-			"it was never heard": {"n2", func(handover *handoverState, deliver func(message)) {}, 0},
-			"no owner":           {"", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, 0},
+			"it is not ready":         {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, keepTimeout},
+			"its state never arrived": {"n2", func(handover *handoverState, deliver func(message)) {}, 0},
+			"no owner":                {"", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, 0},
 			"it waits": {"n2", func(handover *handoverState, deliver func(message)) {
 				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 			}, 0},

@@ -217,11 +217,11 @@ func TestL2Reasons(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "answered for on eth0"}
 	for name, tt := range map[string]struct {
-		reason cluster.Reason
-		p      passResult
-		status *l2.Status
-		code   cluster.Code
-		says   string
+		reason  cluster.Reason
+		p       passResult
+		status  *l2.Status
+		code    cluster.Code
+		message string
 	}{
 		"held":              {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "answered for on eth0"},
 		"another's yet":     {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
@@ -234,8 +234,8 @@ func TestL2Reasons(t *testing.T) {
 			passResult{l2Lingering: map[netip.Addr]lingeringAddress{vip: {until: time.Unix(0, 0)}}}, nil, cluster.AnotherNode, "node n2 answers for it; forwarded until"},
 	} {
 		got := tt.p.observed(tt.reason, AddressStatus{Address: vip, L2: tt.status}, bgp.Status{})
-		if got.Code != tt.code || !strings.Contains(got.Message, tt.says) {
-			t.Errorf("%s: %s: %s, want %s: %s", name, got.Code, got.Message, tt.code, tt.says)
+		if got.Code != tt.code || !strings.Contains(got.Message, tt.message) {
+			t.Errorf("%s: %s: %s, want %s: %s", name, got.Code, got.Message, tt.code, tt.message)
 		}
 	}
 }

@@ -43,7 +43,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		for _, name := range []string{"n1", "n2"} {
 			r := membership.New(membership.Options{Node: name, KeyFile: path, Port: 7946, Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry()})
 			r.Start(t.Context(), func(node string, b []byte) error {
-				words <- fmt.Sprintf("%s hears %s: %s", name, node, b)
+				words <- fmt.Sprintf("%s receives from %s: %s", name, node, b)
 				return nil
 			})
 			t.Cleanup(r.Close)
@@ -82,17 +82,17 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 		trackers["n1"].Broadcast([]byte("hello"), false)
 		select {
 		case got := <-words:
-			if got != "n2 hears n1: hello" {
+			if got != "n2 receives from n1: hello" {
 				t.Error(got)
 			}
 		case <-time.After(time.Minute):
 			t.Error("no message arrives")
 		}
 		trackers["n1"].Send("n2", []byte("and to you"))
-		trackers["n1"].Send("n3", []byte("who is no member"))
+		trackers["n1"].Send("n3", []byte("to a node that is not a member"))
 		select {
 		case got := <-words:
-			if got != "n2 hears n1: and to you" {
+			if got != "n2 receives from n1: and to you" {
 				t.Error(got)
 			}
 		case <-time.After(time.Minute):
@@ -103,7 +103,7 @@ status: {addresses: [{type: InternalIP, address: 127.0.0.3}]}
 			t.Errorf("status %+v", st)
 		}
 		trackers["n1"].Leave()
-		await("n2", "the farewell", func(m *membership.Members) bool {
+		await("n2", "the departure", func(m *membership.Members) bool {
 			n1, _ := m.Find("n1")
 			return n1.Left && !n1.Alive
 		})

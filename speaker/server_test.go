@@ -91,7 +91,7 @@ func TestHealthEndpoints(t *testing.T) {
 			time.Sleep(hangThreshold)
 		}
 		expect("it refuses everything", 200, 503, "a change has been waiting since")
-		expect("and says so", 200, 503, "forward: no")
+		expect("and its error", 200, 503, "forward: no")
 		go pass()
 		k.calls <- nil
 		expect("it takes it", 200, 200, "")

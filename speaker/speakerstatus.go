@@ -265,14 +265,14 @@ func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 
 // count adds an address to the totals. Without any session, no router has a route to it, so
 // it does not count as announced.
-func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, heard bool) {
+func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, established bool) {
 	if len(a.Services) > 0 {
 		c.Assigned++
 	}
 	if a.Programmed {
 		c.Forwarded++
 	}
-	if a.Announced && heard || a.Answered() {
+	if a.Announced && established || a.Answered() {
 		c.Announced++
 	}
 	if a.Lingering != nil {

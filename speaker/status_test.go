@@ -73,9 +73,9 @@ func TestAttentionForBFD(t *testing.T) {
 	}{
 		{"none", nil, ""},
 		{"up", &bgp.BFDStatus{State: "Up", Since: now.Add(-time.Hour)}, ""},
-		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router says nothing"}, ""},
-		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router says nothing"},
-			"router tor1: BFD is down, so that only the hold time detects a failure: the router says nothing"},
+		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router sends nothing"}, ""},
+		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router sends nothing"},
+			"router tor1: BFD is down, so that only the hold time detects a failure: the router sends nothing"},
 		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"}, "router tor1: another BFD has the port"},
 	} {
 		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, BFD: c.bfd}}}}

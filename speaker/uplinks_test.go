@@ -66,7 +66,7 @@ func TestNamedUplinks(t *testing.T) {
 		}
 		var none *uplinkWatch
 		if none.current(nil) != nil || none.changes() != nil {
-			t.Error("a watch that is none tells something")
+			t.Error("a nil watch reports a change")
 		}
 		none.stop()
 	})
