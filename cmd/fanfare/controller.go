@@ -45,11 +45,11 @@ type controllerFlags struct {
 
 // add defines the flags. manifests/controller.yaml sets some of them.
 func (f *controllerFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file to reach the API server with; default the pod's own account")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
 	set.BoolVar(&f.elect, "leader-elect", false, "write only while holding the Lease "+leaseName)
-	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the speakers' key; default the pod's own, else "+defaultNamespace)
-	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty for none")
-	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of a node must last before addresses are spread over nodes again; failover does not wait for it")
+	set.StringVar(&f.namespace, "namespace", "", "namespace of the Lease and of the members Secret; default: the pod's namespace, else "+defaultNamespace)
+	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7473; empty: none")
+	set.DurationVar(&f.settle, "l2-settle-time", controller.DefaultSettle, "how long a change of nodes must last before addresses are spread again; failover does not wait for it")
 	set.StringVar(&f.key, "members-secret", "", "Secret with the speakers' shared key, created if it is missing; empty: do not create one")
 	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -90,11 +90,11 @@ func controllerCommand() *cobra.Command {
 	var flags controllerFlags
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Give addresses to LoadBalancer Services through the API server",
-		Long: `Give addresses to LoadBalancer Services through the API server.
+		Short: "Allocate addresses to LoadBalancer Services through the API server",
+		Long: `Allocate addresses to LoadBalancer Services through the API server.
 
 An AddressClaim object claims each address before the controller writes it into
-the Service's status, so that no address is ever given twice, however many
+the Service's status, so that no address is ever allocated twice, however many
 controllers there are. With --leader-elect one of them writes and the others
 wait.`,
 		Args: cobra.NoArgs,
@@ -117,7 +117,7 @@ wait.`,
 }
 
 // classOnlyUsage is for controllers and speakers, which must agree.
-const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave those without a class to other implementations"
+const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave Services without a class to other implementations"
 
 // openAPI watches what the controller reads: no endpoints, unless addresses are spread over
 // nodes.

@@ -20,8 +20,8 @@ type membersFlags struct {
 // in common.
 func (f *membersFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.keyFile, "members-key-file", "", "file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not communicate, and failed nodes are detected by their Ready condition only")
-	set.Uint16Var(&f.port, "members-port", 7946, "UDP and TCP port of the membership protocol, at each node's InternalIP")
-	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the node's Lease is renewed, which shows that a node is alive even if the membership protocol does not reach it; 0: never")
+	set.Uint16Var(&f.port, "members-port", 7946, "UDP and TCP port of the membership protocol, on each node's InternalIP")
+	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the speaker renews the node's Lease, which shows that the node is alive even if gossip does not reach it; 0: never")
 }
 
 // check says what is wrong with the flags.

@@ -47,7 +47,7 @@ this node should have the same.`,
 		},
 	}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "everything, for programs")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
 	return cmd
 }
 

@@ -26,11 +26,11 @@ type snatFlags struct {
 // add defines the flags. They correspond to settings of kube-proxy and of CNI plugins, which
 // they must match where both replace sources.
 func (f *snatFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows whose source is replaced: fully-random, random or keep")
+	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows with source NAT: fully-random, random or keep")
 	set.StringSliceVar(&f.sources, "snat-sources", nil,
-		"addresses of this node to replace sources by, one for each family, or an interface that has them; that of the outgoing interface when empty")
-	set.StringSliceVar(&f.never, "snat-never-cidrs", nil, "networks of pods whose flows keep their source: the network itself brings their replies back to this node")
-	set.StringVar(&f.mark, "masquerade-mark", "", "mark for flows whose source is replaced, as value/mask such as 0x4000/0x4000; none when empty")
+		"addresses for source NAT: those of this node, one per family, or an interface; default: those of the outgoing interface")
+	set.StringSliceVar(&f.never, "snat-never-cidrs", nil, "pod networks whose flows keep their source, because the network routes their replies to this node")
+	set.StringVar(&f.mark, "masquerade-mark", "", "packet mark of flows with source NAT, as value/mask such as 0x4000/0x4000; empty: none")
 }
 
 // policy checks the flags.

@@ -41,10 +41,10 @@ type nodeFlags struct {
 
 // add defines the flags of the speaker and of a plan.
 func (f *nodeFlags) add(set *pflag.FlagSet) {
-	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML to read instead of an API server; a file counts once it is renamed into it")
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file to reach the API server with; the pod's service account when empty")
-	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default $NODE_NAME")
-	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder for the socket and for state that outlives a restart")
+	set.StringVar(&f.files, "files", "", "folder of Kubernetes YAML, instead of an API server; rename complete files into it")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the API server; default: the pod's service account")
+	set.StringVar(&f.node, "node-name", os.Getenv("NODE_NAME"), "name of this node's Node object; default: $NODE_NAME")
+	set.StringVar(&f.runDir, "run-dir", defaultRunDir, "folder of the socket and of state for the next speaker")
 	set.StringSliceVar(&f.detectLocal, "detect-local", []string{"node-cidr"},
 		"which clients are pods of this node: node-cidr (the Node's podCIDRs), cidr=PREFIX, interface-prefix=NAME, bridge=NAME")
 	f.snat.add(set)

@@ -35,9 +35,9 @@ func (f *speakerFlags) add(set *pflag.FlagSet) {
 	f.fast.add(set)
 	set.DurationVar(&f.linger, "linger-bgp", 5*time.Second, "how long an address is forwarded after its route was withdrawn")
 	set.DurationVar(&f.lingerL2, "linger-l2", time.Minute, "how long an address is forwarded after this node has stopped answering for it by ARP and NDP")
-	set.DurationVar(&f.refresh, "l2-refresh", 0, "interval at which an address is announced to neighbours again (gratuitous ARP), for switches that forget; 0: never")
-	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty for none")
-	set.StringVar(&f.mode, "proxy-mode", string(proxy.ModeAuto), "what forwards: nftables, iptables, or auto: nftables where it works, else iptables")
+	set.DurationVar(&f.refresh, "l2-refresh", 0, "interval of repeated announcements to neighbours (gratuitous ARP and NDP), for switches that forget; 0: never")
+	set.StringVar(&f.listen, "metrics-address", "", "TCP address for /metrics, /healthz and /readyz, such as :7472; empty: none")
+	set.StringVar(&f.mode, "proxy-mode", string(proxy.ModeAuto), "nftables, iptables, or auto: nftables if it works, else iptables")
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 

@@ -50,7 +50,7 @@ func statusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&runDir, "run-dir", defaultRunDir, "the speaker's run directory")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "everything, for programs")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON with all values")
 	return cmd
 }
 
