@@ -87,7 +87,7 @@ var mutants = map[string]runner{
 	},
 	"delays withdrawals from neighbours": func(p *pass, ctx context.Context, d *plan.Desired) error {
 		if p.l2().withdrawAt == nil {
-			p.l2().withdrawAt = map[netip.Addr]time.Time{}
+			p.l2().withdrawAt, p.l2().keepsFor = map[netip.Addr]time.Time{}, p.l2().delays
 		}
 		return p.run(ctx, d)
 	},
