@@ -85,10 +85,7 @@ func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 		return want
 	}
 	leaving := sortedset.Minus(p.announcedAddrs, want.addrs)
-	maps.DeleteFunc(p.withdrawAt, func(a netip.Addr, _ time.Time) bool {
-		_, still := slices.BinarySearchFunc(leaving, a, netip.Addr.Compare)
-		return !still
-	})
+	maps.DeleteFunc(p.withdrawAt, func(a netip.Addr, _ time.Time) bool { return !sortedset.Has(leaving, a) })
 	var kept []netip.Addr
 	for _, a := range leaving {
 		if p.keepsFor(d, a, now) {

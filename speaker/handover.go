@@ -10,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -217,12 +218,12 @@ func (h *handoverState) setWanted(addrs []netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range h.waits {
-		if _, wanted := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); !wanted {
+		if !sortedset.Has(addrs, a) {
 			delete(h.waits, a)
 		}
 	}
 	for a := range h.kept {
-		if _, wanted := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); wanted || !h.holders[a][h.node].held {
+		if sortedset.Has(addrs, a) || !h.holders[a][h.node].held {
 			delete(h.kept, a)
 		}
 	}

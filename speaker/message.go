@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // maxMessage is the most bytes of one message between speakers.
@@ -91,7 +92,7 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 		}
 	}
 	for a, byNode := range h.holders {
-		if _, still := slices.BinarySearchFunc(have, a, netip.Addr.Compare); byNode[h.node].held && !still {
+		if byNode[h.node].held && !sortedset.Has(have, a) {
 			ended = append(ended, a)
 		}
 	}

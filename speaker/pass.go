@@ -227,7 +227,7 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	vips := d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {
-		if _, announce := slices.BinarySearchFunc(d.Announce, addr, netip.Addr.Compare); announce {
+		if sortedset.Has(d.Announce, addr) {
 			continue // wanted again: d's VIP is complete
 		}
 		if !copied {

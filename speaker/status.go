@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -209,7 +210,7 @@ func (s *speaker) status() Status {
 // address combines the decision about an address with its result.
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: a.OwnerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
-	_, st.routed = slices.BinarySearchFunc(p.bgpAddrs, a.Addr, netip.Addr.Compare)
+	st.routed = sortedset.Has(p.bgpAddrs, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
 		st.Lingering = p.lingering(a.Addr)
