@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -15,7 +14,7 @@ import (
 
 // plain is how an address of a pool with announce BGP is announced: on its own, to
 // every router that selects the node.
-var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
+var plain = []*cluster.Advertisement{{Length4: 32, Length6: 128}}
 
 // A announcement is what announces one address.
 type announcement struct {
