@@ -30,7 +30,7 @@ func newBIRD(r *Router, n Node) (*bird, error) {
 func (b *bird) String() string { return BIRD }
 
 // An UPDATE's routes are in the kernel before the next message is read.
-func (b *bird) holds() string { return "" }
+func (b *bird) routeDelay() string { return "" }
 
 func (b *bird) Start(ctx context.Context) error {
 	return b.router.run(ctx, "bird", func() error {

@@ -11,16 +11,16 @@ import (
 // A passage is a connection as the node translates it by which it enters the
 // cluster. The client's port alone does not name one: a minute ago it may have been
 // that of another connection, of which another node still has an entry.
-type passage struct {
+type connection struct {
 	client uint16 // port
 	pod    netip.Addr
-	saw    netip.AddrPort // what the pod sees as the client
+	source netip.AddrPort // what the pod sees as the client
 }
 
 // entered says which node each connection to a VIP's port entered the cluster by,
 // by the nodes' conntrack tables.
-func (l *Lab) entered(protocol uint8, to netip.AddrPort) (map[passage]string, error) {
-	by := map[passage]string{}
+func (l *Lab) ingressNodes(protocol uint8, to netip.AddrPort) (map[connection]string, error) {
+	by := map[connection]string{}
 	for _, n := range NodeNames {
 		flows, err := l.namespaces[n].conntrack(to.Addr())
 		if err != nil {
@@ -29,8 +29,8 @@ func (l *Lab) entered(protocol uint8, to netip.AddrPort) (map[passage]string, er
 		for _, f := range flows {
 			if f.Forward.Protocol == protocol && f.Forward.DstPort == to.Port() {
 				pod, _ := netip.AddrFromSlice(f.Reverse.SrcIP)
-				saw, _ := netip.AddrFromSlice(f.Reverse.DstIP)
-				by[passage{f.Forward.SrcPort, pod.Unmap(), netip.AddrPortFrom(saw.Unmap(), f.Reverse.DstPort)}] = n
+				source, _ := netip.AddrFromSlice(f.Reverse.DstIP)
+				by[connection{f.Forward.SrcPort, pod.Unmap(), netip.AddrPortFrom(source.Unmap(), f.Reverse.DstPort)}] = n
 			}
 		}
 	}
@@ -59,7 +59,7 @@ func (n *Namespace) conntrack(dst netip.Addr) ([]*netlink.ConntrackFlow, error) 
 
 // Forget removes the entries whose original destination is an address. Entries that
 // end meanwhile are gone as well; the conntrack program stops at the first of them.
-func (n *Namespace) Forget(dst netip.Addr) error {
+func (n *Namespace) DeleteConntrack(dst netip.Addr) error {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func inetFamily(a netip.Addr) netlink.InetFamily {
 }
 
 // forgetConnections empties conntrack, as a reboot does.
-func (n *Namespace) forgetConnections() error {
+func (n *Namespace) flushConntrack() error {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err

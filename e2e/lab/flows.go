@@ -27,9 +27,9 @@ type Flow struct {
 	conn  net.Conn
 	lines *bufio.Scanner
 
-	mu   sync.Mutex
-	err  error
-	told int // lines exchanged
+	mu        sync.Mutex
+	err       error
+	exchanged int // lines exchanged
 }
 
 // OpenFlows opens so many connections.
@@ -44,7 +44,7 @@ func (c *Client) OpenFlows(ctx context.Context, number int, to netip.AddrPort) (
 	}
 	ctx, f.stop = context.WithCancel(ctx)
 	for _, flow := range f.All {
-		f.done.Go(func() { flow.talk(ctx) })
+		f.done.Go(func() { flow.exchangeLines(ctx) })
 	}
 	return f, nil
 }
@@ -79,11 +79,11 @@ func (f *Flow) exchange() (string, error) {
 }
 
 // talk exchanges lines until ctx ends or the connection does.
-func (f *Flow) talk(ctx context.Context) {
+func (f *Flow) exchangeLines(ctx context.Context) {
 	for pause(ctx, 50*time.Millisecond) == nil {
 		_, err := f.exchange()
 		f.mu.Lock()
-		f.told++
+		f.exchanged++
 		f.err = err
 		f.mu.Unlock()
 		if err != nil {
@@ -103,7 +103,7 @@ func (f *Flow) Err() error {
 func (f *Flow) Exchanged() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.told
+	return f.exchanged
 }
 
 // AwaitLines waits until every connection that lives has exchanged so many more

@@ -36,7 +36,7 @@ func newFRR(r *Router, n Node) (*frr, error) {
 
 func (f *frr) String() string { return FRR }
 
-func (f *frr) holds() string {
+func (f *frr) routeDelay() string {
 	return "every update for 50 ms in bgpd and 10 ms in zebra (`show work-queues`)"
 }
 

@@ -25,7 +25,7 @@ type opener func(stamp func(socket int) error) (socket int, err error)
 
 // listen opens a socket in a namespace and calls heard for everything received.
 // An error of any kind ends that, and goes to fail.
-func listen(n *Namespace, name string, open opener, heard func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
+func listen(n *Namespace, name string, open opener, handle func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
 	l := &listener{name: name, done: make(chan struct{})}
 	err := n.Do(func() (err error) {
 		if l.fd, err = open(l.stamp); err != nil {
@@ -44,7 +44,7 @@ func listen(n *Namespace, name string, open opener, heard func(at time.Time, mes
 	}
 	go func() {
 		defer close(l.done)
-		if err := errors.Join(l.run(heard), l.release()); err != nil {
+		if err := errors.Join(l.run(handle), l.release()); err != nil {
 			fail(fmt.Errorf("listen to %s: %w", name, err))
 		}
 	}()
@@ -56,7 +56,7 @@ func (l *listener) stamp(socket int) (err error) {
 	return err
 }
 
-func (l *listener) run(heard func(time.Time, []byte) error) error {
+func (l *listener) run(handle func(time.Time, []byte) error) error {
 	message, control := make([]byte, 1<<20), make([]byte, 128)
 	for !l.closed.Load() {
 		n, c, _, _, err := unix.Recvmsg(l.fd, message, control, 0)
@@ -70,7 +70,7 @@ func (l *listener) run(heard func(time.Time, []byte) error) error {
 		if err != nil {
 			return err
 		}
-		if err := heard(at, message[:n]); err != nil {
+		if err := handle(at, message[:n]); err != nil {
 			return err
 		}
 	}

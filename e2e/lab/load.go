@@ -22,23 +22,23 @@ const (
 	slow = 500 * time.Millisecond
 	// openAtOnce bounds the connections that wait for an answer: more than are begun
 	// in Patience.
-	openAtOnce = 12 * Rate
+	maxOpen = 12 * Rate
 	// modest is how many wait in a load that asks for no more than is answered.
-	modest = 40
+	limited = 40
 	// detailed is how many losses of a report are listed in full.
 	detailed = 10
 )
 
 // A Load opens new connections at a steady rate, each for one request.
 type Load struct {
-	client *Client
-	to     netip.AddrPort
-	places chan struct{} // for waiting requests
-	modest bool
-	ctx    context.Context
-	stop   context.CancelFunc
-	done   chan struct{}
-	lost   atomic.Int64
+	client  *Client
+	to      netip.AddrPort
+	slots   chan struct{} // for waiting requests
+	limited bool
+	ctx     context.Context
+	stop    context.CancelFunc
+	done    chan struct{}
+	lost    atomic.Int64
 
 	mu     sync.Mutex
 	report Report
@@ -69,14 +69,14 @@ type Loss struct {
 
 // StartLoad begins to send.
 func (c *Client) StartLoad(ctx context.Context, to netip.AddrPort) *Load {
-	return c.startLoad(ctx, &Load{to: to, places: make(chan struct{}, openAtOnce)})
+	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, maxOpen)})
 }
 
 // StartModestLoad begins to send, as many as StartLoad where that many are answered. On a
 // machine so busy that pods fall behind it leaves some out instead of having them fall
 // behind for good, and lose requests that no change has lost.
-func (c *Client) StartModestLoad(ctx context.Context, to netip.AddrPort) *Load {
-	return c.startLoad(ctx, &Load{to: to, places: make(chan struct{}, modest), modest: true})
+func (c *Client) StartLimitedLoad(ctx context.Context, to netip.AddrPort) *Load {
+	return c.startLoad(ctx, &Load{to: to, slots: make(chan struct{}, limited), limited: true})
 }
 
 func (c *Client) startLoad(ctx context.Context, l *Load) *Load {
@@ -95,10 +95,10 @@ func (l *Load) run(ctx context.Context) {
 	l.mu.Unlock()
 	for i := 0; pause(l.ctx, time.Until(begin.Add(time.Duration(i)*time.Second/Rate))) == nil; i++ {
 		select {
-		case l.places <- struct{}{}:
-			open.Go(func() { l.request(ctx); <-l.places })
+		case l.slots <- struct{}{}:
+			open.Go(func() { l.request(ctx); <-l.slots })
 		default:
-			if l.modest {
+			if l.limited {
 				continue
 			}
 			now := time.Now()
@@ -113,7 +113,7 @@ func (l *Load) request(ctx context.Context) {
 	a, err := l.client.Get(ctx, l.client.ports.next(l.to.Addr()), l.to)
 	end := time.Now()
 	if err != nil && l.lost.Add(1) <= detailed {
-		err = l.client.traced(ctx, err, l.to)
+		err = l.client.withConntrack(ctx, err, l.to)
 	}
 	l.count(begin, end, a, err)
 }
@@ -147,7 +147,7 @@ func (l *Load) AwaitAnswered(ctx context.Context, after time.Time) error {
 }
 
 // FirstAfter is when the first answer was there after a time; zero when there was none.
-func (r Report) FirstAfter(t time.Time) time.Time {
+func (r Report) FirstAnswerAfter(t time.Time) time.Time {
 	i := slices.IndexFunc(r.answers, func(a answerTime) bool { return a.end.After(t) })
 	if i < 0 {
 		return time.Time{}
@@ -156,7 +156,7 @@ func (r Report) FirstAfter(t time.Time) time.Time {
 }
 
 // FirstBy is when the first answer of a pod was there after a time; zero when there was none.
-func (r Report) FirstBy(pod string, after time.Time) time.Time {
+func (r Report) FirstAnswerOf(pod string, after time.Time) time.Time {
 	i := slices.IndexFunc(r.answers, func(a answerTime) bool { return a.pod == pod && a.end.After(after) })
 	if i < 0 {
 		return time.Time{}
@@ -166,7 +166,7 @@ func (r Report) FirstBy(pod string, after time.Time) time.Time {
 
 // LastHurt is when the last request was begun that was lost, or answered late because a
 // packet was; zero when there was none.
-func (r Report) LastHurt() (last time.Time) {
+func (r Report) LastAffected() (last time.Time) {
 	for _, l := range r.Lost {
 		last = latest(last, l.Begin)
 	}
@@ -204,9 +204,9 @@ func (l *Load) AwaitPod(ctx context.Context, pod string, after time.Time) error 
 
 // Cut counts the requests that were lost because they were under way at one of the times
 // at which packets began to go to another node.
-func (r Report) Cut(changes []time.Time) int {
-	cut, _ := r.split(changes)
-	return len(cut)
+func (r Report) Interrupted(changes []time.Time) int {
+	interrupted, _ := r.splitInterrupted(changes)
+	return len(interrupted)
 }
 
 // Stop ends the load, and waits for requests in flight.
@@ -230,16 +230,16 @@ func (r Report) String() string {
 // the rest. A router that gets another set of nodes moves connections from one to
 // another, and a node that is sent the middle of a connection that it has never
 // seen resets it. No order of events at the nodes can prevent that.
-func (r Report) split(changes []time.Time) (cut, rest []Loss) {
+func (r Report) splitInterrupted(changes []time.Time) (interrupted, rest []Loss) {
 	for _, l := range r.Lost {
 		under := slices.ContainsFunc(changes, func(c time.Time) bool { return l.Begin.Before(c) && c.Before(l.End) })
 		if under && errors.Is(l.Err, syscall.ECONNRESET) {
-			cut = append(cut, l)
+			interrupted = append(interrupted, l)
 		} else {
 			rest = append(rest, l)
 		}
 	}
-	return cut, rest
+	return interrupted, rest
 }
 
 // Losses lists what was lost, when, and why; times are relative to since.

@@ -109,7 +109,7 @@ func (n *Namespace) Dial(ctx context.Context, network string, local, remote neti
 		}
 	}
 	conn, err := d.DialContext(ctx, network, remote.String())
-	return conn, socket.named(err)
+	return conn, socket.withLocalAddr(err)
 }
 
 func reusable(c syscall.RawConn) (err error) {

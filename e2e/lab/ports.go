@@ -18,7 +18,7 @@ const (
 // (EPHEMERAL_PORT_SHUFFLE_PERIOD), so that its ports come again after that. A node that a
 // router turns to remembers the connection that had it, takes the new one's packets for
 // that one's, and what would be reset hears nothing.
-type portCycle struct{ taken atomic.Uint32 }
+type portCycle struct{ counter atomic.Uint32 }
 
 // next is the local address for a connection to another; the kernel's choice if there is
 // no cycle.
@@ -30,5 +30,5 @@ func (p *portCycle) next(to netip.Addr) netip.AddrPort {
 	if to.Is6() {
 		local = netip.IPv6Unspecified()
 	}
-	return netip.AddrPortFrom(local, uint16(firstPort+(p.taken.Add(1)-1)%(lastPort-firstPort+1)))
+	return netip.AddrPortFrom(local, uint16(firstPort+(p.counter.Add(1)-1)%(lastPort-firstPort+1)))
 }

@@ -10,7 +10,7 @@ import (
 
 // Each port has its turn before one comes again, whatever the addresses; none is a port that
 // tests choose.
-func TestPortCycle(t *testing.T) {
+func TestPortCycleUsesAllPorts(t *testing.T) {
 	addrs := []netip.Addr{netip.MustParseAddr("198.51.100.200"), netip.MustParseAddr("2001:db8:51::200")}
 	var p portCycle
 	last := map[uint16]int{}
@@ -32,7 +32,7 @@ func TestPortCycle(t *testing.T) {
 }
 
 // The kernel of the laboratory's client has other ports than its loads.
-func TestLabPortRange(t *testing.T) {
+func TestLabKernelPortsOutsideCycle(t *testing.T) {
 	l := laboratory(t)
 	var got []byte
 	await(t, l.Client.Do(func() (err error) {

@@ -47,7 +47,7 @@ type software interface {
 	Established(context.Context) ([]string, error)
 	// holds says where it holds routes back on their way to the kernel; empty if
 	// it does not.
-	holds() string
+	routeDelay() string
 }
 
 func (l *Lab) newRouter(n Node) (*Router, error) {

@@ -25,7 +25,7 @@ func Steps() []Step {
 	return []Step{
 		{"FirstService", "A Service is created", "an address, rules in the kernel, a route, then an answer", firstService},
 		{"FirstAnswer", "Time from the Service to the first answer", "median under the bound, without the time that the router holds routes back", firstAnswer},
-		{"FirstAnswerAggregate", "The same, where the router has a route to the pool", "median under the bound, and no change of a route", firstAnswerOfAggregate},
+		{"FirstAnswerAggregate", "The same, where the router has a route to the pool", "median under the bound, and no change of a route", firstAnswerWithAggregate},
 		{"SourceAddress", "externalTrafficPolicy Local: source address", "pods see the client's own address", sourceAddress},
 		{"NextHops", "Which nodes announce", "Local: nodes with a ready pod; Cluster: all nodes", nextHopsFollowPolicy},
 		{"Cluster", "externalTrafficPolicy Cluster", "any node reaches any pod; masqueraded only where the pod is on another node", clusterPolicy},
@@ -61,7 +61,7 @@ func (s *StepRun) Observed(format string, args ...any) {
 }
 
 // add appends the report of a step that ran on another lab.
-func (s *StepRun) add(other *StepRun) {
+func (s *StepRun) addReport(other *StepRun) {
 	s.Actions, s.Observations = append(s.Actions, other.Actions...), append(s.Observations, other.Observations...)
 }
 
@@ -76,7 +76,7 @@ func Scenario(ctx context.Context, w io.Writer, l *Lab) error {
 	var failed []string
 	steps := append([]Step{{"Start", "The speakers start", "a BGP session with each node", startSpeakers}}, Steps()...)
 	fmt.Fprintf(w, "\n%s", row("STEP", "ACTION", "OBSERVATION", "EXPECTED"))
-	for i, step := range append(steps, otherRouter, pulledCable) {
+	for i, step := range append(steps, otherRouter, lostLink) {
 		began := time.Now()
 		s := &StepRun{Lab: l}
 		err := step.Run(ctx, s)

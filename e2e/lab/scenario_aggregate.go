@@ -21,7 +21,7 @@ var aggregate = netip.MustParsePrefix("192.0.2.0/23")
 
 // firstAnswerOfAggregate shows what a router that holds new routes back does not
 // delay: a Service whose address is part of a route that is there already.
-func firstAnswerOfAggregate(ctx context.Context, s *StepRun) (err error) {
+func firstAnswerWithAggregate(ctx context.Context, s *StepRun) (err error) {
 	first := Service{Name: "first", Endpoints: At("p11")}
 	vip, err := s.Serve(ctx, first, NodeNames...)
 	defer s.Drop(ctx, &err, first.Name, vip)

@@ -16,6 +16,6 @@ func firstAnswerWithBIRD(ctx context.Context, s *StepRun) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Down()) }()
 	other := &StepRun{Lab: l}
-	defer s.add(other)
+	defer s.addReport(other)
 	return errors.Join(startSpeakers(ctx, other), firstAnswer(ctx, other), order(ctx, &StepRun{Lab: l}))
 }

@@ -48,7 +48,7 @@ func (s *StepRun) LoadWhile(ctx context.Context, vip netip.Addr, until time.Dura
 
 // NoneLost is the wanted end of most steps. Requests that the router moved are reported.
 func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string, err error) {
-	report, rest := l.withoutCut(r, vip, began)
+	report, rest := l.withoutInterrupted(r, vip, began)
 	if len(rest) > 0 {
 		r.Lost = rest
 		err = fmt.Errorf("%d requests lost: want none\n%s", len(rest), r.Losses(began))
@@ -58,11 +58,11 @@ func (l *Lab) NoneLost(r Report, vip netip.Addr, began time.Time) (report string
 
 // withoutCut is the report as text, and the losses that are not due to the router's moving a
 // connection.
-func (l *Lab) withoutCut(r Report, vip netip.Addr, began time.Time) (report string, rest []Loss) {
-	cut, rest := r.split(l.Observer.RouteChanges(vip, began, time.Now()))
+func (l *Lab) withoutInterrupted(r Report, vip netip.Addr, began time.Time) (report string, rest []Loss) {
+	interrupted, rest := r.splitInterrupted(l.Observer.RouteChanges(vip, began, time.Now()))
 	report = r.String()
-	if len(cut) > 0 {
-		report += fmt.Sprintf("\n%d of the lost were under way at the moment when the router moved them to another node", len(cut))
+	if len(interrupted) > 0 {
+		report += fmt.Sprintf("\n%d of the lost were under way at the moment when the router moved them to another node", len(interrupted))
 	}
 	return report, rest
 }
@@ -129,7 +129,7 @@ func abruptMove(ctx context.Context, s *StepRun) (err error) {
 	}
 	changed := s.Observer.RuleSince("n1", vip, killed)
 	s.Action("another Service changed; at once the pod p11 on n1 was killed, and one update said that it is gone and p21 on n2 is there")
-	report, rest := s.withoutCut(r, vip, began)
+	report, rest := s.withoutInterrupted(r, vip, began)
 	r.Lost = rest
 	s.Observed("%s\nafter the kill, n1 had new rules within %s, and tor1's kernel the route via n2 within %s",
 		report, ms(changed.Sub(killed)), ms(s.Observer.RouteVia(vip, killed, "n2").Sub(killed)))

@@ -55,8 +55,8 @@ func (l latency) untilRoute() time.Duration  { return l.route }
 func (l latency) untilAnswer() time.Duration { return l.answer }
 
 // inside is what passed inside the router, and ours is the answer's less that.
-func (l latency) inside() time.Duration { return l.route - l.update }
-func (l latency) ours() time.Duration   { return l.answer - l.inside() }
+func (l latency) insideRouter() time.Duration  { return l.route - l.update }
+func (l latency) withoutRouter() time.Duration { return l.answer - l.insideRouter() }
 
 // latency waits until the observer, which may be behind the client, has seen an
 // address in the rules of its only node, announced and routed.
@@ -107,13 +107,13 @@ func firstAnswer(ctx context.Context, s *StepRun) error {
 
 // judgeFirstAnswer leaves out what the router holds back by itself.
 func (s *StepRun) judgeFirstAnswer(all []latency) error {
-	inside, counts, bound := median(all, latency.inside), median(all, latency.untilAnswer), s.within(firstAnswerBound)
-	if holds := s.Router.holds(); holds == "" {
-		s.Observed("of that %s passed inside %s, which holds nothing back (bound for the whole: %s)", ms(inside), s.Router.software, bound)
+	insideRouter, counts, bound := median(all, latency.insideRouter), median(all, latency.untilAnswer), s.within(firstAnswerBound)
+	if holds := s.Router.routeDelay(); holds == "" {
+		s.Observed("of that %s passed inside %s, which holds nothing back (bound for the whole: %s)", ms(insideRouter), s.Router.software, bound)
 	} else {
-		counts = median(all, latency.ours)
+		counts = median(all, latency.withoutRouter)
 		s.Observed("of that %s passed inside %s, which holds %s,\nand %s are Fanfare's and the packets' (bound: %s)",
-			ms(inside), s.Router.software, holds, ms(counts), bound)
+			ms(insideRouter), s.Router.software, holds, ms(counts), bound)
 	}
 	if counts >= bound {
 		return fmt.Errorf("median %s without what the router holds back: want less than %s", ms(counts), bound)
@@ -263,14 +263,14 @@ func (s *StepRun) CheckMasquerade(ctx context.Context, to netip.AddrPort, want .
 	if err != nil {
 		return err
 	}
-	entered, err := s.entered(6, to)
+	ingress, err := s.ingressNodes(6, to)
 	if err != nil {
 		return err
 	}
 	var own, other int
 	var errs []error
 	for _, a := range answers {
-		node := entered[passage{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}]
+		node := ingress[connection{a.From.Port(), PodAddr(a.Pod, familyOf(to.Addr())), a.Saw}]
 		switch see := a.Saw.Addr(); {
 		case node == "":
 			errs = append(errs, fmt.Errorf("no node's conntrack has the connection from %s to %s, which saw %s", a.From, a.Pod, a.Saw))

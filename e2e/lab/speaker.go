@@ -46,7 +46,7 @@ func (s *Speaker) Start() error {
 		return err
 	}
 	args := slices.Concat([]string{s.lab.Binary, "speaker"}, s.lab.Cluster.SpeakerArgs(), s.Flags)
-	if s.lab.Linked {
+	if s.lab.L2 {
 		args = append(args, "--members-key-file", s.lab.path(membersKey))
 	}
 	var err error
@@ -78,7 +78,7 @@ func (s *Speaker) Terminate() error {
 
 // Freeze is SIGSTOP: the process hangs. Thaw is SIGCONT.
 func (s *Speaker) Freeze() error { return s.proc.cmd.Process.Signal(syscall.SIGSTOP) }
-func (s *Speaker) Thaw() error   { return s.proc.cmd.Process.Signal(syscall.SIGCONT) }
+func (s *Speaker) Resume() error { return s.proc.cmd.Process.Signal(syscall.SIGCONT) }
 
 func (s *Speaker) stop(sig syscall.Signal) error {
 	if s.proc == nil {

@@ -22,11 +22,11 @@ import (
 type stamper struct{ queue int }
 
 // stampsAtMost bounds the messages that have not been read yet.
-const stampsAtMost = 1 << 16
+const maxStamps = 1 << 16
 
 // newStamper attaches one to a socket.
 func newStamper(socket int) (*stamper, error) {
-	queue, err := bpf(unix.BPF_MAP_CREATE, struct{ kind, keySize, valueSize, entries uint32 }{unix.BPF_MAP_TYPE_QUEUE, 0, 8, stampsAtMost})
+	queue, err := bpf(unix.BPF_MAP_CREATE, struct{ kind, keySize, valueSize, entries uint32 }{unix.BPF_MAP_TYPE_QUEUE, 0, 8, maxStamps})
 	if err != nil {
 		return nil, fmt.Errorf("queue for times: %w", err)
 	}

@@ -10,10 +10,10 @@ import (
 
 // sending is how long a message may take from the decision, which begins the linger
 // time, to the router.
-const sending = 50 * time.Millisecond
+const sendDelay = 50 * time.Millisecond
 
 // Sending is that in this lab.
-func (l *Lab) Sending() time.Duration { return l.within(sending) }
+func (l *Lab) SendDelay() time.Duration { return l.within(sendDelay) }
 
 // A Verdict says whether the promise was kept, by everything that an Observer
 // has seen.
@@ -49,26 +49,26 @@ const clock = "15:04:05.000000"
 // told the router, and never while the router still sends it there. What was decided is
 // seen at the router up to late later, by which the linger time may be the shorter. While
 // a deleted table is being restored, nothing is promised.
-func (o *Observer) Verdict(late time.Duration) Verdict { return o.seen().judge(Linger, late) }
+func (o *Observer) Verdict(late time.Duration) Verdict { return o.snapshot().checker(Linger, late) }
 
-func (r record) judge(linger, late time.Duration) Verdict {
-	j := judge{record: r, linger: linger, late: late, nodes: map[string]*nodeState{}}
+func (r eventLog) checker(linger, late time.Duration) Verdict {
+	j := checker{events: r, linger: linger, late: late, nodes: map[string]*nodeState{}}
 	for _, n := range NodeNames {
 		j.nodes[n] = &nodeState{vips: map[netip.Addr]bool{}, since: map[netip.Addr]time.Time{}, frontends: map[frontendKey]bool{},
-			routed: map[netip.Addr]bool{}, left: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}}
+			routed: map[netip.Addr]bool{}, withdrawnAt: map[netip.Addr]time.Time{}, early: map[netip.Addr]time.Time{}, ended: map[netip.Addr]time.Time{}}
 	}
 	for _, err := range r.errs {
 		j.violate(time.Now(), "", netip.Addr{}, "the observer missed something: %v", err)
 	}
 	type event struct {
-		at    time.Time
-		judge func()
+		at      time.Time
+		checker func()
 	}
 	var all []event
 	for _, e := range r.tables {
 		all = append(all, event{e.at, func() { j.table(e) }})
 	}
-	for _, e := range r.wire {
+	for _, e := range r.updates {
 		all = append(all, event{e.at, func() { j.announced(e) }})
 	}
 	for _, e := range r.routes {
@@ -76,7 +76,7 @@ func (r record) judge(linger, late time.Duration) Verdict {
 	}
 	slices.SortStableFunc(all, func(a, b event) int { return a.at.Compare(b.at) })
 	for _, e := range all {
-		e.judge()
+		e.checker()
 	}
 	for name, n := range j.nodes {
 		for vip, at := range n.early {
@@ -87,41 +87,41 @@ func (r record) judge(linger, late time.Duration) Verdict {
 }
 
 // A judge goes through the events in the order of their times.
-type judge struct {
+type checker struct {
 	Verdict
-	record record
+	events eventLog
 	linger time.Duration
 	late   time.Duration
 	nodes  map[string]*nodeState
 }
 
 type nodeState struct {
-	vips      map[netip.Addr]bool      // in the table
-	since     map[netip.Addr]time.Time // when an address was first forwarded
-	frontends map[frontendKey]bool     // likewise -> it forwards
-	routed    map[netip.Addr]bool      // the router sends it here
-	left      map[netip.Addr]time.Time // when the router got the withdrawal
-	early     map[netip.Addr]time.Time // announced then, and not forwarded yet
-	ended     map[netip.Addr]time.Time // when it was last forwarded
-	restoring bool                     // another program deleted the table
+	vips        map[netip.Addr]bool      // in the table
+	since       map[netip.Addr]time.Time // when an address was first forwarded
+	frontends   map[frontendKey]bool     // likewise -> it forwards
+	routed      map[netip.Addr]bool      // the router sends it here
+	withdrawnAt map[netip.Addr]time.Time // when the router got the withdrawal
+	early       map[netip.Addr]time.Time // announced then, and not forwarded yet
+	ended       map[netip.Addr]time.Time // when it was last forwarded
+	restoring   bool                     // another program deleted the table
 }
 
-func (j *judge) violate(at time.Time, node string, vip netip.Addr, format string, args ...any) {
-	if j.record.harmed(at, node) {
+func (j *checker) violate(at time.Time, node string, vip netip.Addr, format string, args ...any) {
+	if j.events.isTolerated(at, node) {
 		return
 	}
-	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.record.history(at, node, vip)})
+	j.Violations = append(j.Violations, Violation{at, node, vip, fmt.Sprintf(format, args...), j.events.history(at, node, vip)})
 }
 
 // harmed says whether the node's table was damaged at that time.
-func (r record) harmed(at time.Time, node string) bool {
-	return slices.ContainsFunc(r.excused, func(e excuse) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
+func (r eventLog) isTolerated(at time.Time, node string) bool {
+	return slices.ContainsFunc(r.tolerated, func(e tolerance) bool { return e.node == node && at.After(e.from) && at.Before(e.to) })
 }
 
 // history tells what was seen of an address on a node, within a second of a time.
-func (r record) history(around time.Time, node string, vip netip.Addr) []string {
+func (r eventLog) history(around time.Time, node string, vip netip.Addr) []string {
 	var lines []string
-	note := func(at time.Time, format string, args ...any) {
+	add := func(at time.Time, format string, args ...any) {
 		if at.Sub(around).Abs() < time.Second {
 			lines = append(lines, at.Format(clock)+" "+fmt.Sprintf(format, args...))
 		}
@@ -131,22 +131,22 @@ func (r record) history(around time.Time, node string, vip netip.Addr) []string 
 			continue
 		}
 		if e.deleted {
-			note(e.at, "table deleted")
+			add(e.at, "table deleted")
 		}
 		for _, c := range e.changes {
 			if c.key.vip == vip && c.in != backends {
-				note(e.at, "rule %s", c)
+				add(e.at, "rule %s", c)
 			}
 		}
 	}
-	for _, e := range r.wire {
+	for _, e := range r.updates {
 		if e.node == node && e.vip == vip {
-			note(e.at, "UPDATE, withdrawn %t", e.withdrawn)
+			add(e.at, "UPDATE, withdrawn %t", e.withdrawn)
 		}
 	}
 	for _, e := range r.routes {
 		if e.vip == vip {
-			note(e.at, "route via %v", e.via)
+			add(e.at, "route via %v", e.via)
 		}
 	}
 	slices.Sort(lines)
@@ -163,46 +163,46 @@ func (n *nodeState) forwards(vip netip.Addr) bool {
 	return false
 }
 
-func (j *judge) announced(e wireEvent) {
+func (j *checker) announced(e updateEvent) {
 	n := j.nodes[e.node]
 	switch {
 	case n == nil:
 		return
 	case e.withdrawn:
-		n.left[e.vip] = e.at
+		n.withdrawnAt[e.vip] = e.at
 		return
 	}
-	delete(n.left, e.vip)
+	delete(n.withdrawnAt, e.vip)
 	j.Announced++
 	switch {
 	case n.forwards(e.vip):
-		shorten(&j.Lead, e.at.Sub(n.since[e.vip]))
+		keepMin(&j.Lead, e.at.Sub(n.since[e.vip]))
 	case !n.restoring:
 		n.early[e.vip] = e.at
 	}
 }
 
 // flight is how long a withdrawal may be under way at most, as the speaker reckons.
-const flight = 250 * time.Millisecond
+const maxFlight = 250 * time.Millisecond
 
 // leaving says whether an address that is not forwarded has lost its last backends just
 // now, perhaps with its Service, and word of that was on its way: what the router does
 // until it arrives follows from the routes while the address was forwarded.
-func (j *judge) leaving(node string, n *nodeState, vip netip.Addr) bool {
+func (j *checker) withdrawing(node string, n *nodeState, vip netip.Addr) bool {
 	ended, ok := n.ended[vip]
-	return ok && slices.ContainsFunc(j.record.wire, func(e wireEvent) bool {
-		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) && e.at.Sub(ended) < min(j.late, flight)
+	return ok && slices.ContainsFunc(j.events.updates, func(e updateEvent) bool {
+		return e.withdrawn && e.node == node && e.vip == vip && e.at.After(ended) && e.at.Sub(ended) < min(j.late, maxFlight)
 	})
 }
 
 // shorten keeps the shorter one of two durations; zero is none yet.
-func shorten(d *time.Duration, other time.Duration) {
+func keepMin(d *time.Duration, other time.Duration) {
 	if *d == 0 || other < *d {
 		*d = other
 	}
 }
 
-func (j *judge) route(e routeEvent) {
+func (j *checker) route(e routeEvent) {
 	for name, n := range j.nodes {
 		switch now := slices.Contains(e.via, name); {
 		case now && !n.routed[e.vip]:
@@ -210,27 +210,27 @@ func (j *judge) route(e routeEvent) {
 			j.routed(e, name, n)
 		case !now && n.routed[e.vip]:
 			delete(n.routed, e.vip)
-			if _, ok := n.left[e.vip]; !ok {
-				n.left[e.vip] = e.at // the session went, or a restart took too long
+			if _, ok := n.withdrawnAt[e.vip]; !ok {
+				n.withdrawnAt[e.vip] = e.at // the session went, or a restart took too long
 			}
 		}
 	}
 }
 
-func (j *judge) routed(e routeEvent, name string, n *nodeState) {
+func (j *checker) routed(e routeEvent, name string, n *nodeState) {
 	j.Routed++
-	_, left := n.left[e.vip]
+	_, withdrawnAt := n.withdrawnAt[e.vip]
 	switch {
-	case n.restoring, left: // the router may use the routes from before
-	case !n.forwards(e.vip) && j.leaving(name, n, e.vip):
+	case n.restoring, withdrawnAt: // the router may use the routes from before
+	case !n.forwards(e.vip) && j.withdrawing(name, n, e.vip):
 	case !n.forwards(e.vip):
 		j.violate(e.at, name, e.vip, "the router sends it there and it is not forwarded")
 	default:
-		shorten(&j.RouteLead, e.at.Sub(n.since[e.vip]))
+		keepMin(&j.RouteLead, e.at.Sub(n.since[e.vip]))
 	}
 }
 
-func (j *judge) table(e tableEvent) {
+func (j *checker) table(e tableEvent) {
 	n := j.nodes[e.node]
 	if e.deleted {
 		if len(n.vips) > 0 && len(e.changes) == 0 {
@@ -280,7 +280,7 @@ func (n *nodeState) forwarded() map[netip.Addr]bool {
 }
 
 // forwarded notes that a node has begun to forward an address.
-func (j *judge) forwarded(e tableEvent, n *nodeState, vip netip.Addr) {
+func (j *checker) forwarded(e tableEvent, n *nodeState, vip netip.Addr) {
 	n.since[vip] = e.at
 	at, early := n.early[vip]
 	if !early {
@@ -290,19 +290,19 @@ func (j *judge) forwarded(e tableEvent, n *nodeState, vip netip.Addr) {
 	j.violate(at, e.node, vip, "announced %s before it was forwarded", e.at.Sub(at))
 }
 
-func (j *judge) removed(e tableEvent, n *nodeState, vip netip.Addr) {
+func (j *checker) removed(e tableEvent, n *nodeState, vip netip.Addr) {
 	if n.routed[vip] {
 		j.violate(e.at, e.node, vip, "forgotten while the router still sends it there")
 		return
 	}
-	left, ok := n.left[vip]
-	if !ok || j.record.harmed(e.at, e.node) {
+	withdrawnAt, ok := n.withdrawnAt[vip]
+	if !ok || j.events.isTolerated(e.at, e.node) {
 		return // it never was announced, or it was not us
 	}
-	delete(n.left, vip)
+	delete(n.withdrawnAt, vip)
 	j.Withdrawn++
-	lingered := e.at.Sub(left)
-	shorten(&j.Linger, lingered)
+	lingered := e.at.Sub(withdrawnAt)
+	keepMin(&j.Linger, lingered)
 	if lingered < j.linger-j.late {
 		j.violate(e.at, e.node, vip, "forgotten %s after it was withdrawn: want %s", lingered.Round(time.Millisecond), j.linger)
 	}

@@ -33,7 +33,7 @@ func (k *keptSocket) close() {
 }
 
 // named adds the local address to an error of connecting by TCP.
-func (k *keptSocket) named(err error) error {
+func (k *keptSocket) withLocalAddr(err error) error {
 	var op *net.OpError
 	if !k.open || !errors.As(err, &op) || op.Net != "tcp" || op.Source != nil {
 		return err
@@ -71,7 +71,7 @@ func (l *Lab) clientIn(name string) *Client {
 
 // traced adds to the error of a lost request what each node's conntrack has of its connection:
 // by which it went, to which backend, and who was heard last.
-func (c *Client) traced(ctx context.Context, err error, to netip.AddrPort) error {
+func (c *Client) withConntrack(ctx context.Context, err error, to netip.AddrPort) error {
 	var op *net.OpError
 	if !errors.As(err, &op) {
 		return err

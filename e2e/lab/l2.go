@@ -22,9 +22,9 @@ const membersKey = "members.key"
 
 // Links makes of Options those of a lab for layer 2: a host on the nodes' segment, and no
 // router with a session. Containerlab is the folder with topologies and clusters.
-func (o Options) Links(containerlab string) Options {
+func (o Options) ForL2(containerlab string) Options {
 	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
-	o.Objects, o.Linked = containerlab+"/l2", true
+	o.Objects, o.L2 = containerlab+"/l2", true
 	return o
 }
 
@@ -73,7 +73,7 @@ type Moves struct {
 // WatchNeighbours follows what the host's kernel knows of its neighbours, until Close.
 func (l *Lab) WatchNeighbours() (m *Moves, err error) {
 	m = &Moves{at: map[netip.Addr][]time.Time{}, macs: map[netip.Addr]string{}}
-	m.listener, err = listen(l.namespaces["host"], "neighbours", openNeighbours, m.hear, m.fail)
+	m.listener, err = listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
 	return m, err
 }
 
@@ -86,7 +86,7 @@ func openNeighbours(stamp func(int) error) (int, error) {
 	return fd, errors.Join(stamp(fd), unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_NEIGH - 1)}))
 }
 
-func (m *Moves) hear(at time.Time, text []byte) error {
+func (m *Moves) record(at time.Time, text []byte) error {
 	messages, err := syscall.ParseNetlinkMessage(text)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (l *Lab) AwaitReady(ctx context.Context, nodes ...string) error {
 }
 
 // StartLinkSpeakers starts the speakers that do not run, and waits until they are ready.
-func (l *Lab) StartLinkSpeakers(ctx context.Context, nodes ...string) error {
+func (l *Lab) StartL2Speakers(ctx context.Context, nodes ...string) error {
 	for _, n := range nodes {
 		if s := l.Speaker(n); !s.Running() {
 			if err := s.Start(); err != nil {
@@ -242,8 +242,8 @@ func (l *Lab) StartLinkSpeakers(ctx context.Context, nodes ...string) error {
 }
 
 // Cut takes a node from the segment, as a cable that is pulled; Join ends that.
-func (l *Lab) Cut(ctx context.Context, node string) error  { return l.setPort(ctx, node, "down") }
-func (l *Lab) Join(ctx context.Context, node string) error { return l.setPort(ctx, node, "up") }
+func (l *Lab) Disconnect(ctx context.Context, node string) error { return l.setPort(ctx, node, "down") }
+func (l *Lab) Reconnect(ctx context.Context, node string) error  { return l.setPort(ctx, node, "up") }
 
 func (l *Lab) setPort(ctx context.Context, node, state string) error {
 	_, err := l.namespaces["tor1"].Run(ctx, "ip", "link", "set", "eth"+strings.TrimPrefix(node, "n"), state)
@@ -267,7 +267,7 @@ func (l *Lab) ProbeNeighbour(ctx context.Context, vip netip.Addr) error {
 
 // Noticed is when the first of the other speakers reported, after a time, that it misses a
 // node.
-func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error) {
+func (l *Lab) DetectedDead(node string, after time.Time) (first time.Time, err error) {
 	for _, n := range NodeNames {
 		if n == node {
 			continue
@@ -306,8 +306,8 @@ func (l *Lab) PacketsSent(node string) (n uint64, err error) {
 
 // Pull is a power failure of a node: its speaker is gone, it is off the segment, and its
 // kernel loses its state.
-func (l *Lab) Pull(ctx context.Context, node string) error {
-	return errors.Join(l.Cut(ctx, node), l.Speaker(node).stop(syscall.SIGKILL))
+func (l *Lab) PowerOff(ctx context.Context, node string) error {
+	return errors.Join(l.Disconnect(ctx, node), l.Speaker(node).stop(syscall.SIGKILL))
 }
 
 // Reboot brings it back, with an empty kernel and nothing remembered.
@@ -316,8 +316,8 @@ func (l *Lab) Reboot(ctx context.Context, node string) error {
 	if _, err := l.namespaces[node].Run(ctx, l.Binary, "cleanup", "--run-dir", s.RunDir); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].forgetConnections(), l.Join(ctx, node)); err != nil {
+	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].flushConntrack(), l.Reconnect(ctx, node)); err != nil {
 		return err
 	}
-	return l.StartLinkSpeakers(ctx, node)
+	return l.StartL2Speakers(ctx, node)
 }

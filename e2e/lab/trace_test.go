@@ -8,9 +8,9 @@ import (
 
 // Of a request that is lost, also while it connects, the report tells the client's port, which node
 // it went by, and how far it came.
-func TestLabTracesLosses(t *testing.T) {
+func TestLabLossesNameConntrackState(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "deaf", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	vip := serve(t, l, Service{Name: "deaf", Policy: localTraffic, Endpoints: At("p11")}, "n1")
 	run(t, l, "p11", "nft", "add table inet deaf; add chain inet deaf input { type filter hook input priority 0; }; add rule inet deaf input tcp dport 8080 drop")
 	t.Cleanup(func() { run(t, l, "p11", "nft", "delete table inet deaf") })
 	load := l.Client.StartLoad(ctx, port(vip, 80))
@@ -23,7 +23,7 @@ func TestLabTracesLosses(t *testing.T) {
 	}
 	want := regexp.MustCompile(`connect: dial tcp \S+:\d+->` + regexp.QuoteMeta(vip.String()) + `:80: i/o timeout; ` +
 		`\S*n1 has tcp 6 \d+ SYN_SENT src=.* \[UNREPLIED\] src=10\.244\.1\.11 .*; \S*n2 has no entry; \S*n3 has no entry`)
-	if told := r.Losses(r.Began); !want.MatchString(told) {
-		t.Errorf("%s\nwant %s", told, want)
+	if losses := r.Losses(r.Began); !want.MatchString(losses) {
+		t.Errorf("%s\nwant %s", losses, want)
 	}
 }
