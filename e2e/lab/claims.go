@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// requestInterval is the time between two requests. A node answers ten times as many.
-	// limits its answers.
+	// requestInterval is the time between two requests. A node would answer ten times as many.
 	requestInterval = 20 * time.Millisecond
 	// claimLifetime is how long a claim counts. A node answers a request at once, or a little
 	// later on a busy machine.

@@ -2,7 +2,7 @@ package lab
 
 import "testing"
 
-// Each cell is wrapped in its own column, keeps its line breaks, and no line ends in spaces.
+// A cell is wrapped in its own column and keeps its line breaks. No line ends in spaces.
 func TestRowWrapsCells(t *testing.T) {
 	const want = "" +
 		"1 A Service is created    a Service (Local) and its         address 192.0.2.1 on all three nodes            an address, rules in the\n" +

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What ends while it is being forgotten is no error, and what leads elsewhere stays.
+// An entry that expires during the deletion is no error, and entries to other destinations
+// stay.
 func TestDeleteConntrackConcurrently(t *testing.T) {
 	for _, to := range []struct{ deleted, kept, from netip.Addr }{
 		{netip.MustParseAddr("192.0.2.8"), netip.MustParseAddr("192.0.2.80"), netip.MustParseAddr("203.0.113.8")},
@@ -23,7 +24,7 @@ func TestDeleteConntrackConcurrently(t *testing.T) {
 			const number = 5000
 			await(t, n.addConntrack(to.from, to.deleted, number))
 			await(t, n.addConntrack(to.from, to.kept, 3))
-			// Each takes entries away that the other one has listed.
+			// Each deletes entries that the other has listed.
 			var both errgroup.Group
 			for range 2 {
 				both.Go(func() error { return n.DeleteConntrack(to.deleted) })
@@ -40,7 +41,7 @@ func TestDeleteConntrackConcurrently(t *testing.T) {
 	}
 }
 
-// remember adds entries of connections that have ended, from the first ports there are.
+// addConntrack adds entries of closed connections, from the source ports 1 to number.
 func (n *Namespace) addConntrack(from, to netip.Addr, number int) error {
 	h, err := netlink.NewHandleAt(n.handle, unix.NETLINK_NETFILTER)
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// Flows are long-lived TCP connections, each of which exchanges a line every 50
-// ms.
+// Flows are long-lived TCP connections. Each exchanges a line every 50 ms.
 type Flows struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
@@ -32,7 +31,7 @@ type Flow struct {
 	exchanged int // lines exchanged
 }
 
-// OpenFlows opens so many connections.
+// OpenFlows opens the given number of connections.
 func (c *Client) OpenFlows(ctx context.Context, number int, to netip.AddrPort) (*Flows, error) {
 	f := &Flows{}
 	for range number {
@@ -78,7 +77,7 @@ func (f *Flow) exchange() (string, error) {
 	return f.lines.Text(), nil
 }
 
-// talk exchanges lines until ctx ends or the connection does.
+// exchangeLines exchanges lines until ctx or the connection ends.
 func (f *Flow) exchangeLines(ctx context.Context) {
 	for pause(ctx, 50*time.Millisecond) == nil {
 		_, err := f.exchange()
@@ -92,22 +91,21 @@ func (f *Flow) exchangeLines(ctx context.Context) {
 	}
 }
 
-// Err is why the connection ended, nil while it lives.
+// Err returns the reason why the connection ended, or nil while it is open.
 func (f *Flow) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.err
 }
 
-// Exchanged is how many lines were exchanged.
+// Exchanged returns the number of exchanged lines.
 func (f *Flow) Exchanged() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.exchanged
 }
 
-// AwaitLines waits until every connection that lives has exchanged so many more
-// lines, or has ended.
+// AwaitLines waits until every open connection has exchanged that many more lines.
 func (f *Flows) AwaitLines(ctx context.Context, more int) error {
 	want := make([]int, len(f.All))
 	for i, flow := range f.All {

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A listener is a socket whose messages have the kernel's time.
+// A listener is a socket whose messages carry the kernel's time.
 type listener struct {
 	name   string
 	fd     int
@@ -18,25 +18,25 @@ type listener struct {
 	done   chan struct{}
 }
 
-// An opener opens a socket in the calling thread's namespace. One of netlink calls
-// stamp with it before any message can come, for each takes the next time: one
-// that came before would have another's.
+// An opener opens a socket in the calling thread's namespace. For netlink, it calls stamp
+// before the socket can receive a message: the stamps are matched to messages by their
+// order.
 type opener func(stamp func(socket int) error) (socket int, err error)
 
-// listen opens a socket in a namespace and calls heard for everything received.
-// An error of any kind ends that, and goes to fail.
+// listen opens a socket in a namespace and calls handle for every message. Any error ends
+// it and is passed to fail.
 func listen(n *Namespace, name string, open opener, handle func(at time.Time, message []byte) error, fail func(error)) (*listener, error) {
 	l := &listener{name: name, done: make(chan struct{})}
 	err := n.Do(func() (err error) {
 		if l.fd, err = open(l.stamp); err != nil {
 			return err
 		}
-		// Reading wakes up now and then to check whether it should end.
+		// The timeout lets the reader check whether it should end.
 		timeout := unix.NsecToTimeval((100 * time.Millisecond).Nanoseconds())
 		if err := unix.SetsockoptTimeval(l.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 			return err
 		}
-		// What does not fit is lost.
+		// Messages that do not fit into the buffer are lost.
 		return unix.SetsockoptInt(l.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 8<<20)
 	})
 	if err != nil {
@@ -64,7 +64,7 @@ func (l *listener) run(handle func(time.Time, []byte) error) error {
 		case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return err // ENOBUFS among others: something was missed
+			return err // among others ENOBUFS: messages were lost
 		}
 		at, err := l.time(control[:c])
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Only a reset that the change of a route explains is put down to the router.
+// Only a reset during a route change counts as interrupted by the router.
 func TestInterruptedNeedsResetAtRouteChange(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
 	reset := fmt.Errorf("receive: %w", syscall.ECONNRESET)

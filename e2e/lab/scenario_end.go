@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// The last part of the scenario: mistakes, and the end of a Service.
+// The last part of the scenario: invalid input, and the deletion of a Service.
 
-// mistakes are files that a user might write, and the words that one
-// line of the status must have for each.
+// invalidObjects are files with mistakes, and the words that one line of the status must
+// contain for each.
 var invalidObjects = []struct {
 	file, text string
 	named      []string
@@ -24,7 +24,7 @@ var invalidObjects = []struct {
 		[]string{"BGPPeer tor2", "peerAddress"}},
 }
 
-// badServices ask for addresses that they cannot have.
+// invalidServices request addresses that they cannot get.
 var invalidServices = []struct {
 	Service
 	named []string
@@ -58,18 +58,18 @@ func badInput(ctx context.Context, s *StepRun) (err error) {
 			want = append(want, b.named)
 		}
 	}
-	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that asks for an\n" +
-		"address outside every pool, two Services that ask for one")
+	s.Action("a file that does not parse, a pool that overlaps another, a peer with no address, a Service that requests an\n" +
+		"address outside every pool, two Services that request one address")
 	lines, err := s.AwaitStatusLines(ctx, want)
 	if err != nil {
 		return err
 	}
-	s.Observed("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
+	s.Observed("`fanfare status` on n1 shows:\n%s", strings.Join(lines, "\n"))
 	return s.CheckValidServices(ctx, vip)
 }
 
-// AwaitNamed waits until a person who looks at the status finds, for each mistake,
-// a line with all its words, and returns these lines.
+// AwaitStatusLines waits until the status contains a line with all words for each mistake,
+// and returns these lines.
 func (s *StepRun) AwaitStatusLines(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = Await(ctx, Settle, "mistakes in `fanfare status`", func() error {
 		text, err := s.Speaker("n1").StatusText(ctx)
@@ -102,8 +102,8 @@ func lineWith(text string, words []string) (string, bool) {
 	return "", false
 }
 
-// GoesOn checks that a Service without mistakes works, an older one and a new
-// one, and so does the first of two that ask for one address.
+// CheckValidServices checks that valid Services work: an existing one, a new one, and the
+// first of two that request one address.
 func (s *StepRun) CheckValidServices(ctx context.Context, old netip.Addr) (err error) {
 	fresh := Service{Name: "newcomer", Policy: localTraffic, Endpoints: At("p21")}
 	vip, err := s.Serve(ctx, fresh, "n2")
@@ -120,7 +120,7 @@ func (s *StepRun) CheckValidServices(ctx context.Context, old netip.Addr) (err e
 			return fmt.Errorf("%s: answered by %s: want %s", addr, a.Pod, pod)
 		}
 	}
-	s.Observed("meanwhile a Service from before, a new one, and the first of the two that ask for one address all answer")
+	s.Observed("meanwhile an existing Service, a new one, and the first of the two that request one address all answer")
 	return nil
 }
 
@@ -136,9 +136,9 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 		return err
 	}
 	var rules time.Time
-	err = Await(ctx, Settle, "the rules for "+vip.String()+" to go", func() error {
+	err = Await(ctx, Settle, "removal of the rules for "+vip.String(), func() error {
 		if rules = s.Observer.RulesGone("n1", vip, deleted); rules.IsZero() {
-			return errors.New("they are there")
+			return errors.New("the rules exist")
 		}
 		return nil
 	})
@@ -147,7 +147,7 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	}
 	sent, route := s.Observer.Withdrawn("n1", vip, deleted), s.Observer.RouteVia(vip, deleted)
 	s.Action("the Service was deleted")
-	s.Observed("after %s n1 sent the withdrawal to tor1, after %s the route left tor1's kernel\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
+	s.Observed("after %s n1 sent the withdrawal to tor1, after %s tor1's kernel removed the route\nn1's kernel kept the address for %.3f s after the withdrawal (linger time %s)",
 		ms(sent.Sub(deleted)), ms(route.Sub(deleted)), rules.Sub(sent).Seconds(), Linger)
 	if rules.Sub(sent) < Linger-s.SendDelay() {
 		return fmt.Errorf("kept for %s: want %s", rules.Sub(sent), Linger)
@@ -155,7 +155,7 @@ func withdrawal(ctx context.Context, s *StepRun) (err error) {
 	return nil
 }
 
-// order judges everything since the lab was built.
+// order checks all events since the lab was built.
 func order(_ context.Context, s *StepRun) error {
 	v := s.Observer.Verdict(s.SendDelay())
 	s.Observed("%s", v)

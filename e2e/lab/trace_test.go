@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Of a request that is lost, also while it connects, the report tells the client's port, which node
-// it went by, and how far it came.
+// The report of a lost request names the client's port, the ingress node and the conntrack
+// state, also if the request was lost while connecting.
 func TestLabLossesNameConntrackState(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := serve(t, l, Service{Name: "deaf", Policy: localTraffic, Endpoints: At("p11")}, "n1")
-	run(t, l, "p11", "nft", "add table inet deaf; add chain inet deaf input { type filter hook input priority 0; }; add rule inet deaf input tcp dport 8080 drop")
-	t.Cleanup(func() { run(t, l, "p11", "nft", "delete table inet deaf") })
+	vip := serve(t, l, Service{Name: "silent", Policy: localTraffic, Endpoints: At("p11")}, "n1")
+	run(t, l, "p11", "nft", "add table inet silent; add chain inet silent input { type filter hook input priority 0; }; add rule inet silent input tcp dport 8080 drop")
+	t.Cleanup(func() { run(t, l, "p11", "nft", "delete table inet silent") })
 	load := l.Client.StartLoad(ctx, port(vip, 80))
 	if err := pause(ctx, 100*time.Millisecond); err != nil {
 		t.Fatal(err)

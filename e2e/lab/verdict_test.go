@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// The judge must see what it is there for. Times are milliseconds; the linger
-// time is 1 s.
+// Times are milliseconds; the linger time is 1 s.
 func TestVerdictFindsViolations(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
 	at := func(ms int) time.Time { return time.Unix(0, int64(ms)*1e6) }
@@ -27,7 +26,7 @@ func TestVerdictFindsViolations(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		r    eventLog
-		want string // of the only violation; empty: none
+		want string // text of the only violation; empty: none
 	}{
 		"in order": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), rule(1200, false, false)},
@@ -45,37 +44,37 @@ func TestVerdictFindsViolations(t *testing.T) {
 		"routed and not forwarded": {r: eventLog{
 			tables: []tableEvent{rule(40, true, true)},
 			routes: []routeEvent{route(30, "n1")},
-		}, want: "sends it there and it is not forwarded"},
-		"its last backends go, and word of that is on its way": {r: eventLog{
+		}, want: "routes it here, but it is not forwarded"},
+		"last backends removed, withdrawal in flight": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), unserved(30)},
 			updates: []updateEvent{update(20, false), update(70, true)},
 			routes:  []routeEvent{route(60, "n1"), route(100)},
 		}},
-		"its last backends go before the route is known": {r: eventLog{
+		"last backends removed before the announcement": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), unserved(30)},
 			updates: []updateEvent{update(40, false), update(50, true)},
 		}, want: "never forwarded"},
-		"its last backends go, and no word of that": {r: eventLog{
+		"last backends removed, withdrawal late": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), unserved(30)},
 			updates: []updateEvent{update(20, false), update(90, true)},
 			routes:  []routeEvent{route(60, "n1"), route(100)},
-		}, want: "sends it there and it is not forwarded"},
-		"forgotten while routed": {r: eventLog{
+		}, want: "routes it here, but it is not forwarded"},
+		"removed while routed": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), rule(1300, false, false)},
 			updates: []updateEvent{update(20, false), update(100, true)},
 			routes:  []routeEvent{route(30, "n1"), route(1400)},
-		}, want: "still sends it there"},
-		"forgotten too early": {r: eventLog{
+		}, want: "still routes it here"},
+		"removed too early": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), rule(1000, false, false)},
 			updates: []updateEvent{update(20, false), update(100, true)},
 			routes:  []routeEvent{route(30, "n1"), route(150)},
-		}, want: "forgotten 900ms after it was withdrawn"},
-		"wanted again": {r: eventLog{
+		}, want: "removed 900ms after it was withdrawn"},
+		"announced again within the linger time": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), rule(2000, false, false)},
 			updates: []updateEvent{update(20, false), update(100, true), update(200, false), update(900, true)},
 			routes:  []routeEvent{route(30, "n1"), route(150), route(250, "n1"), route(950)},
 		}},
-		"announced while damage is repaired": {r: eventLog{
+		"announced while the table is restored": {r: eventLog{
 			tables:  []tableEvent{rule(10, true, true), deleted(100), rule(180, true, true)},
 			updates: []updateEvent{update(20, false), update(150, false)},
 			routes:  []routeEvent{route(30, "n1")},
@@ -97,7 +96,7 @@ func TestVerdictFindsViolations(t *testing.T) {
 func TestVerdictReportsMissedEvents(t *testing.T) {
 	r := eventLog{errs: []error{errTest}}
 	if v := r.checker(0, 0); len(v.Violations) != 1 || !strings.Contains(v.Violations[0].Text, errTest.Error()) {
-		t.Errorf("an observer that missed something: %v: want a violation", v)
+		t.Errorf("an observer that missed an event: %v: want a violation", v)
 	}
 }
 
