@@ -77,7 +77,7 @@ func generate(root string) (map[string]string, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	if parts["annotations"], err = code.annotations("internal/cluster"); err != nil {
+	if parts["annotations"], err = code.annotations("internal"); err != nil {
 		return nil, err
 	}
 	parts["metrics"], err = code.metrics()
