@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"go4.org/netipx"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
@@ -64,7 +63,7 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 		"in no pool any more": {func(s *cluster.Snapshot) { s.Pools = pool("198.51.100.0-198.51.100.9") }, "192.0.2.200", eth0, eth0, "", "[n1]"},
 		"on an interface that is named": {func(s *cluster.Snapshot) {
 			s.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised}}
-			s.L2Advertisements = []*cluster.L2Advertisement{{Name: "x", Interfaces: []string{"eth0"}, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
+			s.L2Advertisements = []*cluster.L2Advertisement{{Name: "x", Interfaces: []string{"eth0"}}}
 		}, "203.0.113.1", eth0, eth0, "lan", "[n1]"},
 		"there are too many interfaces":   {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many, "lan", "[]"},
 		"one of two has too many of them": {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many[99:], "lan", "[n2]"},

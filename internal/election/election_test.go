@@ -14,17 +14,17 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-func selector(t *testing.T, text string) labels.Selector {
+func selector(t *testing.T, text string) cluster.Selector {
 	t.Helper()
 	s, err := labels.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return cluster.Selecting(s)
 }
 
 func advertisement(name string, interfaces ...string) *cluster.L2Advertisement {
-	return &cluster.L2Advertisement{Name: name, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything(), Interfaces: interfaces}
+	return &cluster.L2Advertisement{Name: name, Interfaces: interfaces}
 }
 
 // iface parses an interface: "eth0 192.0.2.0/24 2001:db8::/64".

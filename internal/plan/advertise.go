@@ -6,15 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/labels"
-
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
 // hostAdvertisement announces an address of a pool with announce BGP: on its own, to every
 // router that selects the node.
-var hostAdvertisement = []*cluster.Advertisement{{Length4: 32, Length6: 128, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
+var hostAdvertisement = []*cluster.Advertisement{{Length4: 32, Length6: 128}}
 
 // An announcement is how one address is announced over BGP.
 type announcement struct {

@@ -7,7 +7,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -17,10 +16,7 @@ import (
 // advertWorld has one node, two routers and Services with an endpoint each.
 func advertWorld(adverts ...*cluster.Advertisement) *cluster.Snapshot {
 	peer := func(name, addr string) *cluster.Peer {
-		return &cluster.Peer{Session: bgp.Session{Name: name, PeerAddress: netip.MustParseAddr(addr), PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Everything()}
-	}
-	for _, a := range adverts {
-		a.ServiceSelector, a.NodeSelector = labels.Everything(), labels.Everything()
+		return &cluster.Peer{Session: bgp.Session{Name: name, PeerAddress: netip.MustParseAddr(addr), PeerASN: 65000}, MyASN: 65001}
 	}
 	return &cluster.Snapshot{
 		Nodes:          []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.11")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}},

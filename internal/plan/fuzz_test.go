@@ -10,7 +10,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -99,10 +98,10 @@ func (c *choices) snapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.255.0.1")}}},
 		Pools: []*cluster.Pool{pool},
-		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.255.0.9")}, MyASN: 65001, NodeSelector: labels.Everything()}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000, PeerAddress: netip.MustParseAddr("10.255.0.9")}, MyASN: 65001}},
 	}
 	if c.next(3) == 0 {
-		snap.Advertisements = []*cluster.Advertisement{{Name: "a", Length4: 24 + c.next(9), Length6: 120 + c.next(9), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
+		snap.Advertisements = []*cluster.Advertisement{{Name: "a", Length4: 24 + c.next(9), Length6: 120 + c.next(9)}}
 	}
 	for i := range 1 + c.next(3) {
 		s := c.service(i)

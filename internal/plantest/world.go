@@ -56,7 +56,7 @@ func NewWorld(seed uint64) *World {
 		w.Nodes = append(w.Nodes, &cluster.Node{Name: name, InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}})
 	}
 	w.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("192.0.2.0-192.0.2.5")}}}
-	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Everything()}}
+	w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 	for range Services {
 		w.Step()
 	}
@@ -114,7 +114,7 @@ func (w *World) Step() {
 	case n < 6:
 		w.Peers = nil
 		if w.IntN(4) > 0 {
-			w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Everything()}}
+			w.Peers = []*cluster.Peer{{Session: bgp.Session{Name: "tor1", PeerASN: 65000}, MyASN: 65001}}
 		}
 	case n < 8:
 		w.Advertise()
@@ -129,9 +129,9 @@ func (w *World) changeL2() {
 	case 0:
 		w.L2Advertisements = nil
 		for i := range w.layer2.IntN(3) {
-			a := &cluster.L2Advertisement{Name: fmt.Sprintf("l%d", i), ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+			a := &cluster.L2Advertisement{Name: fmt.Sprintf("l%d", i)}
 			if w.layer2.IntN(3) == 0 {
-				a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+				a.ServiceSelector = cluster.Selecting(labels.SelectorFromSet(labels.Set{"tier": "gold"}))
 			}
 			if w.layer2.IntN(3) == 0 {
 				a.Interfaces = []string{"eth0"}
@@ -174,10 +174,9 @@ func (w *World) changeMembers() {
 func (w *World) Advertise() {
 	w.Advertisements = nil
 	for i := range w.IntN(3) {
-		a := &cluster.Advertisement{Name: fmt.Sprintf("a%d", i), Length4: 28 + w.IntN(5), Length6: 128,
-			ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}
+		a := &cluster.Advertisement{Name: fmt.Sprintf("a%d", i), Length4: 28 + w.IntN(5), Length6: 128}
 		if w.IntN(3) == 0 {
-			a.ServiceSelector = labels.SelectorFromSet(labels.Set{"tier": "gold"})
+			a.ServiceSelector = cluster.Selecting(labels.SelectorFromSet(labels.Set{"tier": "gold"}))
 		}
 		if w.attributes.IntN(2) == 0 {
 			a.MED = new(uint32(w.attributes.IntN(3)))
