@@ -168,7 +168,7 @@ endpoints: [{addresses: [10.244.1.5], nodeName: node1, conditions: {ready: true}
 		}
 		// Assumptions are listed.
 		const (
-			here   = "\n  node node1 has an interface for each address: unknown, because this machine is another one\n"
+			here   = "\n  node node1 has an interface for each address: unknown, because this machine is not the node\n"
 			others = "\n  the speakers of all other nodes run, and each has an interface for each address: `fanfare status` on a node shows the facts\n"
 		)
 		says := func(on *nstest.NS, want string) {
@@ -337,7 +337,7 @@ tor3    none: GoBGP is gone
 	if got, err := named(all, []string{"tor2"}); err != nil || len(got) != 1 || got[0].Session != "tor2" {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := named(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no session of that name, but ["tor1" "tor2" "tor3"]`) {
+	if _, err := named(all, []string{"tor2", "tor9"}); err == nil || !strings.Contains(err.Error(), `router "tor9": this node has no such session; it has ["tor1" "tor2" "tor3"]`) {
 		t.Errorf("%v", err)
 	}
 }
