@@ -253,7 +253,7 @@ func (n *fleetNode) updateMembers() {
 		byLease := silent >= fleetDetection+n.byLease && n.byLease > 0 && o.runs()
 		one := membership.Member{Node: o.name, Alive: (silent < fleetDetection || byLease) && !o.leaving, ByLease: byLease, Left: o.leaving, Returning: o.back}
 		if o.offered {
-			one.Interfaces = []membership.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
+			one.Interfaces = []cluster.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 		}
 		m.Nodes = append(m.Nodes, one)
 	}

@@ -33,9 +33,9 @@ func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded boo
 		return r
 	}
 	n := &electable{list: []l2.Interface{}, pools: snap.Pools, advertisements: snap.L2Advertisements, assignments: snap.Assignments, all: all}
-	var announced []membership.Interface
+	var announced []cluster.Interface
 	for _, i := range relevantInterfaces(snap, all) {
-		announced = append(announced, membership.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
+		announced = append(announced, cluster.Interface{Name: i.Name, MAC: net.HardwareAddr(i.MAC[:]), Prefixes: i.Prefixes})
 		n.list = append(n.list, i)
 	}
 	if bounded {
@@ -55,7 +55,7 @@ func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded boo
 // withAddresses adds the interfaces' own addresses, as prefixes of one address. If the
 // message has no room for them, other nodes redirect connections to this node's InternalIP
 // only.
-func withAddresses(announced []membership.Interface, list []l2.Interface) (all []membership.Interface) {
+func withAddresses(announced []cluster.Interface, list []l2.Interface) (all []cluster.Interface) {
 	for n, i := range announced {
 		i.Prefixes = slices.Clone(i.Prefixes)
 		for _, a := range list[n].Addrs {

@@ -30,7 +30,7 @@ func TestRedirect(t *testing.T) {
 	addr := netip.MustParseAddr
 	vip4, vip6 := addr("192.0.2.1"), addr("2001:db8::1")
 	eth0 := l2.Interface{Name: "eth0", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64")}
-	announced := []membership.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
+	announced := []cluster.Interface{{Name: "ens3", Prefixes: prefixes("192.0.2.0/24", "2001:db8::/64", "192.0.2.12/32", "2001:db8::12/128")}}
 	alive := membership.Member{Node: "n2", Alive: true, Interfaces: announced}
 	onEth0 := []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.12")}, {VIP: vip6, Interface: "eth0", Via: addr("2001:db8::12")}}
 	gone := func(netip.Addr) time.Time { return time.Time{} }
@@ -181,7 +181,7 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
 			t.Errorf("%d interfaces offered %d addresses", n, got)
 		}
-		announced, _ := membership.EncodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
+		announced, _ := membership.EncodeInterfaces([]cluster.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(announced); n <= 20 && len(list) < min(n, least) {
 			t.Errorf("%d of %d interfaces are offered", len(list), n)
 		}

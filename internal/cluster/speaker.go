@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -15,10 +16,11 @@ type Speaker struct {
 	Interfaces []Interface
 }
 
-// An Interface is one of a node.
+// An Interface is a network interface of a node.
 type Interface struct {
 	Name     string
-	Prefixes []netip.Prefix // its subnets, sorted
+	MAC      net.HardwareAddr // nil if unknown
+	Prefixes []netip.Prefix   // its subnets, sorted
 }
 
 // Has says whether addr is in one of the interface's subnets.

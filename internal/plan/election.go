@@ -135,9 +135,7 @@ func (v *View) electionNode(c Config, n *cluster.Node) election.Node {
 	}
 	m, _ := c.Members.Find(n.Name)
 	out.Standing, out.Returning = election.StandingOf(n, m.Alive), m.Returning
-	for _, i := range m.Interfaces {
-		out.Interfaces = append(out.Interfaces, cluster.Interface{Name: i.Name, Prefixes: i.Prefixes})
-	}
+	out.Interfaces = m.Interfaces
 	return out
 }
 
