@@ -124,17 +124,17 @@ type preference struct {
 // preferences are the nodes to write into claims, by address. An address that no node can
 // answer for keeps the node that it had: that node may come back.
 func preferences(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []preference) {
-	ballots, claims := ballots(snap, nodes, named)
-	for i, node := range election.Prefer(ballots) {
-		if was := ballots[i].Preferred; node != "" && node != was {
+	placements, claims := placements(snap, nodes, named)
+	for i, node := range election.Prefer(placements) {
+		if was := placements[i].Preferred; node != "" && node != was {
 			list = append(list, preference{claims[i], node, was})
 		}
 	}
 	return list
 }
 
-// ballots are those of the assigned addresses that are claimed and announced over L2.
-func ballots(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Ballot, claims []*cluster.Claim) {
+// placements are the assigned addresses that have a claim and are announced over L2.
+func placements(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.Claim) string) (list []election.Placement, claims []*cluster.Claim) {
 	e := election.New(nodes)
 	for all := snap.Assignments; len(all) > 0; {
 		n := 1
@@ -150,7 +150,7 @@ func ballots(snap *cluster.Snapshot, nodes []election.Node, named func(*cluster.
 			continue
 		}
 		a := e.Address(same[0].Addr, terms, services, claim)
-		list = append(list, election.Ballot{Addr: a.Addr, Equal: e.Equals(&a), Preferred: named(claim)})
+		list = append(list, election.Placement{Addr: a.Addr, Equal: e.Equals(&a), Preferred: named(claim)})
 		claims = append(claims, claim)
 	}
 	return list, claims
