@@ -60,6 +60,7 @@ func (p *announcement) prefix(v *View, ad *cluster.Advertisement, addr netip.Add
 			"choose a longer aggregation length", prefix, ad.Name, foreign))
 		return host
 	}
+	// Until all Nodes are known, the aggregate may contain the address of one.
 	if !v.allNodes {
 		p.refusedAggregates = append(p.refusedAggregates, fmt.Sprintf("announced on its own for now: the aggregate %s of BGPAdvertisement %s must not contain addresses of Nodes, "+
 			"which have not been read yet", prefix, ad.Name))
@@ -92,7 +93,7 @@ type foreignPrefix struct {
 func (v *View) readForeign(peers []*cluster.Peer) {
 	host := func(a netip.Addr, format string) {
 		if a.IsValid() {
-			a = a.WithZone("")
+			a = a.WithZone("") // of a link-local router: a prefix has no zone
 			v.foreignPrefixes = append(v.foreignPrefixes, foreignPrefix{netip.PrefixFrom(a, a.BitLen()), fmt.Sprintf(format, a)})
 		}
 	}

@@ -23,6 +23,8 @@ func (v *View) serve(addr netip.Addr, s cluster.Service) ([]proxy.Frontend, verd
 		}
 		fronts = append(fronts, f)
 	}
+	// Whether the Service is announced depends on all its ports together: an address is
+	// announced as a whole.
 	code, message := v.assess(s.Spec, addr, e)
 	return fronts, verdict{code: code, message: message}
 }

@@ -9,6 +9,7 @@ import (
 )
 
 // applyHints applies topology hints to the ready endpoints of a port, and describes the result.
+// Hints for zones are KEP-2433, hints for nodes KEP-3015, which has precedence as in kube-proxy.
 // Hints are valid only if all endpoints have one and one is for this node, or else for its zone:
 // while hints are being added, a node would send all clients to the first endpoint with one.
 func (v *View) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoint, text string) {
@@ -24,6 +25,7 @@ func (v *View) applyHints(ready []cluster.Endpoint) (preferred []cluster.Endpoin
 	if forZones == 0 && forNodes == 0 {
 		return ready, ""
 	}
+	// Without a label this node is in no zone, and only hints for nodes can be valid.
 	zone := v.zone()
 	if forNodes == len(ready) {
 		if preferred = filter(ready, func(e *cluster.Endpoint) bool { return e.ForNodes.Has(v.Node) }); len(preferred) > 0 {

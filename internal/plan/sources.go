@@ -15,6 +15,7 @@ func allowedSources(s *cluster.Spec, addr netip.Addr) (networks []netip.Prefix, 
 	if !s.Restricted {
 		return nil, true
 	}
+	// Sources are sorted, IPv4 first: each family is one part of the slice, which is not copied.
 	six := slices.IndexFunc(s.Sources, func(n netip.Prefix) bool { return !n.Addr().Is4() })
 	if six < 0 {
 		six = len(s.Sources)
@@ -22,6 +23,7 @@ func allowedSources(s *cluster.Spec, addr netip.Addr) (networks []netip.Prefix, 
 	if networks = s.Sources[:six:six]; addr.Is6() {
 		networks = s.Sources[six:]
 	}
+	// 0.0.0.0/0 or ::/0 admits all clients, whatever else is in the list.
 	if slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Bits() == 0 }) {
 		return nil, true
 	}
