@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/fanfare-lb/fanfare/internal/plan"
 	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
@@ -125,7 +126,7 @@ func (h *handoverState) holderGone(a netip.Addr) {
 		h.rounds[a]++
 	}
 	if ours || waiting {
-		notify(h.changed)
+		notify.Changed(h.changed)
 	}
 }
 
@@ -366,7 +367,7 @@ func (h *handoverState) recordHolder(a netip.Addr, node string, w holderState) {
 		h.formerOwner[a] = node
 		h.formerRevision++
 		if h.holders[a][h.node].held {
-			notify(h.changed)
+			notify.Changed(h.changed)
 		}
 	}
 }

@@ -374,12 +374,3 @@ func earliest(after time.Time, times ...time.Time) (first time.Time) {
 	}
 	return first
 }
-
-// notify sends without blocking on a channel that has room for one: notifications before
-// the next receive count as one.
-func notify(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
