@@ -103,7 +103,7 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 		l.handover.prune(d.Addresses, now)
 	}
 	l.recordInterfaces(l.electable.list, now)
-	l.discover(d.View.Members, snap.Nodes, l.broadcast, now)
+	l.discover(d.View.Members, snap.Nodes, now)
 }
 
 // nextRedirects returns the redirects of d's addresses to their former owners.
@@ -132,47 +132,56 @@ func (l *layer2) recordInterfaces(list []l2.Interface, now time.Time) {
 	l.interfaces = list
 }
 
-// discover updates the members in the handover state. It admits no new address until all
-// nodes have been seen and all reachable ones have sent their state, for a bounded time.
-// The same holds for a node that was alone and has an interface again: it may have been cut
-// off.
-func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, broadcast func([]byte), now time.Time) {
+// discover updates the members in the handover state, and pauses it until the state of
+// other nodes is known.
+func (l *layer2) discover(m *membership.Members, nodes []*cluster.Node, now time.Time) {
 	if m == nil && !l.clustered {
 		return
 	}
+	unsynced := l.handover.unsynced(m)
+	l.handover.pause(l.pauseEnd(m, nodes, len(unsynced) == 0, now))
+	l.query(unsynced, now)
+	if m != nil && m != l.members {
+		l.setMembers(m)
+	}
+}
+
+// pauseEnd returns until when no new address is admitted: until all nodes have been seen and
+// all reachable ones are synced, for a bounded time. The same holds for a node that was
+// alone and has an interface again: it may have been cut off.
+func (l *layer2) pauseEnd(m *membership.Members, nodes []*cluster.Node, synced bool, now time.Time) time.Time {
 	if l.discoveryEnd.IsZero() {
 		l.discoveryEnd = now.Add(discoveryTime)
 	}
-	until := l.discoveryEnd
-	unsynced := l.handover.unsynced(m)
-	if len(unsynced) == 0 && !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
-		until = time.Time{}
+	end := l.discoveryEnd
+	if synced && !slices.ContainsFunc(nodes, func(n *cluster.Node) bool { _, met := m.Find(n.Name); return !met }) {
+		end = time.Time{}
 		l.discoveryEnd = now
 	}
-	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || len(unsynced) > 0) && back.After(until) {
-		until = back
+	if back := l.interfaceAdded.Add(discoveryTime); (m.Alone(l.handover.node) || !synced) && back.After(end) {
+		end = back
 	}
-	l.handover.pause(until)
-	l.query(unsynced, now)
-	if m == nil || m == l.members {
-		return
-	}
+	return end
+}
+
+// setMembers sets the members, and sends the state of this node to nodes that have become
+// reachable.
+func (l *layer2) setMembers(m *membership.Members) {
 	back := l.returned(m)
 	l.members = m
-	l.handover.setMembers(broadcast, func(node string) bool {
+	l.handover.setMembers(l.broadcast, func(node string) bool {
 		n, known := m.Find(node)
-		// From a node that lives only by its Lease, no message would report that it
-		// stopped.
+		// From a node that lives only by its Lease, no message would report that it stopped.
 		return !known || n.Dead() || n.ByLease
 	})
 	if len(back) == 0 {
 		return
 	}
-	// Each node sends its state to each returning node directly. A broadcast is also
-	// relayed by every node: 1,000 nodes would be busy with it for ten seconds.
-	for _, message := range l.handover.fullState() {
+	// Each node sends its state to each returning node directly. A broadcast is also relayed
+	// by every node: 1,000 nodes would be busy with it for ten seconds.
+	for _, packet := range l.handover.fullState() {
 		for _, node := range back {
-			l.send(node, message)
+			l.send(node, packet)
 		}
 	}
 }
