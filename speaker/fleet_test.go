@@ -144,7 +144,7 @@ func (n *fleetNode) start() {
 	eth0 := []l2.Interface{{Name: "eth0", Prefixes: fleetSubnet}}
 	n.decider = plan.NewDecider(plan.Config{Node: n.name, Interfaces: eth0})
 	over := &l2Announcer{set: (*fleetLink)(n).Set, handover: handover}
-	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), broadcast: n.broadcast, send: n.send, electable: &electable{list: eth0}}
+	n.links = &layer2{handover: handover, path: newL2Path(over, time.Minute), broadcast: n.broadcast, send: n.send, offer: &interfaceOffer{list: eth0}}
 	n.links.path.keepsFor = handover.keepsFor
 	n.pass = newPass((*fleetKernel)(n), log, n.links.path)
 }

@@ -33,7 +33,7 @@ type layer2 struct {
 	broadcast      func([]byte)                // to all other speakers
 	send           func(node string, b []byte) // to one of them
 	clustered      bool                        // speakers communicate
-	electable      *electable                  // of the last pass
+	offer          *interfaceOffer             // of the last pass
 	members        *membership.Members         // that handover knows
 	assigned       []*plan.Address             // that handover knows
 	holdDown       membership.HoldDown         // of this node
@@ -41,7 +41,7 @@ type layer2 struct {
 	queriedAt      time.Time
 	redirects      *redirects     // of the last pass
 	discoveryEnd   time.Time      // of the wait for other nodes; zero before the first pass
-	interfaces     []l2.Interface // electable ones of the last pass
+	interfaces     []l2.Interface // of the offer of the last pass
 	interfaceAdded time.Time      // when the last new one appeared
 	checkedAt      time.Time      // when problems were last checked
 	problems       []l2.Problem
@@ -86,11 +86,11 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 	return l
 }
 
-// electableInterfaces returns the interfaces by which this node can be elected. Interfaces
+// offeredInterfaces returns the interfaces by which this node can be elected. Interfaces
 // that are not known yet do not count.
-func (l *layer2) electableInterfaces(snap *cluster.Snapshot) []l2.Interface {
-	l.electable = l.electable.next(snap, l.announcer.Interfaces(), l.clustered)
-	return l.electable.list
+func (l *layer2) offeredInterfaces(snap *cluster.Snapshot) []l2.Interface {
+	l.offer = l.offer.next(snap, l.announcer.Interfaces(), l.clustered)
+	return l.offer.list
 }
 
 // prepare updates the handover state before d is applied.
@@ -102,7 +102,7 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 		l.assigned = d.Addresses
 		l.handover.prune(d.Addresses, now)
 	}
-	l.recordInterfaces(l.electable.list, now)
+	l.recordInterfaces(l.offer.list, now)
 	l.discover(d.View.Members, snap.Nodes, now)
 }
 
