@@ -95,7 +95,7 @@ func (l *layer2) offeredInterfaces(snap *cluster.Snapshot) []l2.Interface {
 
 // prepare updates the handover state before d is applied.
 func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
-	if !d.Links {
+	if !d.UsesL2 {
 		return
 	}
 	if !sortedset.Same(l.assigned, d.Addresses) {
@@ -224,7 +224,7 @@ func (l *layer2) ready(now time.Time) bool { return !l.handover.isPaused(now) }
 
 // checkProblems checks now and then what blocks L2 traffic on this node.
 func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Time) {
-	if !d.Links || now.Sub(l.checkedAt) < problemInterval {
+	if !d.UsesL2 || now.Sub(l.checkedAt) < problemInterval {
 		return
 	}
 	l.checkedAt = now

@@ -215,7 +215,7 @@ func TestQueryIsRepeated(t *testing.T) {
 // The reason of an address that is not announced yet over L2 says what it waits for.
 func TestL2Reasons(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
-	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "answered for on eth0"}
+	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "announced on eth0"}
 	for name, tt := range map[string]struct {
 		reason  cluster.Reason
 		p       passResult
@@ -223,7 +223,7 @@ func TestL2Reasons(t *testing.T) {
 		code    cluster.Code
 		message string
 	}{
-		"held":              {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "answered for on eth0"},
+		"held":              {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "announced on eth0"},
 		"another's yet":     {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
 		"not forwarded":     {meant, passResult{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
 		"no state received": {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes, "whose state has not arrived"},

@@ -58,7 +58,7 @@ func TestEndpointsLeftOutEvents(t *testing.T) {
 		"Warning EndpointsUsed Node/n3 (): node n1 uses the endpoints on node n3 again although it is silent: half of the nodes or more are, so that this node may be cut off")
 	see("aad")
 	p.expectEvents("one of three again",
-		"Warning EndpointsLeftOut Node/n3 (): node n1 gives no new connections to the endpoints on node n3, which is silent: more than half of the nodes are heard of again",
+		"Warning EndpointsLeftOut Node/n3 (): node n1 gives no new connections to the endpoints on node n3, which is silent: more than half of the nodes respond again",
 		"Normal NodeHeard Node/n2 (): node n1 receives messages from node n2 again")
 	see("dad")
 	p.expectEvents("another node reports")

@@ -188,7 +188,7 @@ func (s *speaker) status() Status {
 	if n := p.desired.View.Self; n != nil {
 		st.NodeUID = n.UID
 	}
-	if p.desired.Links {
+	if p.desired.UsesL2 {
 		st.L2 = L2Status{Interfaces: relevantInterfaces(p.desired.Snapshot, s.layer2.announcer.Interfaces()), Problems: p.l2Problems, AsymmetricPaths: p.asymmetricPaths}
 	}
 	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.View.Problems()...)
@@ -230,7 +230,7 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
-	for _, r := range p.desired.Clashes {
+	for _, r := range p.desired.AggregateReasons {
 		if r.VIP == a.Addr {
 			st.Reasons = append(st.Reasons, reasonStatus(r))
 		}

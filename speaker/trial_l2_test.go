@@ -46,7 +46,7 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 		t.l2.ours[a] = !t.l2.ours[a]
 	}
 	q, was := *d, t.l2.last
-	q.Links, q.L2.Addresses, q.Answered = true, nil, nil
+	q.UsesL2, q.L2.Addresses, q.Answered = true, nil, nil
 	for _, a := range d.Addresses {
 		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.l2.ours[a.Addr] && serves {

@@ -54,7 +54,7 @@ have the right interfaces, and lists the assumption.`,
 				return err
 			}
 			d := plan.Decide(config, snap)
-			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.Links))
+			_, err = fmt.Fprint(cmd.OutOrStdout(), d, assumed(config, snap, d.UsesL2))
 			return err
 		},
 	}
