@@ -194,7 +194,8 @@ func (h *handoverState) keeps(a netip.Addr, owner string, now time.Time) bool {
 	return now.Before(until)
 }
 
-// isFree reports whether an address waits for no node any longer.
+// isFree reports whether this node may answer for an address: no other node holds it, or
+// the wait for that node is over.
 func (h *handoverState) isFree(a netip.Addr, now time.Time) bool {
 	if now.Before(h.paused) && !h.holders[a][h.node].held {
 		return false

@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// discoveryTime is how long a new speaker waits to receive the state of others. Without it,
-// the speaker would assume that it is alone and answer for all addresses.
+// discoveryTime is how long a new speaker waits to receive the state of others. Without
+// the wait, it would assume that it is alone and answer for all addresses.
 const discoveryTime = 2 * time.Second
 
 // queryInterval is the time between queries to a node whose state has not arrived: packets
