@@ -150,6 +150,7 @@ func (e *elector) try(ctx context.Context) (held bool, err error) {
 	return true, nil
 }
 
+// mine reports whether this process holds the Lease.
 func (e *elector) mine(l *coordinationv1.Lease) bool {
 	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == e.Identity
 }

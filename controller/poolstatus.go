@@ -122,9 +122,10 @@ func keepTime(old, now []metav1.Condition) {
 	}
 }
 
-// equal compares two statuses without their times.
+// equal compares two statuses without their times: a status is not written for the time alone.
 func equal(a, b v1alpha1.AddressPoolStatus) bool { return reflect.DeepEqual(timeless(a), timeless(b)) }
 
+// timeless is a copy of s without the times of its conditions.
 func timeless(s v1alpha1.AddressPoolStatus) v1alpha1.AddressPoolStatus {
 	s = *s.DeepCopy()
 	for i := range s.Conditions {

@@ -24,6 +24,7 @@ type health struct {
 	at atomic.Int64
 }
 
+// progress records that a pass has begun or has made a request; rest, that it has ended.
 func (h *health) progress() { h.at.Store(time.Now().UnixNano()) }
 func (h *health) rest()     { h.at.Store(0) }
 
@@ -50,6 +51,7 @@ func (c *controller) serve() (stop func(), err error) {
 	return func() { srv.Close() }, nil
 }
 
+// handler answers the probes of the kubelet, and Prometheus.
 func (c *controller) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(c.Registry, promhttp.HandlerOpts{}))

@@ -101,7 +101,7 @@ func specOf(live *corev1.Service) *cluster.Spec {
 }
 
 // secure makes sure that the claim names the Service, at the version that was
-// read of it.
+// read of it. A status is written only after all its claims were secured.
 func (w writer) secure(ctx context.Context, c claim, spec *cluster.Spec, live *corev1.Service) error {
 	old := c.old
 	if old == nil {
@@ -183,6 +183,7 @@ func (w writer) readClaim(ctx context.Context, name string) (*cluster.Claim, err
 	return nil, fmt.Errorf("%w: its name is not an address", errStale)
 }
 
+// newClaim is the claim of an address that had none, for one Service.
 func newClaim(c claim, spec *cluster.Spec, live *corev1.Service) *v1alpha1.AddressClaim {
 	holders := bind(nil, spec, live)
 	return &v1alpha1.AddressClaim{
@@ -343,6 +344,7 @@ func classOf(live *corev1.Service) string {
 	return "no class"
 }
 
+// has reports whether the status of a Service names address a.
 func has(live *corev1.Service, a netip.Addr) bool {
 	return slices.ContainsFunc(live.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
 		ip, err := netip.ParseAddr(i.IP)
@@ -350,6 +352,7 @@ func has(live *corev1.Service, a netip.Addr) bool {
 	})
 }
 
+// hasCondition reports whether the controller has written a condition to the Service.
 func hasCondition(live *corev1.Service) bool {
 	return slices.ContainsFunc(live.Status.Conditions, func(c metav1.Condition) bool { return c.Type == cluster.AddressAssigned })
 }

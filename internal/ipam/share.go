@@ -69,6 +69,7 @@ type obstacle struct {
 	why string // why they do not share it, empty if there is no more to say
 }
 
+// String continues a sentence that begins with the address.
 func (o *obstacle) String() string {
 	if o.why == "" {
 		return o.Name.String() + " holds"

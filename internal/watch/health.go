@@ -39,14 +39,16 @@ func faultOf(err error) fault {
 	return unreachable
 }
 
-// A trouble is that a resource cannot be read.
+// A trouble is that a resource cannot be read. It begins with the first failure and ends with the first
+// answer, whatever client-go retries meanwhile.
 type trouble struct {
 	fault fault
 	since time.Time
 	err   error // the first: later ones may differ in a port, and mean the same
 }
 
-// heard takes down what came of a request. What was read before stays as it is.
+// heard records the result of a request: metrics, one line in the log, and a Problem for as long as the
+// resource cannot be read. What was read before stays as it is.
 func (a *API) heard(ctx context.Context, r resource, err error) {
 	if ctx.Err() != nil {
 		return // It was us who ended it.
@@ -69,14 +71,14 @@ func (a *API) heard(ctx context.Context, r resource, err error) {
 		a.log.Warn("API server: cannot be read", "resource", r.String(), "err", t.problem(r).Message)
 	}
 	a.metrics.of(r).failing(a.troubles[r].since)
-	a.noteOutage(a.troubles[r])
+	a.recordOutage(a.troubles[r])
 	a.builder.Report("API server", a.healthProblems())
 	notify.Changed(a.changed)
 }
 
-// noteOutage keeps the words of the first trouble until all are over, so that an
-// outage of everything is one change.
-func (a *API) noteOutage(t trouble) {
+// recordOutage keeps the first trouble until all are over, so that an outage of the whole API server is one
+// Problem and one change, although each resource fails by itself.
+func (a *API) recordOutage(t trouble) {
 	for _, other := range a.troubles {
 		if other.fault != unreachable {
 			continue
@@ -107,6 +109,7 @@ func (a *API) healthProblems() []cluster.Problem {
 	return p
 }
 
+// problem is what a user has to do: install a CRD, grant a right, or look at the API server.
 func (t trouble) problem(r resource) cluster.Problem {
 	since := t.since.UTC().Format(time.RFC3339)
 	switch {

@@ -44,6 +44,7 @@ type event struct {
 	name string // empty when it happened to the folder itself
 }
 
+// has says whether the event has any bit of mask.
 func (e event) has(mask uint32) bool { return e.mask&mask != 0 }
 
 // newInotify ends when ctx does.
@@ -80,6 +81,7 @@ func (w *inotify) arm() (exists bool, err error) {
 	}
 }
 
+// armAbove watches the nearest folder above dir that exists, so that it is known when dir appears.
 func (w *inotify) armAbove() error {
 	for {
 		w.remove(&w.above)
@@ -96,7 +98,7 @@ func (w *inotify) armAbove() error {
 	}
 }
 
-// aboveDir is the nearest folder above dir that exists.
+// aboveDir is the nearest folder above dir that exists. The root always does.
 func (w *inotify) aboveDir() string {
 	dir := filepath.Dir(w.dir)
 	for !exist(dir) && dir != filepath.Dir(dir) {
@@ -105,6 +107,7 @@ func (w *inotify) aboveDir() string {
 	return dir
 }
 
+// exist says whether there is anything at path; a link to nothing is nothing.
 func exist(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
@@ -126,6 +129,7 @@ func (w *inotify) add(path string, mask uint32) (wd int, err error) {
 	return wd, nil
 }
 
+// remove ends a watch, if wd is one, and sets wd to -1.
 func (w *inotify) remove(wd *int) {
 	if *wd < 0 {
 		return

@@ -28,6 +28,7 @@ import (
 	"github.com/fanfare-lb/fanfare/api/v1alpha1"
 )
 
+// An object is any object of Kubernetes.
 type object interface {
 	runtime.Object
 	metav1.Object
@@ -93,6 +94,7 @@ var (
 // ours says whether a CRD of this repository defines the resource.
 func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
 
+// String is the name that the API server uses in its messages, such as bgppeers.fanfare.io.
 func (r resource) String() string { return r.GroupResource().String() }
 
 // client speaks protobuf with the resources that the API server knows by
@@ -114,6 +116,7 @@ func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, er
 	return rest.RESTClientForConfigAndClient(c, h)
 }
 
+// narrow has the API server leave out what is not wanted.
 func (r resource) narrow(o *metav1.ListOptions) {
 	if r.one != "" {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.one).String()
@@ -131,7 +134,7 @@ type store[T object] struct {
 	api    *API
 	count  counters
 	synced func() // called when the whole resource was read
-	kind   string // of what is known, once anything is
+	kind   string // of the objects in known; empty before the first
 	known  map[cluster.Name]struct{}
 }
 
@@ -188,8 +191,9 @@ func (w *store[T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace is called with all objects that there are. They take effect as one
-// change: after an outage no reader sees half of the changes.
+// Replace is called with all objects that there are, after a list. They take effect as one
+// change: after an outage no reader sees half of the changes. Objects that are not in the list are
+// deleted: the API server deleted them while it was not watched.
 func (w *store[T]) Replace(objs []any, _ string) error {
 	w.count.lists.Inc()
 	w.api.change(func(b *cluster.Builder) {
@@ -207,6 +211,7 @@ func (w *store[T]) Replace(objs []any, _ string) error {
 	return nil
 }
 
+// set hands an object to the Builder, and returns its name.
 func (w *store[T]) set(b *cluster.Builder, obj any) cluster.Name {
 	o := obj.(T) // The Reflector lets nothing else through.
 	key, ok := cluster.KeyOf(o)
@@ -320,6 +325,7 @@ func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	return w, err
 }
 
+// watch opens a watch. A timeout is an error here, and not a watch without events.
 func (l *listWatch) watch(ctx context.Context, o metav1.ListOptions) (apiwatch.Interface, error) {
 	w, err := l.ListWatch.WatchWithContext(ctx, o)
 	if err == nil && reflect.TypeOf(w) == emptyWatch {
