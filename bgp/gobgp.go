@@ -66,6 +66,7 @@ func startEngine(ctx context.Context, log *slog.Logger) (*engine, error) {
 	return e, nil
 }
 
+// configure starts GoBGP's BGP with the sets and policies that routes are announced by.
 func (e *engine) configure(ctx context.Context) error {
 	global := &api.Global{
 		Asn:        engineASN,
@@ -76,45 +77,42 @@ func (e *engine) configure(ctx context.Context) error {
 	if err := e.gobgp.StartBgp(ctx, &api.StartBgpRequest{Global: global}); err != nil {
 		return err
 	}
-	shutdown := &api.Policy{Name: shutdownPolicy, Statements: []*api.Statement{shutdownStatement()}}
-	if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: shutdown}); err != nil {
+	if err := e.addDefinedSets(ctx); err != nil {
 		return err
 	}
-	for name, marks := range map[string]string{markedSet: "^" + mark(markAny) + "$", everyMarkSet: everyMark} {
-		set := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: name, List: []string{marks}}
+	imports := []*api.Policy{{Name: "import", Statements: importStatements()}}
+	exports := append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}, {Name: attributesPolicy}}, selectionPolicies()...)
+	shutdown := &api.Policy{Name: shutdownPolicy, Statements: []*api.Statement{shutdownStatement()}} // see setShutdown
+	for _, policy := range slices.Concat(imports, exports, []*api.Policy{shutdown}) {
+		if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
+			return err
+		}
+	}
+	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, imports); err != nil {
+		return err
+	}
+	return e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, exports)
+}
+
+// addDefinedSets adds the sets that statements refer to.
+func (e *engine) addDefinedSets(ctx context.Context) error {
+	for _, set := range []*api.DefinedSet{
+		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: markedSet, List: []string{"^" + mark(markAny) + "$"}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_LARGE_COMMUNITY, Name: everyMarkSet, List: []string{everyMark}},
+		{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}},
+	} {
 		if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: set}); err != nil {
 			return err
 		}
 	}
-	unweighted := &api.DefinedSet{DefinedType: api.DefinedType_DEFINED_TYPE_NEIGHBOR, Name: unweightedSet, List: []string{netip.PrefixFrom(noRouter, noRouter.BitLen()).String()}}
-	if err := e.gobgp.AddDefinedSet(ctx, &api.AddDefinedSetRequest{DefinedSet: unweighted}); err != nil {
-		return err
-	}
-	for _, p := range []struct {
-		direction api.PolicyDirection
-		action    api.RouteAction
-		policies  []*api.Policy
-	}{
-		{api.PolicyDirection_POLICY_DIRECTION_IMPORT, api.RouteAction_ROUTE_ACTION_REJECT, []*api.Policy{{Name: "import", Statements: importStatements()}}},
-		{api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT,
-			append([]*api.Policy{{Name: exportPolicy, Statements: exportStatements()}, {Name: attributesPolicy}}, selectionPolicies()...)},
-	} {
-		for _, policy := range p.policies {
-			if err := e.gobgp.AddPolicy(ctx, &api.AddPolicyRequest{Policy: policy}); err != nil {
-				return err
-			}
-		}
-		assignment := &api.PolicyAssignment{
-			Name:          "global",
-			Direction:     p.direction,
-			Policies:      p.policies,
-			DefaultAction: p.action,
-		}
-		if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
-			return err
-		}
-	}
 	return nil
+}
+
+// assign makes policies, in their order, those of a direction.
+func (e *engine) assign(ctx context.Context, direction api.PolicyDirection, otherwise api.RouteAction, policies []*api.Policy) error {
+	return e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: &api.PolicyAssignment{
+		Name: "global", Direction: direction, Policies: policies, DefaultAction: otherwise,
+	}})
 }
 
 // importStatements let in our own routes, to which GoBGP applies the import
@@ -155,10 +153,7 @@ func (e *engine) setShutdown(ctx context.Context, on bool) error {
 		policies = append(policies, &api.Policy{Name: shutdownPolicy})
 	}
 	policies = append(policies, &api.Policy{Name: selectedPolicy}, &api.Policy{Name: restrictedPolicy}, &api.Policy{Name: stripPolicy})
-	assignment := &api.PolicyAssignment{
-		Name: "global", Direction: api.PolicyDirection_POLICY_DIRECTION_EXPORT, Policies: policies, DefaultAction: api.RouteAction_ROUTE_ACTION_ACCEPT,
-	}
-	if err := e.gobgp.SetPolicyAssignment(ctx, &api.SetPolicyAssignmentRequest{Assignment: assignment}); err != nil {
+	if err := e.assign(ctx, api.PolicyDirection_POLICY_DIRECTION_EXPORT, api.RouteAction_ROUTE_ACTION_ACCEPT, policies); err != nil {
 		return err
 	}
 	return e.resendRoutes(ctx)

@@ -253,7 +253,7 @@ func cover(snap *cluster.Snapshot, l *cluster.L2Advertisement) coverage {
 			continue
 		}
 		r.selected++
-		if s := speakerOf(snap, n.Name); s != nil && len(s.Interfaces) != 0 {
+		if s := snap.Speaker(n.Name); s != nil && len(s.Interfaces) != 0 {
 			r.heard++
 			r.count(l, s)
 		}

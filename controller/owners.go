@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -185,7 +184,7 @@ func candidates(snap *cluster.Snapshot) []election.Node {
 	}
 	nodes := make([]election.Node, len(snap.Nodes))
 	for i, n := range snap.Nodes {
-		s := speakerOf(snap, n.Name)
+		s := snap.Speaker(n.Name)
 		alive := s != nil && !(n.Silent && 2*silent < len(snap.Nodes))
 		nodes[i] = election.Node{Name: n.Name, Labels: n.Labels, Standing: election.StandingOf(n, alive)}
 		if s != nil {
@@ -193,13 +192,4 @@ func candidates(snap *cluster.Snapshot) []election.Node {
 		}
 	}
 	return nodes
-}
-
-// speakerOf finds what the speaker of a node reports, nil if it has not reported yet.
-func speakerOf(snap *cluster.Snapshot, node string) *cluster.Speaker {
-	i, ok := slices.BinarySearchFunc(snap.Speakers, node, func(s *cluster.Speaker, n string) int { return strings.Compare(s.Node, n) })
-	if !ok {
-		return nil
-	}
-	return snap.Speakers[i]
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,33 +32,15 @@ func (k Key) String() string {
 
 // KeyOf is the key of an object that Set takes. ok is false for any other.
 func KeyOf(obj runtime.Object) (k Key, ok bool) {
-	switch o := obj.(type) {
-	case *corev1.Service:
-		return Key{"Service", Name{interned(o.Namespace), o.Name}}, true
-	case *discoveryv1.EndpointSlice:
-		return Key{"EndpointSlice", Name{interned(o.Namespace), o.Name}}, true
-	case *corev1.Node:
-		return Key{"Node", Name{Name: o.Name}}, true
-	case *corev1.Namespace:
-		return Key{"Namespace", Name{Name: o.Name}}, true
-	case *corev1.Secret:
-		return Key{"Secret", Name{o.Namespace, o.Name}}, true
-	case *networkingv1.ServiceCIDR:
-		return Key{"ServiceCIDR", Name{Name: o.Name}}, true
-	case *v1alpha1.AddressPool:
-		return Key{"AddressPool", Name{Name: o.Name}}, true
-	case *v1alpha1.BGPPeer:
-		return Key{"BGPPeer", Name{Name: o.Name}}, true
-	case *v1alpha1.BGPAdvertisement:
-		return Key{"BGPAdvertisement", Name{Name: o.Name}}, true
-	case *v1alpha1.L2Advertisement:
-		return Key{"L2Advertisement", Name{Name: o.Name}}, true
-	case *v1alpha1.SpeakerStatus:
-		return Key{"SpeakerStatus", Name{Name: o.Name}}, true
-	case *v1alpha1.AddressClaim:
-		return Key{"AddressClaim", Name{Name: o.Name}}, true
+	switch obj.(type) {
+	case *corev1.Service, *discoveryv1.EndpointSlice, *corev1.Node, *corev1.Namespace, *corev1.Secret, *networkingv1.ServiceCIDR,
+		*v1alpha1.AddressPool, *v1alpha1.BGPPeer, *v1alpha1.BGPAdvertisement, *v1alpha1.L2Advertisement,
+		*v1alpha1.SpeakerStatus, *v1alpha1.AddressClaim:
+	default:
+		return Key{}, false
 	}
-	return Key{}, false
+	o := obj.(metav1.Object)
+	return Key{reflect.TypeOf(obj).Elem().Name(), Name{interned(o.GetNamespace()), o.GetName()}}, true
 }
 
 // Parse makes a snapshot of objects, of the kinds that [Builder.Set] takes.

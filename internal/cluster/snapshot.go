@@ -70,33 +70,30 @@ type Snapshot struct {
 }
 
 // Service finds a Service, nil if there is none of that name.
-func (s *Snapshot) Service(name Name) *Spec {
-	i, found := slices.BinarySearchFunc(s.Services, name, func(s Service, n Name) int { return s.Name.Compare(n) })
-	if !found {
-		return nil
-	}
-	return s.Services[i].Spec
-}
+func (s *Snapshot) Service(name Name) *Spec { return find(s.Services, name, Service.compareName).Spec }
 
 // Node finds a Node, nil if there is none of that name.
 func (s *Snapshot) Node(name string) *Node { return NodeOf(s.Nodes, name) }
 
 // NodeOf finds a node in a list that is sorted by name; nil if it is not there.
 func NodeOf(all []*Node, name string) *Node {
-	i, found := slices.BinarySearchFunc(all, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
-	if !found {
-		return nil
-	}
-	return all[i]
+	return find(all, name, func(n *Node, name string) int { return strings.Compare(n.Name, name) })
+}
+
+// Speaker finds what the speaker of a node reports, nil if it has not reported yet.
+func (s *Snapshot) Speaker(node string) *Speaker {
+	return find(s.Speakers, node, func(s *Speaker, name string) int { return strings.Compare(s.Node, name) })
 }
 
 // Claim finds the Claim of an address, nil if there is none.
-func (s *Snapshot) Claim(addr netip.Addr) *Claim {
-	i, found := slices.BinarySearchFunc(s.Claims, addr, func(c *Claim, a netip.Addr) int { return c.Addr.Compare(a) })
-	if !found {
-		return nil
+func (s *Snapshot) Claim(addr netip.Addr) *Claim { return find(s.Claims, addr, (*Claim).compareAddr) }
+
+// find returns the element with a key of a list that is sorted by it, and zero if there is none.
+func find[T, K any](sorted []T, key K, compare func(T, K) int) (found T) {
+	if i, ok := slices.BinarySearchFunc(sorted, key, compare); ok {
+		found = sorted[i]
 	}
-	return s.Claims[i]
+	return found
 }
 
 // A Service is a LoadBalancer Service and what stands behind it. The two parts
@@ -425,11 +422,7 @@ func (s *Snapshot) OriginOf(a Assignment) Origin {
 
 // pool finds a pool, nil if there is none of that name.
 func (s *Snapshot) pool(name string) *Pool {
-	i, found := slices.BinarySearchFunc(s.Pools, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
-	if !found {
-		return nil
-	}
-	return s.Pools[i]
+	return find(s.Pools, name, func(p *Pool, n string) int { return strings.Compare(p.Name, n) })
 }
 
 // UsesL2 says whether an address may be announced by ARP and NDP.
