@@ -8,7 +8,7 @@ import (
 
 // An address that gets its rules in the wake of another change must be as free of
 // leftovers, when the router sends it here, as one that gets them alone.
-func TestProxyEarlyPacketsInTheWakeOfAChange(t *testing.T) {
+func TestProxyEarlyPacketsAfterAnotherChange(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
 	s := &StepRun{Lab: l}
 	vip, from := netip.MustParseAddr("192.0.2.70"), netip.AddrPortFrom(ClientAddr, 3000)

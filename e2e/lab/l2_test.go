@@ -19,18 +19,18 @@ import (
 // measured there is short.
 func laboratoryL2(t *testing.T) *Lab {
 	t.Helper()
-	with := options(t).Links("../containerlab")
+	with := options(t).ForL2("../containerlab")
 	await(t, built())
 	with.ID += "l"
 	l, err := Up(t.Context(), with)
 	await(t, err)
 	t.Cleanup(func() { await(t, l.Down()) })
-	await(t, l.StartLinkSpeakers(t.Context(), NodeNames...))
+	await(t, l.StartL2Speakers(t.Context(), NodeNames...))
 	return l
 }
 
 // linked serves Services, for the time of a test, and returns the addresses of the first.
-func linked(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
+func serveL2(t *testing.T, l *Lab, services ...Service) (vips []netip.Addr) {
 	t.Helper()
 	svc := services[0]
 	await(t, l.Cluster.Put(services...))
@@ -59,7 +59,7 @@ type errOwned []string
 func (e errOwned) Error() string { return "answered for by " + strings.Join(e, ", ") }
 
 // pinned has a node named by annotation.
-func pinned(s Service, node string) Service {
+func pinnedTo(s Service, node string) Service {
 	s.Annotations = map[string]string{"fanfare.io/l2-node": node}
 	return s
 }
@@ -69,14 +69,14 @@ var bothFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 // quiet sends connections while something happens, and expects that none is lost, except
 // those in flight when the host began to send to another node, which does not know
 // them.
-func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
+func expectOnlyInterrupted(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	t.Helper()
 	moves, err := l.WatchNeighbours()
 	await(t, err)
 	defer moves.Close()
 	var loads []*Load
 	for _, vip := range vips {
-		loads = append(loads, l.Host().StartModestLoad(t.Context(), port(vip, 80)))
+		loads = append(loads, l.Host().StartLimitedLoad(t.Context(), port(vip, 80)))
 	}
 	do()
 	for i, load := range loads {
@@ -93,7 +93,7 @@ func quiet(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 
 // lossless sends connections to all addresses while something happens, beside some that stay
 // open, and expects that nothing at all is lost. Connections that stay open hear an answer after it.
-func lossless(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
+func expectNoLossL2(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 	t.Helper()
 	moves, err := l.WatchNeighbours()
 	await(t, err)
@@ -104,7 +104,7 @@ func lossless(t *testing.T, l *Lab, vips []netip.Addr, do func()) {
 		f, err := l.Host().OpenFlows(t.Context(), 3, port(vip, 7))
 		await(t, err)
 		defer f.Close()
-		loads, open = append(loads, l.Host().StartModestLoad(t.Context(), port(vip, 80))), append(open, f)
+		loads, open = append(loads, l.Host().StartLimitedLoad(t.Context(), port(vip, 80))), append(open, f)
 	}
 	do()
 	for i, load := range loads {
@@ -136,13 +136,13 @@ func unexplained(r Report, changes []time.Time) []Loss {
 	return slices.DeleteFunc(slices.Clone(r.Lost), func(l Loss) bool {
 		reset, silent := errors.Is(l.Err, syscall.ECONNRESET), errors.Is(l.Err, os.ErrDeadlineExceeded)
 		return slices.ContainsFunc(changes, func(c time.Time) bool {
-			under := l.Begin.Before(c) && l.End.After(c.Add(-late))
-			return under && (reset || silent && c.Sub(l.Begin) < busy)
+			inFlight := l.Begin.Before(c) && l.End.After(c.Add(-late))
+			return inFlight && (reset || silent && c.Sub(l.Begin) < busy)
 		})
 	})
 }
 
-func TestUnexplained(t *testing.T) {
+func TestUnexplainedLosses(t *testing.T) {
 	began := time.Now()
 	at := func(s float64) time.Time { return began.Add(time.Duration(s * float64(time.Second))) }
 	for _, c := range []struct {
@@ -170,11 +170,11 @@ func TestUnexplained(t *testing.T) {
 // families. Connections are opened to one at a time: a busy machine has enough with that.
 func TestL2(t *testing.T) {
 	l := laboratoryL2(t)
-	fewPorts(t, l.Host())
+	limitPorts(t, l.Host())
 	web := Service{Name: "web", Families: bothFamilies, Endpoints: At("p11", "p21", "p31")}
 
 	t.Run("one node answers", func(t *testing.T) {
-		for _, vip := range linked(t, l, web) {
+		for _, vip := range serveL2(t, l, web) {
 			owner, err := l.AwaitOwner(t.Context(), vip)
 			await(t, err)
 			if _, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, 80)); err != nil {
@@ -201,8 +201,8 @@ func TestL2(t *testing.T) {
 
 	t.Run("Local", func(t *testing.T) {
 		svc := Service{Name: "local", Policy: localTraffic, Families: bothFamilies, Endpoints: At("p21")}
-		vips := linked(t, l, svc)
-		see := func(vip netip.Addr, pod string) {
+		vips := serveL2(t, l, svc)
+		expectAnswer := func(vip netip.Addr, pod string) {
 			t.Helper()
 			_, err := l.AwaitOwner(t.Context(), vip, NodeOf(pod))
 			await(t, err)
@@ -220,22 +220,22 @@ func TestL2(t *testing.T) {
 			svc.Endpoints = At(pod)
 			await(t, l.Cluster.Put(svc))
 			for _, vip := range vips {
-				see(vip, pod)
+				expectAnswer(vip, pod)
 			}
 		}
 	})
 
 	t.Run("planned move", func(t *testing.T) {
-		vips := linked(t, l, pinned(web, "n1"))
+		vips := serveL2(t, l, pinnedTo(web, "n1"))
 		for _, vip := range vips {
 			_, err := l.AwaitOwner(t.Context(), vip, "n1")
 			await(t, err)
 		}
-		lossless(t, l, vips, func() {
+		expectNoLossL2(t, l, vips, func() {
 			for move := range 20 {
 				to := []string{"n2", "n1"}[move%2]
-				await(t, l.Cluster.Put(pinned(web, to)))
-				owned(t, l, vips, to)
+				await(t, l.Cluster.Put(pinnedTo(web, to)))
+				awaitOwners(t, l, vips, to)
 			}
 		})
 		text, err := l.Speaker("n1").StatusText(t.Context())
@@ -246,85 +246,85 @@ func TestL2(t *testing.T) {
 	})
 
 	t.Run("planned moves round", func(t *testing.T) {
-		vips := linked(t, l, pinned(web, "n1"))
-		owned(t, l, vips, "n1")
+		vips := serveL2(t, l, pinnedTo(web, "n1"))
+		awaitOwners(t, l, vips, "n1")
 		for _, to := range []string{"n2", "n3", "n1"} {
-			lossless(t, l, vips, func() {
-				await(t, l.Cluster.Put(pinned(web, to)))
-				owned(t, l, vips, to)
+			expectNoLossL2(t, l, vips, func() {
+				await(t, l.Cluster.Put(pinnedTo(web, to)))
+				awaitOwners(t, l, vips, to)
 			})
 		}
 	})
 
 	t.Run("SIGTERM and back", func(t *testing.T) {
-		vips := linked(t, l, pinned(web, "n2"))
-		owned(t, l, vips, "n2")
-		lossless(t, l, vips, func() {
+		vips := serveL2(t, l, pinnedTo(web, "n2"))
+		awaitOwners(t, l, vips, "n2")
+		expectNoLossL2(t, l, vips, func() {
 			await(t, l.Speaker("n2").Terminate())
-			owned(t, l, vips, "n1", "n3")
-			await(t, l.StartLinkSpeakers(t.Context(), "n2"))
-			owned(t, l, vips, "n2")
+			awaitOwners(t, l, vips, "n1", "n3")
+			await(t, l.StartL2Speakers(t.Context(), "n2"))
+			awaitOwners(t, l, vips, "n2")
 		})
 	})
 
 	t.Run("crash and back", func(t *testing.T) {
-		vips := linked(t, l, pinned(web, "n2"))
-		owned(t, l, vips, "n2")
-		quiet(t, l, vips[:1], func() {
+		vips := serveL2(t, l, pinnedTo(web, "n2"))
+		awaitOwners(t, l, vips, "n2")
+		expectOnlyInterrupted(t, l, vips[:1], func() {
 			await(t, l.Speaker("n2").Kill())
-			owned(t, l, vips, "n1", "n3")
-			await(t, l.StartLinkSpeakers(t.Context(), "n2"))
-			owned(t, l, vips, "n2")
+			awaitOwners(t, l, vips, "n1", "n3")
+			await(t, l.StartL2Speakers(t.Context(), "n2"))
+			awaitOwners(t, l, vips, "n2")
 		})
 	})
 
 	t.Run("freeze and thaw", func(t *testing.T) {
-		vips := linked(t, l, pinned(web, "n3"))
-		owned(t, l, vips, "n3")
-		quiet(t, l, vips[1:], func() {
+		vips := serveL2(t, l, pinnedTo(web, "n3"))
+		awaitOwners(t, l, vips, "n3")
+		expectOnlyInterrupted(t, l, vips[1:], func() {
 			frozen := l.Speaker("n3")
 			await(t, frozen.Freeze())
-			await(t, awaitOther(t, l, vips, "n1", "n2"))
-			await(t, frozen.Thaw())
-			owned(t, l, vips, "n3")
+			await(t, awaitTakeover(t, l, vips, "n1", "n2"))
+			await(t, frozen.Resume())
+			awaitOwners(t, l, vips, "n3")
 		})
 	})
 
 	t.Run("power cut and back", func(t *testing.T) {
-		vips := linked(t, l, pinned(web, "n1"))
-		owned(t, l, vips, "n1")
-		loads := []*Load{l.Host().StartModestLoad(t.Context(), port(vips[0], 80))}
+		vips := serveL2(t, l, pinnedTo(web, "n1"))
+		awaitOwners(t, l, vips, "n1")
+		loads := []*Load{l.Host().StartLimitedLoad(t.Context(), port(vips[0], 80))}
 		began := time.Now()
-		await(t, l.Pull(t.Context(), "n1"))
+		await(t, l.PowerOff(t.Context(), "n1"))
 		// Its pods are behind it, and must be left out.
-		owned(t, l, vips, "n2", "n3")
-		over := time.Now()
+		awaitOwners(t, l, vips, "n2", "n3")
+		takenOver := time.Now()
 		for i, load := range loads {
-			await(t, load.AwaitAnswered(t.Context(), over))
+			await(t, load.AwaitAnswered(t.Context(), takenOver))
 			r := load.Stop()
-			t.Logf("%s: taken over within %s; %s", vips[i], over.Sub(began).Round(time.Millisecond), r)
+			t.Logf("%s: taken over within %s; %s", vips[i], takenOver.Sub(began).Round(time.Millisecond), r)
 			for _, lost := range r.Lost {
 				// A connection that began before may have been sent to the dead node.
-				if lost.Begin.After(over) {
-					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i], lost.Begin.Sub(over), lost.Err)
+				if lost.Begin.After(takenOver) {
+					t.Errorf("%s: a request was lost %s after another node had taken over: %v", vips[i], lost.Begin.Sub(takenOver), lost.Err)
 				}
 			}
 		}
-		quiet(t, l, vips[1:], func() {
+		expectOnlyInterrupted(t, l, vips[1:], func() {
 			await(t, l.Reboot(t.Context(), "n1"))
-			owned(t, l, vips, "n1")
+			awaitOwners(t, l, vips, "n1")
 		})
 	})
 
 	t.Run("cut off, with the neighbours", func(t *testing.T) {
 		// The node receives no messages and no other node receives its own, but it runs: when
 		// it is back, each side has answered, and only the right node continues.
-		vips := linked(t, l, pinned(web, "n2"))
-		owned(t, l, vips, "n2")
-		await(t, l.Cut(t.Context(), "n2"))
-		await(t, awaitOther(t, l, vips, "n1", "n3"))
-		await(t, l.Join(t.Context(), "n2"))
-		owned(t, l, vips, "n2")
+		vips := serveL2(t, l, pinnedTo(web, "n2"))
+		awaitOwners(t, l, vips, "n2")
+		await(t, l.Disconnect(t.Context(), "n2"))
+		await(t, awaitTakeover(t, l, vips, "n1", "n3"))
+		await(t, l.Reconnect(t.Context(), "n2"))
+		awaitOwners(t, l, vips, "n2")
 		for _, vip := range vips {
 			if _, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, 80)); err != nil {
 				t.Errorf("%s: %v", vip, err)
@@ -334,12 +334,12 @@ func TestL2(t *testing.T) {
 
 	t.Run("shared", func(t *testing.T) {
 		share := func(name string, number uint16) Service {
-			s := pinned(Service{Name: name, Endpoints: At("p11"), Port: number, Ask: []netip.Addr{netip.MustParseAddr("198.51.100.249")}}, "n3")
+			s := pinnedTo(Service{Name: name, Endpoints: At("p11"), Port: number, Ask: []netip.Addr{netip.MustParseAddr("198.51.100.249")}}, "n3")
 			s.Annotations["fanfare.io/allow-shared-ip"] = "both"
 			return s
 		}
-		vip := linked(t, l, share("one", 80), share("two", 81))[0]
-		owned(t, l, []netip.Addr{vip}, "n3")
+		vip := serveL2(t, l, share("one", 80), share("two", 81))[0]
+		awaitOwners(t, l, []netip.Addr{vip}, "n3")
 		for _, number := range []uint16{80, 81} {
 			await(t, Await(t.Context(), Settle, "an answer", func() error {
 				_, err := l.Host().Get(t.Context(), netip.AddrPort{}, port(vip, number))
@@ -351,7 +351,7 @@ func TestL2(t *testing.T) {
 
 // fewPorts has a client use its ports again within seconds, as one does that has made many connections:
 // nodes remember a connection for two minutes.
-func fewPorts(t *testing.T, c *Client) {
+func limitPorts(t *testing.T, c *Client) {
 	t.Helper()
 	await(t, c.Do(func() error {
 		return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40999"), 0)
@@ -359,7 +359,7 @@ func fewPorts(t *testing.T, c *Client) {
 }
 
 // owned waits until the host has one of these nodes for each address, and they say so.
-func owned(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) {
+func awaitOwners(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) {
 	t.Helper()
 	for _, vip := range vips {
 		_, err := l.AwaitOwner(t.Context(), vip, nodes...)
@@ -369,7 +369,7 @@ func owned(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) {
 
 // awaitOther waits until one of these nodes answers, whatever another one thinks that
 // cannot be asked.
-func awaitOther(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) error {
+func awaitTakeover(t *testing.T, l *Lab, vips []netip.Addr, nodes ...string) error {
 	return Await(t.Context(), Settle, "another node to take over", func() error {
 		for _, vip := range vips {
 			n, err := l.Neighbour(vip)

@@ -11,22 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The asker is no host: no kernel learns from answers to it, so that a request does not
-// change what hosts know. The bridge knows by which port to reach it.
+// The requester is not a host, so that no kernel learns from the answers and a request does
+// not change any neighbour table. The bridge knows the port that leads to it.
 var (
-	askerMAC   = net.HardwareAddr{0x02, 0xff, 0, 0, 0, 1}
-	askerAddr  = netip.MustParseAddr("198.51.100.51")
-	askerAddr6 = netip.MustParseAddr("2001:db8:51::51")
+	requesterMAC   = net.HardwareAddr{0x02, 0xff, 0, 0, 0, 1}
+	requesterAddr  = netip.MustParseAddr("198.51.100.51")
+	requesterAddr6 = netip.MustParseAddr("2001:db8:51::51")
 )
 
-// A claimFamily is how it is asked who has an address, and how that is claimed.
+// A claimFamily is the protocol that resolves addresses of one family: ARP or Neighbor
+// Discovery.
 type claimFamily struct {
 	name     string
 	is4      bool
-	protocol uint16             // of Ethernet
-	only     []cbpf.Instruction // a filter of that; nil for all
-	question func(vip netip.Addr) []byte
-	// read returns who claims which address with a frame; ok is false for no claim.
+	protocol uint16             // EtherType
+	filter   []cbpf.Instruction // accepts claims; nil accepts all frames
+	request  func(vip netip.Addr) []byte
+	// read returns the address that a frame claims and the claiming hardware address. ok is
+	// false if the frame is no claim.
 	read func(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool)
 }
 
@@ -35,8 +37,8 @@ var claimFamilies = []claimFamily{
 	{"Neighbor Discovery", false, unix.ETH_P_IPV6, advertisements, solicitation, readAdvertisement},
 }
 
-// open opens a socket for the packets of an interface of the calling thread's namespace,
-// those for others included.
+// open opens a socket for all packets of an interface in the calling thread's namespace,
+// those for other hosts included.
 func (f claimFamily) open(iface string) (int, error) {
 	i, err := net.InterfaceByName(iface)
 	if err != nil {
@@ -46,15 +48,15 @@ func (f claimFamily) open(iface string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if f.only != nil {
-		err = attachFilter(fd, f.only)
+	if f.filter != nil {
+		err = attachFilter(fd, f.filter)
 	}
 	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, f.protocol))
 	return fd, errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: i.Index}))
 }
 
-// attachFilter has a socket hear only what passes a program.
+// attachFilter attaches a BPF program that selects the frames a socket receives.
 func attachFilter(fd int, program []cbpf.Instruction) error {
 	raw, err := cbpf.Assemble(program)
 	if err != nil {
@@ -67,11 +69,11 @@ func attachFilter(fd int, program []cbpf.Instruction) error {
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(list)), Filter: &list[0]})
 }
 
-// arpRequest asks who has an IPv4 address (RFC 826).
+// arpRequest returns a broadcast ARP request for an IPv4 address (RFC 826).
 func arpRequest(vip netip.Addr) []byte {
-	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, askerMAC, []byte{0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1})
-	frame = slices.Concat(frame, askerMAC, askerAddr.AsSlice(), make([]byte, 6), vip.AsSlice())
-	return append(frame, make([]byte, 60-len(frame))...) // Ethernet's least
+	frame := slices.Concat([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, requesterMAC, []byte{0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1})
+	frame = slices.Concat(frame, requesterMAC, requesterAddr.AsSlice(), make([]byte, 6), vip.AsSlice())
+	return append(frame, make([]byte, 60-len(frame))...) // the minimum size of an Ethernet frame
 }
 
 func readARP(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool) {
@@ -81,8 +83,8 @@ func readARP(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool) {
 	return netip.AddrFrom4([4]byte(frame[28:32])), slices.Clone(frame[22:28]), true
 }
 
-// What Neighbor Discovery's messages are, and where they are in a frame without VLAN tag
-// and extension headers (RFC 4861 §4.3, §4.4).
+// Neighbor Discovery's message types, and offsets in a frame without VLAN tag and extension
+// headers (RFC 4861 §4.3, §4.4).
 const (
 	neighborSolicitation  = 135
 	neighborAdvertisement = 136
@@ -92,7 +94,7 @@ const (
 	optionAt              = targetAt + 16
 )
 
-// advertisements lets neighbour advertisements pass, and nothing else.
+// advertisements accepts neighbour advertisements and drops all other frames.
 var advertisements = []cbpf.Instruction{
 	cbpf.LoadAbsolute{Off: nextHeaderAt, Size: 1},
 	cbpf.JumpIf{Cond: cbpf.JumpNotEqual, Val: unix.IPPROTO_ICMPV6, SkipTrue: 3},
@@ -102,18 +104,19 @@ var advertisements = []cbpf.Instruction{
 	cbpf.RetConstant{Val: 0},
 }
 
-// solicitation asks who has an IPv6 address, by the group in which that one is asked
-// (RFC 4861 §4.3).
+// solicitation returns a neighbour solicitation for an IPv6 address, sent to its
+// solicited-node multicast group (RFC 4861 §4.3).
 func solicitation(vip netip.Addr) []byte {
-	target, asker := vip.As16(), askerAddr6.As16()
+	target, requester := vip.As16(), requesterAddr6.As16()
 	group := [16]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff, 13: target[13], 14: target[14], 15: target[15]}
-	message := slices.Concat([]byte{neighborSolicitation, 0, 0, 0, 0, 0, 0, 0}, target[:], []byte{1, 1}, askerMAC)
-	binary.BigEndian.PutUint16(message[2:], checksum6(asker, group, message))
-	header := slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(len(message)), unix.IPPROTO_ICMPV6, 255}, asker[:], group[:])
-	return slices.Concat([]byte{0x33, 0x33}, group[12:], askerMAC, []byte{0x86, 0xdd}, header, message)
+	message := slices.Concat([]byte{neighborSolicitation, 0, 0, 0, 0, 0, 0, 0}, target[:], []byte{1, 1}, requesterMAC)
+	binary.BigEndian.PutUint16(message[2:], checksum6(requester, group, message))
+	header := slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(len(message)), unix.IPPROTO_ICMPV6, 255}, requester[:], group[:])
+	return slices.Concat([]byte{0x33, 0x33}, group[12:], requesterMAC, []byte{0x86, 0xdd}, header, message)
 }
 
-// checksum6 is ICMPv6's of a message in which it is zero (RFC 4443 §2.3).
+// checksum6 returns the ICMPv6 checksum of a message whose checksum field is zero (RFC 4443
+// §2.3).
 func checksum6(from, to [16]byte, message []byte) uint16 {
 	sum := uint32(len(message) + unix.IPPROTO_ICMPV6)
 	for _, part := range [][]byte{from[:], to[:], message} {
@@ -127,7 +130,8 @@ func checksum6(from, to [16]byte, message []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// readAdvertisement accepts only messages with a hardware address: hosts learn from these.
+// readAdvertisement accepts only messages with a hardware address, because hosts learn from
+// these.
 func readAdvertisement(frame []byte) (vip netip.Addr, mac net.HardwareAddr, ok bool) {
 	const targetLinkLayerAddress = 2
 	if len(frame) < optionAt+8 || frame[nextHeaderAt] != unix.IPPROTO_ICMPV6 || frame[messageAt] != neighborAdvertisement || frame[optionAt] != targetLinkLayerAddress {

@@ -16,7 +16,7 @@ import (
 
 // kinds are BGPPeers that have little in common. Those with a nodeSelector are n1's,
 // each with an address of its own at both ends, by which the router distinguishes them.
-const kinds = `
+const peerKinds = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
 metadata: {name: internal}
@@ -98,7 +98,7 @@ spec:
 `
 
 // kindsOnRouter is the router's configuration for them.
-var kindsOnRouter = []string{
+var peerKindsOnRouter = []string{
 	"configure terminal",
 	"interface link0", "no ipv6 nd suppress-ra", "ipv6 nd ra-interval 1", "exit",
 	"router bgp 64496",
@@ -112,7 +112,7 @@ var kindsOnRouter = []string{
 }
 
 // documented is the first object of kind BGPPeer in a page of docs.
-func documented(t *testing.T, page string) string {
+func documentedPeer(t *testing.T, page string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../../docs", page))
 	await(t, err)
@@ -128,16 +128,16 @@ func documented(t *testing.T, page string) string {
 // them, and the session that was there before notices nothing.
 func TestBGPPeersOfEveryKind(t *testing.T) {
 	l, ctx := laboratory(t), t.Context()
-	vip := served(t, l, Service{Name: "kinds", Endpoints: At("p11", "p21")}, NodeNames...)
+	vip := serve(t, l, Service{Name: "kinds", Endpoints: At("p11", "p21")}, NodeNames...)
 	before, err := l.Router.neighbor(ctx, "198.51.100.11")
 	await(t, err)
-	configureKinds(t, l)
-	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documented(t, "tasks/unnumbered-bgp.md"))
+	configurePeerKinds(t, l)
+	unnumbered := strings.NewReplacer("name: tor1", "name: unnumbered", "eth1", "link0").Replace(documentedPeer(t, "tasks/unnumbered-bgp.md"))
 	t.Cleanup(func() {
 		await(t, l.Cluster.Delete("peers"))
 		awaitSessionNames(t, l, "n1", "tor1")
 	})
-	await(t, l.Cluster.PutText("peers", kinds+unnumbered))
+	await(t, l.Cluster.PutText("peers", peerKinds+unnumbered))
 
 	for at, want := range map[string]frrNeighbor{
 		"198.51.100.131":  {RemoteAS: 64496, RouterID: "10.9.9.1", Hold: 30_000},
@@ -178,8 +178,8 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 	}
 	awaitSessionNames(t, l, "n1", "external", "internal", "passive", "secure", "six", "tor1", "unnumbered", "watched")
 	awaitSessionNames(t, l, "n2", "six", "tor1", "unnumbered")
-	if says := l.Speaker("n2").sessions(ctx); !strings.Contains(says, "interface link0 is not on this node") {
-		t.Errorf("n2 says %s", says)
+	if views := l.Speaker("n2").sessions(ctx); !strings.Contains(views, "interface link0 is not on this node") {
+		t.Errorf("n2 says %s", views)
 	}
 	await(t, Await(ctx, Settle, "n2 to report which router does not get "+vip.String(), func() error {
 		const want = "not received by unnumbered (Active): interface link0 is not on this node"
@@ -205,7 +205,7 @@ func TestBGPPeersOfEveryKind(t *testing.T) {
 
 // configureKinds gives both ends their addresses and the router its neighbours, until
 // the test ends.
-func configureKinds(t *testing.T, l *Lab) {
+func configurePeerKinds(t *testing.T, l *Lab) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context()) // it is for cleaning up as well
 	run := func(node, command string) {
@@ -213,22 +213,22 @@ func configureKinds(t *testing.T, l *Lab) {
 		_, err := l.Namespace(node).Run(ctx, strings.Fields(command)...)
 		await(t, err)
 	}
-	during := func(node, command, undo string) {
+	apply := func(node, command, undo string) {
 		t.Helper()
 		run(node, command)
 		t.Cleanup(func() { run(node, undo) })
 	}
 	for i := 31; i <= 35; i++ {
-		during("tor1", fmt.Sprintf("ip addr add 198.51.100.%d/24 dev br0", i), fmt.Sprintf("ip addr del 198.51.100.%d/24 dev br0", i))
-		during("n1", fmt.Sprintf("ip addr add 198.51.100.1%d/24 dev eth1", i), fmt.Sprintf("ip addr del 198.51.100.1%d/24 dev eth1", i))
+		apply("tor1", fmt.Sprintf("ip addr add 198.51.100.%d/24 dev br0", i), fmt.Sprintf("ip addr del 198.51.100.%d/24 dev br0", i))
+		apply("n1", fmt.Sprintf("ip addr add 198.51.100.1%d/24 dev eth1", i), fmt.Sprintf("ip addr del 198.51.100.1%d/24 dev eth1", i))
 	}
-	during("tor1", "ip addr add 2001:db8:51::36/64 dev br0 nodad", "ip addr del 2001:db8:51::36/64 dev br0")
-	during("n1", "ip link add link0 type veth peer name link0 netns "+l.Namespace("tor1").Name, "ip link del link0")
+	apply("tor1", "ip addr add 2001:db8:51::36/64 dev br0 nodad", "ip addr del 2001:db8:51::36/64 dev br0")
+	apply("n1", "ip link add link0 type veth peer name link0 netns "+l.Namespace("tor1").Name, "ip link del link0")
 	run("n1", "ip link set link0 up")
 	run("tor1", "ip link set link0 up")
 	t.Cleanup(func() {
 		undo := []string{"configure terminal", "router bgp 64496"}
-		for _, line := range kindsOnRouter {
+		for _, line := range peerKindsOnRouter {
 			if f := strings.Fields(line); f[0] == "neighbor" && slices.ContainsFunc(f, func(w string) bool { return w == "remote-as" }) {
 				undo = append(undo, "no neighbor "+f[1])
 			}
@@ -237,7 +237,7 @@ func configureKinds(t *testing.T, l *Lab) {
 		_, err := l.Router.software.Ask(ctx, append(undo, "no neighbor link0 interface remote-as external")...)
 		await(t, err)
 	})
-	_, err := l.Router.software.Ask(ctx, kindsOnRouter...)
+	_, err := l.Router.software.Ask(ctx, peerKindsOnRouter...)
 	await(t, err)
 }
 
@@ -262,11 +262,11 @@ func (r *Router) neighbor(ctx context.Context, at string) (frrNeighbor, error) {
 	if err != nil {
 		return frrNeighbor{}, err
 	}
-	var says map[string]frrNeighbor
-	if err := json.Unmarshal([]byte(out), &says); err != nil {
+	var views map[string]frrNeighbor
+	if err := json.Unmarshal([]byte(out), &views); err != nil {
 		return frrNeighbor{}, fmt.Errorf("neighbour %s: %w: %s", at, err, out)
 	}
-	return says[at], nil
+	return views[at], nil
 }
 
 // sessions are those in a speaker's status.

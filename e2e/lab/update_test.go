@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// message makes a BGP message.
+// message returns a BGP message.
 func message(kind byte, body ...byte) []byte {
 	m := slices.Clone(marker)
 	m = binary.BigEndian.AppendUint16(m, uint16(19+len(body)))
 	return append(append(m, kind), body...)
 }
 
-// updateMessage has IPv4 prefixes withdrawn and reached, and attributes.
+// updateMessage returns an UPDATE with withdrawn and reached IPv4 prefixes and attributes.
 func updateMessage(withdrawn, attributes, reached []byte) []byte {
 	body := binary.BigEndian.AppendUint16(nil, uint16(len(withdrawn)))
 	body = append(body, withdrawn...)
@@ -42,17 +42,17 @@ func TestReadMessages(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		stream []byte
-		want   []wireEvent
+		want   []updateEvent
 	}{
 		"keepalive":        {message(4), nil},
 		"end of RIB":       {updateMessage(nil, nil, nil), nil},
-		"IPv4":             {updateMessage(nil, []byte{0x40, 1, 1, 0}, prefix4(four)), []wireEvent{{vip: four}}},
-		"IPv4 withdrawn":   {updateMessage(prefix4(four), nil, nil), []wireEvent{{vip: four, withdrawn: true}}},
+		"IPv4":             {updateMessage(nil, []byte{0x40, 1, 1, 0}, prefix4(four)), []updateEvent{{vip: four}}},
+		"IPv4 withdrawn":   {updateMessage(prefix4(four), nil, nil), []updateEvent{{vip: four, withdrawn: true}}},
 		"a wider prefix":   {updateMessage(nil, nil, []byte{24, 192, 0, 2}), nil},
-		"IPv6":             {updateMessage(nil, attribute(mpReach, false, reach), nil), []wireEvent{{vip: six}}},
-		"IPv6 at length":   {updateMessage(nil, attribute(mpReach, true, reach), nil), []wireEvent{{vip: six}}},
-		"IPv6 withdrawn":   {updateMessage(nil, attribute(mpUnreach, false, unreach), nil), []wireEvent{{vip: six, withdrawn: true}}},
-		"one after a wide": {updateMessage(nil, nil, append([]byte{24, 192, 0, 3}, prefix4(four)...)), []wireEvent{{vip: four}}},
+		"IPv6":             {updateMessage(nil, attribute(mpReach, false, reach), nil), []updateEvent{{vip: six}}},
+		"IPv6 at length":   {updateMessage(nil, attribute(mpReach, true, reach), nil), []updateEvent{{vip: six}}},
+		"IPv6 withdrawn":   {updateMessage(nil, attribute(mpUnreach, false, unreach), nil), []updateEvent{{vip: six, withdrawn: true}}},
+		"one after a wide": {updateMessage(nil, nil, append([]byte{24, 192, 0, 3}, prefix4(four)...)), []updateEvent{{vip: four}}},
 	} {
 		got, rest, err := readMessages(append(message(4), c.stream...))
 		if err != nil || len(rest) > 0 || !slices.Equal(got, c.want) {
@@ -60,22 +60,22 @@ func TestReadMessages(t *testing.T) {
 		}
 	}
 	if _, _, err := readMessages(make([]byte, 30)); err == nil {
-		t.Error("what is no BGP was read")
+		t.Error("bytes without a BGP marker were accepted")
 	}
 }
 
-// A stream that comes in pieces, with one of them twice, and two that overtake others.
-func TestHear(t *testing.T) {
+// The stream arrives in pieces: one piece twice, and two pieces out of order.
+func TestBGPStreamReassembly(t *testing.T) {
 	stream := append(message(1, make([]byte, 10)...), updateMessage(nil, nil, prefix4(four))...)
-	voices := map[netip.Addr]*speakersVoice{}
-	var got []wireEvent
+	streams := map[netip.Addr]*bgpStream{}
+	var got []updateEvent
 	send := func(flags byte, seq uint32, payload []byte) {
 		t.Helper()
-		heard, err := hear(voices, packetToBGP(flags, seq, payload))
+		events, err := readPacket(streams, packetToBGP(flags, seq, payload))
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, heard...)
+		got = append(got, events...)
 	}
 	send(2, 99, nil) // SYN
 	send(16, 100, stream[:35])
@@ -83,22 +83,22 @@ func TestHear(t *testing.T) {
 	send(16, 150, stream[50:])
 	send(16, 140, stream[40:50])
 	if len(got) > 0 {
-		t.Errorf("heard %v before the first part was there", got)
+		t.Errorf("got %v before the first part arrived", got)
 	}
 	send(16, 120, stream[20:40])
-	if want := []wireEvent{{node: "n2", vip: four}}; !slices.Equal(got, want) {
-		t.Errorf("heard %v: want %v", got, want)
+	if want := []updateEvent{{node: "n2", vip: four}}; !slices.Equal(got, want) {
+		t.Errorf("got %v: want %v", got, want)
 	}
 	gap := 100 + uint32(len(stream)) + 1
 	for i := range uint32(maxEarly) {
 		send(16, gap+i, []byte{1})
 	}
-	if _, err := hear(voices, packetToBGP(16, gap+maxEarly, []byte{1})); err == nil {
-		t.Error("a gap was not noticed")
+	if _, err := readPacket(streams, packetToBGP(16, gap+maxEarly, []byte{1})); err == nil {
+		t.Error("a gap was not detected")
 	}
 }
 
-// packetToBGP is an IPv4 packet of n2.
+// packetToBGP returns an IPv4 packet from n2 to port 179.
 func packetToBGP(flags byte, seq uint32, payload []byte) []byte {
 	p := make([]byte, 40)
 	p[0], p[9] = 0x45, 6

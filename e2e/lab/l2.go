@@ -17,27 +17,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// membersKey is the name of the file with the speakers' key, in the lab's directory.
+// membersKey is the name of the key file for membership, in the lab's directory.
 const membersKey = "members.key"
 
-// Links makes of Options those of a lab for layer 2: a host on the nodes' segment, and no
-// router with a session. Containerlab is the folder with topologies and clusters.
-func (o Options) Links(containerlab string) Options {
+// ForL2 returns the options of a layer 2 lab: with a host on the nodes' segment, and
+// without BGP sessions. Containerlab is the folder with topologies and clusters.
+func (o Options) ForL2(containerlab string) Options {
 	o.Overlays = append(slices.Clone(o.Overlays), containerlab+"/l2.clab.yml")
-	o.Objects, o.Linked = containerlab+"/l2", true
+	o.Objects, o.L2 = containerlab+"/l2", true
 	return o
 }
 
-// Host is the client on the nodes' own segment.
+// Host returns the client on the nodes' own segment.
 func (l *Lab) Host() *Client { return l.clientIn("host") }
 
-// A Neighbour is what the host knows of an address.
+// A Neighbour is the host's neighbour table entry for an address.
 type Neighbour struct {
 	MAC   string
-	State string // as ip says it: REACHABLE, STALE, FAILED
+	State string // as `ip neigh` prints it
 }
 
-// Neighbour asks the host's kernel.
+// Neighbour reads the entry from the host's kernel.
 func (l *Lab) Neighbour(a netip.Addr) (n Neighbour, err error) {
 	err = l.namespaces["host"].Do(func() error {
 		link, err := netlink.LinkByName("eth1")
@@ -59,8 +59,7 @@ func (l *Lab) Neighbour(a netip.Addr) (n Neighbour, err error) {
 	return n, err
 }
 
-// Moves are the times at which the host began to send to another node, by its kernel's
-// clock.
+// Moves records when the host began to send to another node, by its kernel's clock.
 type Moves struct {
 	listener *listener
 
@@ -70,10 +69,10 @@ type Moves struct {
 	err  error
 }
 
-// WatchNeighbours follows what the host's kernel knows of its neighbours, until Close.
+// WatchNeighbours records the changes of the host's neighbour table until Close.
 func (l *Lab) WatchNeighbours() (m *Moves, err error) {
 	m = &Moves{at: map[netip.Addr][]time.Time{}, macs: map[netip.Addr]string{}}
-	m.listener, err = listen(l.namespaces["host"], "neighbours", openNeighbours, m.hear, m.fail)
+	m.listener, err = listen(l.namespaces["host"], "neighbours", openNeighbours, m.record, m.fail)
 	return m, err
 }
 
@@ -86,7 +85,7 @@ func openNeighbours(stamp func(int) error) (int, error) {
 	return fd, errors.Join(stamp(fd), unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_NEIGH - 1)}))
 }
 
-func (m *Moves) hear(at time.Time, text []byte) error {
+func (m *Moves) record(at time.Time, text []byte) error {
 	messages, err := syscall.ParseNetlinkMessage(text)
 	if err != nil {
 		return err
@@ -116,14 +115,14 @@ func (m *Moves) fail(err error) {
 	m.err = err
 }
 
-// Of are those of one address, the first observation included.
+// Of returns the moves of one address, its first resolution included.
 func (m *Moves) Of(a netip.Addr) ([]time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.at[a]), m.err
 }
 
-// Await waits for the next one of an address after a time.
+// Await waits for the next move of an address after the given time.
 func (m *Moves) Await(ctx context.Context, a netip.Addr, after time.Time) (at time.Time, err error) {
 	err = Await(ctx, Settle, fmt.Sprintf("the host to send to another node for %s", a), func() error {
 		all, err := m.Of(a)
@@ -132,7 +131,7 @@ func (m *Moves) Await(ctx context.Context, a netip.Addr, after time.Time) (at ti
 		}
 		i := slices.IndexFunc(all, after.Before)
 		if i < 0 {
-			return fmt.Errorf("it began to at %v", all)
+			return fmt.Errorf("it moved at %v", all)
 		}
 		at = all[i]
 		return nil
@@ -153,7 +152,7 @@ func neighbourState(state int) string {
 	return fmt.Sprint(state)
 }
 
-// MAC is the hardware address of a node on the segment.
+// MAC returns the hardware address of a node on the segment.
 func (l *Lab) MAC(node string) (mac string, err error) {
 	err = l.namespaces[node].Do(func() error {
 		i, err := net.InterfaceByName("eth1")
@@ -165,7 +164,7 @@ func (l *Lab) MAC(node string) (mac string, err error) {
 	return mac, err
 }
 
-// Owners are the nodes whose speakers answer for an address, by what they say.
+// Owners returns the nodes whose speakers report that they announce an address.
 func (l *Lab) Owners(ctx context.Context, vip netip.Addr) (owners []string, err error) {
 	for _, n := range NodeNames {
 		if !l.Speaker(n).Running() {
@@ -184,16 +183,17 @@ func (l *Lab) Owners(ctx context.Context, vip netip.Addr) (owners []string, err 
 	return owners, nil
 }
 
-// AwaitOwner waits until one node answers for an address, and the host has its hardware
-// address if it has any; it returns the node. With want it is one of those.
+// AwaitOwner waits until exactly one node announces an address and the host's neighbour
+// entry, if any, has its hardware address. It returns the node. With want, the node must be
+// one of those.
 func (l *Lab) AwaitOwner(ctx context.Context, vip netip.Addr, want ...string) (owner string, err error) {
-	err = Await(ctx, Settle, fmt.Sprintf("one of %v to answer for %s", want, vip), func() error {
+	err = Await(ctx, Settle, fmt.Sprintf("one of %v to announce %s", want, vip), func() error {
 		owners, err := l.Owners(ctx, vip)
 		if err != nil {
 			return err
 		}
 		if len(owners) != 1 || len(want) > 0 && !slices.Contains(want, owners[0]) {
-			return fmt.Errorf("%v do", owners)
+			return fmt.Errorf("announced by %v", owners)
 		}
 		owner = owners[0]
 		n, err := l.Neighbour(vip)
@@ -209,7 +209,7 @@ func (l *Lab) AwaitOwner(ctx context.Context, vip netip.Addr, want ...string) (o
 	return owner, err
 }
 
-// AwaitReady waits until the speakers have done their first pass.
+// AwaitReady waits until the speakers are ready.
 func (l *Lab) AwaitReady(ctx context.Context, nodes ...string) error {
 	return Await(ctx, Settle, fmt.Sprintf("speakers %v to be ready", nodes), func() error {
 		for _, n := range nodes {
@@ -222,15 +222,15 @@ func (l *Lab) AwaitReady(ctx context.Context, nodes ...string) error {
 				return err
 			}
 			if !st.Ready {
-				return fmt.Errorf("%s is not: %s", n, st.Error)
+				return fmt.Errorf("speaker %s is not ready: %s", n, st.Error)
 			}
 		}
 		return nil
 	})
 }
 
-// StartLinkSpeakers starts the speakers that do not run, and waits until they are ready.
-func (l *Lab) StartLinkSpeakers(ctx context.Context, nodes ...string) error {
+// StartL2Speakers starts the speakers that do not run, and waits until they are ready.
+func (l *Lab) StartL2Speakers(ctx context.Context, nodes ...string) error {
 	for _, n := range nodes {
 		if s := l.Speaker(n); !s.Running() {
 			if err := s.Start(); err != nil {
@@ -241,17 +241,19 @@ func (l *Lab) StartLinkSpeakers(ctx context.Context, nodes ...string) error {
 	return l.AwaitReady(ctx, nodes...)
 }
 
-// Cut takes a node from the segment, as a cable that is pulled; Join ends that.
-func (l *Lab) Cut(ctx context.Context, node string) error  { return l.setPort(ctx, node, "down") }
-func (l *Lab) Join(ctx context.Context, node string) error { return l.setPort(ctx, node, "up") }
+// Disconnect takes down the link of a node, as a pulled cable does.
+func (l *Lab) Disconnect(ctx context.Context, node string) error { return l.setPort(ctx, node, "down") }
+
+// Reconnect takes the link up again.
+func (l *Lab) Reconnect(ctx context.Context, node string) error { return l.setPort(ctx, node, "up") }
 
 func (l *Lab) setPort(ctx context.Context, node, state string) error {
 	_, err := l.namespaces["tor1"].Run(ctx, "ip", "link", "set", "eth"+strings.TrimPrefix(node, "n"), state)
 	return err
 }
 
-// ProbeNeighbour has the host's kernel ask a neighbour whether it is still there, by
-// unicast as kernels do, and waits until it has answered.
+// ProbeNeighbour makes the host's kernel probe a neighbour by unicast, and waits until the
+// entry is REACHABLE.
 func (l *Lab) ProbeNeighbour(ctx context.Context, vip netip.Addr) error {
 	if _, err := l.namespaces["host"].Run(ctx, "ip", "neigh", "change", vip.String(), "dev", "eth1", "nud", "probe"); err != nil {
 		return err
@@ -265,9 +267,9 @@ func (l *Lab) ProbeNeighbour(ctx context.Context, vip netip.Addr) error {
 	})
 }
 
-// Noticed is when the first of the other speakers reported, after a time, that it misses a
-// node.
-func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error) {
+// DetectedDead returns when the first of the other speakers logged, after the given time,
+// that a node is dead.
+func (l *Lab) DetectedDead(node string, after time.Time) (first time.Time, err error) {
 	for _, n := range NodeNames {
 		if n == node {
 			continue
@@ -287,12 +289,12 @@ func (l *Lab) Noticed(node string, after time.Time) (first time.Time, err error)
 		}
 	}
 	if first.IsZero() {
-		return first, fmt.Errorf("no speaker has noticed that %s is gone", node)
+		return first, fmt.Errorf("no speaker has logged that node %s is dead", node)
 	}
 	return first, nil
 }
 
-// PacketsSent counts what a node has sent to the segment.
+// PacketsSent returns the number of packets that a node has sent to the segment.
 func (l *Lab) PacketsSent(node string) (n uint64, err error) {
 	err = l.namespaces[node].Do(func() error {
 		link, err := netlink.LinkByName("eth1")
@@ -304,20 +306,20 @@ func (l *Lab) PacketsSent(node string) (n uint64, err error) {
 	return n, err
 }
 
-// Pull is a power failure of a node: its speaker is gone, it is off the segment, and its
-// kernel loses its state.
-func (l *Lab) Pull(ctx context.Context, node string) error {
-	return errors.Join(l.Cut(ctx, node), l.Speaker(node).stop(syscall.SIGKILL))
+// PowerOff fails a node's power: its speaker is killed and its link is down. Reboot clears
+// its kernel state.
+func (l *Lab) PowerOff(ctx context.Context, node string) error {
+	return errors.Join(l.Disconnect(ctx, node), l.Speaker(node).stop(syscall.SIGKILL))
 }
 
-// Reboot brings it back, with an empty kernel and nothing remembered.
+// Reboot starts the node again, with an empty kernel and an empty state directory.
 func (l *Lab) Reboot(ctx context.Context, node string) error {
 	s := l.Speaker(node)
 	if _, err := l.namespaces[node].Run(ctx, l.Binary, "cleanup", "--run-dir", s.RunDir); err != nil {
 		return err
 	}
-	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].forgetConnections(), l.Join(ctx, node)); err != nil {
+	if err := errors.Join(os.RemoveAll(s.RunDir), l.namespaces[node].flushConntrack(), l.Reconnect(ctx, node)); err != nil {
 		return err
 	}
-	return l.StartLinkSpeakers(ctx, node)
+	return l.StartL2Speakers(ctx, node)
 }

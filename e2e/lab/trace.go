@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A keptSocket lives on when connecting has failed, so that the kernel's choice of a port can be
-// reported. Package net closes its own, and leaves the port out of the error.
+// A keptSocket stays open after a failed connect, so that the error can name the port that
+// the kernel chose. Package net closes its own socket and leaves the port out.
 type keptSocket struct {
 	fd   int
 	open bool
@@ -32,19 +32,19 @@ func (k *keptSocket) close() {
 	}
 }
 
-// named adds the local address to an error of connecting by TCP.
-func (k *keptSocket) named(err error) error {
+// withLocalAddr adds the local address to an error of connecting by TCP.
+func (k *keptSocket) withLocalAddr(err error) error {
 	var op *net.OpError
 	if !k.open || !errors.As(err, &op) || op.Net != "tcp" || op.Source != nil {
 		return err
 	}
-	if local := k.local(); local.Port() != 0 { // else the kernel did not come so far
+	if local := k.local(); local.Port() != 0 { // otherwise the kernel had not chosen a port
 		op.Source = net.TCPAddrFromAddrPort(local)
 	}
 	return err
 }
 
-// local is the address of the socket, the zero value if there is none.
+// local returns the address of the socket, or the zero value if it has none.
 func (k *keptSocket) local() netip.AddrPort {
 	sa, err := unix.Getsockname(k.fd)
 	if err != nil {
@@ -60,7 +60,7 @@ func (k *keptSocket) local() netip.AddrPort {
 	}
 }
 
-// clientIn is a client in one of the lab's namespaces.
+// clientIn returns a client in one of the lab's namespaces.
 func (l *Lab) clientIn(name string) *Client {
 	c := &Client{Namespace: l.namespaces[name]}
 	for _, n := range NodeNames {
@@ -69,9 +69,10 @@ func (l *Lab) clientIn(name string) *Client {
 	return c
 }
 
-// traced adds to the error of a lost request what each node's conntrack has of its connection:
-// by which it went, to which backend, and who was heard last.
-func (c *Client) traced(ctx context.Context, err error, to netip.AddrPort) error {
+// withConntrack adds each node's conntrack entry of the connection to the error of a lost
+// request. The entry shows the ingress node, the backend, and the direction of the last
+// packet.
+func (c *Client) withConntrack(ctx context.Context, err error, to netip.AddrPort) error {
 	var op *net.OpError
 	if !errors.As(err, &op) {
 		return err
