@@ -108,14 +108,14 @@ func (s *Server) notify() {
 // returns, also with an error, the prefixes that are sent to routers, or will be
 // as soon as their session is up, sorted. Routes that cannot be sent to any router
 // are missing in it; [Server.Status] says why. An error joins [Faults], if something
-// is wrong with want, and what could not be done, which the next Set tries again.
+// is wrong with want, and what failed, which the next Set tries again.
 //
-// The routes of a Set are with GoBGP before its sessions open, so the first
-// thing a router hears is all of them. Set does not wait for sessions to come
-// up, but until ended sessions are closed.
+// GoBGP has the routes of a Set before its sessions open, so that a router receives all of
+// them first. Set does not wait until sessions are established, but until ended sessions
+// are closed.
 //
-// Set with what it was called with before, the same slices, costs nothing. The
-// caller must not write to the returned slice nor, from then on, to want.
+// A Set with the same slices as the Set before costs nothing. The caller must not write to the
+// returned slice or, from then on, to want.
 func (s *Server) Set(ctx context.Context, want State) (have []netip.Prefix, err error) {
 	s.setting.Lock()
 	defer s.setting.Unlock()
@@ -214,8 +214,8 @@ func (s *Server) identify(ctx context.Context, want State) error {
 	return nil
 }
 
-// stop ends the engine and all sessions with it. Whatever comes of it, this
-// Server is done with them.
+// stop ends the engine and all its sessions. The Server has forgotten them then, also after an
+// error.
 func (s *Server) stop(ctx context.Context, mode CloseMode) error {
 	s.mu.Lock()
 	e, sessions := s.engine, s.sessions

@@ -16,11 +16,11 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 )
 
-// deferralTime is how long GoBGP, after a restart, holds our routes back from a
-// router that does not send End-of-RIB. RFC 4724 §4.1 means it for speakers
-// whose choice depends on what others send; ours does not, so it is as short as
-// GoBGP's whole seconds allow. (With 0 GoBGP's timer can fire before the session
-// counts as established, and is then lost.)
+// deferralTime is how long GoBGP, after a restart, holds routes back from a
+// router that does not send End-of-RIB. RFC 4724 §4.1 has it for speakers that select routes
+// among those of other routers. This node has only its own, so the time is the shortest that GoBGP
+// can have, in whole seconds. (With 0 GoBGP's timer can fire before the session
+// is established, and has no effect then.)
 const deferralTime = time.Second
 
 // GoBGP's own identity. No router sees it: each session has an AS number of
@@ -164,8 +164,8 @@ func (e *engine) resendRoutes(ctx context.Context) error {
 	return e.gobgp.ResetPeer(ctx, &api.ResetPeerRequest{Address: "all", Soft: true, Direction: api.ResetPeerRequest_DIRECTION_OUT})
 }
 
-// exportStatements hold back what has no next hop on a session: GoBGP has put the
-// session's stand-in in its place by the time it asks.
+// exportStatements reject the routes that have no next hop on a session. When GoBGP evaluates them, the
+// route already has the stand-in of the session (hop.go).
 func exportStatements() []*api.Statement {
 	reject := func(name string, family *api.Family, standIn netip.Addr) *api.Statement {
 		nextHops := []string{netip.PrefixFrom(standIn, standIn.BitLen()).String()}
@@ -256,8 +256,8 @@ func (e *engine) attribute(ctx context.Context, paths []*apiutil.Path, routes []
 	return nil
 }
 
-// path translates one route. An unspecified next hop tells GoBGP to put in our end
-// of each session, and each wire what that stands for.
+// path translates one route. For an unspecified next hop GoBGP writes its own address on each
+// session, and the session's wire replaces that by the real next hop.
 func path(r Route) (*apiutil.Path, error) {
 	nlri, err := packet.NewIPAddrPrefix(r.Prefix)
 	if err != nil {
@@ -285,7 +285,7 @@ func familyOf(a netip.Addr) packet.Family {
 	return packet.RF_IPv6_UC
 }
 
-// A neighbor is what GoBGP must know to speak on one connection.
+// A neighbor is the configuration of GoBGP for one connection.
 type neighbor struct {
 	conf          Session
 	remote, local netip.Addr // of the connection, as the wire says
@@ -352,8 +352,8 @@ func (e *engine) handOver(ctx context.Context, conn net.Conn) error {
 }
 
 // state is the neighbour's state as all of GoBGP sees it. GoBGP reports a
-// change to watchers before it acts on it, and in between it neither sends a
-// new route to the neighbour nor remembers to; that is why we ask.
+// change to watchers before it acts on it; a new route in between is never sent to the
+// neighbour. So the state is polled.
 func (e *engine) state(ctx context.Context, remote netip.Addr) (SessionState, error) {
 	state := Idle
 	err := e.gobgp.ListPeer(ctx, &api.ListPeerRequest{Address: remote.String()}, func(p *api.Peer) {

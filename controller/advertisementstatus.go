@@ -28,7 +28,7 @@ type adverts struct {
 	seen    cluster.Snapshot         // the parts of which everything has been written
 }
 
-// A writtenAdvert is what stands in a status, as far as known.
+// A writtenAdvert is a status as this controller wrote it last.
 type writtenAdvert struct {
 	uid    types.UID
 	status v1alpha1.AdvertisementStatus
@@ -109,9 +109,9 @@ func sameAdvert(x, y v1alpha1.AdvertisementStatus) bool {
 	return reflect.DeepEqual(x, y)
 }
 
-// advertStatus is what the status of an advertisement should be. It is not known for other
-// objects, nor while the nodes have not been read. An advertisement that is broken, and
-// was so from the beginning, reaches no node.
+// advertStatus is the wanted status of an advertisement. It is unknown for other objects, and until the
+// Nodes were read. An advertisement that never had a version without a mistake reaches no
+// node.
 func advertStatus(snap *cluster.Snapshot, v cluster.Version) (s v1alpha1.AdvertisementStatus, known bool) {
 	var r reach
 	switch v.Kind {

@@ -50,8 +50,8 @@ type claim struct {
 type release struct {
 	old  *cluster.Claim
 	from []cluster.Holder // some of the claim's holders, or all
-	// kept are the Services that the claim is kept for, besides those of from that asked
-	// for that and are gone.
+	// kept are the Services that the claim is kept for. Deleted Services of from that asked to
+	// keep the address are added.
 	kept []cluster.Name
 	gone bool   // the Services of from are deleted
 	why  string // in the log, and after the Service in the plan's text

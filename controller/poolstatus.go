@@ -34,9 +34,9 @@ type pools struct {
 	due     bool                   // it was too early the last time
 }
 
-// A writtenPool is what stands in a pool's status, as far as known.
+// A writtenPool is a pool's status as this controller wrote it last.
 type writtenPool struct {
-	uid    types.UID // tells the pool from a later one of the same name, whose status is empty
+	uid    types.UID // distinguishes the pool from a later one of the same name, whose status is empty
 	status v1alpha1.AddressPoolStatus
 }
 

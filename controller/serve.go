@@ -11,8 +11,8 @@ import (
 )
 
 // stuckAfter is how long a pass may be without any progress before the
-// controller counts as stuck. A request ends after requestTimeout, whatever the
-// API server does.
+// controller counts as stuck. A request ends after requestTimeout, also if the API
+// server does not answer.
 const stuckAfter = time.Minute
 
 // health is what the probes ask. An unavailable API server makes no

@@ -148,13 +148,13 @@ func NewBuilder() *Builder {
 // StaysInUse ends the Problem of an object that cannot be used while an older version can.
 const StaysInUse = "; the version before stays in use"
 
-// Set adds or replaces an object: a Service, EndpointSlice, Node, Namespace, Secret, ServiceCIDR, AddressPool,
-// BGPPeer, BGPAdvertisement, L2Advertisement, SpeakerStatus or AddressClaim. It does not keep obj, but parts of it (labels), which must no longer
-// be written. File is where it came from, for Problems.
+// Set adds or replaces an object of a kind that [KeyOf] accepts, and ignores any other. It keeps
+// parts of obj, such as its labels, which must not be written any longer. File is where the
+// object came from, for Problems.
 //
-// An AddressPool, BGPPeer or advertisement with a mistake in it does not replace a good one of
-// its name, as an API server would not let it: no typo ends a session or takes
-// addresses away. If there was none, the pool's good part is used.
+// An AddressPool, BGPPeer or advertisement with a mistake does not replace a good version, as an
+// API server would not store it: no typo ends a session or takes addresses away. If there is no good
+// version, the part of a pool without mistakes is used.
 func (b *Builder) Set(obj runtime.Object, file string) {
 	key, ok := KeyOf(obj)
 	if !ok {
@@ -295,7 +295,7 @@ func (b *Builder) setService(name Name, s *Spec) {
 	}
 }
 
-// setNode tells a Node's addresses from the rest of it, which changes more often.
+// setNode records separately whether labels or addresses have changed: conditions change more often.
 func (b *Builder) setNode(name string, n *Node) {
 	old := b.nodes.objects[name]
 	b.nodes.set(name, n)

@@ -43,10 +43,10 @@ const (
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 
-// Sharing is with whom a Service shares its addresses.
+// Sharing says which Services a Service shares its addresses with.
 type Sharing struct {
 	Key string // never empty
-	// Namespaces are those besides its own, sorted. They have to name its own too.
+	// Namespaces are the other namespaces, sorted. Services there must name this one, too.
 	Namespaces []string
 }
 
@@ -130,7 +130,7 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
 }
 
-// names are what stands between commas.
+// names splits a list at its commas.
 func names(s string) []string {
 	var list []string
 	for n := range strings.SplitSeq(s, ",") {

@@ -13,8 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 )
 
-// A space is the addresses of one family of a pool, in ascending order whatever
-// the order in which the object lists them. It may have 2^127 of them: they are
+// A space is the addresses of one family of a pool, in ascending order: the
+// order of the ranges in the object has no meaning. It may have 2^127 of them: they are
 // counted, not enumerated.
 type space struct {
 	ranges     []netipx.IPRange

@@ -9,7 +9,7 @@ import (
 )
 
 // NewReader returns a Source for speakers of a cluster with a controller. Its
-// Assignments are those of inner that an AddressClaim confirms: what else stands
+// Assignments are those of inner that an AddressClaim confirms: any other address
 // in a Service's status was written by another implementation, and announcing it
 // would take traffic from that one. Its Refusals say what was left out, and which
 // Services wait for the controller.

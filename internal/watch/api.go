@@ -324,8 +324,8 @@ func (a *API) change(f func(*cluster.Builder)) {
 	}
 }
 
-// debugHandler passes client-go's log on at level debug only: what matters of it is a
-// Problem, or was logged here.
+// debugHandler logs the messages of client-go at level Debug: the important ones are Problems, or are
+// logged by this package.
 type debugHandler struct{ slog.Handler }
 
 // Enabled says whether a line of level l is logged: one of a higher level counts as Debug.

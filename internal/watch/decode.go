@@ -335,7 +335,7 @@ func decodeObjects(j []byte, of schema.GroupVersionKind) []item {
 		return []item{it}
 	}
 	it.obj, it.problems = decodeTyped(j, k.new())
-	if gvk.Kind == "Secret" { // whose values must not stand in a status
+	if gvk.Kind == "Secret" { // whose values must not get into a status
 		for i := range it.problems {
 			it.problems[i].Value = ""
 		}

@@ -432,7 +432,7 @@ func identityOf(st fs.FileInfo) identity {
 	return identity{dev: uint64(s.Dev), ino: s.Ino, links: uint64(s.Nlink), size: s.Size, mtime: s.Mtim}
 }
 
-// sameFile says whether both are one inode, whatever was written to it.
+// sameFile says whether both are one inode, also if it was written to.
 func (id identity) sameFile(o identity) bool { return id.dev == o.dev && id.ino == o.ino }
 
 // unchanged says whether both are one inode with the same size and time of modification.

@@ -24,8 +24,8 @@ const (
 	unreachable       // no answer, or one that makes no sense
 )
 
-// faultOf tells what err, from the API server or on the way to it, means. What
-// belongs to the protocol is no fault: the Reflector does what is asked.
+// faultOf classifies an error of the API server or of the connection to it. Errors that are
+// part of the protocol, such as an expired version, are no fault: the Reflector lists again.
 func faultOf(err error) fault {
 	switch {
 	case err == nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err),
@@ -51,7 +51,7 @@ type trouble struct {
 // resource cannot be read. What was read before stays as it is.
 func (a *API) heard(ctx context.Context, r resource, err error) {
 	if ctx.Err() != nil {
-		return // It was us who ended it.
+		return // This process ended the request.
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

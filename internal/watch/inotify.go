@@ -26,7 +26,7 @@ const (
 	goneMask = unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_UNMOUNT | unix.IN_IGNORED
 )
 
-// An inotify tells what happens in a folder, and when another folder takes its
+// An inotify reports the events of a folder, and when another folder takes its
 // place. See inotify(7).
 type inotify struct {
 	dir    string // absolute
@@ -59,8 +59,8 @@ func newInotify(ctx context.Context, dir string) (*inotify, error) {
 	return w, nil
 }
 
-// arm watches what is at dir now. exists is false if nothing is; then the
-// folder above tells when that changes.
+// arm watches the folder that is at dir now. exists is false if there is none; then an event of
+// the folder above says when there is one.
 func (w *inotify) arm() (exists bool, err error) {
 	for {
 		// The folder above comes first: what happens after is not missed.

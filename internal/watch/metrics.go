@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are what an API tells Prometheus. All are of what was observed.
+// metrics are those of an API. All count observed events.
 type metrics struct {
 	events, lists *prometheus.CounterVec
 	failingSince  *prometheus.GaugeVec

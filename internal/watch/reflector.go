@@ -97,9 +97,8 @@ func (r resource) ours() bool { return r.Group == v1alpha1.GroupVersion.Group }
 // String is the name that the API server uses in its messages, such as bgppeers.fanfare.io.
 func (r resource) String() string { return r.GroupResource().String() }
 
-// client speaks protobuf with the resources that the API server knows by
-// itself, which is a third of the bytes and of the decoding, and JSON with the
-// others, which know nothing else.
+// client uses protobuf for the API server's built-in resources: it takes a third of the bytes and of
+// the time to decode. Resources of a CRD have JSON only.
 func (r resource) client(cfg *rest.Config, h *http.Client) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(cfg)
 	gv := r.GroupVersion()
@@ -128,8 +127,8 @@ func (r resource) narrow(o *metav1.ListOptions) {
 }
 
 // A store keeps an API's Builder up to date with one resource. It is the store
-// that client-go's Reflector fills. Other than an informer's it keeps no
-// objects, only which ones there are: what is in them stands in the Builder.
+// that client-go's Reflector fills. Unlike an informer's store it keeps only the names of the
+// objects: the Builder has their contents.
 type store[T object] struct {
 	api    *API
 	count  counters
@@ -250,13 +249,12 @@ func (w *store[T]) Transformer() cache.TransformFunc {
 	}
 }
 
-// A listWatch asks the API server for one resource, and tells what came of it.
+// A listWatch lists and watches one resource, and reports the results to health.go.
 //
-// An API server that was away may have come back with another etcd, restored from
-// a backup, whose versions are smaller than the known ones. A watch from a
-// version that is yet to come goes well and says nothing, for hours. So what was
-// read before a connection was lost, were it another watch's, is listed again, and
-// from no version. A watch that has ended as it should is not lost.
+// After an outage the API server may have another etcd, restored from a backup, with versions smaller
+// than the known ones. A watch from a version in the future succeeds and has no events, for hours. So
+// after a connection was lost, also that of another watch, everything is listed again, from no
+// version. A watch that ended regularly is not lost.
 type listWatch struct {
 	*cache.ListWatch
 	api      *API
@@ -279,7 +277,7 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	if f != missing || !l.resource.recent {
 		l.api.heard(ctx, l.resource, err)
 	}
-	// Last: who waits for this one finds in the snapshot why it is empty.
+	// Last: a caller that waits for this resource finds in the snapshot why it is empty.
 	if f == missing || f == forbidden {
 		l.absent()
 	}
