@@ -188,7 +188,7 @@ func (s *session) attempt(ctx context.Context) string {
 		return dialError(conf, err)
 	}
 	var w *wire
-	w = newWire(conn, conf, s.alias, s.gate, func() { s.heard(w) })
+	w = newWire(conn, conf, s.alias, s.gate, func() { s.report(w) })
 	s.enter(Active, w)
 	defer context.AfterFunc(link, func() { w.abandon(context.Cause(link).Error()) })()
 	remote, handedOver, reason := s.alias, false, ""
@@ -324,7 +324,7 @@ func (s *session) up(w *wire) {
 	s.restartUntil = time.Time{}
 	s.detect(w)
 	s.log.Info("session up", "address", w.conf.PeerAddress, "asn", w.seen().open.asn)
-	s.heard(w)
+	s.report(w)
 }
 
 // detect starts BFD with a router whose session has just become established, from the local
@@ -409,8 +409,8 @@ func (s *session) logEnd(wasUp, stopped bool, reason string) {
 	}
 }
 
-// heard reports that w has seen a message that changes the status.
-func (s *session) heard(w *wire) {
+// report reports that w has seen a message that changes the status.
+func (s *session) report(w *wire) {
 	if at, ok := ribSent(s.conf, w.seen()); ok {
 		s.synced(at)
 	}

@@ -123,7 +123,7 @@ func (w *wire) record(change func(f *wireFacts)) {
 func (w *wire) Read(p []byte) (int, error) {
 	for w.at == len(w.passed) {
 		n, err := w.TCPConn.Read(w.buffer[:])
-		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.hear), 0
+		w.passed, w.at = w.in.feed(w.buffer[:n], w.passed[:0], w.inspect), 0
 		if err != nil && !isTimeout(err) { // GoBGP stops its reader with a deadline
 			w.record(func(f *wireFacts) { f.readErr = err })
 		}
@@ -140,12 +140,12 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-func (w *wire) hear(kind byte, body []byte) {
+func (w *wire) inspect(kind byte, body []byte) {
 	switch kind {
 	case msgOpen:
 		o, err := parseOpen(body)
 		w.record(func(f *wireFacts) { f.open, f.badMessage = &o, err })
-		if reason, subcode := w.unwanted(o); err == nil && reason != "" {
+		if reason, subcode := w.rejection(o); err == nil && reason != "" {
 			w.refuse(reason, codeOpen, subcode)
 		}
 	case msgNotification:
@@ -162,10 +162,10 @@ func (w *wire) hear(kind byte, body []byte) {
 	}
 }
 
-// unwanted says why the router that sent o is refused; empty if it is not. GoBGP cannot check
+// rejection says why the router that sent o is refused; empty if it is not. GoBGP cannot check
 // these: it accepts any AS number, and compares the router ID with its own and not with the
 // session's.
-func (w *wire) unwanted(o open) (reason string, subcode byte) {
+func (w *wire) rejection(o open) (reason string, subcode byte) {
 	switch {
 	case w.conf.External && o.asn == w.conf.LocalASN:
 		return fmt.Sprintf("wrong AS number: router says AS%d, which is our own, and BGPPeer says external", o.asn), openBadPeerAS

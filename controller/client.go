@@ -133,7 +133,7 @@ func (c *client) createClaim(ctx context.Context, o *v1alpha1.AddressClaim) erro
 // setHolders changes the holders of a claim, and for whom it is kept, if it is
 // still at the version that was read.
 func (c *client) setHolders(ctx context.Context, o *cluster.Claim, holders []v1alpha1.ClaimHolder, kept []v1alpha1.ClaimReservation) error {
-	return c.patchClaim(ctx, o, map[string]any{"holders": holders, "reservedFor": kept, "services": people(holders, kept)})
+	return c.patchClaim(ctx, o, map[string]any{"holders": holders, "reservedFor": kept, "services": holdersText(holders, kept)})
 }
 
 // patchClaim changes the given fields of a claim's spec if it is still at the version

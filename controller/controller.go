@@ -139,7 +139,7 @@ func (c *controller) forgetWrites() {
 func (c *controller) lead(ctx context.Context) {
 	c.metrics.leading.Set(1)
 	defer c.metrics.leading.Set(0)
-	defer c.health.rest()
+	defer c.health.idle()
 	c.forgetWrites()
 	var keys sync.WaitGroup
 	keys.Go(func() { c.keepKey(ctx) })
@@ -189,7 +189,7 @@ func (c *controller) wake(left bool, errs []error) time.Duration {
 func (c *controller) pass(ctx context.Context) (left bool, errs []error) {
 	began := time.Now()
 	c.health.progress()
-	defer c.health.rest()
+	defer c.health.idle()
 	snap := c.source.Snapshot()
 	if c.survey == nil {
 		c.survey = ipam.NewSurvey(snap, settled)

@@ -26,7 +26,7 @@ type health struct {
 
 // progress records that a pass has begun or has made a request; rest, that it has ended.
 func (h *health) progress() { h.at.Store(time.Now().UnixNano()) }
-func (h *health) rest()     { h.at.Store(0) }
+func (h *health) idle()     { h.at.Store(0) }
 
 // stuck is for how long the current pass has made no progress.
 func (h *health) stuck() time.Duration {

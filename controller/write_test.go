@@ -193,7 +193,7 @@ func TestLetGo(t *testing.T) {
 				}
 			}
 			version := s.version
-			err := start(t, s, nil).writer.letGo(t.Context(), a, h)
+			err := start(t, s, nil).writer.confirmReleased(t.Context(), a, h)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}

@@ -303,11 +303,11 @@ func (h *holder) settle(families ...corev1.IPFamily) { h.settled = append(h.sett
 
 // refuse records why h does not get what it requests.
 func (p *plan) refuse(h *holder, code cluster.Code, format string, args ...any) {
-	p.say(h, netip.Addr{}, code, format, args...)
+	p.addReason(h, netip.Addr{}, code, format, args...)
 }
 
-// say adds a Reason about address a of h; a is invalid if h does not hold the address.
-func (p *plan) say(h *holder, a netip.Addr, code cluster.Code, format string, args ...any) {
+// addReason adds a Reason about address a of h; a is invalid if h does not hold the address.
+func (p *plan) addReason(h *holder, a netip.Addr, code cluster.Code, format string, args ...any) {
 	p.reasons = append(p.reasons, cluster.Reason{
 		VIP: a, Service: h.Name, Protocol: "ipam", Code: code, Message: fmt.Sprintf(format, args...),
 	})

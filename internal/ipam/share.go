@@ -165,7 +165,7 @@ func (p *plan) warnShared() {
 			}
 			for _, o := range p.with(a, h) {
 				if why, is := Apart(h.Spec, o); is {
-					p.say(h, a, cluster.SharingKept, "%s is shared with %s as it was, although it would not be now: %s", a, o.Name, cmp.Or(why, "neither asks for it"))
+					p.addReason(h, a, cluster.SharingKept, "%s is shared with %s as it was, although it would not be now: %s", a, o.Name, cmp.Or(why, "neither asks for it"))
 				}
 			}
 		}

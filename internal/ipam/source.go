@@ -106,7 +106,7 @@ func (p *plan) warnUnstable(h *holder) {
 			continue
 		}
 		if home := p.home(h, cluster.FamilyOf(a)); home != a {
-			p.say(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
+			p.addReason(h, a, cluster.PositionConflict, "has %s, but %s: to be sure, write the addresses that are meant into the files, under status.loadBalancer.ingress",
 				a, p.alternative(home))
 		}
 	}

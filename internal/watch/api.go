@@ -90,9 +90,9 @@ type API struct {
 	last     *cluster.Snapshot
 	troubles map[resource]trouble // of the resources that cannot be read now
 	outage   trouble              // the first trouble that lasts
-	// deepen begins to watch what L2 needs; nil before everything else was read, and
+	// watchMore begins to watch what L2 needs; nil before everything else was read, and
 	// once it was called.
-	deepen func()
+	watchMore func()
 }
 
 // OpenAPI watches the API server until ctx ends. It returns when everything has
@@ -220,7 +220,7 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 	a.mu.Lock()
 	now := needs.now(a.builder)
 	if !now || needs == L2Speakers {
-		a.deepen = sync.OnceFunc(func() {
+		a.watchMore = sync.OnceFunc(func() {
 			go func() {
 				if err := watch(); err != nil && ctx.Err() == nil {
 					a.log.Error("API server: what L2 needs cannot be watched", "err", err)
@@ -233,7 +233,7 @@ func (a *API) watchL2(ctx context.Context, needs L2Needs) error {
 		return nil
 	}
 	if needs == L2Speakers {
-		a.deepen()
+		a.watchMore()
 		return nil
 	}
 	return watch()
@@ -319,8 +319,8 @@ func (a *API) change(f func(*cluster.Builder)) {
 	if a.builder.Dirty() {
 		notify.Changed(a.changed)
 	}
-	if a.deepen != nil && a.needs.now(a.builder) {
-		a.deepen()
+	if a.watchMore != nil && a.needs.now(a.builder) {
+		a.watchMore()
 	}
 }
 

@@ -47,9 +47,9 @@ type trouble struct {
 	err   error // the first: later ones may differ in a port, and mean the same
 }
 
-// heard records the result of a request: metrics, one line in the log, and a Problem for as long as the
+// record records the result of a request: metrics, one line in the log, and a Problem for as long as the
 // resource cannot be read. What was read before stays as it is.
-func (a *API) heard(ctx context.Context, r resource, err error) {
+func (a *API) record(ctx context.Context, r resource, err error) {
 	if ctx.Err() != nil {
 		return // This process ended the request.
 	}

@@ -275,7 +275,7 @@ func (l *listWatch) ListWithContext(ctx context.Context, o metav1.ListOptions) (
 	}
 	f := faultOf(err)
 	if f != missing || !l.resource.recent {
-		l.api.heard(ctx, l.resource, err)
+		l.api.record(ctx, l.resource, err)
 	}
 	// Last: a caller that waits for this resource finds in the snapshot why it is empty.
 	if f == missing || f == forbidden {
@@ -293,7 +293,7 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 		return nil, errAway
 	}
 	w, err := l.watch(ctx, o)
-	l.api.heard(ctx, l.resource, err)
+	l.api.record(ctx, l.resource, err)
 	// It may have been lost meanwhile: client-go tries again by itself.
 	if err == nil && l.asOf != l.api.losses.Load() {
 		w.Stop()
@@ -318,7 +318,7 @@ func (l *listWatch) stream(ctx context.Context, o metav1.ListOptions) (apiwatch.
 	}
 	var refused apierrors.APIStatus
 	if !errors.As(err, &refused) {
-		l.api.heard(ctx, l.resource, err)
+		l.api.record(ctx, l.resource, err)
 	}
 	return w, err
 }
