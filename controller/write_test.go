@@ -156,7 +156,7 @@ func TestStale(t *testing.T) {
 	}
 }
 
-// letGo, by what the Service is when it is looked at.
+// confirmReleased, by what the Service is when it is looked at.
 func TestLetGo(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.1")
 	with := func(s *corev1.Service) {

@@ -101,9 +101,9 @@ func (a *Advertisement) NamesOnly(all []Duplicate) (d Duplicate, ok bool) {
 	return all[i], true
 }
 
-// Unheard says what is wrong with an advertisement that reaches no router on a node since it
+// AdvertisementProblem says what is wrong with an advertisement that reaches no router on a node since it
 // names this duplicate.
-func (d Duplicate) Unheard(a *Advertisement, node string) Problem {
+func (d Duplicate) AdvertisementProblem(a *Advertisement, node string) Problem {
 	return Problem{Object: Key{"BGPAdvertisement", Name{Name: a.Name}}.String(), Field: "spec.peers", Value: d.Peer.Name, Message: fmt.Sprintf(
 		"node %s announces it to no router: %s. Name %s instead", node, d.Why(), d.Of.Name)}
 }

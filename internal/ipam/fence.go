@@ -21,7 +21,9 @@ func byPriority(a, b *pool) int {
 
 // excludes says why h may not have an address of the pool, as the end of a sentence; empty if
 // it may.
-func (p *plan) excludes(h *holder, pool *pool) string { return pool.Bars(h.Spec, p.Snap.Namespaces) }
+func (p *plan) excludes(h *holder, pool *pool) string {
+	return pool.Excludes(h.Spec, p.Snap.Namespaces)
+}
 
 // admit selects the pools that admit h, and says why the others do not.
 func (p *plan) admit(h *holder, pools []*pool) (open []*pool, why string) {
@@ -175,5 +177,5 @@ func due(snap *cluster.Snapshot, s *cluster.Spec, a netip.Addr) bool {
 		return false
 	}
 	pool := snap.Pools[i]
-	return (len(s.RequestedPools) == 0 || slices.Contains(s.RequestedPools, pool.Name)) && pool.OccupiedBy(a) == "" && pool.Bars(s, snap.Namespaces) == ""
+	return (len(s.RequestedPools) == 0 || slices.Contains(s.RequestedPools, pool.Name)) && pool.OccupiedBy(a) == "" && pool.Excludes(s, snap.Namespaces) == ""
 }

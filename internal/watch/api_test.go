@@ -371,11 +371,11 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 		t.Errorf("problems: %v", snap.Problems)
 	}
 	pool := &cluster.Pool{NamespaceSelector: cluster.Selecting(labels.SelectorFromSet(labels.Set{"team": "a"}))}
-	if why := pool.Bars(snap.Services[0].Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
+	if why := pool.Excludes(snap.Services[0].Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
 		t.Errorf("barred %q", why)
 	}
 	s.refuse("namespaces", nil)
-	if why := pool.Bars(snap.Services[0].Spec, awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
+	if why := pool.Excludes(snap.Services[0].Spec, awaitAPI(t, a, differs(cluster.Parse(s.all()...))).Namespaces); why != "" {
 		t.Errorf("barred %q", why)
 	}
 }
