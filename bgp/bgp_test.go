@@ -153,7 +153,7 @@ func table(t *testing.T, g *server.BgpServer, kind api.TableType, peer netip.Add
 
 // A bad session is named, and the others go on. So does everything when the
 // State itself turns bad.
-func TestBadAmongGood(t *testing.T) {
+func TestInvalidSessionsDoNotStopOthers(t *testing.T) {
 	r := startRouter(t, routerConf{})
 	s := newServer(t, Options{})
 	bad := r.session("bad")

@@ -390,7 +390,7 @@ func TestFRRInternal(t *testing.T) {
 
 // One router of two dead: the living one hears everything at once, also after a
 // restart, and the wait for the dead one ends with its RestartTime.
-func TestFRROneOfTwoDead(t *testing.T) {
+func TestFRROneOfTwoRoutersDown(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		r := startFRR(t)
 		alive := frrSession("10.0.0.2")

@@ -104,7 +104,7 @@ func (f *failing) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // Events that could not be sent are sent later, once.
-func TestEventsAgain(t *testing.T) {
+func TestEventsRetried(t *testing.T) {
 	s := newStore(t)
 	s.populate(t)
 	f := &failing{s, "/events"}
@@ -157,7 +157,7 @@ func TestStale(t *testing.T) {
 }
 
 // confirmReleased, by what the Service is when it is looked at.
-func TestLetGo(t *testing.T) {
+func TestConfirmReleased(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.1")
 	with := func(s *corev1.Service) {
 		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}, {IP: "192.0.2.2"}}

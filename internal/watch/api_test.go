@@ -87,7 +87,7 @@ func writeFiles(t *testing.T, objects []runtime.Object) string {
 
 // Whatever happens, to the objects, the connections or the API server, the
 // snapshot comes to be that of a folder with the objects that there are.
-func TestAPIIsFiles(t *testing.T) {
+func TestAPIEqualsFiles(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()

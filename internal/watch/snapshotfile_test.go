@@ -14,7 +14,7 @@ import (
 )
 
 // What is recalled means what was remembered, to the last selector and address.
-func TestRecallWhatWasRemembered(t *testing.T) {
+func TestSnapshotFileRoundTrip(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
 		t.Fatal("no worlds to remember", err)
@@ -55,7 +55,7 @@ func TestRecallWhatWasRemembered(t *testing.T) {
 	}
 }
 
-func TestRecallRefuses(t *testing.T) {
+func TestReadSnapshotRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "cluster.json")
 	if _, _, err := ReadSnapshot(file); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without a file: %v", err)
