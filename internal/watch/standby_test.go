@@ -42,7 +42,7 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// Nothing is remembered: there is nothing to do but wait.
+// Without a snapshot file there is nothing to do but wait.
 func TestStandbyWithoutFile(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		began := time.Now()
