@@ -164,7 +164,7 @@ func newAPI(cfg *rest.Config, o Options) (*API, error) {
 	return a, nil
 }
 
-// start begins to watch what o asks for.
+// start begins to watch what o asks for. It sends the first requests, and does not wait for the answers.
 func (a *API) start(ctx context.Context, o Options) error {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(debugHandler{a.log.Handler()}))
 	errs := []error{
@@ -251,7 +251,8 @@ func (a *API) startL2(ctx context.Context, needs L2Needs) error {
 	return err
 }
 
-// wait returns when everything has been read once.
+// wait returns when everything has been read once. If ctx ends before, the error names the resources that
+// were not read, and why.
 func (a *API) wait(ctx context.Context) error {
 	var errs []error
 	for r, synced := range a.synced {

@@ -53,6 +53,8 @@ type resource struct {
 	recent bool
 }
 
+// The resources that an API can watch. A resource is optional if a speaker of this version must also start
+// where CRDs and roles are of an earlier version.
 var (
 	services = resource{GroupVersionResource: corev1.SchemeGroupVersion.WithResource("services")}
 	// A headless Service has no address, and those with much churn are headless.
