@@ -8,7 +8,7 @@
 //
 // A [Builder] makes snapshots of objects: builder.go takes objects, assemble.go makes the snapshot,
 // and each kind has a file that parses it. References between objects are checked in the
-// snapshot: references.go, duplicate.go, aggregate.go, network.go. A Builder reads no files and
+// snapshot: references.go, duplicate.go, aggregate.go, occupied.go. A Builder reads no files and
 // asks no API server: internal/watch does, and has the implementations of [Source].
 //
 // Package cluster decides nothing: internal/ipam decides which Service gets an address, and
