@@ -33,8 +33,8 @@ func (i *Interface) Has(addr netip.Addr) bool {
 	return false
 }
 
-// parseSpeaker leaves out what it cannot read: a speaker wrote it, which may be of
-// another version, and no person can mend it.
+// parseSpeaker ignores what it cannot read: it was written by a speaker, perhaps of
+// another version, and is nothing that a user could correct.
 func parseSpeaker(o *v1alpha1.SpeakerStatus) *Speaker {
 	s := &Speaker{Node: interned(o.Name)}
 	for _, i := range o.Status.Interfaces {
