@@ -201,7 +201,7 @@ func unapplied(snap *cluster.Snapshot, names []string) (remarks []string) {
 		}
 	}
 	if len(others) != 0 {
-		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+few(others))
+		remarks = append(remarks, "does not apply to AddressPools whose spec.announce is not Advertised: "+cluster.Enumerate(others))
 	}
 	return remarks
 }

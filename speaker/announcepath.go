@@ -2,6 +2,7 @@ package speaker
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -48,18 +49,17 @@ type announcePath struct {
 	// lingeringAggregates are withdrawn aggregates. Until its time, traffic to an address
 	// in one of them that no Service holds is rejected.
 	lingeringAggregates map[netip.Prefix]time.Time
-	// withdrawAt delays withdrawals, so that other nodes announce first. It is nil for L2,
-	// where the next owner waits for this node.
-	withdrawAt map[netip.Addr]time.Time
-	// keepsFor reports whether an unwanted address stays until its next owner is ready;
-	// nil: none does.
+	// keepsFor reports whether an unwanted address stays for now: by BGP until other nodes
+	// have announced it, and by L2 until its next owner is ready. nil: none does.
 	keepsFor func(d *plan.Desired, a netip.Addr, now time.Time) bool
+	// withdrawAt ends the delays of BGP.
+	withdrawAt map[netip.Addr]time.Time
 }
 
 // newBGPPath announces to routers.
 func newBGPPath(a announcer, linger time.Duration) *announcePath {
 	path := newAnnouncePath("bgp", a, linger, func(d *plan.Desired) target { return target{d.Prefixes, d.Routed} })
-	path.withdrawAt = map[netip.Addr]time.Time{}
+	path.withdrawAt, path.keepsFor = map[netip.Addr]time.Time{}, path.delays
 	return path
 }
 
@@ -68,8 +68,8 @@ func newL2Path(a announcer, linger time.Duration) *announcePath {
 	return newAnnouncePath("l2", a, linger, func(d *plan.Desired) target { return target{d.Hosts, d.Answered} })
 }
 
-func newAnnouncePath(protocol string, a announcer, linger time.Duration, wants func(*plan.Desired) target) *announcePath {
-	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: wants, lingering: map[netip.Addr]lingeringAddress{}, lingeringAggregates: map[netip.Prefix]time.Time{}}
+func newAnnouncePath(protocol string, a announcer, linger time.Duration, targetOf func(*plan.Desired) target) *announcePath {
+	return &announcePath{protocol: protocol, announcer: a, linger: linger, targetOf: targetOf, lingering: map[netip.Addr]lingeringAddress{}, lingeringAggregates: map[netip.Prefix]time.Time{}}
 }
 
 // A target is what must be announced: these prefixes, for these addresses, both sorted.
@@ -78,46 +78,16 @@ type target struct {
 	addrs    []netip.Addr
 }
 
-// target returns what d wants announced by this path, and the addresses whose withdrawal is
-// delayed.
+// target returns what d wants announced by this path, and the addresses that stay for now.
 func (p *announcePath) target(d *plan.Desired, now time.Time) target {
 	want := p.targetOf(d)
-	if p.keepsFor != nil {
-		return p.withKept(want, d, now)
-	}
-	if p.withdrawAt == nil {
+	if p.keepsFor == nil {
 		return want
 	}
 	leaving := sortedset.Minus(p.announcedAddrs, want.addrs)
-	for a := range p.withdrawAt {
-		if _, still := slices.BinarySearchFunc(leaving, a, netip.Addr.Compare); !still {
-			delete(p.withdrawAt, a)
-		}
-	}
-	var addrs []netip.Addr
-	var prefixes []netip.Prefix
-	for _, addr := range leaving {
-		host := sortedset.HostPrefix(addr)
-		_, alone := slices.BinarySearchFunc(p.announcedPrefixes, host, sortedset.ComparePrefixes)
-		if a := d.Address(addr); a == nil || !a.Handover || !alone {
-			continue
-		}
-		until, noticed := p.withdrawAt[addr]
-		if !noticed {
-			until = now.Add(withdrawDelay)
-			p.withdrawAt[addr] = until
-		}
-		if now.Before(until) {
-			addrs, prefixes = append(addrs, addr), append(prefixes, host)
-		}
-	}
-	return target{sortedset.Union(want.prefixes, prefixes, sortedset.ComparePrefixes), sortedset.Union(want.addrs, addrs, netip.Addr.Compare)}
-}
-
-// withKept returns want, and the addresses that stay until their next owner is ready.
-func (p *announcePath) withKept(want target, d *plan.Desired, now time.Time) target {
+	maps.DeleteFunc(p.withdrawAt, func(a netip.Addr, _ time.Time) bool { return !sortedset.Has(leaving, a) })
 	var kept []netip.Addr
-	for _, a := range sortedset.Minus(p.announcedAddrs, want.addrs) {
+	for _, a := range leaving {
 		if p.keepsFor(d, a, now) {
 			kept = append(kept, a)
 		}
@@ -126,6 +96,20 @@ func (p *announcePath) withKept(want target, d *plan.Desired, now time.Time) tar
 		return want
 	}
 	return target{sortedset.Union(want.prefixes, sortedset.HostPrefixes(kept), sortedset.ComparePrefixes), sortedset.Union(want.addrs, kept, netip.Addr.Compare)}
+}
+
+// delays is keepsFor of BGP: it delays the withdrawal of an address with a route of its own.
+func (p *announcePath) delays(d *plan.Desired, addr netip.Addr, now time.Time) bool {
+	_, alone := slices.BinarySearchFunc(p.announcedPrefixes, sortedset.HostPrefix(addr), sortedset.ComparePrefixes)
+	if a := d.Address(addr); a == nil || !a.Handover || !alone {
+		return false
+	}
+	until, delayed := p.withdrawAt[addr]
+	if !delayed {
+		until = now.Add(withdrawDelay)
+		p.withdrawAt[addr] = until
+	}
+	return now.Before(until)
 }
 
 // remaining returns what stays announced until the kernel has what want needs, and false if
@@ -142,8 +126,8 @@ func (p *announcePath) remaining(want target) (target, bool) {
 }
 
 // record records what is announced after a call with want, and returns which addresses left
-// and came. owners returns the Services of an address that left.
-func (p *announcePath) record(announced []netip.Prefix, want target, owners func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
+// and came. services returns the Services of an address that left.
+func (p *announcePath) record(announced []netip.Prefix, want target, services func(netip.Addr) []cluster.Name) (left, came []netip.Addr) {
 	if sortedset.Same(announced, p.announcedPrefixes) && sortedset.Same(want.addrs, p.targetAddrs) {
 		return nil, nil
 	}
@@ -159,7 +143,7 @@ func (p *announcePath) record(announced []netip.Prefix, want target, owners func
 	strayed := sortedset.Minus(sortedset.Covered(sortedset.Minus(want.addrs, p.announcedAddrs), p.announcedPrefixes), have)
 	left = sortedset.Union(left, strayed, netip.Addr.Compare)
 	for _, a := range left {
-		p.lingering[a] = lingeringAddress{until: now.Add(p.linger), owners: owners(a)}
+		p.lingering[a] = lingeringAddress{until: now.Add(p.linger), services: services(a)}
 	}
 	p.announcedPrefixes, p.announcedAddrs, p.targetAddrs = announced, have, want.addrs
 	p.lingerAggregates(gone, now)

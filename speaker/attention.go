@@ -68,6 +68,7 @@ func (st *Status) proxyAttention(now time.Time) (all lines) {
 	return append(all, p.Unsupported...)
 }
 
+// bgpAttention is about sessions and their BFD.
 func (st *Status) bgpAttention(now time.Time) (all lines) {
 	for _, s := range st.BGP.Sessions {
 		if s.State != bgp.Established {
@@ -110,6 +111,7 @@ var attentionCodes = []cluster.Code{
 	cluster.AddressInUse, cluster.NoCandidate, cluster.NoInterface,
 }
 
+// addressAttention is about addresses that are not served as their Services specify.
 func (st *Status) addressAttention(now time.Time) (all lines) {
 	for _, a := range st.Addresses {
 		for _, r := range a.Reasons {

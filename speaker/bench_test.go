@@ -9,7 +9,6 @@ import (
 
 	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
@@ -103,7 +102,7 @@ func benchSnapshot() *cluster.Snapshot {
 	snap := &cluster.Snapshot{
 		Nodes: []*cluster.Node{{Name: "n1", InternalIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
 		Pools: []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceBGP, Ranges: []netipx.IPRange{netipx.MustParseIPRange("198.18.0.0-198.19.255.255")}}},
-		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: labels.Nothing()}},
+		Peers: []*cluster.Peer{{Session: bgp.Session{Name: "elsewhere", PeerASN: 65000}, MyASN: 65001, NodeSelector: cluster.Nothing()}},
 	}
 	addr := netip.MustParseAddr("198.18.0.0")
 	for i := range benchServices {

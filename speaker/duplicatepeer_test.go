@@ -25,7 +25,7 @@ func TestDuplicatePeerEvents(t *testing.T) {
 	world(strings.NewReplacer("tor2", "tor3").Replace(plantest.OlderPeer))
 	p.expectEvents("of another one", "Warning DuplicatePeer BGPPeer/tor1 (uid-tor1): node n1 has no session for BGPPeer tor1: BGPPeer tor3, which is older, names router 10.0.0.1 too")
 	world("")
-	p.expectEvents("no duplicate any more")
+	p.expectEvents("no longer a duplicate")
 	if diff := cmp.Diff(map[string]string{}, p.reported.duplicates); diff != "" {
 		t.Error(diff)
 	}

@@ -145,6 +145,7 @@ func (r *eventRecorder) send(ctx context.Context) error {
 	return nil
 }
 
+// write creates an Event, or records a repetition in it.
 func (r *eventRecorder) write(ctx context.Context, l pendingEvent) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()

@@ -92,8 +92,8 @@ func (b *eventServer) counts() map[string]int32 {
 type recorderTest struct {
 	*eventServer
 	*eventTest
-	herald *eventRecorder
-	mu     sync.Mutex
+	recorder *eventRecorder
+	mu       sync.Mutex
 }
 
 // withRecorder runs f in a bubble, with a recorder that observes it.
@@ -102,10 +102,10 @@ func withRecorder(t *testing.T, f func(s *recorderTest)) {
 	worlds.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n1"))
 	bubble.Test(t, func(t *testing.T) {
 		s := &recorderTest{eventServer: &eventServer{events: map[string]*eventsv1.Event{}}, eventTest: worlds}
-		s.herald = reporterTo(t, s.eventServer).eventRecorder(reported{})
+		s.recorder = reporterTo(t, s.eventServer).eventRecorder(reported{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		go s.herald.run(ctx, func() (observation, bool) {
+		go s.recorder.run(ctx, func() (observation, bool) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.at = time.Now()
@@ -121,7 +121,7 @@ func (s *recorderTest) set(state bgp.SessionState) {
 	s.at = time.Now()
 	s.session("tor1", state, "it said so")
 	s.mu.Unlock()
-	s.herald.trigger()
+	s.recorder.trigger()
 }
 
 func (s *recorderTest) expect(t *testing.T, when string, want map[string]int32) {
@@ -129,7 +129,7 @@ func (s *recorderTest) expect(t *testing.T, when string, want map[string]int32) 
 	got := s.counts()
 	for reason := range want {
 		if got[reason] != want[reason] {
-			t.Errorf("%s: %s was told %d times, want %d; all: %v", when, reason, got[reason], want[reason], got)
+			t.Errorf("%s: %s was reported %d times, want %d; all: %v", when, reason, got[reason], want[reason], got)
 		}
 	}
 }
@@ -154,11 +154,11 @@ func TestEventIsRecordedOnce(t *testing.T) {
 		s.expect(t, "back", map[string]int32{"SessionEstablished": 1, "Announced": 1})
 		before := s.writes
 		for range 100 {
-			s.herald.trigger()
+			s.recorder.trigger()
 			time.Sleep(time.Second)
 		}
 		if s.counts(); s.writes != before {
-			t.Errorf("%d writes without news", s.writes-before)
+			t.Errorf("%d writes without changes", s.writes-before)
 		}
 		s.eventServer.mu.Lock()
 		s.status = http.StatusForbidden
@@ -235,7 +235,7 @@ func TestFlappingSessionIsRateLimited(t *testing.T) {
 			t.Errorf("%d writes in two hours, want %d at most", s.writes, most)
 		}
 		if announced := counts["SessionLost"] + counts["SessionEstablished"]; int(announced) < s.writes-10 {
-			t.Errorf("%d writes tell of %d changes", s.writes, announced)
+			t.Errorf("%d writes for %d changes", s.writes, announced)
 		}
 		if len(s.events) > 10 {
 			t.Errorf("%d Events: they are no series", len(s.events))

@@ -128,6 +128,7 @@ func newEvents(was reported, now observation, limit int) (reported, []event) {
 	return next, append(all, next.addressEvents(was, now, limit)...)
 }
 
+// sessionEvents reports BGP sessions that come up or go down, on their BGPPeers.
 func (r *reported) sessionEvents(was reported, now observation) (all []event) {
 	r.sessions = make(map[string]reportedSession, len(now.sessions))
 	for _, s := range now.sessions {
@@ -229,10 +230,13 @@ func (r *reported) duplicateEvents(was reported, now observation) (all []event) 
 	return all
 }
 
+// peerReference refers to a BGPPeer. Without a UID, kubectl still shows the Event by name.
 func peerReference(name string, uid types.UID) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "BGPPeer", Name: name, UID: uid}
 }
 
+// forwardingEvents reports that the kernel rejects changes for forwardGrace, and the end of
+// that.
 func (r *reported) forwardingEvents(was reported, now observation) []event {
 	failing := !now.programmed && now.err != nil
 	r.failing = failing && (was.failing || now.at.Sub(now.pendingSince) >= forwardGrace)
@@ -305,21 +309,8 @@ func (r *reported) memberEvents(was reported, now observation) (all []event) {
 		return nil
 	}
 	for _, name := range r.dead {
-		out := v.IsSilent(name)
-		switch {
-		case !slices.Contains(was.dead, name):
-			what := "its endpoints get no new connections"
-			if !out {
-				what = "its endpoints are used for now, because half of the nodes or more are silent"
-			}
-			all = append(all, now.event(now.nodeRef(name), true, eventNodeSilent, "Listen", fmt.Sprintf(
-				"has received no message from node %s since %s; %s", name, since[name].UTC().Format(time.RFC3339), what)))
-		case out && !slices.Contains(was.leftOut, name):
-			all = append(all, now.event(now.nodeRef(name), true, eventEndpointsLeftOut, "Listen", fmt.Sprintf(
-				"gives no new connections to the endpoints on node %s, which is silent: %s", name, v.WhyLeftOut(name))))
-		case !out && slices.Contains(was.leftOut, name):
-			all = append(all, now.event(now.nodeRef(name), true, eventEndpointsUsed, "Listen", fmt.Sprintf(
-				"uses the endpoints on node %s again although it is silent: half of the nodes or more are, so that this node may be cut off", name)))
+		if reason, what := now.deadNode(was, name, since[name]); reason != "" {
+			all = append(all, now.event(now.nodeRef(name), true, reason, "Listen", what))
 		}
 	}
 	for _, name := range was.dead {
@@ -328,6 +319,25 @@ func (r *reported) memberEvents(was reported, now observation) (all []event) {
 		}
 	}
 	return all
+}
+
+// deadNode returns the reason and the note for a dead node, empty if nothing has changed.
+func (now observation) deadNode(was reported, name string, since time.Time) (eventReason, string) {
+	v := now.desired.View
+	out := v.IsSilent(name)
+	switch {
+	case !slices.Contains(was.dead, name):
+		what := "its endpoints get no new connections"
+		if !out {
+			what = "its endpoints are used for now, because half of the nodes or more are silent"
+		}
+		return eventNodeSilent, fmt.Sprintf("has received no message from node %s since %s; %s", name, since.UTC().Format(time.RFC3339), what)
+	case out && !slices.Contains(was.leftOut, name):
+		return eventEndpointsLeftOut, fmt.Sprintf("gives no new connections to the endpoints on node %s, which is silent: %s", name, v.WhyLeftOut(name))
+	case !out && slices.Contains(was.leftOut, name):
+		return eventEndpointsUsed, fmt.Sprintf("uses the endpoints on node %s again although it is silent: half of the nodes or more are, so that this node may be cut off", name)
+	}
+	return "", ""
 }
 
 // serviceRef refers to a Service, and is empty if it does not exist.
@@ -340,6 +350,7 @@ func (now observation) serviceRef(name cluster.Name) corev1.ObjectReference {
 	return corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: name.Namespace, Name: name.Name, UID: all[i].UID}
 }
 
+// thisNodeRef refers to the Node of this speaker.
 func (now observation) thisNodeRef() corev1.ObjectReference {
 	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: now.desired.View.Node}
 	if n := now.desired.View.Self; n != nil {
@@ -357,6 +368,8 @@ func (now observation) nodeRef(name string) corev1.ObjectReference {
 	return ref
 }
 
+// event returns an event whose note begins with this node. A note that is too long is cut at
+// a character.
 func (now observation) event(ref corev1.ObjectReference, warning bool, reason eventReason, action, what string) event {
 	note := fmt.Sprintf("node %s %s", now.desired.View.Node, what)
 	return event{ref, warning, reason, action, strings.ToValidUTF8(note[:min(len(note), maxNote)], "")}

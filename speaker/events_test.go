@@ -95,21 +95,21 @@ func TestBFDEvents(t *testing.T) {
 		p.sessions[0].BFD = &bgp.BFDStatus{State: state, Since: p.at, Reason: reason}
 	}
 	p.session("tor1", bgp.Established, "")
-	bfd("Down", "the router says nothing; does it have BFD for this node?")
+	bfd("Down", "the router sends nothing; does it have BFD for this node?")
 	p.expectEvents("up without BFD", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with "+who)
 	p.at = p.at.Add(sessionGrace)
 	p.sessions[1].Since = p.at
-	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 has no BFD with "+who+": the router says nothing; does it have BFD for this node?")
+	p.expectEvents("without, for long", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 has no BFD with "+who+": the router sends nothing; does it have BFD for this node?")
 	bfd("Up", "")
 	p.expectEvents("up", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
-	bfd("Down", "nothing heard from the router for 150ms")
-	p.expectEvents("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 lost BFD with "+who+": nothing heard from the router for 150ms")
-	bfd("Init", "nothing heard from the router for 150ms")
+	bfd("Down", "no packet from the router for 150ms")
+	p.expectEvents("lost", "Warning BFDDown BGPPeer/tor1 (uid-tor1): node n1 lost BFD with "+who+": no packet from the router for 150ms")
+	bfd("Init", "no packet from the router for 150ms")
 	p.expectEvents("on the way up")
 	bfd("Up", "")
 	p.expectEvents("again", "Normal BFDUp BGPPeer/tor1 (uid-tor1): node n1 has BFD with "+who)
 	p.sessions[0].BFD = nil
-	p.expectEvents("switched off: who did that knows")
+	p.expectEvents("switched off, without an Event")
 }
 
 func TestAddressEvents(t *testing.T) {
@@ -124,13 +124,13 @@ func TestAddressEvents(t *testing.T) {
 	p.session("tor2", bgp.Established, "")
 	p.sessions[1].Omissions = []bgp.Omission{{Prefix: netip.MustParsePrefix("192.0.2.2/32")}}
 	p.world(web, db)
-	p.expectEvents("another Service, which one router cannot be told",
+	p.expectEvents("another Service, with an address that one router cannot receive",
 		"Normal SessionEstablished BGPPeer/tor2 (uid-tor2): node n1 has a session with router tor2 (10.0.0.2, AS65000)",
 		"Normal Announced Service/db (uid-db): node n1 announces 192.0.2.2 to tor1")
 	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"), db)
 	p.expectEvents("the pod moves", "Normal Withdrawn Service/web (uid-web): node n1 withdrew 192.0.2.1 from tor1, tor2: externalTrafficPolicy is Local and no endpoint is ready on n1, only on n2")
 	p.world(plantest.LocalService("web", "uid-web", "192.0.2.1", "n2"))
-	p.expectEvents("a Service is deleted: nobody asks for its Events")
+	p.expectEvents("a Service is deleted, without an Event")
 	p.world(web, db)
 	p.expectEvents("both are back",
 		"Normal Announced Service/web (uid-web): node n1 announces 192.0.2.1 to tor1, tor2",
@@ -243,7 +243,7 @@ func TestAddressEventsAlternate(t *testing.T) {
 					continue
 				}
 				if begins := e.reason == "Announced"; on[e.regarding.Name] == begins {
-					t.Fatalf("seed %d: told twice: %s", seed, e.note)
+					t.Fatalf("seed %d: reported twice: %s", seed, e.note)
 				}
 				on[e.regarding.Name] = !on[e.regarding.Name]
 			}
@@ -253,7 +253,7 @@ func TestAddressEventsAlternate(t *testing.T) {
 			for i := range 3 {
 				addr, name := netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 10+i)), fmt.Sprintf("s%d", i)
 				if on[name] != slices.Contains(p.announced, addr) {
-					t.Fatalf("seed %d: %s is announced: %v, told: %v", seed, addr, !on[name], on[name])
+					t.Fatalf("seed %d: %s is announced: %v, reported: %v", seed, addr, !on[name], on[name])
 				}
 			}
 		}

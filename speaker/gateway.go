@@ -24,6 +24,7 @@ type gatewayWatch struct {
 	links map[int]bool // interfaces of default routes
 }
 
+// newGatewayWatch reads nothing yet: most nodes have no BGPPeer with a default gateway.
 func newGatewayWatch(log *slog.Logger) *gatewayWatch {
 	g := &gatewayWatch{}
 	g.netWatch = newNetWatch("the default gateway", g.refresh, log)
@@ -54,7 +55,7 @@ func (w *gatewayWatch) refresh() {
 	ipv4, links4, err4 := defaultGateway(netlink.FAMILY_V4)
 	ipv6, links6, err6 := defaultGateway(netlink.FAMILY_V6)
 	if err := errors.Join(err4, err6); err != nil {
-		w.log.Warn("default gateway", "err", err)
+		w.log.Warn("default gateway not read", "err", err)
 	}
 	w.mu.Lock()
 	was := w.known

@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
@@ -34,12 +34,11 @@ const (
 // for. It elects no owner. It lets the new owner begin when the old one has stopped, and
 // knows whether an address was ever in use.
 //
-// Each speaker reports when it begins and when it stops to answer for an address, and sends
-// its full state to a node that appears. An address waits for a lost message for
+// Each speaker reports each address that it begins or stops answering for, and sends its
+// full state to a node that appears. If a message is lost, the address waits for
 // releaseTimeout at most.
 type handoverState struct {
 	node string
-	log  *slog.Logger
 	// changed: an address may be admitted now, or must be announced to neighbours again.
 	changed chan struct{} // has room for one
 
@@ -91,8 +90,8 @@ type releaseWait struct {
 }
 
 // newHandoverState knows the addresses that an earlier process on this node answered for.
-func newHandoverState(node string, known []netip.Addr, log *slog.Logger) *handoverState {
-	handover := &handoverState{node: node, log: log, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
+func newHandoverState(node string, known []netip.Addr) *handoverState {
+	handover := &handoverState{node: node, changed: make(chan struct{}, 1), broadcast: func([]byte) {}, send: func(string, []byte) {}, isDead: func(string) bool { return false },
 		instance: rand.Uint64(), instances: map[string]uint64{}, synced: map[string]bool{}, holders: map[netip.Addr]map[string]holderState{}, waits: map[netip.Addr]releaseWait{}, ready: map[netip.Addr]readyNode{}, kept: map[netip.Addr]time.Time{}, rounds: map[netip.Addr]uint64{}, formerOwner: map[netip.Addr]string{}}
 	for _, a := range known {
 		handover.setHolder(a, node, holderState{at: time.Now()})
@@ -109,8 +108,8 @@ func (h *handoverState) setMembers(broadcast func(message []byte), isDead func(n
 	was := h.isDead
 	h.broadcast, h.isDead = broadcast, isDead
 	maps.DeleteFunc(h.synced, func(node string, _ bool) bool { return isDead(node) && !was(node) })
-	for a, said := range h.holders {
-		for node, w := range said {
+	for a, byNode := range h.holders {
+		for node, w := range byNode {
 			if w.held && node != h.node && isDead(node) && !was(node) {
 				h.holderGone(a)
 			}
@@ -135,28 +134,24 @@ func (h *handoverState) holderGone(a netip.Addr) {
 // that this node is ready.
 func (h *handoverState) admit(want []l2.Address, now time.Time) []l2.Address {
 	admitted, messages := h.selectAdmitted(want, now)
-	for _, m := range messages {
-		h.send(m.to, m.data)
+	for node, list := range messages {
+		for _, m := range list {
+			h.send(node, m)
+		}
 	}
 	return admitted
 }
 
-// An outgoing message is for one other speaker.
-type outgoing struct {
-	to   string
-	data []byte
-}
-
-// selectAdmitted is admit, and returns the messages instead of sending them.
-func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (_ []l2.Address, notes []outgoing) {
+// selectAdmitted is admit, and returns the messages by node instead of sending them.
+func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (admitted []l2.Address, messages map[string][][]byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	begun := map[string][]netip.Addr{}
-	admitted := make([]l2.Address, 0, len(want))
+	admitted = make([]l2.Address, 0, len(want))
 	for _, a := range want {
-		_, waiting := h.waits[a.Addr]
+		_, waited := h.waits[a.Addr]
 		if !h.isFree(a.Addr, now) {
-			if w, waits := h.waits[a.Addr]; waits && !waiting {
+			if w, waits := h.waits[a.Addr]; waits && !waited {
 				begun[w.holder] = append(begun[w.holder], a.Addr)
 			}
 			continue
@@ -164,12 +159,11 @@ func (h *handoverState) selectAdmitted(want []l2.Address, now time.Time) (_ []l2
 		a.Probe, a.Round = len(h.holders[a.Addr]) == 0, h.rounds[a.Addr]
 		admitted = append(admitted, a)
 	}
+	messages = make(map[string][][]byte, len(begun))
 	for node, list := range begun {
-		for _, m := range (message{ready: true, instance: h.instance, sequence: h.sequence, held: list}).encode() {
-			notes = append(notes, outgoing{node, m})
-		}
+		messages[node] = message{kind: readyMessage, instance: h.instance, sequence: h.sequence, held: list}.encode()
 	}
-	return admitted, notes
+	return admitted, messages
 }
 
 // keepsFor is keeps for a decided address.
@@ -224,12 +218,12 @@ func (h *handoverState) setWanted(addrs []netip.Addr) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for a := range h.waits {
-		if _, wanted := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); !wanted {
+		if !sortedset.Has(addrs, a) {
 			delete(h.waits, a)
 		}
 	}
 	for a := range h.kept {
-		if _, wanted := slices.BinarySearchFunc(addrs, a, netip.Addr.Compare); wanted || !h.holders[a][h.node].held {
+		if sortedset.Has(addrs, a) || !h.holders[a][h.node].held {
 			delete(h.kept, a)
 		}
 	}
@@ -237,11 +231,11 @@ func (h *handoverState) setWanted(addrs []netip.Addr) {
 
 // holder returns the node that an address waits for, empty if it waits for none.
 func (h *handoverState) holder(a netip.Addr) (node string) {
-	said := h.holders[a]
-	if said[h.node].held {
+	byNode := h.holders[a]
+	if byNode[h.node].held {
 		return ""
 	}
-	for other, w := range said {
+	for other, w := range byNode {
 		if w.held && other != h.node && !h.isDead(other) && (node == "" || other < node) {
 			node = other
 		}
@@ -329,15 +323,15 @@ func (h *handoverState) othersHold(m *membership.Members) bool {
 	if m == nil {
 		return false
 	}
-	heard := map[string]bool{}
+	reachable := map[string]bool{}
 	for _, n := range m.Nodes {
-		heard[n.Node] = n.Reachable() && n.Node != h.node
+		reachable[n.Node] = n.Reachable() && n.Node != h.node
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, said := range h.holders {
-		for node, w := range said {
-			if w.held && heard[node] {
+	for _, byNode := range h.holders {
+		for node, w := range byNode {
+			if w.held && reachable[node] {
 				return true
 			}
 		}
@@ -347,9 +341,9 @@ func (h *handoverState) othersHold(m *membership.Members) bool {
 
 // clearNode clears the state of a node whose speaker has restarted.
 func (h *handoverState) clearNode(node string) {
-	for a, said := range h.holders {
-		if w, ok := said[node]; ok {
-			said[node] = holderState{at: time.Now()}
+	for a, byNode := range h.holders {
+		if w, ok := byNode[node]; ok {
+			byNode[node] = holderState{at: time.Now()}
 			if w.held {
 				h.holderGone(a)
 			}
@@ -423,14 +417,14 @@ func (h *handoverState) prune(assigned []*plan.Address, now time.Time) {
 			delete(h.ready, a)
 		}
 	}
-	for a, said := range h.holders {
+	for a, byNode := range h.holders {
 		_, of := slices.BinarySearchFunc(assigned, a, func(x *plan.Address, b netip.Addr) int { return x.Addr.Compare(b) })
-		for node, w := range said {
+		for node, w := range byNode {
 			if !of && now.Sub(w.at) > holderLifetime && !(w.held && node == h.node) {
-				delete(said, node)
+				delete(byNode, node)
 			}
 		}
-		if len(said) == 0 {
+		if len(byNode) == 0 {
 			delete(h.holders, a)
 			delete(h.rounds, a)
 			delete(h.formerOwner, a)

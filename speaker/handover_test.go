@@ -2,7 +2,6 @@ package speaker
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"slices"
@@ -34,7 +33,7 @@ func newSpeakerGroup(t *testing.T, nodes ...string) *speakerGroup {
 
 // join starts a speaker on a node.
 func (c *speakerGroup) join(name string, known []netip.Addr) *handoverState {
-	handover := newHandoverState(name, known, slog.New(slog.DiscardHandler))
+	handover := newHandoverState(name, known)
 	c.nodes[name] = handover
 	c.connect(name)
 	return handover
@@ -55,8 +54,8 @@ func (c *speakerGroup) connect(name string) {
 	}, func(node string) bool { return dead[node] })
 }
 
-// greet broadcasts a node's full state.
-func (c *speakerGroup) greet(name string) {
+// broadcastState broadcasts a node's full state.
+func (c *speakerGroup) broadcastState(name string) {
 	for _, message := range c.nodes[name].fullState() {
 		c.nodes[name].broadcast(message)
 	}
@@ -111,9 +110,9 @@ func (c *speakerGroup) reannounced(node string) (addrs []netip.Addr) {
 
 func TestHandover(t *testing.T) {
 	x, y := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
-	for name, story := range map[string]func(*testing.T, *speakerGroup){
+	for name, scenario := range map[string]func(*testing.T, *speakerGroup){
 		"a new address is probed": func(t *testing.T, c *speakerGroup) {
-			c.expect("nobody had it", "n1", x, "yes, after a probe")
+			c.expect("without a former owner", "n1", x, "yes, after a probe")
 		},
 		"a new owner waits until the old one has stopped": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
@@ -125,11 +124,11 @@ func TestHandover(t *testing.T) {
 			select {
 			case <-c.nodes["n2"].changed:
 			default:
-				t.Error("n2 goes on sleeping")
+				t.Error("n2 is not notified")
 			}
 			c.expect("n1 has stopped", "n2", x, "yes")
 			if !c.nodes["n2"].next(time.Now()).IsZero() {
-				t.Error("n2 waits still")
+				t.Error("n2 still waits")
 			}
 		},
 		"a new owner does not wait for long": func(t *testing.T, c *speakerGroup) {
@@ -143,7 +142,7 @@ func TestHandover(t *testing.T) {
 			c.nodes["n2"].reportChanges([]netip.Addr{x})
 			c.expect("both answer", "n2", x, "yes")
 		},
-		"who no longer wants an address waits anew when it does": func(t *testing.T, c *speakerGroup) {
+		"an address that is wanted again waits again": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			c.expect("n1 answers", "n2", x, "no")
 			time.Sleep(releaseTimeout / 2)
@@ -151,7 +150,7 @@ func TestHandover(t *testing.T) {
 			time.Sleep(releaseTimeout / 2)
 			c.expect("n1 answers", "n2", x, "no")
 		},
-		"nobody waits for the dead": func(t *testing.T, c *speakerGroup) {
+		"a dead node is not waited for": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			c.expect("n1 lives", "n2", x, "no")
 			c.dead["n1"] = true
@@ -159,32 +158,32 @@ func TestHandover(t *testing.T) {
 			select {
 			case <-c.nodes["n2"].changed:
 			default:
-				t.Error("n2 goes on sleeping")
+				t.Error("n2 is not notified")
 			}
 			c.expect("n1 is dead", "n2", x, "yes")
 		},
-		"who comes later hears of all": func(t *testing.T, c *speakerGroup) {
+		"a new node receives the full state": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			c.join("n3", nil)
-			c.expect("n3 knows nobody", "n3", x, "yes, after a probe")
-			c.greet("n1")
-			c.expect("n3 has met n1", "n3", x, "no")
-			c.expect("n2 knew it", "n2", x, "no")
+			c.expect("n3 knows no node", "n3", x, "yes, after a probe")
+			c.broadcastState("n1")
+			c.expect("n3 has the state of n1", "n3", x, "no")
+			c.expect("n2 had it already", "n2", x, "no")
 		},
-		"a speaker that begins anew answers for nothing": func(t *testing.T, c *speakerGroup) {
+		"a restarted speaker holds no address": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			c.nodes["n2"].reportChanges([]netip.Addr{x})
 			c.join("n1", []netip.Addr{x})
-			c.expect("n1 has not said a word", "n2", y, "yes, after a probe")
-			c.greet("n1")
+			c.expect("n1 has sent nothing", "n2", y, "yes, after a probe")
+			c.broadcastState("n1")
 			if again := c.reannounced("n2"); !slices.Equal(again, []netip.Addr{x}) {
-				t.Errorf("n2 announces %v anew", again)
+				t.Errorf("n2 announces %v again", again)
 			}
 			c.nodes["n2"].reportChanges(nil)
-			c.expect("n1 has begun anew", "n2", x, "yes")
+			c.expect("n1 has restarted", "n2", x, "yes")
 			c.expect("it had the address", "n1", x, "yes")
 		},
-		"words that overtake one another": func(t *testing.T, c *speakerGroup) {
+		"messages that overtake each other": func(t *testing.T, c *speakerGroup) {
 			var said [][]byte
 			handover := c.nodes["n1"]
 			handover.setMembers(func(m []byte) { said = append(said, m) }, handover.isDead)
@@ -195,58 +194,58 @@ func TestHandover(t *testing.T) {
 			for _, i := range []int{3, 0, 2, 1} {
 				c.deliver(c.nodes["n2"], "n1", said[i])
 			}
-			c.expect("the last word counts", "n2", x, "yes")
+			c.expect("the newest message counts", "n2", x, "yes")
 		},
-		"what another has stopped answering for is announced anew": func(t *testing.T, c *speakerGroup) {
+		"an address that another node stopped answering for is announced again": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
 			// n1 is suspended. n2 takes over, and stops when n1 resumes.
 			c.nodes["n2"].reportChanges([]netip.Addr{x})
 			if again := c.reannounced("n1"); len(again) > 0 {
-				t.Errorf("while n2 answers, n1 announces %v anew", again)
+				t.Errorf("while n2 answers, n1 announces %v again", again)
 			}
 			c.nodes["n2"].reportChanges(nil)
 			if again := c.reannounced("n1"); !slices.Equal(again, []netip.Addr{x}) {
-				t.Errorf("n1 announces %v anew", again)
+				t.Errorf("n1 announces %v again", again)
 			}
 			if again := c.reannounced("n1"); len(again) > 0 {
-				t.Errorf("n1 announces %v anew once more", again)
+				t.Errorf("n1 announces %v a third time", again)
 			}
 		},
-		"what the dead answered for is announced anew": func(t *testing.T, c *speakerGroup) {
+		"an address of a dead node is announced again": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
 			c.nodes["n2"].reportChanges([]netip.Addr{y})
 			c.dead["n2"] = true
 			c.connect("n1")
 			if again := c.reannounced("n1"); !slices.Equal(again, []netip.Addr{y}) {
-				t.Errorf("n1 announces %v anew", again)
+				t.Errorf("n1 announces %v again", again)
 			}
 			c.connect("n1")
 			if again := c.reannounced("n1"); len(again) > 0 {
-				t.Errorf("nobody has died, and n1 announces %v anew", again)
+				t.Errorf("without a death, n1 announces %v again", again)
 			}
 		},
-		"who was frozen announces everything anew": func(t *testing.T, c *speakerGroup) {
+		"a resumed speaker announces all addresses again": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			c.nodes["n2"].reportChanges([]netip.Addr{y})
 			c.nodes["n1"].reannounceAll()
 			if again := c.reannounced("n1"); !slices.Equal(again, []netip.Addr{x}) {
-				t.Errorf("n1 announces %v anew", again)
+				t.Errorf("n1 announces %v again", again)
 			}
 		},
-		"what is no Service's is forgotten, in time": func(t *testing.T, c *speakerGroup) {
+		"an address without a Service is forgotten after a while": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x, y})
 			c.nodes["n2"].prune([]*plan.Address{{Addr: y}}, time.Now())
-			c.expect("it may become a Service's", "n2", x, "no")
+			c.expect("it may get a Service", "n2", x, "no")
 			c.nodes["n2"].setWanted(nil)
 			time.Sleep(holderLifetime + time.Second)
 			for _, handover := range c.nodes {
 				handover.prune([]*plan.Address{{Addr: y}}, time.Now())
 			}
-			c.expect("it became none's", "n2", x, "yes, after a probe")
-			c.expect("it is a Service's", "n2", y, "no")
-			c.expect("n1 answers for it still", "n1", x, "yes")
+			c.expect("it got none", "n2", x, "yes, after a probe")
+			c.expect("it has a Service", "n2", y, "no")
+			c.expect("n1 still answers for it", "n1", x, "yes")
 		},
-		"what was another's so far is not probed": func(t *testing.T, c *speakerGroup) {
+		"an address with a former owner is not probed": func(t *testing.T, c *speakerGroup) {
 			c.lost = true
 			c.nodes["n2"].prune([]*plan.Address{{Addr: x, Owner: "n1"}, {Addr: y, Owner: "n2"}}, time.Now())
 			c.expect("it was n1's", "n2", x, "yes")
@@ -258,11 +257,11 @@ func TestHandover(t *testing.T) {
 				all = append(all, a)
 			}
 			c.nodes["n1"].reportChanges(all)
-			c.expect("all were heard of", "n2", all[len(all)-1], "no")
+			c.expect("all messages arrived", "n2", all[len(all)-1], "no")
 			c.nodes["n1"].reportChanges(nil)
-			c.expect("all were heard of", "n2", all[len(all)-1], "yes")
+			c.expect("all messages arrived", "n2", all[len(all)-1], "yes")
 		},
-		"what makes no sense changes nothing": func(t *testing.T, c *speakerGroup) {
+		"invalid messages change nothing": func(t *testing.T, c *speakerGroup) {
 			c.nodes["n1"].reportChanges([]netip.Addr{x})
 			good := message{instance: 1, sequence: 1, released: []netip.Addr{x}, held: []netip.Addr{y}}.encode()[0]
 			for n := range good {
@@ -270,11 +269,11 @@ func TestHandover(t *testing.T) {
 					continue // a valid message without the last address
 				}
 				if err := c.nodes["n2"].receive("n3", good[:n]); err == nil {
-					t.Errorf("%d bytes of %d are understood", n, len(good))
+					t.Errorf("%d bytes of %d are accepted", n, len(good))
 				}
 			}
 			if err := c.nodes["n2"].receive("n3", append([]byte{4}, good[1:]...)); err == nil {
-				t.Error("another release is understood")
+				t.Error("a message of another release is accepted")
 			}
 			if err := c.nodes["n2"].receive("n2", good); err != nil {
 				t.Error(err)
@@ -283,7 +282,7 @@ func TestHandover(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) { story(t, newSpeakerGroup(t, "n1", "n2")) })
+			bubble.Test(t, func(t *testing.T) { scenario(t, newSpeakerGroup(t, "n1", "n2")) })
 		})
 	}
 }
@@ -298,7 +297,7 @@ func TestFullStateSizeIsDocumented(t *testing.T) {
 	// and gossip's envelope with a name of 16 letters.
 	const besides = 28 + 30 + 5 + 18 + 16
 	for _, world := range []struct{ nodes, addresses int }{{10, 1000}, {100, 10000}, {1000, 10000}} {
-		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+		handover := newHandoverState("n1", nil)
 		var mine []netip.Addr
 		for a := netip.MustParseAddr("192.0.2.0"); len(mine) < world.addresses/world.nodes; a = a.Next() {
 			mine = append(mine, a)
@@ -321,29 +320,33 @@ func TestOldOwnerKeepsUntilReady(t *testing.T) {
 		a := netip.MustParseAddr("192.0.2.1")
 		for name, tt := range map[string]struct {
 			owner string
-			story func(handover *handoverState, say func(message))
+			story func(handover *handoverState, deliver func(message))
 			want  time.Duration
 		}{
-			"it is not ready":    {"n2", func(handover *handoverState, say func(message)) { say(message{}) }, keepTimeout},
-			"it was never heard": {"n2", func(handover *handoverState, say func(message)) {}, 0},
-			"nobody shall":       {"", func(handover *handoverState, say func(message)) { say(message{}) }, 0},
-			"it waits":           {"n2", func(handover *handoverState, say func(message)) { say(message{ready: true, held: []netip.Addr{a}}) }, 0},
-			"it answers":         {"n2", func(handover *handoverState, say func(message)) { say(message{held: []netip.Addr{a}}) }, 0},
-			"another one waits":  {"n3", func(handover *handoverState, say func(message)) { say(message{ready: true, held: []netip.Addr{a}}) }, 0},
-			"it is dead": {"n2", func(handover *handoverState, say func(message)) {
-				say(message{})
+			"it is not ready":         {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, keepTimeout},
+			"its state never arrived": {"n2", func(handover *handoverState, deliver func(message)) {}, 0},
+			"no owner":                {"", func(handover *handoverState, deliver func(message)) { deliver(message{}) }, 0},
+			"it waits": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
+			}, 0},
+			"it answers": {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{held: []netip.Addr{a}}) }, 0},
+			"another one waits": {"n3", func(handover *handoverState, deliver func(message)) {
+				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
+			}, 0},
+			"it is dead": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{})
 				handover.setMembers(handover.broadcast, func(n string) bool { return n == "n2" })
 			}, 0},
-			"it is only asked about": {"n2", func(handover *handoverState, say func(message)) { say(message{}); handover.reportChanges(nil) }, 0},
-			"it has waited, long ago": {"n2", func(handover *handoverState, say func(message)) {
-				say(message{ready: true, held: []netip.Addr{a}})
+			"it is only asked about": {"n2", func(handover *handoverState, deliver func(message)) { deliver(message{}); handover.reportChanges(nil) }, 0},
+			"it has waited, long ago": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{kind: readyMessage, held: []netip.Addr{a}})
 				time.Sleep(readyLifetime)
 			}, keepTimeout},
-			"it waits for another one": {"n2", func(handover *handoverState, say func(message)) {
-				say(message{ready: true, held: []netip.Addr{a.Next()}})
+			"it waits for another one": {"n2", func(handover *handoverState, deliver func(message)) {
+				deliver(message{kind: readyMessage, held: []netip.Addr{a.Next()}})
 			}, keepTimeout},
 		} {
-			handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+			handover := newHandoverState("n1", nil)
 			handover.reportChanges([]netip.Addr{a})
 			tt.story(handover, func(s message) {
 				s.instance, s.sequence = 1, 1

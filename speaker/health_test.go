@@ -56,7 +56,7 @@ func TestHealthPortTakenIsReported(t *testing.T) {
 func TestHealthPortIsRetried(t *testing.T) { nstest.Run(t, healthPortIsRetried) }
 
 func healthPortIsRetried(t *testing.T) {
-	s := quietSpeaker(t, nil)
+	s := speakerWith(t, nil)
 	s.result.Store(&passResult{ready: true})
 	s.health = healthcheck.New(func() bool { return s.result.Load().upToDate() }, s.Log)
 	defer s.health.Close()

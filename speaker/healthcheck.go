@@ -46,6 +46,7 @@ func (p *passResult) healthReasonsWithoutAddress() (reasons []ReasonStatus) {
 	return reasons
 }
 
+// healthReason names port and family: a program may use a port in one family only.
 func healthReason(f healthcheck.Failure) ReasonStatus {
 	return ReasonStatus{Service: plan.ServiceOf(f.Check).String(), Protocol: "health", Code: cluster.HealthPortTaken, Message: fmt.Sprintf(
 		"healthCheckNodePort %d over IPv%d is not served, and retried: %v", f.Port, f.Family, f.Err)}

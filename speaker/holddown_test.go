@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
@@ -12,7 +11,7 @@ import (
 
 // returningNode is a node with an interface whose process has only just started.
 func returningNode() *layer2 {
-	return &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), electable: &electable{list: []l2.Interface{{Name: "eth0"}}}}
+	return &layer2{handover: newHandoverState("n1", nil), electable: &electable{list: []l2.Interface{{Name: "eth0"}}}}
 }
 
 // A node begins a hold-down only if a node that gossip reaches answers for an address.
@@ -30,17 +29,17 @@ func TestHoldDownNeedsOwner(t *testing.T) {
 		"only by its Lease": {&membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true, ByLease: true}}}, []netip.Addr{vip}, false},
 	} {
 		l := returningNode()
-		greet(t, l.handover, "n2", tt.answers...)
+		deliverState(t, l.handover, "n2", tt.answers...)
 		now := time.Now()
 		if got := l.returning(tt.members, now); got != tt.want {
 			t.Errorf("%s: returning %t before it is able, want %t", name, got, tt.want)
 		}
-		if got := l.offer(tt.members, tt.want, now); got != tt.want {
+		if got := l.updateHoldDown(tt.members, tt.want, now); got != tt.want {
 			t.Errorf("%s: sent as returning %t, want %t", name, got, tt.want)
 		}
 	}
 	l := returningNode()
-	if l.returning(nil, time.Now()) || l.offer(nil, false, time.Now()) {
+	if l.returning(nil, time.Now()) || l.updateHoldDown(nil, false, time.Now()) {
 		t.Error("hold-down without members")
 	}
 }
@@ -50,9 +49,9 @@ func TestHoldDownRedecides(t *testing.T) {
 	l := returningNode()
 	both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 	decided := l.returning(both, time.Now())
-	greet(t, l.handover, "n2", netip.MustParseAddr("192.0.2.1"))
+	deliverState(t, l.handover, "n2", netip.MustParseAddr("192.0.2.1"))
 	<-l.handover.changed // by the greeting
-	if decided || !l.offer(both, decided, time.Now()) {
+	if decided || !l.updateHoldDown(both, decided, time.Now()) {
 		t.Error("the greeting after the decision does not count")
 	}
 	select {

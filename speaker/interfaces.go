@@ -16,8 +16,8 @@ import (
 // They matter to at least one address, and other speakers know them. With an interface that
 // others do not know, this node and another one would both elect themselves.
 type electable struct {
-	list  []l2.Interface      // never nil
-	offer membership.NodeMeta // what other speakers receive
+	list []l2.Interface      // never nil
+	meta membership.NodeMeta // what other speakers receive
 
 	// The inputs of list. Keeping the snapshot would keep all of it in memory.
 	pools          []*cluster.Pool
@@ -40,10 +40,10 @@ func (r *electable) next(snap *cluster.Snapshot, all []l2.Interface, bounded boo
 	}
 	if bounded {
 		var left []string
-		if n.offer.Encoded, left = membership.EncodeInterfaces(withAddresses(announced, n.list)); len(left) > 0 {
-			n.offer.Encoded, left = membership.EncodeInterfaces(announced)
+		if n.meta.Encoded, left = membership.EncodeInterfaces(withAddresses(announced, n.list)); len(left) > 0 {
+			n.meta.Encoded, left = membership.EncodeInterfaces(announced)
 		}
-		n.offer.Omitted = len(left)
+		n.meta.Omitted = len(left)
 		n.list = slices.DeleteFunc(n.list, func(i l2.Interface) bool { return slices.Contains(left, i.Name) })
 	}
 	if r != nil && reflect.DeepEqual(r.list, n.list) {

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"go4.org/netipx"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 	"github.com/fanfare-lb/fanfare/internal/membership"
@@ -35,7 +34,7 @@ func TestRelevantInterfaces(t *testing.T) {
 		got = append(got, i.Name)
 	}
 	if want := "[eth0 eth9]"; fmt.Sprint(got) != want {
-		t.Errorf("told of %v, want %s", got, want)
+		t.Errorf("received %v, want %s", got, want)
 	}
 }
 
@@ -61,10 +60,10 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 		answers string
 	}{
 		"in a pool":           {func(s *cluster.Snapshot) { s.Pools = pool("192.0.2.200-192.0.2.220") }, "192.0.2.200", eth0, eth0, "lan", "[n1]"},
-		"in no pool any more": {func(s *cluster.Snapshot) { s.Pools = pool("198.51.100.0-198.51.100.9") }, "192.0.2.200", eth0, eth0, "", "[n1]"},
+		"no longer in a pool": {func(s *cluster.Snapshot) { s.Pools = pool("198.51.100.0-198.51.100.9") }, "192.0.2.200", eth0, eth0, "", "[n1]"},
 		"on an interface that is named": {func(s *cluster.Snapshot) {
 			s.Pools = []*cluster.Pool{{Name: "lan", Announce: cluster.AnnounceAdvertised}}
-			s.L2Advertisements = []*cluster.L2Advertisement{{Name: "x", Interfaces: []string{"eth0"}, ServiceSelector: labels.Everything(), NodeSelector: labels.Everything()}}
+			s.L2Advertisements = []*cluster.L2Advertisement{{Name: "x", Interfaces: []string{"eth0"}}}
 		}, "203.0.113.1", eth0, eth0, "lan", "[n1]"},
 		"there are too many interfaces":   {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many, "lan", "[]"},
 		"one of two has too many of them": {func(s *cluster.Snapshot) { s.Pools = pool("10.0.0.0-10.0.255.255") }, "10.0.99.1", many, many[99:], "lan", "[n2]"},
@@ -76,20 +75,20 @@ func TestElectableInterfacesFitOffer(t *testing.T) {
 			addr := netip.MustParseAddr(tt.addr)
 			snap.Assignments = []cluster.Assignment{{Addr: addr, Service: snap.Services[0].Name, Pool: tt.of, From: cluster.Origin{Pool: "lan", Announce: cluster.AnnounceL2}}}
 			snap.Claims = []*cluster.Claim{{Addr: addr, Pool: tt.of, Node: "n1"}}
-			var reaches []*electable
+			var interfaces []*electable
 			members := &membership.Members{}
 			for i, all := range [][]l2.Interface{tt.n1, tt.n2} {
 				var none *electable
 				r := none.next(&snap, all, true)
-				list, err := membership.DecodeInterfaces(r.offer.Encoded)
+				list, err := membership.DecodeInterfaces(r.meta.Encoded)
 				if err != nil || len(list) != len(r.list) {
-					t.Fatalf("told of %v, can be elected by %v: %v", list, r.list, err)
+					t.Fatalf("received %v, can be elected by %v: %v", list, r.list, err)
 				}
-				reaches = append(reaches, r)
+				interfaces = append(interfaces, r)
 				members.Nodes = append(members.Nodes, membership.Member{Node: fmt.Sprintf("n%d", i+1), Alive: true, Interfaces: list})
 			}
 			var answers []string
-			for i, r := range reaches {
+			for i, r := range interfaces {
 				node := fmt.Sprintf("n%d", i+1)
 				if d := plan.Decide(plan.Config{Node: node, Interfaces: r.list, Members: members}, &snap); slices.Contains(d.Answered, addr) {
 					answers = append(answers, node)
@@ -111,7 +110,7 @@ func TestElectableIsReused(t *testing.T) {
 	other := *f.snap
 	other.Services = nil
 	if again := first.next(&other, all, true); again != first {
-		t.Error("found anew although nothing that matters has changed")
+		t.Error("computed again although no input has changed")
 	}
 	other.Assignments = slices.Clone(other.Assignments)
 	if again := first.next(&other, all, true); again == first || !sortedset.Same(again.list, first.list) {

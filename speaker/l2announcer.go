@@ -25,7 +25,7 @@ type l2Announcer struct {
 // Set implements announcer. An address counts as announced from the request on: after its
 // probe it is answered for without another call, so it must be forwarded by now.
 func (a *l2Announcer) Set(ctx context.Context, d *plan.Desired, allowed []netip.Prefix) ([]netip.Prefix, error) {
-	if !d.Links && len(a.sent)+len(a.have) == 0 {
+	if !d.UsesL2 && len(a.sent)+len(a.have) == 0 {
 		return nil, nil // Without L2, nothing is opened.
 	}
 	// Waiting addresses are wanted although they are not in every call's allowed.

@@ -65,7 +65,7 @@ func newLayer2(o Options, adopted []netip.Addr, state *stateDirectory) *layer2 {
 		known = append(known, p.Addr)
 		crashed = crashed || p.Until.IsZero()
 	}
-	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known, o.Log)}
+	l := &layer2{announcer: l2.New(l2.Options{Logger: o.Log, Registerer: o.Registry, Refresh: o.RefreshL2}), handover: newHandoverState(o.Node, known)}
 	l.holdDown = membership.NewHoldDown(deaths, crashed)
 	l.redirects = &redirects{}
 	for _, p := range saved {
@@ -95,7 +95,7 @@ func (l *layer2) electableInterfaces(snap *cluster.Snapshot) []l2.Interface {
 
 // prepare updates the handover state before d is applied.
 func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time) {
-	if !d.Links {
+	if !d.UsesL2 {
 		return
 	}
 	if !sortedset.Same(l.assigned, d.Addresses) {
@@ -109,7 +109,7 @@ func (l *layer2) prepare(d *plan.Desired, snap *cluster.Snapshot, now time.Time)
 // nextRedirects returns the redirects of d's addresses to their former owners.
 func (l *layer2) nextRedirects(d *plan.Desired, now time.Time) *redirects {
 	until := func(a netip.Addr) time.Time {
-		if _, still := slices.BinarySearchFunc(l.path.announcedAddrs, a, netip.Addr.Compare); still {
+		if sortedset.Has(l.path.announcedAddrs, a) {
 			return now.Add(l.path.linger) // it leaves in this pass
 		}
 		return l.path.lingering[a].until
@@ -215,7 +215,7 @@ func (l *layer2) ready(now time.Time) bool { return !l.handover.isPaused(now) }
 
 // checkProblems checks now and then what blocks L2 traffic on this node.
 func (l *layer2) checkProblems(ctx context.Context, d *plan.Desired, now time.Time) {
-	if !d.Links || now.Sub(l.checkedAt) < problemInterval {
+	if !d.UsesL2 || now.Sub(l.checkedAt) < problemInterval {
 		return
 	}
 	l.checkedAt = now

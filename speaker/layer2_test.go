@@ -20,7 +20,7 @@ import (
 )
 
 // Held addresses of the previous speaker linger for the rest of their time, and are not
-// probed. Those that are no longer in the kernel do not linger.
+// probed. Addresses that the kernel no longer has do not linger.
 func TestL2StateAfterRestart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		held, left, lost := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3")
@@ -29,7 +29,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 		path.announcedAddrs = []netip.Addr{held, lost}
 		path.lingering[left] = lingeringAddress{until: time.Now().Add(20 * time.Second)}
 		before := stateDirectory{dir: dir}
-		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+		handover := newHandoverState("n1", nil)
 		handover.setFormerOwner(held, "n2")
 		if err := before.saveAnswered(path, handover); err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestL2StateAfterRestart(t *testing.T) {
 			}
 		}
 		if got := l.handover.formerOwners([]netip.Addr{held, left}); len(got) != 1 || got[held] != "n2" {
-			t.Errorf("before this node answered %v", got)
+			t.Errorf("former owners are %v", got)
 		}
 		fresh := netip.MustParseAddr("192.0.2.4")
 		for _, a := range l.handover.admit([]l2.Address{{Addr: held}, {Addr: left}, {Addr: lost}, {Addr: fresh}}, time.Now()) {
@@ -54,11 +54,11 @@ func TestL2StateAfterRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := (&stateDirectory{dir: dir}).loadAnswered(); err == nil {
-			t.Error("half a file is understood")
+			t.Error("a truncated file is accepted")
 		}
 		o.Registry = prometheus.NewRegistry()
 		if l := newLayer2(o, []netip.Addr{held}, &stateDirectory{dir: dir}); len(l.path.lingering) > 0 {
-			t.Errorf("of half a file came %v", l.path.lingering)
+			t.Errorf("a truncated file has %v", l.path.lingering)
 		}
 		if err := Cleanup(dir); err != nil {
 			t.Fatal(err)
@@ -69,8 +69,8 @@ func TestL2StateAfterRestart(t *testing.T) {
 	})
 }
 
-// greet delivers the full state of a node.
-func greet(t *testing.T, handover *handoverState, node string, held ...netip.Addr) {
+// deliverState delivers the full state of a node.
+func deliverState(t *testing.T, handover *handoverState, node string, held ...netip.Addr) {
 	t.Helper()
 	for _, m := range (message{instance: 7, sequence: uint64(time.Now().UnixNano()), held: held}).encode() {
 		if err := handover.receive(node, m); err != nil {
@@ -85,28 +85,28 @@ func TestDiscoveryAtStart(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
-		begin := func(sociable bool) *layer2 {
-			return &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: sociable, broadcast: func([]byte) {}, send: func(string, []byte) {}}
+		begin := func(clustered bool) *layer2 {
+			return &layer2{handover: newHandoverState("n1", nil), clustered: clustered, broadcast: func([]byte) {}, send: func(string, []byte) {}}
 		}
 		for name, tt := range map[string]struct {
-			sociable bool
-			members  *membership.Members
-			after    time.Duration
-			ready    bool
+			clustered bool
+			members   *membership.Members
+			after     time.Duration
+			ready     bool
 		}{
-			"nobody to hear":          {false, nil, 0, true},
-			"nobody heard":            {true, nil, 0, false},
-			"nobody heard for long":   {true, nil, discoveryTime, true},
-			"one missing":             {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, 0, false},
-			"one missing for long":    {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, discoveryTime, true},
-			"all heard":               {true, both, 0, false},
-			"all heard for long":      {true, both, discoveryTime, true},
-			"all have spoken":         {true, both, 0, true},
-			"one heard to be no more": {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
+			"no membership":             {false, nil, 0, true},
+			"no node seen":              {true, nil, 0, false},
+			"no node seen for long":     {true, nil, discoveryTime, true},
+			"one node missing":          {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, 0, false},
+			"one node missing for long": {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}}}, discoveryTime, true},
+			"all seen":                  {true, both, 0, false},
+			"all seen for long":         {true, both, discoveryTime, true},
+			"all states received":       {true, both, 0, true},
+			"one known to be dead":      {true, &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}, 0, true},
 		} {
-			l := begin(tt.sociable)
-			if name == "all have spoken" {
-				greet(t, l.handover, "n2")
+			l := begin(tt.clustered)
+			if name == "all states received" {
+				deliverState(t, l.handover, "n2")
 			}
 			l.discover(tt.members, nodes, l.broadcast, time.Now())
 			time.Sleep(tt.after)
@@ -131,7 +131,7 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 		pod := l2.Interface{Name: "veth1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}}
 		alone := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2"}}}
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
-		l := &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: true, broadcast: func([]byte) {}, send: func(string, []byte) {}}
+		l := &layer2{handover: newHandoverState("n1", nil), clustered: true, broadcast: func([]byte) {}, send: func(string, []byte) {}}
 		step := func(what string, ready bool, m *membership.Members, all ...l2.Interface) {
 			t.Helper()
 			l.recordInterfaces(relevantInterfaces(snap, all), time.Now())
@@ -141,8 +141,8 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 			}
 		}
 		step("at first", false, both, eth0)
-		greet(t, l.handover, "n2")
-		step("the other has spoken", true, both, eth0)
+		deliverState(t, l.handover, "n2")
+		step("the other has sent its state", true, both, eth0)
 		time.Sleep(time.Minute)
 		step("the other is dead", true, alone, eth0)
 		step("a pod has come", true, alone, eth0, pod)
@@ -152,17 +152,17 @@ func TestDiscoveryAfterLinkLoss(t *testing.T) {
 		step("for long", true, alone, eth0, pod)
 		step("it is lost again", true, alone)
 		step("and back", false, alone, eth0)
-		step("the other is heard", false, both, eth0)
-		greet(t, l.handover, "n2")
-		step("the other has said what it answers for", true, both, eth0)
-		step("with everybody there", true, both)
+		step("the other is reachable", false, both, eth0)
+		deliverState(t, l.handover, "n2")
+		step("the other has sent its state", true, both, eth0)
+		step("the link is lost with all nodes alive", true, both)
 		step("it is back", false, both, eth0)
-		greet(t, l.handover, "n2")
-		step("and the other has said what it answers for", true, both, eth0)
+		deliverState(t, l.handover, "n2")
+		step("and the other has sent its state", true, both, eth0)
 		step("it is lost", true, both)
 		step("and back", false, both, eth0)
 		time.Sleep(discoveryTime)
-		step("and the other says nothing", true, both, eth0)
+		step("and the other sends nothing", true, both, eth0)
 	})
 }
 
@@ -172,16 +172,16 @@ func TestQueryIsRepeated(t *testing.T) {
 		vip := netip.MustParseAddr("192.0.2.1")
 		both := &membership.Members{Nodes: []membership.Member{{Node: "n1", Alive: true}, {Node: "n2", Alive: true}}}
 		nodes := []*cluster.Node{{Name: "n1"}, {Name: "n2"}}
-		n2 := newHandoverState("n2", nil, slog.New(slog.DiscardHandler))
+		n2 := newHandoverState("n2", nil)
 		n2.reportChanges([]netip.Addr{vip})
-		l := &layer2{handover: newHandoverState("n1", nil, slog.New(slog.DiscardHandler)), clustered: true, broadcast: func([]byte) {}}
+		l := &layer2{handover: newHandoverState("n1", nil), clustered: true, broadcast: func([]byte) {}}
 		lost := 2 // the first queries
 		l.send = func(node string, message []byte) {
 			s, err := parseMessage(message)
 			if err != nil || node != "n2" {
-				t.Errorf("%s is told %x", node, message)
+				t.Errorf("%s receives %x", node, message)
 			}
-			if s.query {
+			if s.kind == queryMessage {
 				lost--
 			}
 			if lost < 0 {
@@ -215,27 +215,27 @@ func TestQueryIsRepeated(t *testing.T) {
 // The reason of an address that is not announced yet over L2 says what it waits for.
 func TestL2Reasons(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.1")
-	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "answered for on eth0"}
+	meant := cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.Announced, Message: "announced on eth0"}
 	for name, tt := range map[string]struct {
-		reason cluster.Reason
-		p      passResult
-		status *l2.Status
-		code   cluster.Code
-		says   string
+		reason  cluster.Reason
+		p       passResult
+		status  *l2.Status
+		code    cluster.Code
+		message string
 	}{
-		"held":          {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "answered for on eth0"},
-		"another's yet": {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
-		"not forwarded": {meant, passResult{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
-		"nobody known":  {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes, "whose state has not arrived"},
-		"probing":       {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Probing}, cluster.WaitingForProbe, "whether another host uses it"},
-		"in use":        {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Conflicting, Reason: "02:00:00:00:00:05 has it"}, cluster.AddressInUse, "02:00:00:00:00:05 has it"},
-		"no interface":  {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Waiting, Reason: "eth0 is down"}, cluster.NoInterface, "eth0 is down"},
+		"held":              {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Held}, cluster.Announced, "announced on eth0"},
+		"another's yet":     {meant, passResult{programmed: true, waitsFor: map[netip.Addr]string{vip: "n2"}}, nil, cluster.WaitingForRelease, "waits for node n2 to stop"},
+		"not forwarded":     {meant, passResult{}, nil, cluster.WaitingForProxy, "the kernel does not forward it"},
+		"no state received": {meant, passResult{programmed: true}, nil, cluster.WaitingForNodes, "whose state has not arrived"},
+		"probing":           {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Probing}, cluster.WaitingForProbe, "whether another host uses it"},
+		"in use":            {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Conflicting, Reason: "02:00:00:00:00:05 has it"}, cluster.AddressInUse, "02:00:00:00:00:05 has it"},
+		"no interface":      {meant, passResult{programmed: true}, &l2.Status{Phase: l2.Waiting, Reason: "eth0 is down"}, cluster.NoInterface, "eth0 is down"},
 		"given away": {cluster.Reason{VIP: vip, Protocol: "l2", Code: cluster.AnotherNode, Message: "not announced: node n2 answers for it"},
 			passResult{l2Lingering: map[netip.Addr]lingeringAddress{vip: {until: time.Unix(0, 0)}}}, nil, cluster.AnotherNode, "node n2 answers for it; forwarded until"},
 	} {
 		got := tt.p.observed(tt.reason, AddressStatus{Address: vip, L2: tt.status}, bgp.Status{})
-		if got.Code != tt.code || !strings.Contains(got.Message, tt.says) {
-			t.Errorf("%s: %s: %s, want %s: %s", name, got.Code, got.Message, tt.code, tt.says)
+		if got.Code != tt.code || !strings.Contains(got.Message, tt.message) {
+			t.Errorf("%s: %s: %s, want %s: %s", name, got.Code, got.Message, tt.code, tt.message)
 		}
 	}
 }
@@ -266,7 +266,7 @@ func TestL2Events(t *testing.T) {
 	answers(l2.Held, 0)
 	p.expectEvents("it answers", "Normal Announced Service/web (uid-web): node n1 answers for 192.0.2.1 on eth0")
 	answers(l2.Held, 1)
-	p.expectEvents("somebody else does", "Warning AddressInUse Service/web (uid-web): node n1 finds 192.0.2.1 in use: 02:00:00:00:00:05 answers for it on eth0: take the address from it, or out of the pool")
+	p.expectEvents("another host uses it", "Warning AddressInUse Service/web (uid-web): node n1 finds 192.0.2.1 in use: 02:00:00:00:00:05 answers for it on eth0: take the address from it, or out of the pool")
 	answers(l2.Held, 2)
 	p.expectEvents("and goes on to")
 	answers(l2.Conflicting, 3)

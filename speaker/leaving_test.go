@@ -18,7 +18,7 @@ func TestLeavingNodeWithdraws(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(n *cluster.Node)
-		says   bool // the routes are marked
+		marks  bool // the routes are marked
 		stays  bool
 	}{
 		{"a taint", func(n *cluster.Node) { n.Leaving = "fanfare.io/leaving" }, true, false},
@@ -28,12 +28,12 @@ func TestLeavingNodeWithdraws(t *testing.T) {
 		{"another label", func(n *cluster.Node) { n.Labels = map[string]string{"cordoned": "yes"} }, false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			bubble.Test(t, func(t *testing.T) { leaves(t, c.change, c.says, c.stays) })
+			bubble.Test(t, func(t *testing.T) { expectWithdrawal(t, c.change, c.marks, c.stays) })
 		})
 	}
 }
 
-func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
+func expectWithdrawal(t *testing.T, change func(n *cluster.Node), marks, stays bool) {
 	trial := newTrial(1)
 	trial.Services, trial.Assignments, trial.Advertisements = nil, nil, nil
 	trial.ToggleService(0)
@@ -70,11 +70,11 @@ func leaves(t *testing.T, change func(n *cluster.Node), says, stays bool) {
 	gone := *there
 	change(&gone)
 	trial.Nodes[0] = &gone
-	expect("at once", says || stays, says, true)
+	expect("at once", marks || stays, marks, true)
 	time.Sleep(withdrawDelay)
-	expect("after the handover", stays, says, true)
+	expect("after the handover", stays, marks, true)
 	time.Sleep(testLinger)
-	expect("after the linger time", stays, says, true) // its pods and its clients still use it
+	expect("after the linger time", stays, marks, true) // its pods and its clients still use it
 	trial.Nodes[0] = there
 	expect("back", true, false, true)
 }

@@ -13,8 +13,8 @@ import (
 
 // A lingeringAddress has left the network and is still forwarded.
 type lingeringAddress struct {
-	until  time.Time
-	owners []cluster.Name
+	until    time.Time
+	services []cluster.Name
 	// announced by an earlier speaker, if at all
 	adopted bool
 }

@@ -15,20 +15,20 @@ func TestDeadNodeEvents(t *testing.T) {
 		see := func(states string) {
 			p.desired = plan.Decide(plan.Config{Node: self, Members: plantest.Members(states)}, plantest.Snapshot(t, []byte(plantest.TwoRouters)))
 		}
-		tells := func(when string, want ...string) {
+		expectEvents := func(when string, want ...string) {
 			t.Helper()
 			if self != "n1" { // the first live node reports
 				want = nil
 			}
 			p.expectEvents(when, want...)
 		}
-		tells("without members")
+		expectEvents("without members")
 		see("aaa")
-		tells("all are there")
+		expectEvents("all nodes are alive")
 		see("aad")
-		tells("one is silent", "Warning NodeSilent Node/n3 (): node n1 has received no message from node n3 since 2026-05-04T03:02:02Z; its endpoints get no new connections")
+		expectEvents("one is dead", "Warning NodeSilent Node/n3 (): node n1 has received no message from node n3 since 2026-05-04T03:02:02Z; its endpoints get no new connections")
 		see("aal")
-		tells("it is back", "Normal NodeHeard Node/n3 (): node n1 receives messages from node n3 again")
+		expectEvents("it is back", "Normal NodeHeard Node/n3 (): node n1 receives messages from node n3 again")
 	}
 }
 
@@ -58,8 +58,8 @@ func TestEndpointsLeftOutEvents(t *testing.T) {
 		"Warning EndpointsUsed Node/n3 (): node n1 uses the endpoints on node n3 again although it is silent: half of the nodes or more are, so that this node may be cut off")
 	see("aad")
 	p.expectEvents("one of three again",
-		"Warning EndpointsLeftOut Node/n3 (): node n1 gives no new connections to the endpoints on node n3, which is silent: more than half of the nodes are heard of again",
+		"Warning EndpointsLeftOut Node/n3 (): node n1 gives no new connections to the endpoints on node n3, which is silent: more than half of the nodes respond again",
 		"Normal NodeHeard Node/n2 (): node n1 receives messages from node n2 again")
 	see("dad")
-	p.expectEvents("another one tells")
+	p.expectEvents("another node reports")
 }

@@ -5,37 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 )
 
 // maxMessage is the most bytes of one message between speakers.
 const maxMessage = 512
 
-// The first byte of a message: the sender's state, a query for the receiver's state, or
-// addresses that the sender waits for. Other values belong to other releases.
+// A messageKind is the first byte of a packet, less one. Other values belong to other
+// releases.
+type messageKind byte
+
 const (
-	kindState = 1
-	kindQuery = 2
-	kindReady = 3
+	stateMessage messageKind = iota // the sender's state or its changes
+	queryMessage                    // the receiver must send its state
+	readyMessage                    // the sender waits for the receiver to release held
 )
 
 // A message is what speakers send each other about addresses.
 type message struct {
+	kind     messageKind
 	instance uint64 // random, of the process; replaces the state of earlier processes
 	sequence uint64 // a higher number is newer
-	query    bool   // the receiver must send its state
-	ready    bool   // the sender waits for the receiver to release held
 	// released are addresses that the sender stopped answering for, held addresses that it
 	// answers for.
 	released, held []netip.Addr
 }
 
 // encode returns the packets of a message, at least one.
-func (s message) encode() (all [][]byte) {
+func (m message) encode() (all [][]byte) {
 	begin := func() []byte {
-		b := binary.BigEndian.AppendUint64([]byte{s.kind()}, s.instance)
-		return binary.BigEndian.AppendUint64(b, s.sequence)
+		b := binary.BigEndian.AppendUint64([]byte{byte(m.kind) + 1}, m.instance)
+		return binary.BigEndian.AppendUint64(b, m.sequence)
 	}
 	b := begin()
 	add := func(held byte, list []netip.Addr) {
@@ -48,20 +50,9 @@ func (s message) encode() (all [][]byte) {
 		}
 	}
 	// Other nodes wait for released addresses, so these come first.
-	add(0, s.released)
-	add(heldBit, s.held)
+	add(0, m.released)
+	add(heldBit, m.held)
 	return append(all, b)
-}
-
-func (s message) kind() byte {
-	switch {
-	case s.query:
-		return kindQuery
-	case s.ready:
-		return kindReady
-	default:
-		return kindState
-	}
 }
 
 // heldBit is set in the length byte of held addresses.
@@ -71,10 +62,10 @@ var errMessage = errors.New("message about addresses is invalid, or of another r
 
 // parseMessage decodes one packet.
 func parseMessage(b []byte) (message, error) {
-	if len(b) < 17 || b[0] < kindState || b[0] > kindReady {
+	if len(b) < 17 || b[0] < 1 || b[0]-1 > byte(readyMessage) {
 		return message{}, errMessage
 	}
-	s := message{query: b[0] == kindQuery, ready: b[0] == kindReady, instance: binary.BigEndian.Uint64(b[1:]), sequence: binary.BigEndian.Uint64(b[9:])}
+	m := message{kind: messageKind(b[0] - 1), instance: binary.BigEndian.Uint64(b[1:]), sequence: binary.BigEndian.Uint64(b[9:])}
 	for b = b[17:]; len(b) > 0; {
 		held, n := b[0]&heldBit != 0, int(b[0]&^heldBit)
 		if n != 4 && n != 16 || len(b) < 1+n {
@@ -82,12 +73,12 @@ func parseMessage(b []byte) (message, error) {
 		}
 		a, _ := netip.AddrFromSlice(b[1 : 1+n])
 		if b = b[1+n:]; held {
-			s.held = append(s.held, a)
+			m.held = append(m.held, a)
 		} else {
-			s.released = append(s.released, a)
+			m.released = append(m.released, a)
 		}
 	}
-	return s, nil
+	return m, nil
 }
 
 // reportChanges broadcasts the differences between have, the addresses that this node
@@ -100,8 +91,8 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 			begun = append(begun, a)
 		}
 	}
-	for a, said := range h.holders {
-		if _, still := slices.BinarySearchFunc(have, a, netip.Addr.Compare); said[h.node].held && !still {
+	for a, byNode := range h.holders {
+		if byNode[h.node].held && !sortedset.Has(have, a) {
 			ended = append(ended, a)
 		}
 	}
@@ -117,10 +108,10 @@ func (h *handoverState) reportChanges(have []netip.Addr) {
 	for _, a := range ended {
 		h.setHolder(a, h.node, holderState{h.sequence, false, now})
 	}
-	say, message := h.broadcast, message{instance: h.instance, sequence: h.sequence, released: ended, held: begun}
-	h.mu.Unlock()
-	for _, m := range message.encode() {
-		say(m)
+	broadcast, changes := h.broadcast, message{instance: h.instance, sequence: h.sequence, released: ended, held: begun}
+	h.mu.Unlock() // broadcast may call back
+	for _, packet := range changes.encode() {
+		broadcast(packet)
 	}
 }
 
@@ -130,33 +121,33 @@ func (h *handoverState) fullState() [][]byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.sequence++
-	message := message{instance: h.instance, sequence: h.sequence}
-	for a, said := range h.holders {
-		if w := said[h.node]; w.held {
-			message.held = append(message.held, a)
+	state := message{instance: h.instance, sequence: h.sequence}
+	for a, byNode := range h.holders {
+		if w := byNode[h.node]; w.held {
+			state.held = append(state.held, a)
 		}
 	}
-	return message.encode()
+	return state.encode()
 }
 
 // query asks for the full state of a node.
 func (h *handoverState) query() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return message{instance: h.instance, sequence: h.sequence, query: true}.encode()[0]
+	return message{instance: h.instance, sequence: h.sequence, kind: queryMessage}.encode()[0]
 }
 
 // receive handles one packet of another node's speaker.
-func (h *handoverState) receive(node string, message []byte) error {
-	s, err := parseMessage(message)
+func (h *handoverState) receive(node string, packet []byte) error {
+	m, err := parseMessage(packet)
 	if err != nil {
 		return fmt.Errorf("speaker of node %s: %w", node, err)
 	}
 	if node == h.node {
 		return nil
 	}
-	h.process(node, s)
-	if s.query {
+	h.process(node, m)
+	if m.kind == queryMessage {
 		for _, m := range h.fullState() {
 			h.send(node, m)
 		}
@@ -165,28 +156,28 @@ func (h *handoverState) receive(node string, message []byte) error {
 }
 
 // process records the content of a message.
-func (h *handoverState) process(node string, s message) {
+func (h *handoverState) process(node string, m message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.synced[node] {
 		h.synced[node] = true
 		notify(h.changed)
 	}
-	if h.instances[node] != s.instance {
-		h.instances[node] = s.instance
+	if h.instances[node] != m.instance {
+		h.instances[node] = m.instance
 		h.clearNode(node)
 	}
-	if s.ready {
-		for _, a := range s.held {
+	if m.kind == readyMessage {
+		for _, a := range m.held {
 			h.ready[a] = readyNode{node, time.Now()}
 		}
 		notify(h.changed)
 		return
 	}
-	for _, a := range s.held {
-		h.recordHolder(a, node, holderState{s.sequence, true, time.Now()})
+	for _, a := range m.held {
+		h.recordHolder(a, node, holderState{m.sequence, true, time.Now()})
 	}
-	for _, a := range s.released {
-		h.recordHolder(a, node, holderState{s.sequence, false, time.Now()})
+	for _, a := range m.released {
+		h.recordHolder(a, node, holderState{m.sequence, false, time.Now()})
 	}
 }

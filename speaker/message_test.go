@@ -14,8 +14,8 @@ func FuzzMessage(f *testing.F) {
 		f.Add(m)
 		f.Add(m[:len(m)-1])
 	}
-	f.Add(message{query: true, instance: 1}.encode()[0])
-	f.Add(message{ready: true, instance: 1, held: whole.held}.encode()[0])
+	f.Add(message{kind: queryMessage, instance: 1}.encode()[0])
+	f.Add(message{kind: readyMessage, instance: 1, held: whole.held}.encode()[0])
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		s, err := parseMessage(b)
@@ -36,12 +36,12 @@ func FuzzMessage(f *testing.F) {
 		if len(again) != len(b) || !bytes.Equal(again[:17], b[:17]) {
 			t.Errorf("%x became %x", b, again)
 		}
-		if back, err := parseMessage(again); err != nil || !equalSaying(back, s) {
+		if back, err := parseMessage(again); err != nil || !equalMessages(back, s) {
 			t.Errorf("%+v became %+v, %v", s, back, err)
 		}
 	})
 }
 
-func equalSaying(a, b message) bool {
-	return a.query == b.query && a.ready == b.ready && a.instance == b.instance && a.sequence == b.sequence && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
+func equalMessages(a, b message) bool {
+	return a.kind == b.kind && a.instance == b.instance && a.sequence == b.sequence && slices.Equal(a.released, b.released) && slices.Equal(a.held, b.held)
 }

@@ -52,6 +52,7 @@ func (w *netWatch) stop() {
 	w.wg.Wait()
 }
 
+// run subscribes again after errors: too many changes at once overflow the socket.
 func (w *netWatch) run() {
 	for w.ctx.Err() == nil {
 		if err := w.listen(); err != nil {

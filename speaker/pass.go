@@ -39,8 +39,8 @@ type pass struct {
 	log *slog.Logger
 }
 
-func newPass(f forwarder, log *slog.Logger, ways ...*announcePath) *pass {
-	return &pass{forwarder: f, paths: ways, log: log}
+func newPass(f forwarder, log *slog.Logger, paths ...*announcePath) *pass {
+	return &pass{forwarder: f, paths: paths, log: log}
 }
 
 // run makes the kernel and the network match d as far as it can. If the forwarder returns
@@ -116,7 +116,7 @@ func (p *pass) announce(ctx context.Context, path *announcePath, d *plan.Desired
 
 // record records and logs what an announcer did.
 func (p *pass) record(path *announcePath, d *plan.Desired, announced []netip.Prefix, want target, err error) error {
-	left, came := path.record(announced, want, func(a netip.Addr) []cluster.Name { return p.owners(d, a) })
+	left, came := path.record(announced, want, func(a netip.Addr) []cluster.Name { return p.services(d, a) })
 	p.logChanges(path, d, left, came)
 	if err != nil {
 		return &announceError{path.protocol, err}
@@ -160,8 +160,8 @@ func (p *pass) logChanges(path *announcePath, d *plan.Desired, left, came []neti
 	}
 }
 
-// owners returns the Services that hold an address, or held it last.
-func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
+// services returns the Services that hold an address, or held it last.
+func (p *pass) services(d *plan.Desired, addr netip.Addr) []cluster.Name {
 	for _, d := range []*plan.Desired{d, p.last} {
 		if d == nil {
 			continue
@@ -171,8 +171,8 @@ func (p *pass) owners(d *plan.Desired, addr netip.Addr) []cluster.Name {
 		}
 	}
 	for _, path := range p.paths {
-		if left := path.lingering[addr]; len(left.owners) > 0 {
-			return left.owners
+		if left := path.lingering[addr]; len(left.services) > 0 {
+			return left.services
 		}
 	}
 	return nil
@@ -227,13 +227,13 @@ func (p *pass) withLingering(d *plan.Desired, extra []netip.Addr) []*proxy.VIP {
 	vips := d.Proxy.VIPs
 	copied := false
 	for _, addr := range extra {
-		if _, announce := slices.BinarySearchFunc(d.Announce, addr, netip.Addr.Compare); announce {
+		if sortedset.Has(d.Announce, addr) {
 			continue // wanted again: d's VIP is complete
 		}
 		if !copied {
 			vips, copied = slices.Clone(vips), true
 		}
-		vip := d.Lingering(addr, p.owners(d, addr))
+		vip := d.Lingering(addr, p.services(d, addr))
 		i, found := slices.BinarySearchFunc(vips, addr, func(v *proxy.VIP, a netip.Addr) int { return v.Addr.Compare(a) })
 		if found {
 			vips[i] = vip

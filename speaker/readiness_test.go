@@ -39,7 +39,7 @@ func TestL2FailureKeepsReady(t *testing.T) {
 		{"the kernel and L2 fail", broken{}, false, true, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := quietSpeaker(t, c.kernel)
+			s := speakerWith(t, c.kernel)
 			if c.muteBGP {
 				s.bgpPath.announcer = announcesNothing{}
 			}

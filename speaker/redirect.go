@@ -46,7 +46,7 @@ func (r *redirects) next(d *plan.Desired, former func([]netip.Addr) map[netip.Ad
 		}
 	}
 	for a, node := range r.formerOwner {
-		if _, answered := slices.BinarySearchFunc(d.Answered, a, netip.Addr.Compare); answered {
+		if sortedset.Has(d.Answered, a) {
 			continue
 		}
 		if until := left(a); now.Before(until) {

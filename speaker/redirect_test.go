@@ -1,7 +1,6 @@
 package speaker
 
 import (
-	"log/slog"
 	"net"
 	"net/netip"
 	"reflect"
@@ -43,18 +42,18 @@ func TestRedirect(t *testing.T) {
 		want     []proxy.Redirect
 		until    time.Duration
 	}{
-		"alive":                       {member: alive, own: []l2.Interface{eth0}, want: onEth0},
-		"told nothing, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
-		"not on this link":            {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
-		"dead":                        {member: membership.Member{Node: "n2", Interfaces: announced}, own: []l2.Interface{eth0}},
-		"lives by its Lease":          {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: announced}, own: []l2.Interface{eth0}},
-		"never heard of":              {member: membership.Member{Node: "n3", Alive: true, Interfaces: announced}, own: []l2.Interface{eth0}},
-		"stopped lately":              {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: announced}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
-		"stopped long ago":            {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: announced}, own: []l2.Interface{eth0}},
-		"no interface":                {member: alive},
-		"odd name":                    {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
-		"another interface":           {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
-		"two interfaces":              {member: alive, own: []l2.Interface{eth0, {Name: "eth1", Prefixes: eth0.Prefixes}}, only: []string{"eth0", "eth1"}, want: []proxy.Redirect{onEth0[0], {VIP: vip4, Interface: "eth1", Via: onEth0[0].Via}, onEth0[1], {VIP: vip6, Interface: "eth1", Via: onEth0[1].Via}}},
+		"alive":                        {member: alive, own: []l2.Interface{eth0}, want: onEth0},
+		"no interfaces, by InternalIP": {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12"), addr("192.0.2.22")}, own: []l2.Interface{eth0}, want: []proxy.Redirect{{VIP: vip4, Interface: "eth0", Via: addr("192.0.2.22")}}},
+		"not on this link":             {member: membership.Member{Node: "n2", Alive: true}, internal: []netip.Addr{addr("10.0.0.12")}, own: []l2.Interface{eth0}},
+		"dead":                         {member: membership.Member{Node: "n2", Interfaces: announced}, own: []l2.Interface{eth0}},
+		"alive by its Lease":           {member: membership.Member{Node: "n2", Alive: true, ByLease: true, Interfaces: announced}, own: []l2.Interface{eth0}},
+		"not a member":                 {member: membership.Member{Node: "n3", Alive: true, Interfaces: announced}, own: []l2.Interface{eth0}},
+		"stopped lately":               {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-20 * time.Second), Interfaces: announced}, own: []l2.Interface{eth0}, want: onEth0, until: 40 * time.Second},
+		"stopped long ago":             {member: membership.Member{Node: "n2", Left: true, Since: now.Add(-time.Minute), Interfaces: announced}, own: []l2.Interface{eth0}},
+		"no interface":                 {member: alive},
+		"odd name":                     {member: alive, own: []l2.Interface{{Name: `e"h`, Prefixes: eth0.Prefixes}}},
+		"another interface":            {member: alive, own: []l2.Interface{eth0}, only: []string{"eth1"}},
+		"two interfaces":               {member: alive, own: []l2.Interface{eth0, {Name: "eth1", Prefixes: eth0.Prefixes}}, only: []string{"eth0", "eth1"}, want: []proxy.Redirect{onEth0[0], {VIP: vip4, Interface: "eth1", Via: onEth0[0].Via}, onEth0[1], {VIP: vip6, Interface: "eth1", Via: onEth0[1].Via}}},
 	} {
 		for i := range tt.own {
 			tt.own[i].IPv6 = true
@@ -63,7 +62,7 @@ func TestRedirect(t *testing.T) {
 			Node: "n1", Members: &membership.Members{Nodes: []membership.Member{tt.member}}, Interfaces: tt.own, Nodes: []*cluster.Node{{Name: "n1"}, {Name: "n2", InternalIPs: tt.internal}},
 		}}
 		d.L2 = l2.State{Addresses: []l2.Address{{Addr: vip4, Interfaces: tt.only}, {Addr: vip6, Interfaces: tt.only}}, Speakers: []l2.MAC{{2, 1}}}
-		handover := newHandoverState("n1", nil, slog.New(slog.DiscardHandler))
+		handover := newHandoverState("n1", nil)
 		handover.setFormerOwner(vip4, "n2")
 		handover.setFormerOwner(vip6, "n2")
 		got := (&redirects{}).next(d, handover.formerOwners, handover.revision(), gone, time.Minute, now)
@@ -81,7 +80,7 @@ func TestRedirect(t *testing.T) {
 		}
 		// The same inputs return the same value.
 		if again := got.next(d, nil, handover.revision(), gone, time.Minute, now); again != got {
-			t.Errorf("%s: looked for again", name)
+			t.Errorf("%s: computed again", name)
 		}
 		handover.setFormerOwner(vip4, "n2")
 		if again := got.next(d, handover.formerOwners, handover.revision(), gone, time.Minute, now); again == got || !sortedset.Same(again.rules, got.rules) {
@@ -132,7 +131,7 @@ func TestFormerOwners(t *testing.T) {
 		t.Helper()
 		for node, of := range want {
 			if got := c.nodes[node].formerOwners([]netip.Addr{a})[a]; got != of {
-				t.Errorf("%s: before %s it was %q; want %q", when, node, got, of)
+				t.Errorf("%s: former owner of %s is %q; want %q", when, node, got, of)
 			}
 		}
 	}
@@ -144,7 +143,7 @@ func TestFormerOwners(t *testing.T) {
 	hold("n2")
 	expect("moved", map[string]string{"n1": "n2", "n2": "n1", "n3": "n2"})
 	if c.nodes["n2"].revision() != state {
-		t.Error("another answer where nothing has changed")
+		t.Error("another revision without a change")
 	}
 	c.nodes["n2"].reportChanges(nil)
 	hold("n1")
@@ -153,13 +152,13 @@ func TestFormerOwners(t *testing.T) {
 	// same node.
 	handover := c.join("n1", []netip.Addr{a})
 	handover.setFormerOwner(a, "n2")
-	c.greet("n1")
-	expect("begun anew", map[string]string{"n1": "n2", "n2": "n1", "n3": "n1"})
+	c.broadcastState("n1")
+	expect("restarted", map[string]string{"n1": "n2", "n2": "n1", "n3": "n1"})
 	handover.prune(nil, time.Now().Add(2*holderLifetime))
 	handover.reportChanges(nil)
 	handover.prune(nil, time.Now().Add(2*holderLifetime))
 	if got := handover.formerOwners([]netip.Addr{a}); len(got) > 0 {
-		t.Errorf("of an address that no Service has is known: %v", got)
+		t.Errorf("an address without a Service has former owners: %v", got)
 	}
 }
 
@@ -174,17 +173,17 @@ func TestOfferHasOwnAddresses(t *testing.T) {
 	for _, n := range []int{1, 20, 30} {
 		var r *electable
 		r = r.next(snap, all[:n:n], true)
-		list, err := membership.DecodeInterfaces(r.offer.Encoded)
-		if err != nil || len(list)+r.offer.Omitted != n {
-			t.Fatalf("%d: %d told, %d not: %v", n, len(list), r.offer.Omitted, err)
+		list, err := membership.DecodeInterfaces(r.meta.Encoded)
+		if err != nil || len(list)+r.meta.Omitted != n {
+			t.Fatalf("%d: %d offered, %d not: %v", n, len(list), r.meta.Omitted, err)
 		}
 		one := membership.Member{Interfaces: list}
 		if got := len(one.Addresses()); got != 0 && got != n || n == 1 && got != 1 || n == 30 && got != 0 {
-			t.Errorf("%d interfaces told %d addresses", n, got)
+			t.Errorf("%d interfaces offered %d addresses", n, got)
 		}
 		announced, _ := membership.EncodeInterfaces([]membership.Interface{{Name: "vlan", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 0}, Prefixes: all[0].Prefixes}})
 		if least := 512 / len(announced); n <= 20 && len(list) < min(n, least) {
-			t.Errorf("%d of %d interfaces are told", len(list), n)
+			t.Errorf("%d of %d interfaces are offered", len(list), n)
 		}
 	}
 }

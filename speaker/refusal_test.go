@@ -131,14 +131,14 @@ func (p *proxyOf) Intact() proxy.Integrity { return proxy.Integrity{Intact: true
 func TestKernelRefusal(t *testing.T) {
 	full := true
 	p := &proxyOf{refuses: func(v *proxy.VIP) bool { return full && v.Addr.String() == "192.0.2.1" && len(v.Frontends) > 0 }}
-	s := quietSpeaker(t, p)
+	s := speakerWith(t, p)
 	world := func(endpoints int) *cluster.Snapshot {
 		snap := plantest.HugeService(t, endpoints)
 		snap.Peers, snap.Pools = nil, nil // nothing is announced
 		return snap
 	}
 	snap := world(2)
-	s.source, s.retry = still{snap}, backoff.NewExponentialBackOff()
+	s.source, s.retry = fixedSource{snap}, backoff.NewExponentialBackOff()
 	s.publish(nil, nil)
 	pass := func(wantSets string) {
 		t.Helper()
@@ -169,9 +169,9 @@ func TestKernelRefusal(t *testing.T) {
 	}
 	pass("192.0.2.1:0 192.0.2.2:1")
 	// Another endpoint makes it another address.
-	s.source = still{world(3)}
+	s.source = fixedSource{world(3)}
 	pass("192.0.2.2:1; 192.0.2.1:0 192.0.2.2:1")
-	s.source = still{snap}
+	s.source = fixedSource{snap}
 	pass("192.0.2.1:0 192.0.2.2:1")
 	full = false
 	refused().Since = time.Now().Add(-plan.RefusalRetry)
@@ -185,19 +185,19 @@ func TestRefusalEvents(t *testing.T) {
 	p := newEventTest(t, reported{})
 	p.session("tor1", bgp.Established, "")
 	p.expectEvents("at the start", "Normal SessionEstablished BGPPeer/tor1 (uid-tor1): node n1 has a session with router tor1 (10.0.0.1, AS65000)")
-	scene := func(endpoints int) {
+	observe := func(endpoints int) {
 		p.desired = plan.Decide(plan.Config{Node: "n1"}, plantest.HugeService(t, endpoints))
 		p.announced = p.desired.Announce
 	}
 	const refused = "Warning ProxyRefused Service/huge (uid-huge): node n1 does not forward 192.0.2.1: endpoints of port tcp/80: 65536; " +
 		"in nftables mode an address can have 65535: use several Services, each with a part of the endpoints"
-	scene(65536)
+	observe(65536)
 	p.expectEvents("too large", refused, "Normal Announced Service/web (uid-web): node n1 announces 192.0.2.2 to tor1")
-	scene(65537)
+	observe(65537)
 	p.expectEvents("still larger")
-	scene(1)
+	observe(1)
 	p.expectEvents("small", "Normal Announced Service/huge (uid-huge): node n1 announces 192.0.2.1 to tor1")
-	scene(65536)
+	observe(65536)
 	p.expectEvents("too large again", refused, "Normal Withdrawn Service/huge (uid-huge): node n1 withdrew 192.0.2.1 from tor1: "+
 		"endpoints of port tcp/80: 65536; in nftables mode an address can have 65535: use several Services, each with a part of the endpoints")
 }

@@ -13,7 +13,7 @@ const (
 	assignmentsFile   runFile = "assignments.json"   // Which Service holds which address, for the next speaker, without an API server.
 	clusterFile       runFile = "cluster.json"       // The last state of the API server, for a speaker that starts while it is unavailable.
 	configurationFile runFile = "configuration.json" // The last valid version of each object, in use while an object is invalid.
-	answeredFile      runFile = "answered.json"      // Addresses that this node answers for over Layer 2, and those that it still forwards.
+	answeredFile      runFile = "answered.json"      // Addresses that this node answers for over Layer 2, and lingering ones.
 	failuresFile      runFile = "deaths.json"        // When other nodes recently took over from this one over Layer 2.
 )
 

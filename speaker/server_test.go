@@ -29,10 +29,10 @@ type kernel struct {
 
 func (k *kernel) Set(context.Context, proxy.State) error { return <-k.calls }
 
-type still struct{ snap *cluster.Snapshot }
+type fixedSource struct{ snap *cluster.Snapshot }
 
-func (s still) Snapshot() *cluster.Snapshot { return s.snap }
-func (still) Changed() <-chan struct{}      { return nil }
+func (s fixedSource) Snapshot() *cluster.Snapshot { return s.snap }
+func (fixedSource) Changed() <-chan struct{}      { return nil }
 
 // probes returns the responses of /healthz and /readyz.
 func (s *server) probes() (health, ready int, why string) {
@@ -70,7 +70,7 @@ func TestHealthEndpoints(t *testing.T) {
 		expect("the start hangs", 503, 503, "the start hangs: it began at 2000-01-01T01:00:00Z")
 
 		k := &kernel{calls: make(chan error)}
-		sp := quietSpeaker(t, k)
+		sp := speakerWith(t, k)
 		sp.publish(nil, nil)
 		s.speaker.Store(sp)
 		expect("started", 200, 503, "the kernel is not programmed yet")
@@ -91,7 +91,7 @@ func TestHealthEndpoints(t *testing.T) {
 			time.Sleep(hangThreshold)
 		}
 		expect("it refuses everything", 200, 503, "a change has been waiting since")
-		expect("and says so", 200, 503, "forward: no")
+		expect("and its error", 200, 503, "forward: no")
 		go pass()
 		k.calls <- nil
 		expect("it takes it", 200, 200, "")
@@ -105,10 +105,10 @@ func TestHealthEndpoints(t *testing.T) {
 	})
 }
 
-// quietSpeaker has the given kernel and no routers.
-func quietSpeaker(t *testing.T, k forwarder) *speaker {
+// speakerWith has the given kernel and no routers.
+func speakerWith(t *testing.T, k forwarder) *speaker {
 	o := Options{Config: plan.Config{Node: "n1"}, RunDir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry()}
-	s := &speaker{Options: o, source: still{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), recheckAt: time.Now().Add(24 * time.Hour)}
+	s := &speaker{Options: o, source: fixedSource{&cluster.Snapshot{}}, health: healthcheck.New(nil, o.Log), bgp: bgp.New(bgp.Options{Logger: o.Log}), recheckAt: time.Now().Add(24 * time.Hour)}
 	s.decider, s.state, s.metrics = plan.NewDecider(o.Config), stateDirectory{dir: o.RunDir}, newMetrics(o.Registry)
 	s.bgpPath = newBGPPath(&bgpAnnouncer{server: s.bgp}, time.Second)
 	s.layer2 = newLayer2(o, nil, &s.state)

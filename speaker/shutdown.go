@@ -25,32 +25,13 @@ import (
 // it has stopped answering. The table stays and forwards for neighbours that have not
 // noticed.
 func (s *speaker) stop(kill context.Context) error {
-	how := bgp.Restart
+	mode := bgp.Restart
 	leave := sync.OnceFunc(s.membership.Leave)
-	if len(s.layer2.path.announcedAddrs) > 0 {
+	if s.announcesL2() {
 		leave()
 	}
 	if d := s.result.Load().desired; d != nil {
-		switch {
-		case d.View.Self == nil || d.View.Self.Leaving != "":
-			linger := s.Linger
-			if len(s.layer2.path.announcedAddrs) > 0 {
-				linger = max(linger, s.LingerL2)
-			}
-			s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
-			how = bgp.Withdraw
-			s.drain(kill, (*plan.Desired).WithoutAnnouncements, linger)
-		case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
-			s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
-			s.drain(kill, func(d *plan.Desired) *plan.Desired { return d.Restartable().WithoutL2() }, s.Linger)
-		case len(s.layer2.path.announcedAddrs) > 0:
-			s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
-			s.reshape = (*plan.Desired).WithoutL2
-			// The error is logged. The next speaker adopts what is in the kernel.
-			_ = s.runPass(context.WithoutCancel(kill))
-		default:
-			s.Log.Info("stopping: routes and forwarding stay for the next speaker")
-		}
+		mode = s.withdraw(kill, d)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(kill), 5*time.Second)
 	defer cancel()
@@ -59,10 +40,38 @@ func (s *speaker) stop(kill context.Context) error {
 		errs = append(errs, fmt.Errorf("l2: %w", err))
 	}
 	leave()
-	if err := s.bgp.Close(ctx, how); err != nil {
+	if err := s.bgp.Close(ctx, mode); err != nil {
 		errs = append(errs, fmt.Errorf("bgp: %w", err))
 	}
 	return errors.Join(errs...)
+}
+
+func (s *speaker) announcesL2() bool { return len(s.layer2.path.announcedAddrs) > 0 }
+
+// withdraw makes the last passes, which withdraw what must not stay announced, and returns
+// how to close the BGP sessions.
+func (s *speaker) withdraw(kill context.Context, d *plan.Desired) bgp.CloseMode {
+	switch {
+	case d.View.Self == nil || d.View.Self.Leaving != "":
+		linger := s.Linger
+		if s.announcesL2() {
+			linger = max(linger, s.LingerL2)
+		}
+		s.Log.Info("stopping for good: withdrawing", "reason", d.View.RefusalMessage, "linger", linger)
+		s.drain(kill, (*plan.Desired).WithoutAnnouncements, linger)
+		return bgp.Withdraw
+	case len(d.Restartable().BGP.Sessions) < len(d.BGP.Sessions) && len(d.Routed) > 0:
+		s.Log.Info("stopping: withdrawing from peers without graceful restart", "linger", s.Linger)
+		s.drain(kill, func(d *plan.Desired) *plan.Desired { return d.Restartable().WithoutL2() }, s.Linger)
+	case s.announcesL2():
+		s.Log.Info("stopping: other nodes answer over L2 from now on; routes and forwarding stay for the next speaker")
+		s.reshape = (*plan.Desired).WithoutL2
+		// The error is logged. The next speaker adopts what is in the kernel.
+		_ = s.runPass(context.WithoutCancel(kill))
+	default:
+		s.Log.Info("stopping: routes and forwarding stay for the next speaker")
+	}
+	return bgp.Restart
 }
 
 // drain runs passes that are reduced by reshape, for the linger time.

@@ -57,6 +57,7 @@ func (w *snapshotWriter) update(s *cluster.Snapshot) {
 	notify(w.wake)
 }
 
+// run writes at once after a quiet time, then once each snapshotInterval.
 func (w *snapshotWriter) run() {
 	defer close(w.done)
 	for {

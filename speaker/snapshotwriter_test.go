@@ -59,6 +59,6 @@ func TestNilSnapshotWriter(t *testing.T) {
 	d.update(&cluster.Snapshot{})
 	d.close()
 	if d != nil {
-		t.Error("a diary nobody asked for")
+		t.Error("a writer without a need")
 	}
 }

@@ -183,25 +183,25 @@ func start(ctx context.Context, o Options, source cluster.Source, fresh func() b
 	s.pass = newPass(s.proxy, o.Log, s.bgpPath, s.layer2.path)
 	s.retry = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, RandomizationFactor: 0.2, Multiplier: 2, MaxInterval: 30 * time.Second}
 	s.retry.Reset()
-	if len(s.adopted) > 0 {
-		until := s.routersForget(source.Snapshot())
-		for _, a := range s.adopted {
-			s.bgpPath.adopt(a, until)
-		}
-		o.Log.Info("adopted the table of an earlier speaker", "vips", len(s.adopted))
-	}
+	s.adopt(source.Snapshot())
 	s.publish(nil, nil)
 	return s, nil
 }
 
-// routersForget returns when no router keeps routes of an earlier speaker any longer, even
-// if this speaker opens no session to it.
-func (s *speaker) routersForget(snap *cluster.Snapshot) time.Time {
-	longest := defaultRestartTime
-	for _, p := range snap.Peers {
-		longest = max(longest, p.RestartTime)
+// adopt lets the addresses of an earlier speaker linger until no router keeps its routes any
+// longer, even a router that this speaker opens no session to.
+func (s *speaker) adopt(snap *cluster.Snapshot) {
+	if len(s.adopted) == 0 {
+		return
 	}
-	return s.started.Add(longest + s.Linger)
+	restart := defaultRestartTime
+	for _, p := range snap.Peers {
+		restart = max(restart, p.RestartTime)
+	}
+	for _, a := range s.adopted {
+		s.bgpPath.adopt(a, s.started.Add(restart+s.Linger))
+	}
+	s.Log.Info("adopted the table of an earlier speaker", "vips", len(s.adopted))
 }
 
 // loop makes a pass after each change, until ctx ends.
@@ -246,21 +246,12 @@ func (s *speaker) runPass(ctx context.Context) error {
 	}
 	s.boundAdopted()
 	snap := s.source.Snapshot()
-	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
-		s.decider.Config.Gateways = s.gateway.current()
-	}
-	members := s.membership.Members(snap)
-	s.decider.Config.Interfaces, s.decider.Config.Members = s.layer2.electableInterfaces(snap), members
-	s.decider.Config.Returning = s.layer2.returning(members, began)
-	if s.membership.Released() {
-		s.layer2.handover.reannounceAll()
-	}
-	s.decider.Config.Refused = s.decider.Config.Refused.Still(began)
+	members := s.updateConfig(snap, began)
 	d := s.decide(snap, began)
 	if s.layer2.ready(began) {
-		// A node is given addresses only after its interfaces are offered, and the end of
-		// the offer takes them away.
-		s.membership.SetMeta(&s.layer2.electable.offer, s.layer2.offer(members, s.decider.Config.Returning, began))
+		// A node is elected only after others receive its interfaces, and is not when they
+		// are gone.
+		s.membership.SetMeta(&s.layer2.electable.meta, s.layer2.updateHoldDown(members, s.decider.Config.Returning, began))
 	}
 	d, err := s.apply(ctx, d, began)
 	if err != nil {
@@ -274,7 +265,23 @@ func (s *speaker) runPass(ctx context.Context) error {
 	s.Reporter.trigger()
 	s.events.trigger()
 	s.layer2.checkProblems(ctx, d, began)
-	return errors.Join(err, s.saveAssignments(d.Snapshot), s.state.saveConfiguration(d.Snapshot), s.state.saveAnswered(s.layer2.path, s.layer2.handover), s.state.saveFailures(s.layer2.holdDown.Failures()))
+	return errors.Join(err, s.save(d.Snapshot))
+}
+
+// updateConfig updates what the decision depends on besides the snapshot, and returns the
+// members.
+func (s *speaker) updateConfig(snap *cluster.Snapshot, began time.Time) *membership.Members {
+	c := &s.decider.Config
+	if slices.ContainsFunc(snap.Peers, func(p *cluster.Peer) bool { return p.DefaultGateway != "" }) {
+		c.Gateways = s.gateway.current()
+	}
+	c.Interfaces, c.Members = s.layer2.electableInterfaces(snap), s.membership.Members(snap)
+	c.Returning = s.layer2.returning(c.Members, began)
+	c.Refused = c.Refused.Still(began)
+	if s.membership.Released() {
+		s.layer2.handover.reannounceAll()
+	}
+	return c.Members
 }
 
 // decide returns what this node must do, reduced by reshape if the speaker is stopping.
@@ -324,15 +331,15 @@ func (s *speaker) broadcast(b []byte) {
 	s.membership.Broadcast(b, err == nil && len(m.released) > 0)
 }
 
-// saveAssignments saves what the next speaker needs. With an API server that is the
-// snapshot, which has the assignments: writing them for each new Service would take longer
-// than the pass.
-func (s *speaker) saveAssignments(snap *cluster.Snapshot) error {
+// save saves what the next speaker needs. With an API server, the snapshot has the
+// assignments: writing them for each new Service would take longer than the pass.
+func (s *speaker) save(snap *cluster.Snapshot) (err error) {
 	if s.snapshots == nil {
-		return s.state.saveAssignments(snap)
+		err = s.state.saveAssignments(snap)
+	} else {
+		s.snapshots.update(snap)
 	}
-	s.snapshots.update(snap)
-	return nil
+	return errors.Join(err, s.state.saveConfiguration(snap), s.state.saveAnswered(s.layer2.path, s.layer2.handover), s.state.saveFailures(s.layer2.holdDown.Failures()))
 }
 
 // boundAdopted bounds adopted addresses by the linger time once all routers have received

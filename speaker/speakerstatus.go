@@ -246,6 +246,7 @@ func interfaceReports(st *Status) (out []v1alpha1.SpeakerInterface) {
 	return out
 }
 
+// sessionReport omits what changes with every packet, such as counters.
 func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 	out := v1alpha1.SpeakerSession{
 		Name: s.Name, Address: s.Router(), ASN: int64(s.PeerASN), State: string(s.State),
@@ -262,14 +263,16 @@ func sessionReport(s bgp.SessionStatus) v1alpha1.SpeakerSession {
 	return out
 }
 
-func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, heard bool) {
+// count adds an address to the totals. Without any session, no router has a route to it, so
+// it does not count as announced.
+func count(c *v1alpha1.SpeakerAddresses, a *AddressStatus, established bool) {
 	if len(a.Services) > 0 {
 		c.Assigned++
 	}
 	if a.Programmed {
 		c.Forwarded++
 	}
-	if a.Announced && heard || a.Answered() {
+	if a.Announced && established || a.Answered() {
 		c.Announced++
 	}
 	if a.Lingering != nil {

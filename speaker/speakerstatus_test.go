@@ -18,8 +18,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/bubble"
 )
 
-// A desk accepts SpeakerStatuses, or returns an error if the test sets one.
-type desk struct {
+// A statusServer accepts SpeakerStatuses, or returns an error if the test sets one.
+type statusServer struct {
 	t  *testing.T
 	mu sync.Mutex
 	// status is reported next.
@@ -28,7 +28,7 @@ type desk struct {
 	written []v1alpha1.SpeakerStatus
 }
 
-func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
+func (d *statusServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if want := "/apis/fanfare.io/v1alpha1/speakerstatuses/n1"; r.Method != http.MethodPatch || r.URL.Path != want ||
 		r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
 		d.t.Errorf("%s %s with %s", r.Method, r.URL, r.Header.Get("Content-Type"))
@@ -47,7 +47,7 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}, nil
 }
 
-func (d *desk) do(f func()) {
+func (d *statusServer) do(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f()
@@ -57,7 +57,7 @@ func (d *desk) do(f func()) {
 // time. The present Node owns the object; without a Node there is none.
 func TestReporter(t *testing.T) {
 	bubble.Test(t, func(t *testing.T) {
-		d := &desk{t: t, fail: true, status: reportedStatus()}
+		d := &statusServer{t: t, fail: true, status: reportedStatus()}
 		r := reporterTo(t, d)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

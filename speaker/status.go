@@ -15,6 +15,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 	"github.com/fanfare-lb/fanfare/internal/membership"
 	"github.com/fanfare-lb/fanfare/internal/plan"
+	"github.com/fanfare-lb/fanfare/internal/sortedset"
 	"github.com/fanfare-lb/fanfare/l2"
 	"github.com/fanfare-lb/fanfare/proxy"
 )
@@ -187,7 +188,7 @@ func (s *speaker) status() Status {
 	if n := p.desired.View.Self; n != nil {
 		st.NodeUID = n.UID
 	}
-	if p.desired.Links {
+	if p.desired.UsesL2 {
 		st.L2 = L2Status{Interfaces: relevantInterfaces(p.desired.Snapshot, s.layer2.announcer.Interfaces()), Problems: p.l2Problems, AsymmetricPaths: p.asymmetricPaths}
 	}
 	st.Problems = append(slices.Clip(p.desired.Snapshot.Problems), p.desired.View.Problems()...)
@@ -209,7 +210,7 @@ func (s *speaker) status() Status {
 // address combines the decision about an address with its result.
 func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	st := AddressStatus{Address: a.Addr, Pool: a.Pool, Owner: a.Owner, OwnerBy: a.OwnerBy, RedirectsTo: p.redirectsTo[a.Addr], Programmed: p.programmed && a.Refusal == ""}
-	_, st.routed = slices.BinarySearchFunc(p.bgpAddrs, a.Addr, netip.Addr.Compare)
+	st.routed = sortedset.Has(p.bgpAddrs, a.Addr)
 	st.L2 = p.l2StatusOf(a.Addr)
 	if st.Announced = st.routed || st.Answered(); !st.Announced && !a.Announce {
 		st.Lingering = p.lingering(a.Addr)
@@ -229,7 +230,7 @@ func (p *passResult) address(a *plan.Address, b bgp.Status) AddressStatus {
 	for _, r := range a.Reasons {
 		st.Reasons = append(st.Reasons, reasonStatus(p.observed(r, st, b)))
 	}
-	for _, r := range p.desired.Clashes {
+	for _, r := range p.desired.AggregateReasons {
 		if r.VIP == a.Addr {
 			st.Reasons = append(st.Reasons, reasonStatus(r))
 		}
@@ -362,6 +363,7 @@ func (p *passResult) orphans() []netip.Addr {
 	return orphans
 }
 
+// orphan returns the status of an address without a Service. Its pool and ports are unknown.
 func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 	left, protocol := p.bgpLingering[addr], "bgp"
 	if parted, ok := p.l2Lingering[addr]; ok && left.until.Before(parted.until) {
@@ -372,7 +374,7 @@ func (p *passResult) orphan(addr netip.Addr) AddressStatus {
 		message = "an earlier speaker forwarded it, and no Service holds it now"
 	}
 	st := AddressStatus{Address: addr, Services: []string{}, Programmed: p.programmed, Lingering: &left.until}
-	for _, name := range left.owners {
+	for _, name := range left.services {
 		st.Services = append(st.Services, name.String())
 	}
 	st.Reasons = []ReasonStatus{{Protocol: protocol, Code: cluster.Lingering, Message: fmt.Sprintf("%s; connections are rejected until %s", message, left.until.Format(time.TimeOnly))}}

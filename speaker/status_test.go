@@ -39,7 +39,7 @@ func TestReasonsOfMissingSessions(t *testing.T) {
 		{"both hear it", "", []bgp.SessionStatus{up, up2}, "Announced announced to tor1, tor2"},
 		{"one was never up", "", []bgp.SessionStatus{up, down}, "Announced announced to tor1, tor2; not received by tor2 (Active): wrong AS number"},
 		{"one was lost", "", []bgp.SessionStatus{up, lost}, "Announced announced to tor1, tor2; not received by tor2 (Active): hold timer expired; since then: connection refused"},
-		{"one cannot be told", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
+		{"one cannot receive it", "", []bgp.SessionStatus{up, partly}, "Announced announced to tor1, tor2; not received by tor2: no next hop"},
 		{"none is up", "", []bgp.SessionStatus{down1, lost},
 			"WaitingForSession no router has the route: tor1 (Active): wrong AS number; tor2 (Active): hold timer expired; since then: connection refused"},
 		{"the only one that it is for is not up", toldToOne, []bgp.SessionStatus{up, down}, "WaitingForSession no router has the route: tor2 (Active): wrong AS number"},
@@ -73,9 +73,9 @@ func TestAttentionForBFD(t *testing.T) {
 	}{
 		{"none", nil, ""},
 		{"up", &bgp.BFDStatus{State: "Up", Since: now.Add(-time.Hour)}, ""},
-		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router says nothing"}, ""},
-		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router says nothing"},
-			"router tor1: BFD is down, so that only the hold time detects a failure: the router says nothing"},
+		{"on its way", &bgp.BFDStatus{State: "Down", Since: now.Add(-time.Second), Reason: "the router sends nothing"}, ""},
+		{"never up", &bgp.BFDStatus{State: "Down", Since: now.Add(-sessionGrace), Reason: "the router sends nothing"},
+			"router tor1: BFD is down, so that only the hold time detects a failure: the router sends nothing"},
 		{"impossible", &bgp.BFDStatus{State: "Down", Since: now, Error: "another BFD has the port"}, "router tor1: another BFD has the port"},
 	} {
 		st := &Status{BGP: bgp.Status{Sessions: []bgp.SessionStatus{{Name: "tor1", State: bgp.Established, BFD: c.bfd}}}}

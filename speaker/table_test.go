@@ -20,9 +20,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A trustee is a speaker with a real proxy in a namespace, where neither the FORWARD chain
+// A tableTest is a speaker with a real proxy in a namespace, where neither the FORWARD chain
 // nor the fast path works.
-type trustee struct {
+type tableTest struct {
 	*speaker
 	spoil  atomic.Bool   // passes request what the proxy refuses
 	passes atomic.Uint64 // passes that have begun
@@ -30,8 +30,8 @@ type trustee struct {
 	lost   atomic.Bool   // a pass began with no announcement after one with some
 }
 
-// newTrustee starts its passes.
-func newTrustee(t *testing.T) *trustee {
+// newTableTest starts its passes.
+func newTableTest(t *testing.T) *tableTest {
 	t.Helper()
 	tools := t.TempDir()
 	nft, err := exec.LookPath("nft")
@@ -59,16 +59,16 @@ func newTrustee(t *testing.T) *trustee {
 		Config: plan.Config{Node: "n1"}, ProxyMode: proxy.ModeNFTables, FastPath: true, FastPathDir: filepath.Join(t.TempDir(), "no-bpf"),
 		RunDir: t.TempDir(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Registry: prometheus.NewRegistry(),
 	}
-	s, err := start(ctx, o, still{plantest.Snapshot(t, weighed(2, 0, false))}, nil)
+	s, err := start(ctx, o, fixedSource{plantest.Snapshot(t, weightedCluster(2, 0, false))}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &trustee{speaker: s}
+	u := &tableTest{speaker: s}
 	announced := false
 	s.reshape = func(d *plan.Desired) *plan.Desired { // in the loop's goroutine, before each pass
-		told := len(s.bgpPath.announcedPrefixes) > 0
-		u.lost.Store(u.lost.Load() || announced && !told)
-		announced = told
+		now := len(s.bgpPath.announcedPrefixes) > 0
+		u.lost.Store(u.lost.Load() || announced && !now)
+		announced = now
 		u.passes.Add(1)
 		if !u.spoil.Load() {
 			return d
@@ -95,7 +95,7 @@ func newTrustee(t *testing.T) *trustee {
 }
 
 // await waits for a result of passes.
-func (u *trustee) await(t *testing.T, what string, is func() bool) {
+func (u *tableTest) await(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
 	for !is() {
@@ -108,13 +108,13 @@ func (u *trustee) await(t *testing.T, what string, is func() bool) {
 }
 
 // awaitPasses waits for n new passes.
-func (u *trustee) awaitPasses(t *testing.T, n uint64, of *atomic.Uint64) {
+func (u *tableTest) awaitPasses(t *testing.T, n uint64, of *atomic.Uint64) {
 	t.Helper()
 	from := of.Load()
 	u.await(t, "passes", func() bool { return of.Load() >= from+n })
 }
 
-func (u *trustee) announces() bool { return u.bgp.Status().Routes == 1 }
+func (u *tableTest) announces() bool { return u.bgp.Status().Routes == 1 }
 
 func nftables(t *testing.T, script string) {
 	t.Helper()
@@ -133,7 +133,7 @@ func TestAnnouncementsFollowTable(t *testing.T) {
 		t.Skip("it takes 16 s: it awaits three retries, which come every five seconds")
 	}
 	nstest.Run(t, func(t *testing.T) {
-		u := newTrustee(t)
+		u := newTableTest(t)
 		u.await(t, "the route", u.announces)
 		if st := u.proxy.Status(); !strings.Contains(st.ForwardError, "no memory") || st.FastPath.Error == "" {
 			t.Fatalf("FORWARD: %q, fast path: %q; want both to fail", st.ForwardError, st.FastPath.Error)

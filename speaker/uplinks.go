@@ -28,6 +28,7 @@ type uplinkWatch struct {
 	links map[int]bool // of known
 }
 
+// newUplinkWatch reads nothing yet.
 func newUplinkWatch(named []string, log *slog.Logger) *uplinkWatch {
 	o := &uplinkWatch{named: slices.Compact(slices.Sorted(slices.Values(named)))}
 	o.netWatch = newNetWatch("uplinks", o.refresh, log)

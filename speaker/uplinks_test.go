@@ -66,7 +66,7 @@ func TestNamedUplinks(t *testing.T) {
 		}
 		var none *uplinkWatch
 		if none.current(nil) != nil || none.changes() != nil {
-			t.Error("a watch that is none tells something")
+			t.Error("a nil watch reports a change")
 		}
 		none.stop()
 	})
@@ -77,7 +77,7 @@ func awaitChange(t *testing.T, o *uplinkWatch) {
 	select {
 	case <-o.changes():
 	case <-time.After(30 * time.Second):
-		t.Fatal("not told")
+		t.Fatal("no change reported")
 	}
 }
 

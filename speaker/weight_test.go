@@ -16,9 +16,9 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// weighed is a cluster with a Local Service of so many pods on this node and on another
+// weightedCluster is a cluster with a Local Service of so many pods on this node and on another
 // one, and optionally a second Service.
-func weighed(here, there int, other bool) []byte {
+func weightedCluster(here, there int, other bool) []byte {
 	var b strings.Builder
 	b.WriteString(`
 apiVersion: fanfare.io/v1alpha1
@@ -114,7 +114,7 @@ func TestWeightAfterForwarding(t *testing.T) {
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 		{1, false, "forward to 1; announce 192.0.2.1/32 weight 1"},
 	} {
-		d := decider.Decide(plantest.Snapshot(t, weighed(step.pods, 0, step.other)))
+		d := decider.Decide(plantest.Snapshot(t, weightedCluster(step.pods, 0, step.other)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestDelayedWithdrawalKeepsWeight(t *testing.T) {
 		{2, 1, "forward to 2; [192.0.2.1/32 weight 2]"},
 		{0, 3, "forward to 3; [192.0.2.1/32 weight 2]"},
 	} {
-		d := decider.Decide(plantest.Snapshot(t, weighed(step.here, step.there, false)))
+		d := decider.Decide(plantest.Snapshot(t, weightedCluster(step.here, step.there, false)))
 		if err := p.run(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}

@@ -28,9 +28,9 @@ type kustomization struct {
 	Resources []string `json:"resources"`
 }
 
-// speakerStatus decodes one object of a file, strictly: a field that Kubernetes does not
+// object decodes one object of a file, strictly: a field that Kubernetes does not
 // know is a typing error.
-func speakerStatus(t *testing.T, file, doc string) metav1.Object {
+func object(t *testing.T, file, doc string) metav1.Object {
 	t.Helper()
 	var kind metav1.TypeMeta
 	if err := yaml.Unmarshal([]byte(doc), &kind); err != nil {
@@ -75,7 +75,7 @@ func objects(t *testing.T) []metav1.Object {
 			t.Fatal(err)
 		}
 		for doc := range strings.SplitSeq(strings.TrimPrefix(string(b), "---\n"), "\n---\n") {
-			all = append(all, speakerStatus(t, name, doc))
+			all = append(all, object(t, name, doc))
 		}
 	}
 	return all

@@ -44,7 +44,7 @@ func TestAddressInUse(t *testing.T) {
 		}
 		for vip, want := range map[string]string{
 			"192.0.2.65": "AddressInUse: not announced: " + mac + " answers for it on eth0",
-			"192.0.2.66": "Announced: answered for on eth0 (the only candidate)",
+			"192.0.2.66": "Announced: announced on eth0 (the only candidate)",
 		} {
 			await(t, time.Minute, vip+" "+want, func() error { return says(vip, want) })
 		}

@@ -48,7 +48,7 @@ func TestFastPathKeepsConnections(t *testing.T) {
 		t.Helper()
 		await(t, Await(ctx, Settle, "all three frontends on the fast path", func() error {
 			text, err := l.Speaker("n1").StatusText(ctx)
-			if err == nil && !strings.Contains(text, "Fast path on eth1, past netfilter and what others have there: 3 of 3 frontends") {
+			if err == nil && !strings.Contains(text, "Fast path on eth1, bypassing netfilter: 3 of 3 frontends") {
 				err = errors.New(text)
 			}
 			return err

@@ -10,6 +10,7 @@ package main
 
 import (
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -32,15 +33,10 @@ func run(root string) error {
 	if err != nil {
 		return err
 	}
-	pages, err := filepath.Glob(filepath.Join(root, "docs/reference/*.md"))
-	if err != nil {
-		return err
-	}
-	api, err := filepath.Glob(filepath.Join(root, "docs/reference/api/*.md"))
-	if err != nil {
-		return err
-	}
-	for _, path := range append(pages, api...) {
+	err = filepath.WalkDir(filepath.Join(root, "docs/reference"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
@@ -49,17 +45,12 @@ func run(root string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", path, err)
 		}
-		if filled == string(text) {
-			continue
-		}
-		if err := os.WriteFile(path, []byte(filled), 0o644); err != nil {
-			return err
-		}
+		return os.WriteFile(path, []byte(filled), 0o644)
+	})
+	if err == nil && len(parts) != 0 {
+		err = fmt.Errorf("no page has the parts %v; add the two comments where each belongs", slices.Sorted(maps.Keys(parts)))
 	}
-	if len(parts) != 0 {
-		return fmt.Errorf("no page has the parts %v; add the two comments where each belongs", slices.Sorted(maps.Keys(parts)))
-	}
-	return nil
+	return err
 }
 
 // generate returns the text of each part.

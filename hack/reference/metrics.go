@@ -5,18 +5,17 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// A metric is one that the product registers.
-type metric struct{ name, kind, labels, help string }
-
 // metrics finds every call that makes a metric. Most packages have closures such as counter
-// that make several: those stand for one metric each time that they are called.
+// that make several: those stand for one metric each time that they are called. A call that
+// cannot be read is an error, so that no metric is missing.
 func (c code) metrics() (string, error) {
-	var all []metric
+	var rows [][]string
 	for dir, files := range c {
 		for _, f := range files {
 			s := scope{values: map[string]ast.Expr{}, closures: map[string]*ast.FuncLit{}}
@@ -25,15 +24,11 @@ func (c code) metrics() (string, error) {
 			if err != nil {
 				return "", fmt.Errorf("%s: %w", dir, err)
 			}
-			all = append(all, found...)
+			rows = append(rows, found...)
 		}
 	}
-	slices.SortFunc(all, func(a, b metric) int { return cmp.Compare(a.name, b.name) })
-	rows := [][]string{{"metric", "type", "labels", "meaning"}}
-	for _, m := range all {
-		rows = append(rows, []string{"`" + m.name + "`", m.kind, m.labels, m.help})
-	}
-	return table(rows...), nil
+	slices.SortFunc(rows, func(a, b []string) int { return cmp.Compare(a[0], b[0]) })
+	return table(append([][]string{{"metric", "type", "labels", "meaning"}}, rows...)...), nil
 }
 
 // A scope has what names stand for in a file.
@@ -50,10 +45,8 @@ func (s scope) learn(n ast.Node) bool {
 		}
 	case *ast.AssignStmt:
 		for i, v := range n.Rhs {
-			if name, ok := n.Lhs[i].(*ast.Ident); ok && n.Tok == token.DEFINE {
-				if l, ok := v.(*ast.FuncLit); ok {
-					s.closures[name.Name] = l
-				}
+			if l, ok := v.(*ast.FuncLit); ok && n.Tok == token.DEFINE {
+				s.closures[n.Lhs[i].(*ast.Ident).Name] = l
 			}
 		}
 	}
@@ -62,19 +55,19 @@ func (s scope) learn(n ast.Node) bool {
 
 // find returns the metrics that are made in a part of a file, outside of closures, and by
 // calls of closures.
-func (s scope) find(within ast.Node) (all []metric, err error) {
+func (s scope) find(within ast.Node) (rows [][]string, err error) {
 	ast.Inspect(within, func(n ast.Node) bool {
-		if l, ok := n.(*ast.FuncLit); ok && l != within && s.isClosure(l) {
+		if l, ok := n.(*ast.FuncLit); ok && l != within && slices.Contains(slices.Collect(maps.Values(s.closures)), l) {
 			return false
 		}
 		call, ok := n.(*ast.CallExpr)
 		if !ok || err != nil {
 			return err == nil
 		}
-		var found []metric
+		var found [][]string
 		switch f := call.Fun.(type) {
 		case *ast.SelectorExpr:
-			if x, ok := f.X.(*ast.Ident); ok && x.Name == "prometheus" && strings.HasPrefix(f.Sel.Name, "New") {
+			if x, ok := f.X.(*ast.Ident); ok && x.Name == "prometheus" && strings.HasPrefix(f.Sel.Name, "New") && f.Sel.Name != "NewRegistry" {
 				found, err = s.made(strings.TrimPrefix(f.Sel.Name, "New"), call.Args)
 			}
 		case *ast.Ident:
@@ -82,27 +75,15 @@ func (s scope) find(within ast.Node) (all []metric, err error) {
 				found, err = s.bind(l, call.Args).find(l)
 			}
 		}
-		all = append(all, found...)
+		rows = append(rows, found...)
 		return err == nil
 	})
-	return all, err
-}
-
-func (s scope) isClosure(l *ast.FuncLit) bool {
-	for _, c := range s.closures {
-		if c == l {
-			return true
-		}
-	}
-	return false
+	return rows, err
 }
 
 // bind returns the scope of a closure that is called with these arguments.
 func (s scope) bind(l *ast.FuncLit, args []ast.Expr) scope {
-	inner := scope{values: map[string]ast.Expr{}, closures: s.closures}
-	for name, v := range s.values {
-		inner.values[name] = v
-	}
+	inner := scope{values: maps.Clone(s.values), closures: s.closures}
 	i := 0
 	for _, field := range l.Type.Params.List {
 		for _, name := range field.Names {
@@ -118,88 +99,76 @@ func (s scope) bind(l *ast.FuncLit, args []ast.Expr) scope {
 }
 
 // made is the metric of a call of prometheus.New….
-func (s scope) made(what string, args []ast.Expr) ([]metric, error) {
-	if what == "Registry" {
-		return nil, nil
-	}
-	var m metric
-	var err error
-	if what == "Desc" {
-		// The type is said where the value is; the suffix is Prometheus' convention.
-		if m.name, err = s.text(args[0]); err == nil {
-			m.help, err = s.text(args[1])
-		}
-		if m.kind = "gauge"; strings.HasSuffix(m.name, "_total") {
-			m.kind = "counter"
-		}
-		m.labels = strings.Join(s.list(args[2]), ", ")
-		return []metric{m}, err
-	}
-	options, ok := args[0].(*ast.CompositeLit)
-	if !ok {
-		return nil, fmt.Errorf("prometheus.New%s: its options are not written out", what)
-	}
-	fields := map[string]string{}
-	for _, e := range options.Elts {
-		kv := e.(*ast.KeyValueExpr)
-		if name := kv.Key.(*ast.Ident).Name; name != "Buckets" {
-			if fields[name], err = s.text(kv.Value); err != nil {
-				return nil, fmt.Errorf("prometheus.New%s: %s: %w", what, name, err)
-			}
-		}
-	}
-	for _, p := range []string{fields["Namespace"], fields["Subsystem"], fields["Name"]} {
-		m.name += "_" + p
-	}
-	m.name = strings.Trim(strings.ReplaceAll(m.name, "__", "_"), "_")
-	m.help = fields["Help"]
-	m.kind = strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(what, "Vec"), "Func"))
-	if strings.HasSuffix(what, "Vec") {
-		m.labels = strings.Join(s.list(args[1]), ", ")
-	}
-	return []metric{m}, nil
-}
-
-// text is the value of an expression that is made of strings.
-func (s scope) text(x ast.Expr) (string, error) {
-	switch x := x.(type) {
-	case *ast.BasicLit:
-		return strconv.Unquote(x.Value)
-	case *ast.BinaryExpr:
-		a, err := s.text(x.X)
-		if err != nil {
-			return "", err
-		}
-		b, err := s.text(x.Y)
-		return a + b, err
-	case *ast.Ident:
-		if v := s.values[x.Name]; v != nil && v != ast.Expr(x) {
-			return s.text(v)
-		}
-		return "", fmt.Errorf("the value of %s is not known", x.Name)
-	}
-	return "", fmt.Errorf("%T is no string", x)
-}
-
-// list are the strings in an expression that makes a slice.
-func (s scope) list(x ast.Expr) (all []string) {
-	switch x := x.(type) {
+func (s scope) made(what string, args []ast.Expr) ([][]string, error) {
+	kind := strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(what, "Vec"), "Func"))
+	fields := map[string]ast.Expr{}
+	switch options := args[0].(type) {
 	case *ast.CompositeLit:
-		for _, e := range x.Elts {
-			all = append(all, s.list(e)...)
+		for _, e := range options.Elts {
+			kv := e.(*ast.KeyValueExpr)
+			fields[kv.Key.(*ast.Ident).Name] = kv.Value
 		}
-	case *ast.CallExpr: // append
-		for _, e := range x.Args {
-			all = append(all, s.list(e)...)
+		if strings.HasSuffix(what, "Vec") {
+			fields["labels"] = args[1]
 		}
-	case *ast.Ident:
-		if v := s.values[x.Name]; v != nil {
-			all = s.list(v)
+	default: // NewDesc
+		fields["Name"], fields["Help"], fields["labels"] = args[0], args[1], args[2]
+	}
+	var name []string
+	for _, part := range []string{"Namespace", "Subsystem", "Name"} {
+		text, err := s.strings(fields[part])
+		if err != nil || part == "Name" && len(text) == 0 {
+			return nil, fmt.Errorf("prometheus.New%s: cannot read %s: %w", what, part, err)
 		}
-	case *ast.BasicLit:
-		if t, err := s.text(x); err == nil {
-			all = []string{t}
+		name = append(name, text...)
+	}
+	full := strings.Join(name, "_")
+	if kind == "desc" { // its type is where the value is; the suffix is Prometheus' convention
+		if kind = "gauge"; strings.HasSuffix(full, "_total") {
+			kind = "counter"
 		}
 	}
-	return all
+	help, err := s.strings(fields["Help"])
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", full, err)
+	}
+	labels, err := s.strings(fields["labels"])
+	return [][]string{{"`" + full + "`", kind, strings.Join(labels, ", "), strings.Join(help, "")}}, err
+}
+
+// strings are the values of an expression that is made of strings; none for nil.
+func (s scope) strings(x ast.Expr) (all []string, err error) {
+	var parts []ast.Expr
+	switch x := x.(type) {
+	case nil:
+		return nil, nil
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(x.Value)
+		return []string{text}, err
+	case *ast.BinaryExpr:
+		all, err = s.strings(&ast.CompositeLit{Elts: []ast.Expr{x.X, x.Y}})
+		return []string{strings.Join(all, "")}, err
+	case *ast.CompositeLit:
+		parts = x.Elts
+	case *ast.CallExpr: // append
+		parts = x.Args
+	case *ast.Ident:
+		if x.Name == "nil" {
+			return nil, nil
+		}
+		if s.values[x.Name] == nil {
+			return nil, fmt.Errorf("the value of %s is not known", x.Name)
+		}
+		parts = []ast.Expr{s.values[x.Name]}
+	default:
+		return nil, fmt.Errorf("%T is no string", x)
+	}
+	for _, p := range parts {
+		found, err := s.strings(p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }

@@ -102,23 +102,22 @@ func limits(p apiextensionsv1.JSONSchemaProps) string {
 		}
 		all = append(all, "one of "+strings.Join(values, ", "))
 	}
-	number := func(what string, n *int64) {
-		if n != nil {
-			all = append(all, what+" "+strconv.FormatInt(*n, 10))
+	for _, l := range []struct {
+		what   string
+		length *int64
+		value  *float64
+	}{
+		{"at least", nil, p.Minimum}, {"at most", nil, p.Maximum},
+		{"length at least", p.MinLength, nil}, {"length at most", p.MaxLength, nil},
+		{"items at least", p.MinItems, nil}, {"items at most", p.MaxItems, nil}, {"entries at most", p.MaxProperties, nil},
+	} {
+		switch {
+		case l.length != nil:
+			all = append(all, fmt.Sprint(l.what, " ", *l.length))
+		case l.value != nil:
+			all = append(all, l.what+" "+strconv.FormatFloat(*l.value, 'f', -1, 64))
 		}
 	}
-	value := func(what string, n *float64) {
-		if n != nil {
-			all = append(all, what+" "+strconv.FormatFloat(*n, 'f', -1, 64))
-		}
-	}
-	value("at least", p.Minimum)
-	value("at most", p.Maximum)
-	number("length at least", p.MinLength)
-	number("length at most", p.MaxLength)
-	number("items at least", p.MinItems)
-	number("items at most", p.MaxItems)
-	number("entries at most", p.MaxProperties)
 	if len(p.XValidations) == 0 && p.Pattern != "" {
 		all = append(all, "matches `"+p.Pattern+"`")
 	}

@@ -15,7 +15,7 @@ import (
 // is, and what else.
 func testPeer(t *testing.T, text string) *Peer {
 	t.Helper()
-	p := &Peer{NodeSelector: labels.Everything()}
+	p := &Peer{}
 	var age int
 	var router, more string
 	if n, err := fmt.Sscan(text+" -", &p.Name, &age, &router, &more); n < 4 || err != nil {
@@ -38,7 +38,7 @@ func testPeer(t *testing.T, text string) *Peer {
 	}
 	switch kind, value, _ := strings.Cut(more, "="); kind {
 	case "rack":
-		p.NodeSelector = labels.SelectorFromSet(labels.Set{"rack": value})
+		p.NodeSelector = Selecting(labels.SelectorFromSet(labels.Set{"rack": value}))
 	case "device":
 		p.Device = value
 	case "port":

@@ -19,7 +19,7 @@ type L2Advertisement struct {
 	UID  types.UID // empty when the object did not come from an API server
 	// Pools are names, sorted; none: all.
 	Pools                         []string
-	ServiceSelector, NodeSelector labels.Selector
+	ServiceSelector, NodeSelector Selector
 	// Preferred say which of the nodes should answer; in the object's order.
 	Preferred []Preference
 	// Interfaces are names, or patterns of [path.Match] with * and ?; sorted; none: all.
@@ -29,7 +29,7 @@ type L2Advertisement struct {
 // A Preference gives nodes a weight.
 type Preference struct {
 	Weight   int // 1 to 100
-	Selector labels.Selector
+	Selector Selector
 }
 
 // parseL2Advertisement returns nil if anything is wrong: half of a restriction

@@ -36,16 +36,16 @@ func (b *Builder) occupied() []Occupied {
 			all = append(all, Occupied{netipx.RangeOfPrefix(c), by})
 		}
 	}
-	for _, n := range b.nodes {
+	for _, n := range b.nodes.objects {
 		for _, a := range n.InternalIPs {
 			addr(a, "Node "+n.Name)
 		}
 		cidrs(n.PodCIDRs, "the pods of Node "+n.Name)
 	}
-	for _, c := range b.serviceCIDRs {
+	for _, c := range b.serviceCIDRs.objects {
 		cidrs(c.CIDRs, "ServiceCIDR "+c.Name)
 	}
-	for _, p := range b.peers {
+	for _, p := range b.peers.objects {
 		addr(p.PeerAddress, "BGPPeer "+p.Name)
 	}
 	slices.SortFunc(all, func(x, y Occupied) int {

@@ -49,13 +49,13 @@ func (b *Builder) setSecret(name Name, password bgp.Password) {
 	if !gone {
 		b.secrets[name.Name] = password
 	}
-	b.peersChanged = true
+	b.peers.changed = true
 }
 
 // signedPeers are the peers with their passwords.
 func (b *Builder) signedPeers() []*Peer {
 	var p []Problem
-	peers := sortedValues(b.peers)
+	peers := b.peers.sorted()
 	used := map[string]bool{}
 	for i, peer := range peers {
 		if peer.Secret == "" {

@@ -277,9 +277,9 @@ type Pool struct {
 	Priority      int32 // the highest is tried first
 
 	// Eligibility: only Services that match all three get addresses of the pool. Namespaces
-	// are sorted. Nil admits all; an empty Namespaces admits none.
+	// are sorted. If they are nil, all match; if they are empty, none does.
 	Namespaces                         []string
-	NamespaceSelector, ServiceSelector labels.Selector
+	NamespaceSelector, ServiceSelector Selector
 	// Quota is how many addresses of each family one namespace may have, 0 for any
 	// number.
 	Quota int
@@ -351,7 +351,7 @@ type Peer struct {
 	// DefaultGateway is empty when the router is not the node's own.
 	DefaultGateway corev1.IPFamily
 	MyASN          uint32 // never 0
-	NodeSelector   labels.Selector
+	NodeSelector   Selector
 	// Secret names the Secret that Password comes from, empty when there is none.
 	Secret string
 }
@@ -361,7 +361,7 @@ type Advertisement struct {
 	Name string
 	// Pools and Peers are names, sorted; none: all.
 	Pools, Peers                  []string
-	ServiceSelector, NodeSelector labels.Selector
+	ServiceSelector, NodeSelector Selector
 	// Length4 and Length6 are the prefix lengths to announce addresses by; 32 and
 	// 128 for each on its own.
 	Length4, Length6 int

@@ -1,10 +1,10 @@
-// Package clustertest has Kubernetes objects for tests, of one line each.
 package clustertest
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"strings"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -126,7 +126,8 @@ func Random(rnd *rand.Rand) runtime.Object {
 
 // Comparers says how to compare what cmp cannot look into.
 var Comparers = []gocmp.Option{
-	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), "Selector") }, cmpopts.EquateEmpty()),
+	gocmp.Exporter(func(reflect.Type) bool { return true }),
+	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), ".requirements") }, cmpopts.EquateEmpty()),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),

@@ -1,11 +1,15 @@
 package membership
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
 // byLeaseTolerance is for how long a node may be alive by its Lease alone before that is
@@ -157,4 +161,69 @@ func (m *Member) Addresses() (own []netip.Addr) {
 		}
 	}
 	return own
+}
+
+// unreachableNodes returns the names of dead nodes and, where addresses may be announced over
+// Layer 2, of nodes that were never members and may answer for addresses.
+func unreachableNodes(v *gossip.View, snap *cluster.Snapshot, self string) (names []string) {
+	known := map[string]bool{self: true}
+	for _, m := range v.Members {
+		known[m.Node] = true
+		if m.State == gossip.Dead {
+			names = append(names, m.Node)
+		}
+	}
+	if len(v.Members) == 0 || !snap.UsesL2() {
+		return names
+	}
+	for _, n := range snap.Nodes {
+		if !known[n.Name] && !n.Excluded {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// membersOf combines gossip and Leases. A node that is dead for gossip is alive if it has since
+// renewed its Lease, less than validity ago; the metadata of that Lease is newer than that of
+// gossip. Without members in gossip the result is nil.
+func membersOf(v *gossip.View, leases map[string]leaseState, validity time.Duration, now time.Time) *Members {
+	if len(v.Members) == 0 {
+		return nil
+	}
+	renewed := func(s leaseState, since time.Time) bool {
+		return s.renewed.After(since) && now.Sub(s.renewed) < validity
+	}
+	all, others := &Members{}, maps.Clone(leases)
+	for _, m := range v.Members {
+		delete(others, m.Node)
+		lease := leases[m.Node]
+		one := Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
+		meta := m.Meta
+		switch {
+		case m.State != gossip.Dead:
+		case !renewed(lease, m.Since):
+			one.Absent = lease.absent
+		default:
+			one.Alive, one.ByLease = true, true
+			if lease.record.meta != nil {
+				meta = lease.record.meta
+			}
+		}
+		// Metadata of an unknown release counts as no interfaces: that node answers for nothing.
+		one.Interfaces, _ = DecodeInterfaces(meta)
+		one.Returning = isReturning(meta)
+		all.Nodes = append(all.Nodes, one)
+	}
+	for name, lease := range others {
+		if !renewed(lease, time.Time{}) {
+			continue // most likely it runs no speaker
+		}
+		one := Member{Node: name, Alive: true, ByLease: true, Since: lease.since}
+		one.Interfaces, _ = DecodeInterfaces(lease.record.meta)
+		one.Returning = isReturning(lease.record.meta)
+		all.Nodes = append(all.Nodes, one)
+	}
+	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
+	return all
 }

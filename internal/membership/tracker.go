@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,71 +186,6 @@ func (t *Tracker) Members(snap *cluster.Snapshot) *Members {
 	return t.members
 }
 
-// unreachableNodes returns the names of dead nodes and, where addresses may be announced over
-// Layer 2, of nodes that were never members and may answer for addresses.
-func unreachableNodes(v *gossip.View, snap *cluster.Snapshot, self string) (names []string) {
-	known := map[string]bool{self: true}
-	for _, m := range v.Members {
-		known[m.Node] = true
-		if m.State == gossip.Dead {
-			names = append(names, m.Node)
-		}
-	}
-	if len(v.Members) == 0 || !snap.UsesL2() {
-		return names
-	}
-	for _, n := range snap.Nodes {
-		if !known[n.Name] && !n.Excluded {
-			names = append(names, n.Name)
-		}
-	}
-	return names
-}
-
-// membersOf combines gossip and Leases. A node that is dead for gossip is alive if it has since
-// renewed its Lease, less than validity ago; the metadata of that Lease is newer than that of
-// gossip. Without members in gossip the result is nil.
-func membersOf(v *gossip.View, leases map[string]leaseState, validity time.Duration, now time.Time) *Members {
-	if len(v.Members) == 0 {
-		return nil
-	}
-	renewed := func(s leaseState, since time.Time) bool {
-		return s.renewed.After(since) && now.Sub(s.renewed) < validity
-	}
-	all, others := &Members{}, maps.Clone(leases)
-	for _, m := range v.Members {
-		delete(others, m.Node)
-		lease := leases[m.Node]
-		one := Member{Node: m.Node, Alive: m.State == gossip.Alive, Left: m.State == gossip.Left, Since: m.Since}
-		meta := m.Meta
-		switch {
-		case m.State != gossip.Dead:
-		case !renewed(lease, m.Since):
-			one.Absent = lease.absent
-		default:
-			one.Alive, one.ByLease = true, true
-			if lease.record.meta != nil {
-				meta = lease.record.meta
-			}
-		}
-		// Metadata of an unknown release counts as no interfaces: that node answers for nothing.
-		one.Interfaces, _ = DecodeInterfaces(meta)
-		one.Returning = isReturning(meta)
-		all.Nodes = append(all.Nodes, one)
-	}
-	for name, lease := range others {
-		if !renewed(lease, time.Time{}) {
-			continue // most likely it runs no speaker
-		}
-		one := Member{Node: name, Alive: true, ByLease: true, Since: lease.since}
-		one.Interfaces, _ = DecodeInterfaces(lease.record.meta)
-		one.Returning = isReturning(lease.record.meta)
-		all.Nodes = append(all.Nodes, one)
-	}
-	slices.SortFunc(all.Nodes, func(a, b Member) int { return strings.Compare(a.Node, b.Node) })
-	return all
-}
-
 // Released reports, once, whether a node that gossip does not reach has stopped answering for
 // an address, for which this node may answer now.
 func (t *Tracker) Released() bool { return t != nil && t.leases.takeReleased() }
@@ -272,71 +205,4 @@ func (t *Tracker) SetMeta(now *NodeMeta, returning bool) {
 	if err := t.gossip.SetMeta(meta); err != nil {
 		panic(fmt.Sprintf("BUG: %v", err)) // EncodeInterfaces respects MaxMeta.
 	}
-}
-
-// A MemberStatus is a member for `fanfare status`.
-type MemberStatus struct {
-	Node string `json:"node"`
-	// State is alive, left (its speaker was stopped or restarts), dead, or lease: gossip does
-	// not reach it, and it renews its Lease.
-	State string    `json:"state"`
-	Since time.Time `json:"since"`
-}
-
-// A Status is the membership for `fanfare status`.
-type Status struct {
-	Nodes []MemberStatus `json:"nodes,omitempty"`
-	// LeftOut are the nodes whose endpoints get no new connections.
-	LeftOut []string `json:"leftOut,omitempty"`
-	// Problems are what a user must correct.
-	Problems []string `json:"problems,omitempty"`
-}
-
-// Summary counts the alive members of all: "2/3"; empty without members.
-func (s *Status) Summary() string {
-	if s == nil || len(s.Nodes) == 0 {
-		return ""
-	}
-	alive := 0
-	for _, m := range s.Nodes {
-		if m.State == "alive" || m.State == "lease" {
-			alive++
-		}
-	}
-	return fmt.Sprintf("%d/%d", alive, len(s.Nodes))
-}
-
-// Status describes m, which may be nil. The Status of a nil Tracker is nil.
-func (t *Tracker) Status(m *Members) *Status {
-	if t == nil {
-		return nil
-	}
-	s := &Status{Problems: t.gossip.Problems()}
-	if n := t.omitted.Load(); n > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("%d interfaces of this node are unknown to the other nodes, since too many are in subnets of pools: this node answers for no address on them; name fewer in spec.interfaces of the L2Advertisements", n))
-	}
-	if problem := t.leases.problem(); problem != "" {
-		s.Problems = append(s.Problems, problem)
-	}
-	if m == nil {
-		return s
-	}
-	silent := m.Silent(t.gossip.Node)
-	for _, n := range m.Nodes {
-		s.Nodes = append(s.Nodes, MemberStatus{Node: n.Node, State: n.State(), Since: n.Since})
-		if _, out := silent[n.Node]; out {
-			s.LeftOut = append(s.LeftOut, n.Node)
-		}
-	}
-	if names := m.LongByLease(time.Now()); len(names) > 0 {
-		s.Problems = append(s.Problems, fmt.Sprintf("gossip does not reach nodes %s, which renew their Leases; is port %d open between nodes, UDP and TCP?", cluster.Enumerate(names), t.gossip.Port))
-	}
-	if dead := m.Dead(t.gossip.Node); len(dead) > 0 && len(s.LeftOut) == 0 {
-		var names []string
-		for _, n := range dead {
-			names = append(names, n.Node)
-		}
-		s.Problems = append(s.Problems, fmt.Sprintf("%s of %d nodes do not respond: half or more, so this node itself may be cut off; their endpoints are used as before", cluster.Enumerate(names), len(m.Nodes)))
-	}
-	return s
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
@@ -311,17 +312,10 @@ func (a *API) change(f func(*cluster.Builder)) {
 	defer a.mu.Unlock()
 	f(a.builder)
 	if a.builder.Dirty() {
-		a.poke()
+		notify.Changed(a.changed)
 	}
 	if a.deepen != nil && a.needs.now(a.builder) {
 		a.deepen()
-	}
-}
-
-func (a *API) poke() {
-	select {
-	case a.changed <- struct{}{}:
-	default: // It is dirty already.
 	}
 }
 

@@ -370,7 +370,7 @@ func TestAPIWithoutNamespaces(t *testing.T) {
 	if len(snap.Problems) != 1 || !strings.Contains(snap.Problems[0].Message, "namespaces cannot be read since") {
 		t.Errorf("problems: %v", snap.Problems)
 	}
-	pool := &cluster.Pool{NamespaceSelector: labels.SelectorFromSet(labels.Set{"team": "a"})}
+	pool := &cluster.Pool{NamespaceSelector: cluster.Selecting(labels.SelectorFromSet(labels.Set{"team": "a"}))}
 	if why := pool.Bars(snap.Services[0].Spec, snap.Namespaces); !strings.Contains(why, "are not known") {
 		t.Errorf("barred %q", why)
 	}

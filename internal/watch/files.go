@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -140,10 +141,7 @@ func (f *Files) publish() {
 		return
 	}
 	f.snapshot.Store(s)
-	select {
-	case f.changed <- struct{}{}:
-	default: // It is dirty already.
-	}
+	notify.Changed(f.changed)
 	for _, p := range s.Problems {
 		if !slices.Contains(before.Problems, p) {
 			f.log.Warn("problem in the files", "err", p.String())

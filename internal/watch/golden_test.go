@@ -14,12 +14,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/bgp"
 	"github.com/fanfare-lb/fanfare/internal/cluster"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -140,11 +138,11 @@ func renderPool(b *strings.Builder, p *cluster.Pool) {
 	b.WriteString("\n")
 }
 
-func gateText(prefix string, s labels.Selector) string {
-	if s == nil {
+func gateText(prefix string, s cluster.Selector) string {
+	switch s.String() {
+	case "":
 		return ""
-	}
-	if _, selectable := s.Requirements(); !selectable {
+	case cluster.Nothing().String():
 		return prefix + "never"
 	}
 	return prefix + strconv.Quote(s.String())
@@ -212,7 +210,7 @@ func communitiesText(c *cluster.Communities) string {
 func renderPeer(b *strings.Builder, p *cluster.Peer) {
 	fmt.Fprintf(b, "peer %s AS%d at %s port %d, we are AS%d", p.Name, p.PeerASN, when(p.PeerAddress.IsValid(), p.PeerAddress.String())+p.Interface, p.PeerPort, p.MyASN)
 	b.WriteString(when(p.Secret != "", " secret "+p.Secret+" of "+strconv.Itoa(len(p.Password))+" bytes"))
-	if p.BFD != (bgp.BFD{}) {
+	if p.BFD.Multiplier != 0 {
 		fmt.Fprintf(b, " bfd %s/%s x%d%s", p.BFD.Transmit, p.BFD.Receive, p.BFD.Multiplier, when(p.BFD.Passive, " passive"))
 	}
 	b.WriteString(when(p.External, " external") + when(p.LocalASN != p.MyASN, fmt.Sprintf(" as AS%d", p.LocalASN)))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,7 +71,7 @@ func (a *API) heard(ctx context.Context, r resource, err error) {
 	a.metrics.of(r).failing(a.troubles[r].since)
 	a.noteOutage(a.troubles[r])
 	a.builder.Report("API server", a.healthProblems())
-	a.poke()
+	notify.Changed(a.changed)
 }
 
 // noteOutage keeps the words of the first trouble until all are over, so that an

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/cluster"
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A Standby is a Source that has the snapshot of a file until another Source was opened.
@@ -28,7 +29,7 @@ func OpenStandby(ctx context.Context, path string, patience time.Duration, log *
 		if err == nil {
 			s.source.Store(&source)
 			go s.relay(ctx, source.Changed())
-			s.poke()
+			notify.Changed(s.changed)
 		}
 		opened <- err
 	}()
@@ -69,16 +70,9 @@ func (s *Standby) relay(ctx context.Context, changed <-chan struct{}) {
 	for {
 		select {
 		case <-changed:
-			s.poke()
+			notify.Changed(s.changed)
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-func (s *Standby) poke() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
 	}
 }

@@ -1,7 +1,6 @@
 package gossip
 
 import (
-	"math"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -43,40 +42,6 @@ func config() *memberlist.Config {
 	// Packets are small; compressing each would cost more than it saves.
 	c.EnableCompression = false
 	return c
-}
-
-// Sizes on the wire in bytes, with the headers of IPv4 and UDP or TCP, for names of
-// about 16 letters and no metadata. A test measures them.
-const (
-	pingBytes  = 165
-	ackBytes   = 75
-	stateBytes = 125 // of one node in an exchange of the full state
-)
-
-// Traffic is what one node sends, and receives as well, while no state changes.
-type Traffic struct {
-	Packets float64 // a second
-	Bytes   float64 // a second
-}
-
-// TrafficOf computes the traffic in a cluster of that many nodes. It hardly grows with them:
-// each node pings one other node in an interval.
-func TrafficOf(nodes int) Traffic {
-	if nodes < 2 {
-		return Traffic{}
-	}
-	probes := float64(time.Second) / float64(probeInterval)
-	exchange := float64(pushPullInterval)
-	if nodes > 32 {
-		exchange *= math.Ceil(math.Log2(float64(nodes))-math.Log2(32)) + 1
-	}
-	// Each node begins one exchange and is chosen for one, and sends its full state in each.
-	exchanges := 2 * float64(time.Second) / exchange
-	state := float64(nodes) * stateBytes
-	return Traffic{
-		Packets: 2*probes + exchanges*(4+math.Ceil(state/1400)),
-		Bytes:   probes*(pingBytes+ackBytes) + exchanges*(state+4*60),
-	}
 }
 
 // joinInterval is the mean time between two attempts of one node to reach a node that is not

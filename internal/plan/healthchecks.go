@@ -11,40 +11,39 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/healthcheck"
 )
 
-// answersFor says whether the healthCheckNodePort of a Service is answered here.
-func (v *View) answersFor(s *cluster.Spec) bool {
+// servesHealthCheck reports whether the healthCheckNodePort of a Service is served here.
+func (v *View) servesHealthCheck(s *cluster.Spec) bool {
 	if s.HealthCheckPort == 0 || v.healthChecks == HealthChecksNone {
 		return false
 	}
 	return v.healthChecks == HealthChecksAll || s.ServiceProxy != ""
 }
 
-// checks are what to answer for the health of a Service, sorted by family. That it
-// has no address here, or none at all yet, is no reason to be silent: whoever asks
-// wants to know of the node's pods, and may be what brings the address.
+// checks returns the health checks of a Service, sorted by family. The Service needs no address:
+// an external load balancer asks for the node's pods, and may provide the address itself.
 func (v *View) checks(s cluster.Service) (checks []healthcheck.Check) {
-	if !v.answersFor(s.Spec) {
+	if !v.servesHealthCheck(s.Spec) {
 		return nil
 	}
 	for _, f := range []healthcheck.Family{healthcheck.IPv4, healthcheck.IPv6} {
 		if slices.ContainsFunc(s.IPFamilies, func(of corev1.IPFamily) bool { return (of == corev1.IPv4Protocol) == (f == healthcheck.IPv4) }) {
-			checks = append(checks, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Port: s.HealthCheckPort, Family: f, Endpoints: v.readyHere(f, s)})
+			checks = append(checks, healthcheck.Check{Namespace: s.Name.Namespace, Name: s.Name.Name, Port: s.HealthCheckPort, Family: f, Endpoints: v.localReady(f, s)})
 		}
 	}
 	return checks
 }
 
-// readyHere counts pods, not their ports, and only the ready ones: kube-proxy says 0
-// as soon as the last one terminates, so that a load balancer turns away while
-// that one still serves (KEP-1669).
-func (v *View) readyHere(f healthcheck.Family, s cluster.Service) int {
+// localReady counts the ready pods on this node, not their ports. Like kube-proxy's, the count
+// is 0 once the last pod terminates, so that load balancers move away while it still serves
+// (KEP-1669).
+func (v *View) localReady(f healthcheck.Family, s cluster.Service) int {
 	if s.Endpoints == nil {
 		return 0
 	}
 	var pods []netip.Addr
 	for i := range s.Endpoints.List {
 		e := &s.Endpoints.List[i]
-		if a := e.Addr.Addr(); v.has(e) && ready(e, s.PublishNotReady) && FamilyOf(a) == f {
+		if a := e.Addr.Addr(); v.isLocal(e) && ready(e, s.PublishNotReady) && FamilyOf(a) == f {
 			pods = append(pods, a)
 		}
 	}
@@ -52,21 +51,21 @@ func (v *View) readyHere(f healthcheck.Family, s cluster.Service) int {
 	return len(slices.Compact(pods))
 }
 
-// check collects what to answer for all Services, whose order is that of Checks.
-func (d *Desired) check(v *View) {
+// setChecks collects the checks of all Services, in their order.
+func (d *Desired) setChecks(v *View) {
 	d.Checks = nil
 	for _, s := range d.Snapshot.Services {
 		d.Checks = append(d.Checks, v.checks(s)...)
 	}
 }
 
-// checkAgain is check where only some Services have changed, of which it gets the
-// indexes, sorted.
-func (d *Desired) checkAgain(v *View, changed []int) {
+// updateChecks is setChecks if only the Services of these indexes, sorted, have changed.
+func (d *Desired) updateChecks(v *View, changed []int) {
 	same := func(i int) bool {
 		from, to := d.checksOf(d.Snapshot.Services[i].Name)
 		return slices.Equal(d.Checks[from:to], v.checks(d.Snapshot.Services[i]))
 	}
+	// Most changes leave the counts alone, and then d.Checks is the same slice as before.
 	if !slices.ContainsFunc(changed, func(i int) bool { return !same(i) }) {
 		return
 	}
@@ -80,7 +79,7 @@ func (d *Desired) checkAgain(v *View, changed []int) {
 	d.Checks = append(now, d.Checks[kept:]...)
 }
 
-// checksOf finds the Checks of a Service: those from one index to before another.
+// checksOf finds the Checks of a Service: d.Checks[from:to].
 func (d *Desired) checksOf(name cluster.Name) (from, to int) {
 	from, _ = slices.BinarySearchFunc(d.Checks, name, func(c healthcheck.Check, n cluster.Name) int { return ServiceOf(c).Compare(n) })
 	for to = from; to < len(d.Checks) && ServiceOf(d.Checks[to]) == name; {
@@ -89,7 +88,7 @@ func (d *Desired) checksOf(name cluster.Name) (from, to int) {
 	return from, to
 }
 
-// ServiceOf is the Service that a Check is for.
+// ServiceOf returns the Service of a Check.
 func ServiceOf(c healthcheck.Check) cluster.Name {
 	return cluster.Name{Namespace: c.Namespace, Name: c.Name}
 }
@@ -98,7 +97,7 @@ func checkText(c healthcheck.Check) string {
 	return fmt.Sprintf("%s/%s port %d IPv%d: %d endpoints", c.Namespace, c.Name, c.Port, c.Family, c.Endpoints)
 }
 
-// FamilyOf is that of an address in a Check's words.
+// FamilyOf returns the family of an address as Checks have it.
 func FamilyOf(addr netip.Addr) healthcheck.Family {
 	if addr.Is4() {
 		return healthcheck.IPv4

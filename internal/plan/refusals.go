@@ -10,32 +10,32 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// RefusalRetry is how long what the kernel refused is not tried again, unless it changes: a
-// lack of memory may be over, and each attempt costs more than a change.
+// RefusalRetry is the pause before the same VIP is tried again: the cause, such as a lack of
+// memory, may be over, and each attempt costs more than a change.
 const RefusalRetry = 5 * time.Minute
 
-// refusalsKept is how many refusals of one address are kept, the newest: an address that
-// changes all the time must not fill the memory.
-const refusalsKept = 4
+// maxRefusalsKept is how many refusals of one address are kept, the newest ones: an address
+// that changes all the time must not exhaust the memory.
+const maxRefusalsKept = 4
 
-// maxRefusal is the length to which the text of a refusal is cut.
-const maxRefusal = 600
+// maxRefusalText is the maximum length of a refusal's text in bytes.
+const maxRefusalText = 600
 
-// Refused are the addresses that a proxy has refused. It is immutable.
+// Refused are the VIPs that the proxy has refused. It is immutable.
 type Refused struct {
 	all   map[netip.Addr][]refusal
 	Since time.Time // of the oldest
 }
 
-// A refusal is what was refused, and why.
+// A refusal is a VIP that was refused, and why.
 type refusal struct {
 	vip *proxy.VIP
 	why string
 }
 
-// refuses says why an address cannot be forwarded: it exceeds a limit, or the proxy has
-// refused just this. Empty: it can, as far as is known.
-func (v *View) refuses(vip *proxy.VIP) string {
+// refusalOf explains why a VIP cannot be forwarded: it exceeds a limit, or the proxy has refused
+// it. It is empty if the VIP can be tried.
+func (v *View) refusalOf(vip *proxy.VIP) string {
 	if err := v.limits.Check(vip); err != nil {
 		return OneLine(err)
 	}
@@ -50,9 +50,9 @@ func (v *View) refuses(vip *proxy.VIP) string {
 	return ""
 }
 
-// outgrows says why frontends are too many for an address that so many Services share;
-// empty: they are not. Of an address with a single Service all is said by refuses.
-func (v *View) outgrows(vip *proxy.VIP, more []proxy.Frontend, services int) string {
+// exceedsLimits explains why more frontends exceed the limits of a shared address, empty if they
+// do not. An address of a single Service is for refusalOf.
+func (v *View) exceedsLimits(vip *proxy.VIP, more []proxy.Frontend, services int) string {
 	if services < 2 || len(more) == 0 {
 		return ""
 	}
@@ -62,7 +62,7 @@ func (v *View) outgrows(vip *proxy.VIP, more []proxy.Frontend, services int) str
 	return ""
 }
 
-// With is r and what a proxy has refused now.
+// With returns r and what the proxy has refused now.
 func (r *Refused) With(more *proxy.Refused, now time.Time) *Refused {
 	next := &Refused{all: map[netip.Addr][]refusal{}, Since: now}
 	if r != nil {
@@ -72,12 +72,12 @@ func (r *Refused) With(more *proxy.Refused, now time.Time) *Refused {
 	for _, one := range more.Refusals {
 		a := one.VIP.Addr
 		list := append(slices.Clip(next.all[a]), refusal{one.VIP, OneLine(one.Err)})
-		next.all[a] = list[max(0, len(list)-refusalsKept):]
+		next.all[a] = list[max(0, len(list)-maxRefusalsKept):]
 	}
 	return next
 }
 
-// Still is r as long as it is not to be tried again, and nil afterwards.
+// Still returns r until it is time to retry, then nil.
 func (r *Refused) Still(now time.Time) *Refused {
 	if r == nil || now.Sub(r.Since) >= RefusalRetry {
 		return nil
@@ -85,7 +85,7 @@ func (r *Refused) Still(now time.Time) *Refused {
 	return r
 }
 
-// Next is when to try again; zero: there is nothing to try.
+// Next is when to retry, zero if there is nothing to retry.
 func (r *Refused) Next() time.Time {
 	if r == nil {
 		return time.Time{}
@@ -93,11 +93,11 @@ func (r *Refused) Next() time.Time {
 	return r.Since.Add(RefusalRetry)
 }
 
-// OneLine is an error in a sentence of bounded length.
+// OneLine is the text of an error on one line of bounded length.
 func OneLine(err error) string {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
-	if len(text) > maxRefusal {
-		text = strings.ToValidUTF8(text[:maxRefusal], "") + "…"
+	if len(text) > maxRefusalText {
+		text = strings.ToValidUTF8(text[:maxRefusalText], "") + "…"
 	}
 	return text
 }

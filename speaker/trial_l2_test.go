@@ -34,7 +34,7 @@ type trialL2 struct {
 }
 
 func newTrialL2(seed uint64, log *slog.Logger) trialL2 {
-	return trialL2{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHandoverState("n1", nil, log), ours: map[netip.Addr]bool{},
+	return trialL2{luck: rand.New(rand.NewPCG(seed, 3)), holds: newHandoverState("n1", nil), ours: map[netip.Addr]bool{},
 		asking: map[netip.Addr]bool{}, answering: map[netip.Addr]bool{}, quiet: map[netip.Addr]time.Time{}, unasked: map[netip.Addr]time.Time{},
 		held: map[netip.Addr]time.Time{}, last: &plan.Desired{}}
 }
@@ -46,7 +46,7 @@ func (t *trial) elect(d *plan.Desired) *plan.Desired {
 		t.l2.ours[a] = !t.l2.ours[a]
 	}
 	q, was := *d, t.l2.last
-	q.Links, q.L2.Addresses, q.Answered = true, nil, nil
+	q.UsesL2, q.L2.Addresses, q.Answered = true, nil, nil
 	for _, a := range d.Addresses {
 		serves := slices.ContainsFunc(a.VIP.Frontends, func(f proxy.Frontend) bool { return len(f.External.Backends) > 0 })
 		if t.l2.ours[a.Addr] && serves {
@@ -169,7 +169,7 @@ func (l *trialLink) Set(_ context.Context, want l2.State) (have []netip.Addr, er
 	for _, a := range want.Addresses {
 		wanted[a.Addr] = true
 		if _, announced := slices.BinarySearchFunc(t.taking, a.Addr, netip.Addr.Compare); !announced && !t.l2.asked[a.Addr] && !t.l2.answering[a.Addr] {
-			t.violate("%s is taken and the kernel was not told before", a.Addr)
+			t.violate("%s is taken and the kernel was not programmed for it before", a.Addr)
 		}
 		switch {
 		case t.l2.answering[a.Addr] || t.l2.asking[a.Addr]:
