@@ -12,7 +12,7 @@ import (
 )
 
 // Some want the program at one time, and each has one that runs.
-func TestBuild(t *testing.T) {
+func TestBuildConcurrently(t *testing.T) {
 	if testing.Short() {
 		t.Skip("links a program")
 	}

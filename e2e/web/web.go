@@ -18,7 +18,7 @@ const (
 	headerTimeout = time.Minute
 	// silence is how long a connection may be without a request when the server stops. A
 	// connection cut off by a router never sends one.
-	silence = 5 * time.Second
+	idleLimit = 5 * time.Second
 )
 
 // A Server answers HTTP requests.
@@ -29,30 +29,30 @@ type Server struct {
 	served   chan struct{}  // closed when no more are accepted
 	err      error          // why, once served is closed
 
-	mu     sync.Mutex
-	silent map[net.Conn]time.Time // connections without a request, by the time when they were accepted
+	mu   sync.Mutex
+	idle map[net.Conn]time.Time // connections without a request, by the time when they were accepted
 }
 
 // Serve answers on a listener, and closes it at the end.
 func Serve(l *net.TCPListener, h http.Handler) *Server {
-	s := &Server{listener: l, served: make(chan struct{}), silent: map[net.Conn]time.Time{}}
-	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.count}
+	s := &Server{listener: l, served: make(chan struct{}), idle: map[net.Conn]time.Time{}}
+	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.trackState}
 	go func() {
 		defer close(s.served)
-		s.err = s.http.Serve(emptied{l})
+		s.err = s.http.Serve(drainingListener{l})
 	}()
 	return s
 }
 
-func (s *Server) count(c net.Conn, state http.ConnState) {
+func (s *Server) trackState(c net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if state == http.StateNew {
 		s.open.Add(1)
-		s.silent[c] = time.Now()
+		s.idle[c] = time.Now()
 		return
 	}
-	delete(s.silent, c)
+	delete(s.idle, c)
 	if state == http.StateClosed || state == http.StateHijacked {
 		s.open.Done()
 	}
@@ -68,10 +68,10 @@ func (s *Server) Stop(ctx context.Context) error {
 	_ = s.listener.SetDeadline(time.Unix(1, 0)) // fails if it is closed: Serve ends by that
 	<-s.served
 	err := s.err
-	if errors.Is(err, errEmptied) {
+	if errors.Is(err, errDrained) {
 		err = nil
 	}
-	s.closeSilent()
+	s.closeIdle()
 	answered := make(chan struct{})
 	go func() {
 		s.open.Wait()
@@ -86,14 +86,14 @@ func (s *Server) Stop(ctx context.Context) error {
 }
 
 // closeSilent closes connections that have sent no request for too long.
-func (s *Server) closeSilent() {
+func (s *Server) closeIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for c, since := range s.silent {
-		time.AfterFunc(time.Until(since.Add(silence)), func() {
+	for c, since := range s.idle {
+		time.AfterFunc(time.Until(since.Add(idleLimit)), func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if _, still := s.silent[c]; still {
+			if _, still := s.idle[c]; still {
 				c.Close()
 			}
 		})
@@ -103,25 +103,25 @@ func (s *Server) closeSilent() {
 // Kill closes everything.
 func (s *Server) Kill() error { return s.http.Close() }
 
-var errEmptied = errors.New("listener stops, and all that came are accepted")
+var errDrained = errors.New("listener stops, and all that came are accepted")
 
 // An emptied listener drains the accept queue: past its deadline it accepts the connections
 // that the kernel has established, and then fails.
-type emptied struct{ *net.TCPListener }
+type drainingListener struct{ *net.TCPListener }
 
-func (l emptied) Accept() (net.Conn, error) {
+func (l drainingListener) Accept() (net.Conn, error) {
 	c, err := l.AcceptTCP()
 	if err == nil {
 		return c, nil
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return l.waiting()
+		return l.acceptQueued()
 	}
 	return nil, err
 }
 
 // waiting accepts without blocking, past the deadline that package net enforces.
-func (l emptied) waiting() (net.Conn, error) {
+func (l drainingListener) acceptQueued() (net.Conn, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (l emptied) waiting() (net.Conn, error) {
 	}
 	switch {
 	case errors.Is(accept, unix.EAGAIN):
-		return nil, errEmptied
+		return nil, errDrained
 	case accept != nil:
 		return nil, os.NewSyscallError("accept4", accept)
 	}

@@ -28,14 +28,14 @@ type aggregated struct {
 
 // createAggregated measures with an aggregate, which the crowd keeps announced.
 func (b *bench) createAggregated(ctx context.Context, repeats int) (a aggregated, err error) {
-	if b.crowd == 0 {
+	if b.background == 0 {
 		return a, errors.New("BUG: without a crowd nothing announces the aggregate")
 	}
 	if err := errors.Join(b.Cluster.PutText("aggregate", aggregate), b.Cluster.PutText("bench", pool("Advertised"))); err != nil {
 		return a, err
 	}
 	defer func() { err = errors.Join(err, b.endAggregate(context.WithoutCancel(ctx))) }()
-	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), ours); err != nil {
+	if err := b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix), fanfareNode); err != nil {
 		return a, err
 	}
 	if err := b.awaitRoutes(ctx, 0); err != nil {
@@ -57,7 +57,7 @@ func (b *bench) endAggregate(ctx context.Context) error {
 	if err := errors.Join(b.Cluster.PutText("bench", pool("BGP")), b.Cluster.Delete("aggregate")); err != nil {
 		return err
 	}
-	if err := b.awaitRoutes(ctx, b.crowd); err != nil {
+	if err := b.awaitRoutes(ctx, b.background); err != nil {
 		return err
 	}
 	return b.Router.AwaitVia(ctx, eventLimit, netip.MustParsePrefix(prefix))
@@ -71,7 +71,7 @@ func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err err
 	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
+	defer func() { err = errors.Join(err, b.deleteService(context.WithoutCancel(ctx), name)) }()
 	began := time.Now()
 	if _, err := b.api.createService(ctx, newService(name)); err != nil {
 		return err
@@ -82,7 +82,7 @@ func (b *bench) createOneAggregated(ctx context.Context, a *aggregated) (err err
 	}
 	var rules time.Time
 	err = lab.Await(ctx, eventLimit, "the lab's observation of "+name, func() error {
-		if rules = b.Observer.RuleSince(ours, vip, began); rules.IsZero() {
+		if rules = b.Observer.RuleSince(fanfareNode, vip, began); rules.IsZero() {
 			return errors.New("it is not in the kernel")
 		}
 		return nil

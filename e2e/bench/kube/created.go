@@ -16,15 +16,15 @@ import (
 // EndpointSlice is there. All times are from the request, but FRR's share, which
 // is from the UPDATE's arrival at the router to the route in its kernel.
 type created struct {
-	Taken   measure.Sample // the API server has answered the request
-	Address measure.Sample // a client that watches sees the address
-	Rules   measure.Sample // the address is in the kernel of Fanfare's node
-	Update  measure.Sample // the announcement has reached the router
-	Route   measure.Sample // the route is in the router's kernel
-	Answer  measure.Sample // a client behind the router has the first answer
-	FRR     measure.Sample // the UPDATE's way from there to the kernel
-	Ours    measure.Sample // the first answer, without that
-	Proxy   measure.Sample // the Service is in the kernel of kube-proxy's node
+	Accepted   measure.Sample // the API server has answered the request
+	Address    measure.Sample // a client that watches sees the address
+	Rules      measure.Sample // the address is in the kernel of Fanfare's node
+	Update     measure.Sample // the announcement has reached the router
+	Route      measure.Sample // the route is in the router's kernel
+	Answer     measure.Sample // a client behind the router has the first answer
+	FRR        measure.Sample // the UPDATE's way from there to the kernel
+	WithoutFRR measure.Sample // the first answer, without that
+	Proxy      measure.Sample // the Service is in the kernel of kube-proxy's node
 }
 
 func (b *bench) create(ctx context.Context, repeats int) (c created, err error) {
@@ -53,10 +53,10 @@ func (b *bench) replaceRouter(ctx context.Context, software string) error {
 	if err := b.Router.Replace(ctx, software); err != nil {
 		return err
 	}
-	if err := b.AwaitSessions(ctx, ours); err != nil {
+	if err := b.AwaitSessions(ctx, fanfareNode); err != nil {
 		return err
 	}
-	return b.awaitRoutes(ctx, b.crowd)
+	return b.awaitRoutes(ctx, b.background)
 }
 
 // awaitRoutes waits until the router has so many routes to single addresses.
@@ -79,8 +79,8 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 	if err := b.api.createSlice(ctx, newSlice(name, realPod("p11"))); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, b.forget(context.WithoutCancel(ctx), name)) }()
-	theirEyes, err := measure.LookOut(b.Namespace(theirs), chainOf(name))
+	defer func() { err = errors.Join(err, b.deleteService(context.WithoutCancel(ctx), name)) }()
+	proxyWatch, err := measure.WatchTable(b.Namespace(proxyNode), chainOf(name))
 	if err != nil {
 		return err
 	}
@@ -88,18 +88,18 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 	if _, err := b.api.createService(ctx, newService(name)); err != nil {
 		return err
 	}
-	taken := time.Now()
+	accepted := time.Now()
 	is, vip, answered, err := b.firstAnswer(ctx, name)
 	if err != nil {
 		return err
 	}
-	proxied, err := theirEyes.Await(ctx)
+	proxied, err := proxyWatch.Await(ctx)
 	if err != nil {
 		return err
 	}
 	var rules, update, route time.Time
 	err = lab.Await(ctx, eventLimit, "the lab's observations of "+name, func() error {
-		rules, update, route = b.Observer.RuleSince(ours, vip, began), b.Observer.Announced(ours, vip, began), b.Observer.RouteVia(vip, began, ours)
+		rules, update, route = b.Observer.RuleSince(fanfareNode, vip, began), b.Observer.Announced(fanfareNode, vip, began), b.Observer.RouteVia(vip, began, fanfareNode)
 		if rules.IsZero() || update.IsZero() || route.IsZero() {
 			return fmt.Errorf("rules %v, UPDATE %v, route %v", rules, update, route)
 		}
@@ -109,12 +109,12 @@ func (b *bench) createOne(ctx context.Context, c *created) (err error) {
 		to *measure.Sample
 		at time.Time
 	}{
-		{&c.Taken, taken}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
+		{&c.Accepted, accepted}, {&c.Address, is.At}, {&c.Rules, rules}, {&c.Update, update}, {&c.Route, route}, {&c.Answer, answered}, {&c.Proxy, proxied},
 	} {
 		*s.to = append(*s.to, s.at.Sub(began))
 	}
 	c.FRR = append(c.FRR, route.Sub(update))
-	c.Ours = append(c.Ours, answered.Sub(began)-route.Sub(update))
+	c.WithoutFRR = append(c.WithoutFRR, answered.Sub(began)-route.Sub(update))
 	return err
 }
 
@@ -132,7 +132,7 @@ func (b *bench) firstAnswer(ctx context.Context, name string) (is measure.Assign
 }
 
 // forget deletes a Service and waits until its route has gone.
-func (b *bench) forget(ctx context.Context, name string) error {
+func (b *bench) deleteService(ctx context.Context, name string) error {
 	is, err := b.seen.Of(ctx, name)
 	if err != nil {
 		return err

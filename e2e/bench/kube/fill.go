@@ -31,19 +31,19 @@ type fill struct {
 func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
-	f.Services = n - b.crowd
+	f.Services = n - b.background
 	before, err := b.usage()
 	if err != nil {
 		return f, err
 	}
 	began := time.Now()
-	asked, err := b.createCrowd(ctx, n)
+	requested, err := b.createBackground(ctx, n)
 	f.Created = time.Since(began)
 	if err != nil {
 		return f, err
 	}
 	var last time.Time
-	for name, at := range asked {
+	for name, at := range requested {
 		is, err := b.seen.Of(ctx, name)
 		if err != nil {
 			return f, err
@@ -54,7 +54,7 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 		}
 	}
 	f.Assigned = last.Sub(began)
-	b.crowd = n
+	b.background = n
 	if err := b.awaitKernels(ctx, began, &f); err != nil {
 		return f, err
 	}
@@ -64,25 +64,25 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 }
 
 // createCrowd returns when each was asked for.
-func (b *bench) createCrowd(ctx context.Context, n int) (map[string]time.Time, error) {
+func (b *bench) createBackground(ctx context.Context, n int) (map[string]time.Time, error) {
 	var mu sync.Mutex
-	asked := make(map[string]time.Time, n-b.crowd)
+	requested := make(map[string]time.Time, n-b.background)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(creators)
-	for i := b.crowd; i < n; i++ {
+	for i := b.background; i < n; i++ {
 		g.Go(func() error {
-			name := crowdName(i)
-			if err := b.api.createSlice(ctx, newSlice(name, crowdPods(i, 0)...)); err != nil {
+			name := backgroundName(i)
+			if err := b.api.createSlice(ctx, newSlice(name, backgroundPods(i, 0)...)); err != nil {
 				return err
 			}
 			mu.Lock()
-			asked[name] = time.Now()
+			requested[name] = time.Now()
 			mu.Unlock()
 			_, err := b.api.createService(ctx, newService(name))
 			return err
 		})
 	}
-	return asked, g.Wait()
+	return requested, g.Wait()
 }
 
 // awaitKernels waits for both data planes. It asks seldom: an answer costs more
@@ -96,7 +96,7 @@ func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) erro
 			if err != nil {
 				return err
 			}
-			if have >= b.crowd {
+			if have >= b.background {
 				f.Kernel = time.Since(began)
 			}
 		}

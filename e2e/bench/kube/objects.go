@@ -58,7 +58,7 @@ func realPod(name string) pod {
 
 // crowdPods are the endpoints of the n-th Service of the crowd: two pods of its
 // own, on two nodes, without real pods. The generation is in their addresses.
-func crowdPods(n, generation int) []pod {
+func backgroundPods(n, generation int) []pod {
 	at := func(second byte) netip.Addr { return netip.AddrFrom4([4]byte{10, second, byte(n >> 8), byte(n)}) }
 	return []pod{{at(byte(100 + generation%100)), "n1"}, {at(200), "n2"}}
 }
@@ -83,4 +83,4 @@ func newSlice(service string, pods ...pod) *discoveryv1.EndpointSlice {
 	return s
 }
 
-func crowdName(n int) string { return fmt.Sprintf("crowd-%05d", n) }
+func backgroundName(n int) string { return fmt.Sprintf("crowd-%05d", n) }

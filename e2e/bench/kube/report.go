@@ -37,30 +37,30 @@ func (r report) head(what string) string {
 
 // rows are what can be asked of a result, by the names that the document uses.
 var rows = map[string]func(result) string{
-	"created/taken":   func(r result) string { return r.Created.Taken.String() },
+	"created/taken":   func(r result) string { return r.Created.Accepted.String() },
 	"created/address": func(r result) string { return r.Created.Address.String() },
 	"created/rules":   func(r result) string { return r.Created.Rules.String() },
 	"created/update":  func(r result) string { return r.Created.Update.String() },
 	"created/route":   func(r result) string { return r.Created.Route.String() },
 	"created/answer":  func(r result) string { return r.Created.Answer.String() },
 	"created/frr":     func(r result) string { return r.Created.FRR.String() },
-	"created/ours":    func(r result) string { return r.Created.Ours.String() },
+	"created/ours":    func(r result) string { return r.Created.WithoutFRR.String() },
 	"created/proxy":   func(r result) string { return r.Created.Proxy.String() },
 
-	"part/rules":  func(r result) string { return r.Part.Rules.String() },
-	"part/answer": func(r result) string { return r.Part.Answer.String() },
+	"part/rules":  func(r result) string { return r.Aggregated.Rules.String() },
+	"part/answer": func(r result) string { return r.Aggregated.Answer.String() },
 
 	"bird/update": func(r result) string { return r.BIRD.Update.String() },
 	"bird/route":  func(r result) string { return r.BIRD.Route.String() },
 	"bird/answer": func(r result) string { return r.BIRD.Answer.String() },
 
-	"calm/taken":    func(r result) string { return r.Eager.Calm.Taken.String() },
+	"calm/taken":    func(r result) string { return r.Eager.Calm.Accepted.String() },
 	"calm/rules":    func(r result) string { return both(r.Eager.Calm.Rules, r.Default.Calm.Rules).String() },
 	"calm/answer":   func(r result) string { return both(r.Eager.Calm.Answer, r.Default.Calm.Answer).String() },
 	"calm/proxy":    func(r result) string { return r.Eager.Calm.Proxy.String() },
 	"calm/patient":  func(r result) string { return r.Default.Calm.Proxy.String() },
 	"calm/ratio":    func(r result) string { return ratio(r.Eager.Calm.Proxy, r.Eager.Calm.Rules) },
-	"churn/taken":   func(r result) string { return r.Eager.Churn.Taken.String() },
+	"churn/taken":   func(r result) string { return r.Eager.Churn.Accepted.String() },
 	"churn/rules":   func(r result) string { return both(r.Eager.Churn.Rules, r.Default.Churn.Rules).String() },
 	"churn/answer":  func(r result) string { return both(r.Eager.Churn.Answer, r.Default.Churn.Answer).String() },
 	"churn/proxy":   func(r result) string { return r.Eager.Churn.Proxy.String() },

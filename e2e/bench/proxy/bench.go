@@ -34,8 +34,8 @@ type bench struct {
 // programs are what is measured, the first of them as a reference for all others.
 func programs() []*program {
 	return []*program{
-		fanfare(rulesName, "--proxy-mode", "nftables"), overLegacy(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
-		kubeProxy(kube.NFTables), overLegacy(kubeProxy(kube.IPTables)),
+		fanfare(rulesName, "--proxy-mode", "nftables"), withLegacyIptables(fanfare("Fanfare iptables", "--proxy-mode", "iptables")),
+		kubeProxy(kube.NFTables), withLegacyIptables(kubeProxy(kube.IPTables)),
 	}
 }
 
@@ -67,7 +67,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		p.Kill()
 	}
 	b.log.Info("measuring traffic", "lanes", len(b.lanes), "rounds", b.rounds.Count)
-	return b.race(ctx, b.lanes, b.rounds)
+	return b.measureLanes(ctx, b.lanes, b.rounds)
 }
 
 func (b *bench) startControl(ctx context.Context) (err error) {
@@ -119,7 +119,7 @@ func (b *bench) one(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	base.asks = true
+	base.hasRequests = true
 	for _, ref := range []struct{ name, rules string }{{againName, ""}, {trackName, trackOnly}} {
 		if _, err := b.lane(ctx, base, ref.name, 0, direct, func(n *node) error { return b.rules(ctx, n, ref.rules) }); err != nil {
 			return err
@@ -131,15 +131,15 @@ func (b *bench) one(ctx context.Context) error {
 		return err
 	}
 	ours := programs()[0]
-	for _, c := range cuts {
+	for _, c := range chainSets {
 		_, err := b.lane(ctx, base, ours.name+" "+c.name, 1, vips, func(n *node) error {
-			return errors.Join(b.leave(ctx, ours, n, home, 1), n.cut(ctx, c))
+			return errors.Join(b.writeRules(ctx, ours, n, home, 1), n.chainSet(ctx, c))
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return b.proxies(ctx, base, 1, func(p *program, n *node) error { return b.leave(ctx, p, n, home, 1) })
+	return b.proxies(ctx, base, 1, func(p *program, n *node) error { return b.writeRules(ctx, p, n, home, 1) })
 }
 
 func (b *bench) rules(ctx context.Context, n *node, text string) error {
@@ -155,9 +155,9 @@ func (b *bench) many(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	base.asks = true
+	base.hasRequests = true
 	return b.proxies(ctx, base, b.services, func(p *program, n *node) error {
-		t, err := b.try(ctx, p, n)
+		t, err := b.runTrial(ctx, p, n)
 		b.trials = append(b.trials, t)
 		return err
 	})
@@ -180,10 +180,10 @@ func (b *bench) proxies(ctx context.Context, base *lane, services int, write fun
 		m := &lane{name: p.name + maskedTo, size: services, node: l.node, base: base, tcp: masked.tcp}
 		if !p.ours {
 			b.lanes = append(b.lanes, m)
-		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.leave(ctx, p, n, away, services) }); err != nil {
+		} else if m, err = b.lane(ctx, base, m.name, services, masked, func(n *node) error { return b.writeRules(ctx, p, n, away, services) }); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		l.asks, m.asks = true, true
+		l.hasRequests, m.hasRequests = true, true
 		if p.name == rulesName {
 			if err := b.fast(ctx, base, services); err != nil {
 				return fmt.Errorf("%s: %w", fastName, err)
@@ -210,7 +210,7 @@ func (b *bench) fast(ctx context.Context, base *lane, services int) error {
 		return err
 	})
 	if err == nil {
-		l.asks = true
+		l.hasRequests = true
 	}
 	return err
 }
@@ -234,19 +234,19 @@ func (b *bench) lane(ctx context.Context, base *lane, name string, services int,
 // direct are the pods themselves, in an order that jumps between Services as random
 // choice does.
 func (b *bench) direct(services int) destinations {
-	return b.spread(each(services, podPort, func(n int) []netip.Addr { return podsOf(n, b.endpoints) }))
+	return b.interleave(each(services, podPort, func(n int) []netip.Addr { return podsOf(n, b.endpoints) }))
 }
 
 func (b *bench) vips(services int) destinations {
-	return b.spread(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }))
+	return b.interleave(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }))
 }
 
 func (b *bench) clusterIPs(services int) destinations {
-	return b.spread(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
+	return b.interleave(each(services, servicePort, func(n int) []netip.Addr { return []netip.Addr{b.api.clusterIPs[n]} }))
 }
 
 // spread puts neighbours far from one another, in the same way at every run.
-func (b *bench) spread(d destinations) destinations {
+func (b *bench) interleave(d destinations) destinations {
 	return destinations{stride(d.tcp), stride(d.udp)}
 }
 

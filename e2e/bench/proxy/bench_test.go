@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "update testdata")
 
 // The process that measures Set is this program called again, in a test as well.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == SetWord {
+	if len(os.Args) == 3 && os.Args[1] == SetCommand {
 		if err := RunSet(context.Background(), os.Args[2], os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // Everything is measured, if little of it: the real programs load and change, every
 // connection is made and every datagram arrives.
-func TestQuick(t *testing.T) {
+func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a control plane and three programs take many seconds")
 	}
@@ -64,7 +64,7 @@ func TestQuick(t *testing.T) {
 		t.Error("something was not measured")
 	}
 	for _, l := range r.Lanes {
-		if len(l.connections) != o.rounds.Count || l.asks != (len(l.requests) == o.rounds.Count) || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
+		if len(l.connections) != o.rounds.Count || l.hasRequests != (len(l.requests) == o.rounds.Count) || len(l.udp) > 0 && len(l.datagrams) != o.rounds.Count {
 			t.Errorf("%s: %d, %d and %d rounds", l.name, len(l.connections), len(l.requests), len(l.datagrams))
 		}
 	}
@@ -79,7 +79,7 @@ func TestQuick(t *testing.T) {
 }
 
 // report.golden.md is the page for given numbers.
-func TestReport(t *testing.T) {
+func TestReportShowsNumbers(t *testing.T) {
 	plain := func(size int, factor rate) *lane {
 		return &lane{name: plainName, size: size, connections: []rate{20000, 22000, 21000}, requests: []rate{10000, 10100, 9900}, datagrams: []rate{200000 * factor, 210000, 190000}}
 	}
@@ -160,16 +160,16 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-func TestSpread(t *testing.T) {
+func TestQuartiles(t *testing.T) {
 	for _, tt := range []struct {
 		of   []float64
-		want spread
+		want quartiles
 	}{
-		{nil, spread{}},
-		{[]float64{7}, spread{7, 7, 7}},
-		{[]float64{5, 1, 4, 2, 3}, spread{2, 3, 4}},
+		{nil, quartiles{}},
+		{[]float64{7}, quartiles{7, 7, 7}},
+		{[]float64{5, 1, 4, 2, 3}, quartiles{2, 3, 4}},
 	} {
-		if got := spreadOf(tt.of); got != tt.want {
+		if got := quartilesOf(tt.of); got != tt.want {
 			t.Errorf("%v: %v, want %v", tt.of, got, tt.want)
 		}
 	}
@@ -183,9 +183,9 @@ func TestSpread(t *testing.T) {
 }
 
 // Every pod and every address of a Service is its own.
-func TestAddresses(t *testing.T) {
+func TestAddressesAreDistinct(t *testing.T) {
 	seen := map[netip.Addr]string{}
-	note := func(a netip.Addr, what string) {
+	add := func(a netip.Addr, what string) {
 		if was, ok := seen[a]; ok {
 			t.Fatalf("%s is %s and %s", a, was, what)
 		}
@@ -196,22 +196,22 @@ func TestAddresses(t *testing.T) {
 		if a := vip(n); !pool.Contains(a) {
 			t.Fatalf("vip %s", a)
 		}
-		note(vip(n), "a VIP")
+		add(vip(n), "a VIP")
 		for _, i := range []int{0, maxEndpoints - 1} {
 			if a := pod(n, i, maxEndpoints); !pods.Contains(a) {
 				t.Fatalf("pod %s", a)
 			}
-			note(pod(n, i, maxEndpoints), "a pod")
+			add(pod(n, i, maxEndpoints), "a pod")
 		}
-		if a := newcomer(n); !pods.Contains(a) {
+		if a := newPod(n); !pods.Contains(a) {
 			t.Fatalf("newcomer %s", a)
 		}
-		note(newcomer(n), "a newcomer")
+		add(newPod(n), "a newcomer")
 	}
 }
 
 // Each destination comes once, far from its neighbours.
-func TestStride(t *testing.T) {
+func TestStrideVisitsAll(t *testing.T) {
 	all := each(1000, 80, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }).udp
 	got := stride(all)
 	if slices.Equal(got, all) {
@@ -227,7 +227,7 @@ func TestStride(t *testing.T) {
 	}
 }
 
-func TestSNMP(t *testing.T) {
+func TestSNMPCounter(t *testing.T) {
 	const text = "Ip: Forwarding\nIp: 1\nUdp: InDatagrams NoPorts RcvbufErrors\nUdp: 12 3 45\nUdpLite: RcvbufErrors\nUdpLite: 7\n"
 	if n, err := snmp(text, "Udp", "RcvbufErrors"); n != 45 || err != nil {
 		t.Errorf("%d, %v", n, err)

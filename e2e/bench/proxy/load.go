@@ -14,17 +14,17 @@ import (
 
 // A trial is what a program did with all Services.
 type trial struct {
-	Program string
-	Loaded  time.Duration // from its start until all are in the kernel
-	Writing time.Duration // of that, by its own account: computing and writing rules
-	Changes measure.Sample
-	Taken   measure.Sample // of each change, until the API server has answered
-	Usage   measure.Usage  // after the changes
-	Kernel  int64          // bytes that the kernel holds for its rules
+	Program  string
+	Loaded   time.Duration // from its start until all are in the kernel
+	Writing  time.Duration // of that, by its own account: computing and writing rules
+	Changes  measure.Sample
+	Accepted measure.Sample // of each change, until the API server has answered
+	Usage    measure.Usage  // after the changes
+	Kernel   int64          // bytes that the kernel holds for its rules
 }
 
 // try runs a program from its start to its end. What it wrote stays.
-func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err error) {
+func (b *bench) runTrial(ctx context.Context, p *program, on *node) (t trial, err error) {
 	t.Program = p.name
 	r, err := b.start(p, on, home)
 	if err != nil {
@@ -39,7 +39,7 @@ func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err err
 	if err != nil {
 		return t, err
 	}
-	t.Writing = time.Duration(m[p.writing] * float64(time.Second))
+	t.Writing = time.Duration(m[p.writeTime] * float64(time.Second))
 	b.log.Info("loaded", "program", p.name, "took", t.Loaded, "writing", t.Writing)
 	if err := b.changes(ctx, r, &t); err != nil {
 		return t, fmt.Errorf("an endpoint changes: %w", err)
@@ -56,7 +56,7 @@ func (b *bench) try(ctx context.Context, p *program, on *node) (t trial, err err
 }
 
 // leave has a program write all Services' rules on a node, and ends it.
-func (b *bench) leave(ctx context.Context, p *program, on *node, nodeName string, services int) error {
+func (b *bench) writeRules(ctx context.Context, p *program, on *node, nodeName string, services int) error {
 	r, err := b.start(p, on, nodeName)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func pause(ctx context.Context, d time.Duration) error {
 func (b *bench) change(ctx context.Context, r *process, t *trial) error {
 	b.changed++
 	n := b.changed * 7919 % b.services
-	for _, first := range []netip.Addr{newcomer(b.changed), pod(n, 0, b.endpoints)} {
+	for _, first := range []netip.Addr{newPod(b.changed), pod(n, 0, b.endpoints)} {
 		pods := podsOf(n, b.endpoints)
 		pods[0] = first
 		if err := b.changeTo(ctx, r, n, pods, t); err != nil {
@@ -119,7 +119,7 @@ func (b *bench) change(ctx context.Context, r *process, t *trial) error {
 func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Addr, t *trial) error {
 	ctx, cancel := context.WithTimeout(ctx, changeLimit)
 	defer cancel()
-	inForce, err := r.watch(ctx, pods[0])
+	awaitRules, err := r.watch(ctx, pods[0])
 	if err != nil {
 		return err
 	}
@@ -127,25 +127,25 @@ func (b *bench) changeTo(ctx context.Context, r *process, n int, pods []netip.Ad
 	if err := b.api.move(ctx, n, pods); err != nil {
 		return err
 	}
-	taken := time.Now()
-	at, err := inForce(ctx)
+	accepted := time.Now()
+	at, err := awaitRules(ctx)
 	if err != nil {
 		return err
 	}
-	t.Taken = append(t.Taken, taken.Sub(began))
+	t.Accepted = append(t.Accepted, accepted.Sub(began))
 	t.Changes = append(t.Changes, at.Sub(began))
 	return nil
 }
 
 // watch returns a function that waits until the rules lead to a pod, and says when
 // they did: by the kernel's event or, if it sends none, by the program's metrics.
-func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(context.Context) (time.Time, error), err error) {
-	if !p.silent {
-		eyes, err := measure.LookOut(p.on.Namespace, pod.AsSlice())
+func (p *process) watch(ctx context.Context, pod netip.Addr) (awaitRules func(context.Context) (time.Time, error), err error) {
+	if !p.noEvents {
+		watch, err := measure.WatchTable(p.on.Namespace, pod.AsSlice())
 		if err != nil {
 			return nil, err
 		}
-		return eyes.Await, nil
+		return watch.Await, nil
 	}
 	before, err := p.metrics(ctx)
 	if err != nil {
@@ -154,7 +154,7 @@ func (p *process) watch(ctx context.Context, pod netip.Addr) (inForce func(conte
 	return func(ctx context.Context) (at time.Time, err error) {
 		err = lab.Await(ctx, changeLimit, p.name, func() error {
 			m, err := p.metrics(ctx)
-			if at = time.Now(); err == nil && p.writes(m) == p.writes(before) {
+			if at = time.Now(); err == nil && p.lastWrite(m) == p.lastWrite(before) {
 				err = errors.New("it has not written since")
 			}
 			return err

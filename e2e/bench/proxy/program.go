@@ -35,13 +35,13 @@ type program struct {
 	// env is what its environment has besides this process's.
 	env func(b *bench) ([]string, error)
 	// private has it start with mounts of its own, which are gone with it.
-	private bool
+	ownMounts bool
 	// writes differs between two readings of the metrics if the program has changed
 	// its rules in between. It is used if silent: the kernel sends no events for changes.
-	writes func(metrics map[string]float64) float64
-	silent bool
+	lastWrite func(metrics map[string]float64) float64
+	noEvents  bool
 	// writing names the metric of the time that it has spent on writing rules.
-	writing string
+	writeTime string
 }
 
 func fanfare(name string, flags ...string) *program {
@@ -58,8 +58,8 @@ func fanfare(name string, flags ...string) *program {
 		loaded: func(m map[string]float64, services int) bool {
 			return m["fanfare_proxy_vips"] >= float64(services) && m["fanfare_speaker_pass_duration_seconds_count"] > 0
 		},
-		writes:  func(m map[string]float64) float64 { return m["fanfare_proxy_transaction_duration_seconds_count"] },
-		writing: "fanfare_speaker_pass_duration_seconds_sum",
+		lastWrite: func(m map[string]float64) float64 { return m["fanfare_proxy_transaction_duration_seconds_count"] },
+		writeTime: "fanfare_speaker_pass_duration_seconds_sum",
 	}
 }
 
@@ -73,7 +73,7 @@ func withFastPath() *program {
 		mount := []string{"sh", "-c", `mount -t bpf bpf "$0" && exec "$@"`, dir}
 		return slices.Concat(mount, args, []string{"--fast-path-dir", filepath.Join(dir, "fanfare")}), errors.Join(err, os.Mkdir(dir, 0o755))
 	}
-	p.private = true
+	p.ownMounts = true
 	p.loaded = func(m map[string]float64, services int) bool {
 		return m["fanfare_proxy_fast_path_frontends"] >= float64(services)
 	}
@@ -105,7 +105,7 @@ var legacy = map[string]string{
 }
 
 // overLegacy is a program with those first in its path.
-func overLegacy(p *program) *program {
+func withLegacyIptables(p *program) *program {
 	p.env = func(b *bench) ([]string, error) {
 		dir := filepath.Join(b.dir, "legacy")
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -122,7 +122,7 @@ func overLegacy(p *program) *program {
 		}
 		return []string{"PATH=" + dir + ":" + os.Getenv("PATH")}, nil
 	}
-	p.silent = true
+	p.noEvents = true
 	return p
 }
 
@@ -145,8 +145,8 @@ func kubeProxy(mode kube.ProxyMode) *program {
 			pending := m["kubeproxy_sync_proxy_rules_endpoint_changes_pending"] + m["kubeproxy_sync_proxy_rules_service_changes_pending"]
 			return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] > 1.5*float64(time.Now().Unix()) && pending == 0
 		},
-		writes:  func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] },
-		writing: "kubeproxy_sync_proxy_rules_duration_seconds_sum",
+		lastWrite: func(m map[string]float64) float64 { return m["kubeproxy_sync_proxy_rules_last_timestamp_seconds"] },
+		writeTime: "kubeproxy_sync_proxy_rules_duration_seconds_sum",
 	}
 }
 
@@ -187,7 +187,7 @@ func (b *bench) start(p *program, on *node, nodeName string) (*process, error) {
 		r.cmd.Env = append(os.Environ(), more...)
 	}
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	if p.private {
+	if p.ownMounts {
 		r.cmd.SysProcAttr.Unshareflags = syscall.CLONE_NEWNS
 	}
 	r.began = time.Now()

@@ -30,20 +30,20 @@ add rule ip reference nat ip daddr %s meta l4proto { tcp, udp } th dport %d dnat
 }
 
 // A cut takes base chains out of Fanfare's table.
-type cut struct {
+type chainSet struct {
 	name   string
 	chains []string
 }
 
 // cuts are what Fanfare could do without if the kernel let it: each names the chains
 // that are left out of an otherwise complete table.
-var cuts = []cut{
+var chainSets = []chainSet{
 	{"without nat-postrouting", []string{"nat-postrouting"}},
 	{"without filter-prerouting and filter-output", []string{"filter-prerouting", "filter-output"}},
 	{"without any of these", []string{"nat-postrouting", "filter-prerouting", "filter-output"}},
 }
 
-func (n *node) cut(ctx context.Context, c cut) error {
+func (n *node) chainSet(ctx context.Context, c chainSet) error {
 	for _, name := range c.chains {
 		if err := n.nft(ctx, "delete chain inet fanfare "+name); err != nil {
 			return err

@@ -110,7 +110,7 @@ func (l *lane) measured(what string) []rate {
 }
 
 // part compares a lane with plain routing, which is 1.
-func (l *lane) part(what string) spread {
+func (l *lane) part(what string) quartiles {
 	base := l.base
 	if base == nil {
 		base = l

@@ -72,7 +72,7 @@ func pod(n, i, endpoints int) netip.Addr {
 
 // newcomer is a pod address that was not used before. Its bytes stand nowhere
 // else in the kernel's messages.
-func newcomer(n int) netip.Addr {
+func newPod(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 173 + byte(n>>16), 0xc7 ^ byte(n>>8), 0xa9 ^ byte(n)})
 }
 

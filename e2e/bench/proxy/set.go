@@ -18,7 +18,7 @@ import (
 
 // SetWord is the first argument of the process that measures proxy.Proxy alone: it
 // has a namespace, a heap and a garbage collector of its own.
-const SetWord = "set"
+const SetCommand = "set"
 
 // A setJob is what that process must do.
 type setJob struct{ Services, Endpoints, Changes int }
@@ -59,7 +59,7 @@ func (j setJob) start(ctx context.Context, on *node) (t setTrial, err error) {
 	if err != nil {
 		return t, err
 	}
-	cmd := exec.CommandContext(ctx, "/proc/self/exe", SetWord, string(text))
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", SetCommand, string(text))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -108,7 +108,7 @@ func (j setJob) replace(ctx context.Context, p *proxy.Proxy, s proxy.State, i in
 	n := i * 7919 % j.Services
 	pods := podsOf(n, j.Endpoints)
 	other := slices.Clone(pods)
-	other[0] = newcomer(i)
+	other[0] = newPod(i)
 	for _, step := range []struct {
 		pods []netip.Addr
 		to   *measure.Sample

@@ -168,7 +168,7 @@ func (n *node) link(ctx context.Context, to *lab.Namespace, network, name string
 }
 
 // through makes all that the client sends go by a node.
-func (w *world) through(n *node) error {
+func (w *world) routeVia(n *node) error {
 	return w.client.Do(func() error {
 		gateway := netip.MustParseAddr(n.addr(clientNet, 1))
 		return netlink.RouteReplace(&netlink.Route{Gw: gateway.AsSlice()})
@@ -177,7 +177,7 @@ func (w *world) through(n *node) error {
 
 // forgetFlows empties the node's conntrack table: what one measurement left is not
 // for the next one to look through.
-func (n *node) forgetFlows() error {
+func (n *node) flushConntrack() error {
 	return n.Do(func() error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) })
 }
 
