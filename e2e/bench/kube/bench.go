@@ -19,13 +19,13 @@ import (
 const (
 	fanfareNode = "n1" // the node with Fanfare
 	proxyNode   = "n3" // the node with kube-proxy
-	// eventLimit bounds the wait for what one event leads to.
+	// eventLimit bounds the wait for the effect of one event.
 	eventLimit = 2 * time.Minute
-	// fillLimit bounds the wait for what thousands do.
+	// fillLimit bounds the wait for thousands of Services.
 	fillLimit = 30 * time.Minute
 )
 
-// A bench is a lab in which things are measured.
+// A bench is a lab for measurements.
 type bench struct {
 	*kube.Lab
 	tools string
@@ -38,7 +38,7 @@ type bench struct {
 	created    int // number of measured Services
 	churned    int // changes of the crowd's endpoints
 	proxy      *lab.Process
-	// pids are of the processes that are measured, by what they are called.
+	// pids are the measured processes by name.
 	pids []measured
 }
 
@@ -74,12 +74,12 @@ func newBench(ctx context.Context, l *kube.Lab, tools string, log *slog.Logger) 
 
 func (b *bench) close() { b.stop() }
 
-// A result is what was measured with one number of Services.
+// A result holds the measurements with one number of Services.
 type result struct {
 	Services   int
 	Fill       fill
 	Created    created
-	BIRD       created    // the same with BIRD in FRR's place
+	BIRD       created    // the same with BIRD instead of FRR
 	Aggregated aggregated // the same with FRR, which has an aggregate already
 	Eager      moved      // kube-proxy with minSyncPeriod 0s
 	Default    moved      // and with its default
@@ -130,7 +130,7 @@ func (b *bench) measure(ctx context.Context, n, repeats int) (r result, err erro
 	return r, nil
 }
 
-// idleSpan is how long a cluster in which nothing happens is watched.
+// idleSpan is how long an idle cluster is measured.
 const idleSpan = 10 * time.Second
 
 func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
@@ -146,7 +146,7 @@ func (b *bench) idle(ctx context.Context) ([]measure.Share, error) {
 	return measure.Shares(before, after, time.Since(began)), err
 }
 
-// pause waits for a time that is part of what is measured.
+// pause waits for a time that is part of the measurement.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -156,7 +156,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// usage reads what every process uses.
+// usage reads the usage of every measured process.
 func (b *bench) usage() ([]measure.Usage, error) {
 	var all []measure.Usage
 	var errs []error
@@ -167,8 +167,8 @@ func (b *bench) usage() ([]measure.Usage, error) {
 	return all, errors.Join(errs...)
 }
 
-// recorded is a process that the lab does not tell the number of, by the record
-// that it keeps of it; 0 if there is none.
+// recordedPID returns a function that reads the ID of a process from the lab's record; 0 if
+// there is none.
 func (b *bench) recordedPID(name string) func() int {
 	return func() (pid int) {
 		text, err := os.ReadFile(filepath.Join(b.Dir(), "pids", name))
@@ -182,7 +182,7 @@ func (b *bench) recordedPID(name string) func() int {
 	}
 }
 
-// findProcesses notes which processes there are.
+// findProcesses lists the measured processes.
 func (b *bench) findProcesses() {
 	b.pids = append(b.pids, measured{"fanfare speaker", b.recordedPID("speaker-" + fanfareNode)},
 		measured{"FRR zebra", b.recordedPID("zebra")}, measured{"FRR bgpd", b.recordedPID("bgpd")})
@@ -198,8 +198,7 @@ func (b *bench) findProcesses() {
 	)
 }
 
-// The ways to run kube-proxy: a word on how long it waits between two changes of
-// its rules.
+// kube-proxy's configurations: its minimum time between two changes of its rules.
 const (
 	shortInterval   = "minSyncPeriod: 1ms"
 	defaultInterval = "" // the default, which is 1s
@@ -217,8 +216,8 @@ conntrack: {maxPerCore: 0}
 nftables: {%s}
 `
 
-// startProxy starts kube-proxy, in place of a running one if there is
-// one, and returns when it has written its rules.
+// startProxy starts kube-proxy, replacing a running one, and returns when it has written
+// its rules.
 func (b *bench) startProxy(ctx context.Context, sync string) error {
 	if b.proxy != nil {
 		if err := b.proxy.Stop(syscall.SIGKILL, 10*time.Second); err != nil {
@@ -247,7 +246,7 @@ func (b *bench) startProxy(ctx context.Context, sync string) error {
 	})
 }
 
-// proxySynced says whether kube-proxy has written what it has heard.
+// proxySynced says whether kube-proxy has written all changes that it has received.
 func (b *bench) proxySynced(ctx context.Context) (bool, error) {
 	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return b.dial(ctx, proxyNode, "127.0.0.1:10249") })
 	if err != nil {
@@ -258,7 +257,7 @@ func (b *bench) proxySynced(ctx context.Context) (bool, error) {
 	return written > 0 && pending == 0, nil
 }
 
-// forwarded is how many addresses Fanfare's kernel forwards.
+// forwarded returns how many addresses Fanfare's node forwards.
 func (b *bench) forwarded(ctx context.Context) (int, error) {
 	m, err := measure.Scrape(ctx, func(ctx context.Context) (net.Conn, error) { return dialUnix(ctx, b.Speaker(fanfareNode).RunDir) })
 	return int(m["fanfare_proxy_vips"]), err

@@ -8,7 +8,7 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// Each table has a column for each result, and no cell that was forgotten.
+// Each table has a column for each result, and no empty cell.
 func TestReportShowsNumbers(t *testing.T) {
 	s := measure.Sample{time.Millisecond, 3 * time.Millisecond, 2 * time.Millisecond}
 	c := change{s, s, s, s}

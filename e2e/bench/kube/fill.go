@@ -12,22 +12,23 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// creators is how many clients create Services at once.
+// creators is the number of clients that create Services concurrently.
 const creators = 8
 
-// A fill is what it takes to get many Services. Times are from the first request.
+// A fill holds the measurements of creating many Services. Times start at the first
+// request.
 type fill struct {
 	Services int
-	Created  time.Duration   // the API server has taken the last one
-	Assigned time.Duration   // the last one has an address, as a client sees it
+	Created  time.Duration   // the API server has created the last one
+	Assigned time.Duration   // a client has seen the last one's address
 	Kernel   time.Duration   // all are in the kernel of Fanfare's node
-	Proxy    time.Duration   // kube-proxy has written all
+	Proxy    time.Duration   // kube-proxy has written all rules
 	Each     measure.Sample  // from a Service's own request to its address
 	CPU      []measure.Share // while they were created and written
 }
 
-// fill creates Services until there are n, and waits until all programs have done
-// his part.
+// fill creates Services until there are n, and waits until all programs have processed
+// them.
 func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fillLimit)
 	defer cancel()
@@ -63,7 +64,7 @@ func (b *bench) fill(ctx context.Context, n int) (f fill, err error) {
 	return f, err
 }
 
-// createCrowd returns when each was asked for.
+// createBackground returns the time of each Service's request.
 func (b *bench) createBackground(ctx context.Context, n int) (map[string]time.Time, error) {
 	var mu sync.Mutex
 	requested := make(map[string]time.Time, n-b.background)
@@ -85,8 +86,8 @@ func (b *bench) createBackground(ctx context.Context, n int) (map[string]time.Ti
 	return requested, g.Wait()
 }
 
-// awaitKernels waits for both data planes. It asks seldom: an answer costs more
-// than what is asked about.
+// awaitKernels waits for the rules of both programs. It polls rarely, because a query costs
+// CPU time of the measured programs.
 func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -118,7 +119,7 @@ func (b *bench) awaitKernels(ctx context.Context, began time.Time, f *fill) erro
 	return nil
 }
 
-// awaitQuiet returns when both data planes have nothing left to do.
+// awaitQuiet waits until kube-proxy has no pending changes.
 func (b *bench) awaitQuiet(ctx context.Context) error {
 	return lab.Await(ctx, eventLimit, "quiet", func() error {
 		synced, err := b.proxySynced(ctx)

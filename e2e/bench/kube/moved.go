@@ -11,15 +11,15 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/bench/measure"
 )
 
-// moved is what happens when the only endpoint of a Service is replaced by
-// another. Times are from the request that changes the EndpointSlice.
+// A moved holds the measurements of replacing the only endpoint of a Service by another.
+// Times start at the request that changes the EndpointSlice.
 type moved struct {
 	Calm, Churn change
-	// CPU is what was used during the churn.
+	// CPU is the usage during the churn.
 	CPU []measure.Share
 }
 
-// A change is what one event leads to.
+// A change holds the times to each effect of one event.
 type change struct {
 	Accepted measure.Sample // the API server has answered the request
 	Rules    measure.Sample // in the kernel of Fanfare's node
@@ -27,11 +27,11 @@ type change struct {
 	Proxy    measure.Sample // in the kernel of kube-proxy's node
 }
 
-// churnRate is how many other Services' endpoints change in a second.
+// churnRate is the number of other Services per second whose endpoints change.
 const churnRate = 20
 
-// calm is how long nothing happens before an event: longer than kube-proxy waits
-// between two changes of its rules, and than it takes to delete old chains.
+// calmTime is the pause before an event: longer than kube-proxy waits between two changes
+// of its rules, and than it takes to delete old chains.
 const calmTime = 1500 * time.Millisecond
 
 func (b *bench) move(ctx context.Context, repeats int) (m moved, err error) {
@@ -73,12 +73,12 @@ func (b *bench) deleteMoved(name string, err *error) {
 	b.seen.Forget(name)
 }
 
-// homes are the pods that the Service moves to, and back: it is at the second one
-// before and after.
+// targets are the pods that the Service moves to in turn. It uses the second one before and
+// after the measurement.
 var targets = [2]string{"p12", "p11"}
 
-// moves replaces the endpoint again and again, with pauses that are part of the
-// schedule. A random part keeps them from falling in with anybody's timer.
+// moves replaces the endpoint repeatedly. A random part of the pause avoids synchronisation
+// with timers.
 func (b *bench) moves(ctx context.Context, to netip.AddrPort, repeats int, rest time.Duration) (c change, err error) {
 	for i := range repeats {
 		if err := pause(ctx, rest+time.Duration(rand.Int64N(int64(time.Second)))); err != nil {
@@ -127,7 +127,7 @@ func (b *bench) moveOne(ctx context.Context, to netip.AddrPort, pod string, c *c
 	return nil
 }
 
-// answerOf opens one connection after the other until a certain pod answers.
+// answerOf opens one connection after the other until the given pod answers.
 func (b *bench) answerOf(ctx context.Context, to netip.AddrPort, pod string) (time.Time, error) {
 	for {
 		a, err := b.Client.Get(ctx, netip.AddrPort{}, to)
@@ -140,7 +140,7 @@ func (b *bench) answerOf(ctx context.Context, to netip.AddrPort, pod string) (ti
 	}
 }
 
-// withChurn changes endpoints of the crowd while do runs.
+// withChurn changes endpoints of background Services while do runs.
 func (b *bench) withChurn(ctx context.Context, m *moved, do func(context.Context) error) error {
 	before, err := b.usage()
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "update testdata")
 
-// The process that measures Set is this program called again, in a test as well.
+// The process that measures Set is this program with another argument, in tests too.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == SetCommand {
 		if err := RunSet(context.Background(), os.Args[2], os.Stdout); err != nil {
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Everything is measured, if little of it: the real programs load and change, every
-// connection is made and every datagram arrives.
+// A quick run measures everything: the real programs load and change rules, every
+// connection succeeds and every datagram arrives.
 func TestBenchmarkMeasuresEverything(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a control plane and three programs take many seconds")
@@ -173,7 +173,7 @@ func TestQuartiles(t *testing.T) {
 			t.Errorf("%v: %v, want %v", tt.of, got, tt.want)
 		}
 	}
-	// Round by round: medians would say 1.
+	// The ratio is taken in each round: medians alone would give 1.
 	if got := ratios([]rate{50, 200, 300}, []rate{100, 200, 300}); got.Low != 1 || got.Median != 1 || got.High != 1 {
 		t.Errorf("%v", got)
 	}
@@ -182,7 +182,7 @@ func TestQuartiles(t *testing.T) {
 	}
 }
 
-// Every pod and every address of a Service is its own.
+// Every pod and every VIP has its own address.
 func TestAddressesAreDistinct(t *testing.T) {
 	seen := map[netip.Addr]string{}
 	add := func(a netip.Addr, what string) {
@@ -210,18 +210,18 @@ func TestAddressesAreDistinct(t *testing.T) {
 	}
 }
 
-// Each destination comes once, far from its neighbours.
+// Each destination appears once, far from its neighbours.
 func TestStrideVisitsAll(t *testing.T) {
 	all := each(1000, 80, func(n int) []netip.Addr { return []netip.Addr{vip(n)} }).udp
 	got := stride(all)
 	if slices.Equal(got, all) {
-		t.Error("the order is the old one")
+		t.Error("the order has not changed")
 	}
 	slices.SortFunc(got, netip.AddrPort.Compare)
 	if !slices.Equal(got, all) {
 		t.Errorf("%d of %d are left", len(got), len(all))
 	}
-	// A multiple of the stride would lead to one destination for ever.
+	// A multiple of the stride would repeat one destination forever.
 	if whole := slices.Repeat(all, 16)[:7919]; stride(whole)[0] == stride(whole)[1] {
 		t.Error("one destination for all")
 	}

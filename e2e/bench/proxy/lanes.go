@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// A lane is one way from the client to pods, which is measured again and again.
+// A lane is one path from the client to pods, which is measured repeatedly.
 type lane struct {
 	name string
-	size int   // of how many Services the tables are; 0 where there are none
-	node *node // that the packets pass
+	size int   // number of Services in the tables; 0: no tables
+	node *node // the node that the packets pass
 	base *lane // plain routing to the same pods; nil for plain routing itself
-	// Where connections and datagrams go, in turn. No datagrams: only connections
-	// are measured.
+	// Destinations of connections and datagrams, in turn. Without udp only connections are
+	// measured.
 	tcp, udp    []netip.AddrPort
 	hasRequests bool // requests are measured, too
 
 	connections, requests, datagrams []rate // one each round
 }
 
-// A rounds value says how often and for how long each lane is measured.
+// A rounds value says how often and how long each lane is measured.
 type rounds struct {
 	Count int
 	Span  time.Duration
 }
 
-// race measures all lanes in turn, round after round. Each round begins with
-// another one, so that no lane always comes behind the same.
+// measureLanes measures all lanes in turn, round after round. Each round starts with
+// another lane, so that no lane always follows the same one.
 func (w *world) measureLanes(ctx context.Context, lanes []*lane, r rounds) error {
 	s, err := serve(w.server)
 	if err != nil {
@@ -48,7 +48,7 @@ func (w *world) measureLanes(ctx context.Context, lanes []*lane, r rounds) error
 	return nil
 }
 
-// pass measures one lane once.
+// measureLane measures one lane once.
 func (w *world) measureLane(ctx context.Context, s *server, l *lane, span time.Duration) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (w *world) ask(s *server, l *lane, span time.Duration) error {
 	return l.node.flushConntrack()
 }
 
-// A spread is what became of a number of rounds.
+// quartiles summarise a number of rounds.
 type quartiles struct {
 	Low, Median, High float64 // Low and High are the quartiles
 }
@@ -101,8 +101,8 @@ func quartilesOf(values []float64) (s quartiles) {
 	return quartiles{at(0.25), at(0.5), at(0.75)}
 }
 
-// ratios compares a lane with its base, round by round: what made the machine slow
-// for a while made both slow.
+// ratios compares a lane with its base round by round, because a slow phase of the machine
+// affects both.
 func ratios(of, base []rate) quartiles {
 	var all []float64
 	for i := range min(len(of), len(base)) {
@@ -111,7 +111,7 @@ func ratios(of, base []rate) quartiles {
 	return quartilesOf(all)
 }
 
-// rates is the spread of the rounds themselves.
+// rates returns the quartiles of the rounds themselves.
 func rates(of []rate) quartiles {
 	var all []float64
 	for _, r := range of {
