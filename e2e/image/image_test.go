@@ -28,7 +28,7 @@ const version = "v0.0.0-test"
 // The image that `make image` writes works: its programs run in it, with no more
 // rights than the speaker's manifest gives, and the speaker gets its table into
 // the kernel.
-func TestImage(t *testing.T) {
+func TestImageRunsWithLeastRights(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds an image")
 	}
@@ -49,13 +49,13 @@ func TestImage(t *testing.T) {
 	if err := a.unpack(root); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("Reproducible", func(t *testing.T) { reproducible(t, made, root, a) })
+	t.Run("Reproducible", func(t *testing.T) { checkReproducible(t, made, root, a) })
 	t.Run("Config", func(t *testing.T) { checkConfig(t, a) })
-	t.Run("Lean", func(t *testing.T) { lean(t, filepath.Join(root, "usr/bin/fanfare")) })
-	t.Run("Complete", func(t *testing.T) { complete(t, root) })
-	t.Run("Licenses", func(t *testing.T) { licensed(t, root) })
-	t.Run("Tools", func(t *testing.T) { tools(t, root, a.Config.Config.Env) })
-	t.Run("Speaker", func(t *testing.T) { speaker(t, root, a.Config.Config.Env) })
+	t.Run("Lean", func(t *testing.T) { checkUnusedFunctionsDropped(t, filepath.Join(root, "usr/bin/fanfare")) })
+	t.Run("Complete", func(t *testing.T) { checkLibraries(t, root) })
+	t.Run("Licenses", func(t *testing.T) { checkLicenses(t, root) })
+	t.Run("Tools", func(t *testing.T) { checkTools(t, root, a.Config.Config.Env) })
+	t.Run("Speaker", func(t *testing.T) { checkSpeaker(t, root, a.Config.Config.Env) })
 }
 
 func makeImage(t *testing.T, output string) {
@@ -76,7 +76,7 @@ func makeImage(t *testing.T, output string) {
 
 // The same input makes the same image, bit by bit. The input is that of the image
 // made before: meanwhile the tree may have changed.
-func reproducible(t *testing.T, made, root string, a *archive) {
+func checkReproducible(t *testing.T, made, root string, a *archive) {
 	again := filepath.Join(t.TempDir(), "again.tar")
 	cmd := exec.CommandContext(t.Context(), "go", "-C", "../../hack/image", "run", ".",
 		"-binary", filepath.Join(root, "usr/bin/fanfare"), "-license", filepath.Join(root, "usr/share/doc/fanfare/copyright"),
@@ -102,7 +102,7 @@ func reproducible(t *testing.T, made, root string, a *archive) {
 
 // The linker has dropped unused functions: on every node the program is resident as a
 // whole. It drops no exported method where templates may call any by its name.
-func lean(t *testing.T, program string) {
+func checkUnusedFunctionsDropped(t *testing.T, program string) {
 	text, err := os.ReadFile(program)
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func checkConfig(t *testing.T, a *archive) {
 
 // Every program and every plug-in has its libraries, and its loader, in the image.
 // Nothing in it can run commands for an intruder.
-func complete(t *testing.T, root string) {
+func checkLibraries(t *testing.T, root string) {
 	needed, there := map[string]string{}, map[string]bool{}
 	walk(t, root, func(name string) {
 		there[filepath.Base(name)] = true
@@ -178,7 +178,7 @@ func walk(t *testing.T, root string, f func(name string)) {
 }
 
 // What others wrote comes with their terms.
-func licensed(t *testing.T, root string) {
+func checkLicenses(t *testing.T, root string) {
 	packages, err := os.ReadDir(filepath.Join(root, "var/lib/dpkg/status.d"))
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +199,7 @@ func licensed(t *testing.T, root string) {
 }
 
 // The tools in the image do what those of the machine do, in the same namespace.
-func tools(t *testing.T, root string, env []string) {
+func checkTools(t *testing.T, root string, env []string) {
 	c := newContainer(t, root, env, map[string]string{"/run/xtables.lock": lock(t)})
 	if got := c.output(t, "/usr/bin/fanfare", "--version"); got != "fanfare version "+version+"\n" {
 		t.Errorf("fanfare --version: %q", got)
@@ -209,13 +209,13 @@ func tools(t *testing.T, root string, env []string) {
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, backend := range []string{"nft", "legacy"} {
 			tool := "/usr/sbin/" + family + "-" + backend
-			same(t, c, tool, rule...)
-			same(t, c, tool, "-S")
-			same(t, c, tool+"-save", "-t", "filter")
+			expectSameOutput(t, c, tool, rule...)
+			expectSameOutput(t, c, tool, "-S")
+			expectSameOutput(t, c, tool+"-save", "-t", "filter")
 		}
 	}
-	same(t, c, "/usr/sbin/nft", "--version")
-	same(t, c, "/usr/sbin/nft", "list", "ruleset")
+	expectSameOutput(t, c, "/usr/sbin/nft", "--version")
+	expectSameOutput(t, c, "/usr/sbin/nft", "list", "ruleset")
 }
 
 // lock is a file as the manifest mounts it for iptables-legacy, which shares it
@@ -231,7 +231,7 @@ func lock(t *testing.T) string {
 
 // same runs a tool of the machine and the one in the image. A kernel may be
 // without the legacy tables, and then neither can do anything.
-func same(t *testing.T, c *container, tool string, args ...string) {
+func expectSameOutput(t *testing.T, c *container, tool string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool, args...)
 	want := runIn(cmd, func() (err error) {
@@ -284,7 +284,7 @@ func (c *container) output(t *testing.T, path string, args ...string) string {
 }
 
 // The speaker forwards with the rights of its manifest, and says so.
-func speaker(t *testing.T, root string, env []string) {
+func checkSpeaker(t *testing.T, root string, env []string) {
 	run, cluster := t.TempDir(), t.TempDir()
 	for _, from := range []string{"../containerlab/cluster", "../containerlab/examples"} {
 		if err := os.CopyFS(cluster, os.DirFS(from)); err != nil {

@@ -25,7 +25,7 @@ type Cluster struct {
 	Scheduler                          *Process // nil without kubelets
 
 	tools, dir string
-	place      *lab.Namespace // nil: where this process is
+	namespace  *lab.Namespace // nil: where this process is
 	kubelets   bool           // as of WithKubelets
 	flags      []string       // more of the API server's
 	pki        *pki
@@ -45,8 +45,8 @@ func Start(ctx context.Context, tools, dir string, addr netip.Addr) (*Cluster, e
 }
 
 // StartIn is Start in a network namespace, of which addr is an address.
-func StartIn(ctx context.Context, place *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
-	c := &Cluster{tools: tools, dir: dir, place: place, addr: addr}
+func StartIn(ctx context.Context, namespace *lab.Namespace, tools, dir string, addr netip.Addr, options ...Option) (*Cluster, error) {
+	c := &Cluster{tools: tools, dir: dir, namespace: namespace, addr: addr}
 	for _, o := range options {
 		o(c)
 	}
@@ -90,15 +90,15 @@ func (c *Cluster) prepare() (err error) {
 	if err != nil {
 		return err
 	}
-	return c.inPlace(c.choosePorts)
+	return c.inNamespace(c.choosePorts)
 }
 
 // inPlace calls f where the control plane runs.
-func (c *Cluster) inPlace(f func() error) error {
-	if c.place == nil {
+func (c *Cluster) inNamespace(f func() error) error {
+	if c.namespace == nil {
 		return f()
 	}
-	return c.place.Do(f)
+	return c.namespace.Do(f)
 }
 
 // dial connects to the API server from where it runs.
@@ -107,7 +107,7 @@ func (c *Cluster) dial(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, err
 	}
-	return c.place.Dial(ctx, network, netip.AddrPort{}, to)
+	return c.namespace.Dial(ctx, network, netip.AddrPort{}, to)
 }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir, name) }
@@ -212,7 +212,7 @@ func (c *Cluster) Config(user string, groups ...string) (*rest.Config, error) {
 			CAData: c.pki.ca, CertData: cert.cert, KeyData: cert.key,
 		},
 	}
-	if c.place != nil {
+	if c.namespace != nil {
 		config.Dial = c.dial
 	}
 	return config, nil

@@ -11,7 +11,7 @@ import (
 )
 
 // The real API server refuses what the CRDs' rules forbid, in words that help.
-func TestRules(t *testing.T) {
+func TestCRDsRefuseInvalidObjects(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	const head = "apiVersion: fanfare.io/v1alpha1\nkind: "
@@ -59,7 +59,7 @@ spec: {address: 192.0.2.1, typo: true}`, "typo"},
 
 // A claim's address cannot be changed, and one that is there cannot be created
 // again: that is what keeps an address from being given twice.
-func TestClaimIsAFence(t *testing.T) {
+func TestClaimIsUnique(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	const claim = "apiVersion: fanfare.io/v1alpha1\nkind: AddressClaim\nmetadata: {name: 192.0.2.9}\nspec: {address: 192.0.2.9}"
@@ -76,7 +76,7 @@ func TestClaimIsAFence(t *testing.T) {
 
 // The real API server says to each spec what its libraries say without it, on which
 // the agreement with the parser is tested.
-func TestSpecs(t *testing.T) {
+func TestAPIServerAgreesOnSpecs(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	for _, s := range crdtest.LoadSpecs(t) {

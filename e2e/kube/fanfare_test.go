@@ -30,7 +30,7 @@ type fanfare struct {
 // apart runs a test in a process of its own with a network namespace of its own, for
 // newFanfare. Such tests share nothing, and mostly wait, so that some of them run at
 // a time.
-func apart(t *testing.T, f func(t *testing.T)) {
+func isolated(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("a control plane of its own, and what happens in it, take up to minutes")
@@ -45,7 +45,7 @@ func apart(t *testing.T, f func(t *testing.T)) {
 func newFanfare(t *testing.T, options ...Option) *fanfare {
 	t.Helper()
 	c, err := start(options...)
-	started(t, err)
+	checkStarted(t, err)
 	f := &fanfare{T: t, Cluster: c, binary: built(t), dir: t.TempDir()}
 	f.crds(t)
 	must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/namespace.yaml", "../../manifests/rbac.yaml"))
@@ -66,7 +66,7 @@ func (f *fanfare) speaker(args ...string) *program {
 }
 
 // seen is the part of `fanfare status --json` that the tests look at.
-type seen struct {
+type speakerStatus struct {
 	Addresses []struct {
 		Address    string   `json:"address"`
 		Services   []string `json:"services"`
@@ -76,7 +76,7 @@ type seen struct {
 	Problems []struct{ Object, Message string } `json:"problems"`
 }
 
-func (f *fanfare) status() (s seen, err error) {
+func (f *fanfare) status() (s speakerStatus, err error) {
 	out, err := exec.CommandContext(f.Context(), f.binary, "status", "--json", "--run-dir", f.runDir()).CombinedOutput()
 	if err != nil {
 		return s, fmt.Errorf("%w: %s", err, out)
@@ -171,7 +171,7 @@ endpoints: [{addresses: [%[2]s], nodeName: n1, conditions: {ready: true}}]
 // the speaker is killed: the next one goes on with what it knew, and with the API
 // server once that is back. Both run with no more rights than rbac.yaml gives.
 func TestServiceFromAPIServerToKernel(t *testing.T) {
-	apart(t, func(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		speaker := f.speaker()

@@ -31,11 +31,11 @@ type history struct {
 	done sync.WaitGroup
 	// begun is the version of the later of the two lists: what is older may be in
 	// one and not in the other.
-	begun uint64
+	start uint64
 
 	mu     sync.Mutex
 	events []event
-	broken []string // what ended before it was to end
+	errs   []string // what ended before it was to end
 }
 
 // An event is what an object was at a version.
@@ -52,7 +52,7 @@ type event struct {
 }
 
 // record begins a history. It ends with check.
-func (c *Cluster) record(t *testing.T) *history {
+func (c *Cluster) recordHistory(t *testing.T) *history {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &history{t: t, stop: cancel}
@@ -64,7 +64,7 @@ func (c *Cluster) record(t *testing.T) *history {
 		must(t, err)
 		version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
 		must(t, err)
-		h.begun = max(h.begun, version)
+		h.start = max(h.start, version)
 		for i := range list.Items {
 			e, err := eventOf(&list.Items[i], false)
 			must(t, err)
@@ -136,19 +136,19 @@ func (h *history) delays() []time.Duration {
 }
 
 // intact returns an error if changes from now on are not observed.
-func (h *history) intact() error {
+func (h *history) err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.broken) == 0 {
+	if len(h.errs) == 0 {
 		return nil
 	}
-	return errors.New(strings.Join(h.broken, "; "))
+	return errors.New(strings.Join(h.errs, "; "))
 }
 
 func (h *history) fail(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.broken = append(h.broken, fmt.Sprintf(format, args...))
+	h.errs = append(h.errs, fmt.Sprintf(format, args...))
 }
 
 func eventOf(o *unstructured.Unstructured, gone bool) (event, error) {
@@ -192,7 +192,7 @@ func (h *history) check(steady map[string]string) int {
 	h.t.Helper()
 	h.stop()
 	h.done.Wait()
-	for _, b := range h.broken {
+	for _, b := range h.errs {
 		h.t.Error(b)
 	}
 	// Deletions have versions of their own; no two events have the same one.
@@ -200,7 +200,7 @@ func (h *history) check(steady map[string]string) int {
 	s := state{addrs: map[string][]string{}, holders: map[string][]string{}, owner: map[string]string{}}
 	for i, e := range h.events {
 		wrong := s.apply(e)
-		if e.version <= h.begun {
+		if e.version <= h.start {
 			continue
 		}
 		if a, ok := steady[e.name]; ok && !e.gone && !slices.Equal(e.addrs, []string{a}) {

@@ -71,8 +71,8 @@ func (l *Lab) StartProxy(node string, mode ProxyMode) error {
 	if err != nil {
 		return err
 	}
-	l.starting.Lock()
-	defer l.starting.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.Proxies[node] = p
 	return nil
 }

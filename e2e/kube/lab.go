@@ -24,7 +24,7 @@ type Lab struct {
 	Kubernetes  *Cluster
 	Controllers []*lab.Process
 	Proxies     map[string]*lab.Process // kube-proxy by node
-	starting    sync.Mutex              // while Proxies gets one more
+	mu          sync.Mutex              // while Proxies gets one more
 }
 
 // LabOptions say what a Lab is built of.
@@ -33,7 +33,7 @@ type LabOptions struct {
 	Source  string // path of this repository
 	Fanfare string // path of the program
 	Tools   string // path of Kubernetes' programs
-	Links   bool   // a lab for layer 2, as of lab.Options.Links
+	L2      bool   // a lab for layer 2, as of lab.Options.Links
 }
 
 // controlPlaneNode is the overlay's node for the control plane.
@@ -58,7 +58,7 @@ func UpLab(ctx context.Context, o LabOptions) (*Lab, error) {
 			return l.open(ctx, o)
 		},
 	}
-	if o.Links {
+	if o.L2 {
 		options = options.ForL2(e2e)
 	}
 	if _, err := lab.Up(ctx, options); err != nil {

@@ -11,7 +11,7 @@ import (
 
 // A file in a store is what is there: what does not change is not written, what it
 // has no more goes, and what the API server refuses stays as it was.
-func TestStore(t *testing.T) {
+func TestStoreWritesOnlyChanges(t *testing.T) {
 	c := controlPlane(t)
 	must(t, c.Admin().Apply(t.Context(), shop))
 	s := &store{client: c.Admin(), files: map[string][]*unstructured.Unstructured{}}

@@ -12,7 +12,7 @@ import (
 
 // An event of the API server is in the snapshot a few milliseconds after the
 // write that caused it was answered, mostly before.
-func TestLatency(t *testing.T) {
+func TestWriteToSnapshotLatency(t *testing.T) {
 	c := controlPlane(t)
 	c.crds(t)
 	const node = "apiVersion: v1\nkind: Node\nmetadata: {name: latency}"

@@ -41,14 +41,14 @@ type errNoTools struct{ error }
 
 // atOnce is how many tests apart run at a time, unless -parallel says it. They keep
 // two cores busy for a third of the time when each runs alone.
-const atOnce = "4"
+const parallelTests = "4"
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		flag.Set("test.parallel", atOnce) // It is a number.
+		flag.Set("test.parallel", parallelTests) // It is a number.
 	}
 	code := m.Run()
 	err := os.RemoveAll(binaryDir)
@@ -93,13 +93,13 @@ func built(t *testing.T) string {
 func controlPlane(t *testing.T) *Cluster {
 	t.Helper()
 	c, err := shared()
-	started(t, err)
+	checkStarted(t, err)
 	return c
 }
 
 // inTurn is controlPlane for tests that are long: they run beside the tests that are apart,
 // one of them at a time.
-func inTurn(t *testing.T) *Cluster {
+func exclusiveControlPlane(t *testing.T) *Cluster {
 	t.Helper()
 	t.Parallel()
 	turn.Lock()
@@ -110,7 +110,7 @@ func inTurn(t *testing.T) *Cluster {
 var turn sync.Mutex
 
 // started skips, or fails on CI, where the tools cannot be built.
-func started(t *testing.T, err error) {
+func checkStarted(t *testing.T, err error) {
 	t.Helper()
 	var missing errNoTools
 	switch {

@@ -74,8 +74,8 @@ func (c *Cluster) applyStrictly(t *testing.T, o *unstructured.Unstructured) *uns
 // The API server accepts everything that users install, twice, and the samples
 // after it. It would admit the pods. The programs run with the arguments that
 // the pods have, answer the probes, and give the sample Service its addresses.
-func TestManifests(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestManifestsInstallAndRun(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t) // for the kubeconfigs
 		installed := objectsOf(t, resources(t)...)
 		version := map[*unstructured.Unstructured]string{}
@@ -101,7 +101,7 @@ func TestManifests(t *testing.T) {
 		must(t, os.Setenv("NODE_NAME", "n1")) // This process is of this test alone.
 		var images []string
 		for command, pod := range templates(t, installed) {
-			f.admits(pod)
+			f.checkAdmission(pod)
 			c := pod.Spec.Containers[0]
 			images = append(images, c.Image)
 			args := c.Args[1:]
@@ -109,8 +109,8 @@ func TestManifests(t *testing.T) {
 				args = append(args, "--run-dir", f.runDir()) // not that of this machine
 			}
 			p := f.run(command, args...)
-			for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
-				f.probe(p, c, probe.HTTPGet)
+			for _, checkProbe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+				f.checkProbe(p, c, checkProbe.HTTPGet)
 			}
 		}
 		if len(images) != 2 || images[0] != images[1] {
@@ -121,7 +121,7 @@ func TestManifests(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			return want(len(addresses(o)), 2)
+			return expectCount(len(addresses(o)), 2)
 		})
 	})
 }
@@ -157,7 +157,7 @@ func templates(t *testing.T, installed []*unstructured.Unstructured) map[string]
 // admits checks that the API server would let a pod into our namespace: its
 // priority class is there, and the namespace's pod security allows what it asks
 // for. A DaemonSet does not show that: its pods just do not start.
-func (f *fanfare) admits(pod corev1.PodTemplateSpec) {
+func (f *fanfare) checkAdmission(pod corev1.PodTemplateSpec) {
 	f.Helper()
 	p := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}
 	p.Namespace, p.Name = "fanfare-system", "admitted"
@@ -172,7 +172,7 @@ func (f *fanfare) admits(pod corev1.PodTemplateSpec) {
 }
 
 // probe waits until a program answers as a kubelet asks it to, at that path alone.
-func (f *fanfare) probe(p *program, c corev1.Container, action *corev1.HTTPGetAction) {
+func (f *fanfare) checkProbe(p *program, c corev1.Container, action *corev1.HTTPGetAction) {
 	f.Helper()
 	i := slices.IndexFunc(c.Ports, func(port corev1.ContainerPort) bool { return port.Name == action.Port.StrVal })
 	if i < 0 {
@@ -194,7 +194,7 @@ func (f *fanfare) probe(p *program, c corev1.Container, action *corev1.HTTPGetAc
 		if err != nil {
 			return err
 		}
-		return want(code, http.StatusOK)
+		return expectCount(code, http.StatusOK)
 	})
 	if code, err := ask(action.Path + "-not"); err != nil || code != http.StatusNotFound {
 		f.Errorf("%s%s-not: %d, %v; want 404", p.name, action.Path, code, err)

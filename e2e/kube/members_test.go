@@ -24,8 +24,8 @@ import (
 // The controller makes the key under which speakers talk to one another. A speaker renews
 // its Lease, misses a node that falls silent, and sees by that one's Lease that it lives
 // all the same, until the Lease is no longer renewed. The accounts may do all that.
-func TestMembersAndLeases(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		const others = "---\napiVersion: v1\nkind: Node\nmetadata: {name: n2}\nstatus: {addresses: [{type: InternalIP, address: 127.0.0.2}]}\n" +
 			"---\napiVersion: v1\nkind: Node\nmetadata: {name: n3}\nstatus: {addresses: [{type: InternalIP, address: 127.0.0.3}]}\n"
@@ -46,7 +46,7 @@ func TestMembersAndLeases(t *testing.T) {
 
 		nodes := []gossip.Node{{Name: "n1", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}},
 			{Name: "n2", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.2")}}, {Name: "n3", Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.3")}}}
-		live := func(name string) (die func()) {
+		startMember := func(name string) (stopMember func()) {
 			g := gossip.New(gossip.Options{Node: name, Port: 7946, KeyFile: keys, Log: slog.New(slog.DiscardHandler)})
 			g.Set(nodes)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -55,15 +55,15 @@ func TestMembersAndLeases(t *testing.T) {
 			return func() { cancel(); <-done }
 		}
 		speaker := f.speaker("--members-key-file="+keys, "--lease-interval=1s", "--log-level=debug")
-		die := live("n2")
-		t.Cleanup(live("n3"))
-		becomes := func(state string) {
+		stopMember := startMember("n2")
+		t.Cleanup(startMember("n3"))
+		awaitState := func(state string) {
 			t.Helper()
 			await(t, 60*time.Second, "n2 is "+state, func() error { return f.member("n2", state) })
 		}
-		becomes("alive")
-		die()
-		becomes("dead")
+		awaitState("alive")
+		stopMember()
+		awaitState("dead")
 
 		lease := func(name string) (*unstructured.Unstructured, error) {
 			all, err := f.Admin().List(t.Context(), coordinationv1.SchemeGroupVersion.WithKind("Lease"))
@@ -91,7 +91,7 @@ func TestMembersAndLeases(t *testing.T) {
 			renew()
 			return f.member("n2", "lease")
 		})
-		becomes("dead") // three intervals after the last renewal
+		awaitState("dead") // three intervals after the last renewal
 		if speaker.logged("forbidden") {
 			t.Errorf("something is forbidden:\n%s", speaker.tail())
 		}

@@ -34,7 +34,7 @@ func (c *Cluster) start(name string, args ...string) (*Process, error) {
 	// order; and an end with ours, should we die without.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	p := &Process{name: name, log: path, cmd: cmd}
-	if p.done, err = begin(cmd, c.inPlace); err != nil {
+	if p.done, err = begin(cmd, c.inNamespace); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil

@@ -70,7 +70,7 @@ func (p *program) stop() {
 
 // freeze stops it in the middle of whatever it does; thaw lets it go on.
 func (p *program) freeze() { p.signal(syscall.SIGSTOP) }
-func (p *program) thaw()   { p.signal(syscall.SIGCONT) }
+func (p *program) resume() { p.signal(syscall.SIGCONT) }
 
 func (p *program) signal(s syscall.Signal) {
 	p.t.Helper()
@@ -119,7 +119,7 @@ func (p *program) metric(name string, labels ...string) (float64, error) {
 
 // counted is the sum of a metric of the API server's own over the series that
 // match.
-func (f *fanfare) counted(name string, match *regexp.Regexp) (float64, error) {
+func (f *fanfare) apiServerMetric(name string, match *regexp.Regexp) (float64, error) {
 	text, err := f.Admin().discovery.RESTClient().Get().AbsPath("/metrics").DoRaw(f.Context())
 	if err != nil {
 		return 0, err

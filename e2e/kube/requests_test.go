@@ -10,25 +10,25 @@ import (
 )
 
 // asking is a Service with annotations, on a port.
-func asking(name, annotations string, port int) string {
+func requestingService(name, annotations string, port int) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, annotations: {%s}}, spec: {type: LoadBalancer, ports: [{port: %d}]}}",
 		name, annotations, port)
 }
 
 // Services that share an address, ask for several and by their end, and have theirs
 // kept, through a controller that has only the rights of its role.
-func TestRequests(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestRequestedAndReservedAddresses(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
-		kept := asking("kept", `fanfare.io/reserve: "true"`, 80)
+		kept := requestingService("kept", `fanfare.io/reserve: "true"`, 80)
 		must(t, f.Admin().Apply(t.Context(), `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
 spec: {announce: BGP, addresses: [192.0.2.0/24]}
 ---
-`+asking("a", "fanfare.io/allow-shared-ip: k", 80)+"\n---\n"+asking("b", "metallb.io/allow-shared-ip: k", 81)+"\n---\n"+kept+"\n---\n"+
-			asking("end", `fanfare.io/load-balancer-ips: "0.0.0.77, 192.0.2.78"`, 80)))
+`+requestingService("a", "fanfare.io/allow-shared-ip: k", 80)+"\n---\n"+requestingService("b", "metallb.io/allow-shared-ip: k", 81)+"\n---\n"+kept+"\n---\n"+
+			requestingService("end", `fanfare.io/load-balancer-ips: "0.0.0.77, 192.0.2.78"`, 80)))
 		f.run("controller")
 		var shared, was string
 		await(t, time.Minute, "a shared address", func() (err error) {
@@ -39,16 +39,16 @@ spec: {announce: BGP, addresses: [192.0.2.0/24]}
 			}
 			return err
 		})
-		f.awaitPeople(shared, "default/a, default/b")
-		f.awaitPeople("192.0.2.77", "default/end")
-		f.awaitPeople("192.0.2.78", "default/end")
+		f.awaitClaimServices(shared, "default/a, default/b")
+		f.awaitClaimServices("192.0.2.77", "default/end")
+		f.awaitClaimServices("192.0.2.78", "default/end")
 		await(t, time.Minute, "an address to keep", func() (err error) { was, err = f.assigned("kept"); return err })
-		f.awaitPeople(was, "default/kept")
+		f.awaitClaimServices(was, "default/kept")
 
 		must(t, f.Admin().Delete(t.Context(), kept))
-		f.awaitPeople(was, "kept for default/kept")
+		f.awaitClaimServices(was, "kept for default/kept")
 		must(t, f.Admin().Apply(t.Context(), kept))
-		f.awaitPeople(was, "default/kept")
+		f.awaitClaimServices(was, "default/kept")
 		await(t, time.Minute, "the address that was kept", func() error {
 			is, err := f.assigned("kept")
 			if err == nil && is != was {
@@ -60,7 +60,7 @@ spec: {announce: BGP, addresses: [192.0.2.0/24]}
 }
 
 // awaitPeople waits until a claim says this of its Services.
-func (f *fanfare) awaitPeople(addr, want string) {
+func (f *fanfare) awaitClaimServices(addr, want string) {
 	f.Helper()
 	await(f.T, time.Minute, "the claim of "+addr, func() error {
 		o, err := f.get(kindOf("AddressClaim"), addr)

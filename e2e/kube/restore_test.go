@@ -14,17 +14,17 @@ import (
 )
 
 // A shift is a Service and the pod behind it.
-type shift struct{ name, pod string }
+type podService struct{ name, pod string }
 
 // shifts are count Services whose pods are 10.244.1.first and those after it.
-func shifts(prefix string, first, count int) (all []shift) {
+func podServices(prefix string, first, count int) (all []podService) {
 	for i := range count {
-		all = append(all, shift{fmt.Sprintf("%s%d", prefix, i+1), fmt.Sprintf("10.244.1.%d", first+i)})
+		all = append(all, podService{fmt.Sprintf("%s%d", prefix, i+1), fmt.Sprintf("10.244.1.%d", first+i)})
 	}
 	return all
 }
 
-func manifest(all []shift) string {
+func manifest(all []podService) string {
 	var docs []string
 	for _, s := range all {
 		docs = append(docs, oneService(s.name, s.pod))
@@ -52,26 +52,26 @@ spec: {announce: BGP, addresses: [192.0.2.1-192.0.2.%d]}
 // that is gone. In the second it needs no Lease, and both programs
 // stand still, in the middle of their work, while all that happens: they go on
 // with what they knew.
-func TestRestoreFromOlderEtcd(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestRestoreFromOlderEtcdKeepsAddresses(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.pods("192.0.2.0/24")
 		first := f.run("controller", "--leader-elect")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+poolOf(12)))
-		old := shifts("s", 11, 10)
+		old := podServices("s", 11, 10)
 		must(t, f.Admin().Apply(t.Context(), manifest(old)))
-		f.serve(old)
-		held := f.held(old)
+		f.awaitServing(old)
+		addressesOf := f.addressesOf(old)
 		backup := filepath.Join(t.TempDir(), "etcd")
 		must(t, f.Backup(t.Context(), backup))
 		first.stop()
 
 		for _, frozen := range []bool{false, true} {
 			t.Run(fmt.Sprintf("frozen=%t", frozen), func(t *testing.T) {
-				f := f.in(t)
+				f := f.withT(t)
 				controller := f.run("controller", fmt.Sprintf("--leader-elect=%t", !frozen))
-				f.succeed(old)
+				f.reassignAddresses(old)
 				f.burst(func() {
 					if frozen {
 						controller.freeze()
@@ -80,22 +80,22 @@ func TestRestoreFromOlderEtcd(t *testing.T) {
 					must(t, f.Restore(t.Context(), backup))
 				})
 				began := time.Now()
-				h := f.record(t)
-				young := shifts("n", 31, 5)
+				h := f.recordHistory(t)
+				young := podServices("n", 31, 5)
 				must(t, f.Admin().Apply(t.Context(), manifest(young)))
 				if frozen {
-					controller.thaw()
-					speaker.thaw()
+					controller.resume()
+					speaker.resume()
 				}
-				f.serve(old)
+				f.awaitServing(old)
 				must(t, f.Admin().Apply(t.Context(), poolOf(20))) // so that there is one for each
-				f.serve(young)
-				f.forgets("m")
+				f.awaitServing(young)
+				f.awaitRemoved("m")
 				t.Logf("%s from the API server's return until all was as wanted", time.Since(began).Round(time.Millisecond))
-				if now := f.held(old); !maps.Equal(now, held) {
-					t.Errorf("Services had %v and have %v", held, now)
+				if now := f.addressesOf(old); !maps.Equal(now, addressesOf) {
+					t.Errorf("Services had %v and have %v", addressesOf, now)
 				}
-				t.Logf("%d events checked", h.check(qualified(held)))
+				t.Logf("%d events checked", h.check(qualified(addressesOf)))
 				must(t, errors.Join(controller.alive(), speaker.alive()))
 			})
 		}
@@ -103,7 +103,7 @@ func TestRestoreFromOlderEtcd(t *testing.T) {
 }
 
 // in is f for a subtest.
-func (f *fanfare) in(t *testing.T) *fanfare {
+func (f *fanfare) withT(t *testing.T) *fanfare {
 	g := *f
 	g.T = t
 	return &g
@@ -111,12 +111,12 @@ func (f *fanfare) in(t *testing.T) *fanfare {
 
 // succeed deletes some of the old Services, gives others their addresses, and
 // creates one of the old again, which has then another.
-func (f *fanfare) succeed(old []shift) {
+func (f *fanfare) reassignAddresses(old []podService) {
 	f.Helper()
-	f.serve(old)
-	gone := []shift{old[1], old[2], old[4], old[6]}
-	before := f.held(gone)
-	must(f.T, f.Admin().Delete(f.Context(), manifest(append(shifts("n", 31, 5), gone...))))
+	f.awaitServing(old)
+	gone := []podService{old[1], old[2], old[4], old[6]}
+	before := f.addressesOf(gone)
+	must(f.T, f.Admin().Delete(f.Context(), manifest(append(podServices("n", 31, 5), gone...))))
 	must(f.T, f.Admin().Apply(f.Context(), poolOf(12)))
 	await(f.T, 60*time.Second, "the claims' release", func() error {
 		claims, err := f.Admin().List(f.Context(), kindOf("AddressClaim"))
@@ -125,14 +125,14 @@ func (f *fanfare) succeed(old []shift) {
 		}
 		return err
 	})
-	heirs := shifts("n", 51, 5)
-	must(f.T, f.Admin().Apply(f.Context(), manifest(heirs)))
-	f.serve(heirs)
-	again := []shift{{old[2].name, "10.244.1.60"}}
+	successors := podServices("n", 51, 5)
+	must(f.T, f.Admin().Apply(f.Context(), manifest(successors)))
+	f.awaitServing(successors)
+	again := []podService{{old[2].name, "10.244.1.60"}}
 	must(f.T, f.Admin().Apply(f.Context(), manifest(again)))
-	f.serve(again)
+	f.awaitServing(again)
 	inherited := 0
-	for _, addr := range f.held(heirs) {
+	for _, addr := range f.addressesOf(successors) {
 		if slices.Contains(slices.Collect(maps.Values(before)), addr) {
 			inherited++
 		}
@@ -157,7 +157,7 @@ func (f *fanfare) burst(during func()) {
 		}
 	})
 	await(f.T, 60*time.Second, "the burst's addresses", func() error {
-		if n := len(f.prefixed("m")); n < 20 {
+		if n := len(f.addressesByPrefix("m")); n < 20 {
 			return fmt.Errorf("%d have one", n)
 		}
 		return nil
@@ -169,39 +169,39 @@ func (f *fanfare) burst(during func()) {
 }
 
 // prefixed are the addresses of Services whose names begin so.
-func (f *fanfare) prefixed(prefix string) map[string]string {
+func (f *fanfare) addressesByPrefix(prefix string) map[string]string {
 	f.Helper()
 	all, err := f.Admin().List(f.Context(), serviceKind)
 	must(f.T, err)
-	held := map[string]string{}
+	addressesOf := map[string]string{}
 	for i := range all {
 		if a := addresses(&all[i]); len(a) != 0 && strings.HasPrefix(all[i].GetName(), prefix) {
-			held[all[i].GetName()] = a[0]
+			addressesOf[all[i].GetName()] = a[0]
 		}
 	}
-	return held
+	return addressesOf
 }
 
 // held are the addresses of Services that have one.
-func (f *fanfare) held(services []shift) map[string]string {
+func (f *fanfare) addressesOf(services []podService) map[string]string {
 	f.Helper()
-	all := f.prefixed("")
+	all := f.addressesByPrefix("")
 	maps.DeleteFunc(all, func(name, _ string) bool {
-		return !slices.ContainsFunc(services, func(s shift) bool { return s.name == name })
+		return !slices.ContainsFunc(services, func(s podService) bool { return s.name == name })
 	})
 	return all
 }
 
 // serve waits until each Service has an address at which its pod answers.
-func (f *fanfare) serve(services []shift) {
+func (f *fanfare) awaitServing(services []podService) {
 	f.Helper()
 	await(f.T, 120*time.Second, "an answer at every Service's address", func() error {
-		held := f.held(services)
+		addressesOf := f.addressesOf(services)
 		for _, s := range services {
-			if held[s.name] == "" {
+			if addressesOf[s.name] == "" {
 				return fmt.Errorf("%s has no address", s.name)
 			}
-			if err := answers(held[s.name], s.pod); err != nil {
+			if err := answers(addressesOf[s.name], s.pod); err != nil {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
@@ -211,17 +211,17 @@ func (f *fanfare) serve(services []shift) {
 
 // forgets waits until the node forwards no address but those of Services that
 // there are.
-func (f *fanfare) forgets(prefix string) {
+func (f *fanfare) awaitRemoved(prefix string) {
 	f.Helper()
 	await(f.T, 60*time.Second, "the end of what is no more", func() error {
-		if n := len(f.prefixed(prefix)); n != 0 {
+		if n := len(f.addressesByPrefix(prefix)); n != 0 {
 			f.Fatalf("%d Services %s… came back", n, prefix)
 		}
 		s, err := f.status()
 		if err != nil {
 			return err
 		}
-		if have, want := len(s.Addresses), len(f.prefixed("")); have != want {
+		if have, want := len(s.Addresses), len(f.addressesByPrefix("")); have != want {
 			return fmt.Errorf("%d addresses are forwarded, of %d", have, want)
 		}
 		return nil
@@ -229,9 +229,9 @@ func (f *fanfare) forgets(prefix string) {
 }
 
 // qualified has the names with their namespace.
-func qualified(held map[string]string) map[string]string {
+func qualified(addressesOf map[string]string) map[string]string {
 	out := map[string]string{}
-	for name, addr := range held {
+	for name, addr := range addressesOf {
 		out["default/"+name] = addr
 	}
 	return out

@@ -116,16 +116,16 @@ spec: {address: 192.0.2.77, reserved: true, next: kept}
 // The CRDs, and other nodes, are of the next version already. Controller and
 // speaker go on: what they do not know they leave as it is, and a word that they
 // do not know they take for the most restrictive value.
-func TestNewerObjects(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestNewerObjectsKeepUnknownFields(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		controller := f.run("controller")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
-		f.forwarded("web")
+		f.awaitForwarded("web")
 		f.otherCRDs(next(t))
 		await(t, time.Minute, "the new fields", func() error { return f.Admin().Apply(t.Context(), later) })
-		f.forwarded("web")
+		f.awaitForwarded("web")
 		f.reportsAs("n2", "theirs")
 
 		must(t, f.Admin().Apply(t.Context(), oneService("asks", "10.244.1.6")+"---"+oneService("sticks", "10.244.1.7")))
@@ -139,8 +139,8 @@ func TestNewerObjects(t *testing.T) {
 			}
 			return nil
 		})
-		f.forwarded("asks")
-		f.forwarded("sticks")
+		f.awaitForwarded("asks")
+		f.awaitForwarded("sticks")
 		claim := f.object("AddressClaim", "192.0.2.77")
 		if holders, _, _ := unstructured.NestedSlice(claim, "spec", "holders"); claim["spec"].(map[string]any)["next"] != "kept" || len(holders) != 1 {
 			t.Errorf("claim %v, want one holder more and nothing less", claim["spec"])
@@ -181,8 +181,8 @@ func TestNewerObjects(t *testing.T) {
 // The CRDs are of the version before, which had no status of pools and less in a
 // SpeakerStatus. Each program says so, in words that say what to do, and all
 // else works. When the CRDs are applied, so does that, without a restart.
-func TestOlderCRDs(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestOlderCRDsAreReported(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.otherCRDs(func(kind string, version map[string]any, root fieldset) {
 			switch kind {
@@ -199,7 +199,7 @@ func TestOlderCRDs(t *testing.T) {
 		controller := f.run("controller")
 		speaker := f.speaker()
 		must(t, f.Admin().Apply(t.Context(), oneNode+"---"+oneService("web", "10.244.1.5")))
-		f.forwarded("web")
+		f.awaitForwarded("web")
 		await(t, 60*time.Second, "a message about the CRDs", func() error {
 			for _, p := range []*program{controller, speaker} {
 				if !p.logged("apply manifests/crds") {
@@ -209,18 +209,18 @@ func TestOlderCRDs(t *testing.T) {
 			return nil
 		})
 		must(t, f.Admin().Apply(t.Context(), oneService("late", "10.244.1.6")))
-		f.forwarded("late")
+		f.awaitForwarded("late")
 		must(t, f.Admin().Delete(t.Context(), oneService("web", "")))
 		await(t, 60*time.Second, "the claim's end", func() error {
 			claims, err := f.claims()
-			return errors.Join(err, want(len(claims), 1))
+			return errors.Join(err, expectCount(len(claims), 1))
 		})
 
 		must(t, f.Admin().ApplyFiles(t.Context(), "../../manifests/crds"))
 		await(t, 3*time.Minute, "what the CRDs lacked", func() error {
 			n, _, err := unstructured.NestedInt64(f.object("AddressPool", "lan"), "status", "ipv4", "assigned")
 			m, _, err2 := unstructured.NestedInt64(f.object("SpeakerStatus", "n1"), "status", "addresses", "forwarded")
-			return errors.Join(err, err2, want(int(n), 1), want(int(m), 1))
+			return errors.Join(err, err2, expectCount(int(n), 1), expectCount(int(m), 1))
 		})
 	})
 }
@@ -238,7 +238,7 @@ func (f *fanfare) reportsAs(node, next string) {
 }
 
 // forwarded waits until a Service's address is, in the kernel.
-func (f *fanfare) forwarded(name string) {
+func (f *fanfare) awaitForwarded(name string) {
 	f.Helper()
 	await(f.T, 60*time.Second, "forwarding of "+name, func() error {
 		vip, err := f.assigned(name)

@@ -146,8 +146,8 @@ var pods = strings.Join([]string{
 // What a real API server says makes the snapshot that a folder with the same
 // objects makes: at once, after changes, after an outage, and when the API server
 // has come back with an older etcd.
-func TestSourceIsFiles(t *testing.T) {
-	c := inTurn(t)
+func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
+	c := exclusiveControlPlane(t)
 	ctx, admin := t.Context(), c.Admin()
 	c.crds(t)
 	must(t, admin.Apply(ctx, shop))
@@ -180,14 +180,14 @@ func TestSourceIsFiles(t *testing.T) {
 		must(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: quiet}); err == nil || !strings.Contains(err.Error(), `User "nobody" cannot list resource`) {
+		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: discardLog}); err == nil || !strings.Contains(err.Error(), `User "nobody" cannot list resource`) {
 			t.Errorf("error %v", err)
 		}
 	})
 	t.Run("outage", func(t *testing.T) {
 		before := api.Snapshot()
 		c.APIServer.Kill()
-		await(t, time.Minute, "Problem", func() error { return away(api.Snapshot()) })
+		await(t, time.Minute, "Problem", func() error { return apiServerDown(api.Snapshot()) })
 		if during := api.Snapshot(); !slices.Equal(during.Services, before.Services) || !slices.Equal(during.Claims, before.Claims) {
 			t.Error("an outage changed what is known")
 		}
@@ -210,11 +210,11 @@ func TestSourceIsFiles(t *testing.T) {
 	})
 }
 
-var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+var discardLog = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func (c *Cluster) open(t *testing.T, o watch.Options) *watch.API {
 	t.Helper()
-	o.Log = quiet
+	o.Log = discardLog
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cfg, err := c.Config("test", "system:masters")
@@ -250,7 +250,7 @@ func ready(n int) func(*cluster.Snapshot) bool {
 	}
 }
 
-func away(s *cluster.Snapshot) error {
+func apiServerDown(s *cluster.Snapshot) error {
 	for _, p := range s.Problems {
 		if p.Object == "API server" && strings.HasPrefix(p.Message, "does not answer since ") {
 			return nil
@@ -270,7 +270,7 @@ func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Sn
 			return err
 		}
 		s = api.Snapshot()
-		if d := gocmp.Diff(files, s, opaque...); d != "" {
+		if d := gocmp.Diff(files, s, compareOptions...); d != "" {
 			return fmt.Errorf("-files +API server:\n%s", d)
 		}
 		if !want(s) {
@@ -283,7 +283,7 @@ func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Sn
 
 // opaque says how to compare what cmp cannot look into, and leaves out what files
 // have and an API server has not.
-var opaque = []gocmp.Option{
+var compareOptions = []gocmp.Option{
 	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), "Selector") }, cmpopts.EquateEmpty()),
 	cmpopts.IgnoreFields(cluster.Problem{}, "File"),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
@@ -318,7 +318,7 @@ func (c *Cluster) files(t *testing.T) (*cluster.Snapshot, error) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	f, err := watch.OpenFiles(ctx, dir, nil, quiet)
+	f, err := watch.OpenFiles(ctx, dir, nil, discardLog)
 	if err != nil {
 		return nil, err
 	}

@@ -29,8 +29,8 @@ status: {interfaces: [{name: eth0, mac: "02:00:00:00:00:01", prefixes: [192.0.2.
 // 30 Services on three nodes: ten addresses each, by a controller that has only the rights
 // of its role. When a node goes, its ten move and no other; when it is back, it
 // is given ten. What is wrong with an L2Advertisement stands in its status.
-func TestSpread(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestSpreadBalancesAddresses(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		must(t, f.Admin().Apply(t.Context(), `
 apiVersion: fanfare.io/v1alpha1
@@ -58,8 +58,8 @@ spec: {interfaces: [eht0]}`))
 		f.run("controller", "--l2-settle-time", "1s")
 
 		first := f.awaitSpread("map[n1:10 n2:10 n3:10]")
-		f.awaitCondition("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
-		f.awaitCondition("misspelt", "0 False no selected node has one of its interfaces: eht0")
+		f.awaitL2Status("lan", "3 True nodes can announce; no selected node has an interface bond* (in a subnet that has addresses of a pool)")
+		f.awaitL2Status("misspelt", "0 False no selected node has one of its interfaces: eht0")
 		must(t, f.Admin().Delete(t.Context(), "{apiVersion: v1, kind: Node, metadata: {name: n3}}"))
 		second := f.awaitSpread("map[n1:15 n2:15]")
 		if n := moved(first, second); n != 10 {
@@ -75,7 +75,7 @@ spec: {interfaces: [eht0]}`))
 // A speaker tells the API server of its interfaces, by which the controller knows that
 // the node can answer for the address, and the claim names it; the speaker answers.
 func TestLayer2FromAPIServer(t *testing.T) {
-	apart(t, func(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		node, link := nstest.Node(t), nstest.New(t, "link")
 		nstest.Link(t, node, "eth0", link, "eth0")
 		node.Addr("eth0", "192.0.2.1/24")
@@ -140,7 +140,7 @@ func moved(before, after map[string]string) (n int) {
 }
 
 // awaitCondition waits for the status of an L2Advertisement, in a line.
-func (f *fanfare) awaitCondition(name, want string) {
+func (f *fanfare) awaitL2Status(name, want string) {
 	f.Helper()
 	await(f.T, time.Minute, "the status of L2Advertisement "+name, func() error {
 		o, err := f.get(kindOf("L2Advertisement"), name)

@@ -141,10 +141,10 @@ func (c *cluster) startServices(m *machine) error {
 // powerOff is a power failure of a node: no peer gets a NOTIFICATION, the links are
 // down, and what the kernel had in its tables is forgotten.
 func (c *cluster) powerOff(ctx context.Context, node string) error {
-	if err := c.cables(ctx, node, "down"); err != nil {
+	if err := c.setLinks(ctx, node, "down"); err != nil {
 		return err
 	}
-	err := errors.Join(c.machines[node].off(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
+	err := errors.Join(c.machines[node].powerOff(ctx), c.Proxies[node].Stop(syscall.SIGKILL, limit))
 	for _, forget := range []string{"nft flush ruleset", "conntrack -F", "ip link delete cni0"} {
 		_, e := c.Namespace(node).Run(ctx, strings.Fields(forget)...)
 		err = errors.Join(err, e)
@@ -154,7 +154,7 @@ func (c *cluster) powerOff(ctx context.Context, node string) error {
 
 // powerOn boots the node again.
 func (c *cluster) powerOn(ctx context.Context, node string) error {
-	if err := c.cables(ctx, node, "up"); err != nil {
+	if err := c.setLinks(ctx, node, "up"); err != nil {
 		return err
 	}
 	if err := c.machines[node].boot(ctx); err != nil {
@@ -164,7 +164,7 @@ func (c *cluster) powerOn(ctx context.Context, node string) error {
 }
 
 // cables sets the far ends of a node's. Its own ends keep their routes that way.
-func (c *cluster) cables(ctx context.Context, node, state string) error {
+func (c *cluster) setLinks(ctx context.Context, node, state string) error {
 	var errs []error
 	for _, far := range []string{"tor1", controlPlane} {
 		_, err := c.Namespace(far).Run(ctx, "ip", "link", "set", "eth"+node[1:], state)
@@ -184,7 +184,7 @@ func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 func (c *cluster) down(ctx context.Context) error {
 	var errs []error
 	for _, m := range c.machines {
-		errs = append(errs, m.off(ctx))
+		errs = append(errs, m.powerOff(ctx))
 	}
 	if c.Lab.Lab != nil {
 		errs = append(errs, c.Down(), c.sweepCgroups(ctx))

@@ -116,7 +116,7 @@ func (c *cluster) address(ctx context.Context, name string) (addr netip.Addr, er
 }
 
 // autopsy tells what there is to know about a cluster in which a test failed.
-func (c *cluster) autopsy() string {
+func (c *cluster) diagnostics() string {
 	var b strings.Builder
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

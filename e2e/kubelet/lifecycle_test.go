@@ -18,7 +18,7 @@ import (
 )
 
 // What manifests has runs as it is, and a Service works.
-func TestPodsServe(t *testing.T) {
+func TestInstalledPodsServe(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
 	for _, name := range services {
 		vip, err := c.address(ctx, name)
@@ -79,14 +79,14 @@ func TestPodRBAC(t *testing.T) {
 }
 
 // pods are the names of those with a label, with their namespace before them.
-func (r *trial) pods(namespace, label string, more ...string) []string {
+func (r *loadTest) pods(namespace, label string, more ...string) []string {
 	r.Helper()
 	args := append([]string{"-n", namespace, "get", "pods", "-l", label, "-o", "jsonpath={.items[*].metadata.name}"}, more...)
 	return strings.Fields(r.kubectl(args...))
 }
 
 // awaitGone waits for the end of terminating pods.
-func (r *trial) awaitGone(namespace string, pods []string) {
+func (r *loadTest) awaitGone(namespace string, pods []string) {
 	r.Helper()
 	for _, p := range pods {
 		r.kubectl("-n", namespace, "wait", "--for=delete", "pod/"+p, timeout)
@@ -100,8 +100,8 @@ const (
 
 // Fanfare itself is upgraded: every speaker is replaced by another one, without a
 // lost request, and without a change at the router.
-func TestUpgradeSpeakers(t *testing.T) {
-	underLoad(t, func(_ context.Context, r *trial) {
+func TestUpgradeSpeakersLosesNothing(t *testing.T) {
+	underLoad(t, func(_ context.Context, r *loadTest) {
 		before := r.pods("fanfare-system", speakers)
 		began := time.Now()
 		r.kubectl("-n", "fanfare-system", "rollout", "restart", "daemonset/speaker")
@@ -112,14 +112,14 @@ func TestUpgradeSpeakers(t *testing.T) {
 				t.Errorf("pod %s is still the same", p)
 			}
 		}
-		r.unnoticed()
+		r.expectRouteUntouched()
 	})
 }
 
 // A speaker crashes, and kubelet starts it again in the same pod. No request is
 // lost, either.
-func TestSpeakerCrashes(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+func TestSpeakerCrash(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		m := r.machines["n1"]
 		pid, err := m.run(ctx, "pgrep", "--full", "fanfare speaker")
 		must(t, err)
@@ -133,12 +133,12 @@ func TestSpeakerCrashes(t *testing.T) {
 		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, fmt.Sprintf("--for=%s=%d", restarts, before+1), timeout)
 		r.kubectl("-n", "fanfare-system", "wait", "pod/"+pod, "--for=condition=Ready", timeout)
 		t.Logf("SIGKILL: the speaker of n1 was ready again after %s", since(began))
-		r.unnoticed()
+		r.expectRouteUntouched()
 	})
 }
 
 // unnoticed makes sure that the router received no change since the trial began.
-func (r *trial) unnoticed() {
+func (r *loadTest) expectRouteUntouched() {
 	r.Helper()
 	for _, name := range services {
 		if n := len(r.Observer.RouteChanges(r.vips[name], r.began, time.Now())); n > 0 {
@@ -154,8 +154,8 @@ func (r *trial) unnoticed() {
 
 // A workload is upgraded as Kubernetes upgrades one that is never to have fewer
 // pods: a new one is ready, then an old one stops.
-func TestUpgradeWorkload(t *testing.T) {
-	underLoad(t, func(_ context.Context, r *trial) {
+func TestUpgradeWorkloadLosesNothing(t *testing.T) {
+	underLoad(t, func(_ context.Context, r *loadTest) {
 		before := r.pods("shop", "app=web")
 		began := time.Now()
 		r.kubectl("-n", "shop", "rollout", "restart", "deployment/web")
@@ -170,8 +170,8 @@ func TestUpgradeWorkload(t *testing.T) {
 }
 
 // A node is drained: its pods leave in order, and what Fanfare has there goes on.
-func TestDrain(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+func TestDrainLosesNothing(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		began := time.Now()
 		r.kubectl("drain", "n1", "--ignore-daemonsets", "--delete-emptydir-data", timeout)
 		t.Logf("kubectl drain n1: done after %s", since(began))
@@ -197,8 +197,8 @@ func TestDrain(t *testing.T) {
 
 // The controller that leads is deleted. Another one takes over, and a Service that
 // comes when it has let go of the Lease gets its address from that one.
-func TestControllerLeaderDeleted(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+func TestLeaderDeletedNextAssigns(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		old := r.leader()
 		began := time.Now()
 		r.kubectl("-n", "fanfare-system", "delete", "pod", old, "--wait=false")
@@ -219,10 +219,10 @@ func TestControllerLeaderDeleted(t *testing.T) {
 		must(t, err)
 		took := since(began)
 		must(t, r.Router.AwaitNextHops(ctx, limit, vip, nodes...))
-		leads, gave := r.leader(), r.giver(ctx, "late")
-		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, gave, leads)
-		if leads == old || !strings.HasPrefix(gave, leads+"_") {
-			t.Errorf("%s leads, and %s gave the address: want both to be one that is not %s", leads, gave, old)
+		leads, assigned := r.leader(), r.assigner(ctx, "late")
+		t.Logf("a Service that was created then had %s after %s, by %s; %s leads", vip, took, assigned, leads)
+		if leads == old || !strings.HasPrefix(assigned, leads+"_") {
+			t.Errorf("%s leads, and %s gave the address: want both to be one that is not %s", leads, assigned, old)
 		}
 		r.awaitGone("fanfare-system", []string{old})
 		r.kubectl("-n", "fanfare-system", "rollout", "status", "deployment/controller", timeout)
@@ -230,7 +230,7 @@ func TestControllerLeaderDeleted(t *testing.T) {
 }
 
 // holder is the process that holds the controllers' Lease, empty if none does.
-func (r *trial) holder(ctx context.Context) (string, error) {
+func (r *loadTest) holder(ctx context.Context) (string, error) {
 	leases, err := r.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "Lease"})
 	if err != nil {
 		return "", err
@@ -246,7 +246,7 @@ func (r *trial) holder(ctx context.Context) (string, error) {
 
 // leader waits until a controller leads, and returns its pod. For some seconds
 // after one has stopped, no controller leads.
-func (r *trial) leader() (pod string) {
+func (r *loadTest) leader() (pod string) {
 	r.Helper()
 	must(r.T, lab.Await(r.Context(), limit, "a controller that leads", func() error {
 		holder, err := r.holder(r.Context())
@@ -265,7 +265,7 @@ func (r *trial) leader() (pod string) {
 }
 
 // giver waits for the Event that says who gave a Service its address.
-func (r *trial) giver(ctx context.Context, service string) (who string) {
+func (r *loadTest) assigner(ctx context.Context, service string) (who string) {
 	r.Helper()
 	uid := r.kubectl("-n", "shop", "get", "service", service, "-o", "jsonpath={.metadata.uid}")
 	must(r.T, lab.Await(ctx, limit, "the Event of "+service+"'s address", func() error {
@@ -284,8 +284,8 @@ func (r *trial) giver(ctx context.Context, service string) (who string) {
 
 // A kubelet dies. Its pods live, and serve until Kubernetes gives up the node; then
 // the other node has all the traffic, until the kubelet is back.
-func TestKubeletDies(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+func TestKubeletCrash(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		m := r.machines["n1"]
 		began := time.Now()
 		must(t, m.killKubelet())
@@ -304,8 +304,8 @@ func TestKubeletDies(t *testing.T) {
 // A node loses its power. Its clients get no message: requests are lost
 // until the router's hold time is over, and those for its pods that come by the
 // other node until Kubernetes gives it up. When it boots, nothing more is lost.
-func TestNodeDies(t *testing.T) {
-	underLoad(t, func(ctx context.Context, r *trial) {
+func TestNodePowerFailure(t *testing.T) {
+	underLoad(t, func(ctx context.Context, r *loadTest) {
 		began := time.Now()
 		r.Observer.Tolerate("n1", func() { must(t, r.powerOff(ctx, "n1")) })
 		for _, name := range services {
@@ -315,9 +315,9 @@ func TestNodeDies(t *testing.T) {
 		r.kubectl("wait", "node/n1", "--for=condition=Ready=Unknown", timeout)
 		t.Logf("n1 was NotReady after %s", since(began))
 		must(t, r.awaitEndpoints(ctx, 1))
-		r.lossless = time.Now()
+		r.tolerateUntil = time.Now()
 		t.Logf("its pod was no longer an endpoint after %s", since(began))
-		r.moment()
+		r.pauseSecond()
 		began = time.Now()
 		must(t, r.powerOn(ctx, "n1"))
 		r.kubectl("wait", "node/n1", "--for=condition=Ready", timeout)
@@ -333,7 +333,7 @@ func TestNodeDies(t *testing.T) {
 
 // awaitEndpoints waits until so many pods of the workload are ready, by what the
 // nodes read.
-func (r *trial) awaitEndpoints(ctx context.Context, n int) error {
+func (r *loadTest) awaitEndpoints(ctx context.Context, n int) error {
 	return lab.Await(ctx, limit, "ready endpoints", func() error {
 		out, err := r.cluster.kubectl(ctx, "-n", "shop", "get", "endpointslices", "-o", "jsonpath={.items[*].endpoints[*].conditions.ready}")
 		if err == nil && strings.Count(out, "true") != n*len(services) {

@@ -17,30 +17,30 @@ var services = []string{"local", "anywhere"}
 
 // A trial is something that is done to the cluster while clients use both
 // Services.
-type trial struct {
+type loadTest struct {
 	*testing.T
 	*cluster
 	began time.Time
 	vips  map[string]netip.Addr
 	// lossless is when the time ended in which requests may be lost; zero if
 	// there was none.
-	lossless time.Time
+	tolerateUntil time.Time
 }
 
 // underLoad does something while new connections are opened to both Services, and
 // for a second before and after it. None may be lost, and no address may be
 // announced that is not forwarded.
-func underLoad(t *testing.T, do func(context.Context, *trial)) {
+func underLoad(t *testing.T, do func(context.Context, *loadTest)) {
 	t.Helper()
 	c := kubelets(t)
-	r := &trial{T: t, cluster: c, vips: map[string]netip.Addr{}}
+	r := &loadTest{T: t, cluster: c, vips: map[string]netip.Addr{}}
 	for _, name := range services {
 		var err error
 		r.vips[name], err = c.address(t.Context(), name)
 		must(t, err)
 		must(t, c.Router.AwaitNextHops(t.Context(), limit, r.vips[name], nodes...))
 	}
-	must(t, r.fresh())
+	must(t, r.deleteConntrack())
 	r.began = time.Now()
 	loads := map[string]*lab.Load{}
 	for name, vip := range r.vips {
@@ -48,10 +48,10 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 	}
 	// Also when do ends by t.Fatal.
 	defer func() {
-		r.moment()
+		r.pauseSecond()
 		for _, name := range services {
-			told, err := c.NoneLost(r.excuse(name, loads[name].Stop()), r.vips[name], r.began)
-			t.Logf("%-8s %s", name, told)
+			report, err := c.NoneLost(r.withoutTolerated(name, loads[name].Stop()), r.vips[name], r.began)
+			t.Logf("%-8s %s", name, report)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -60,7 +60,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 			t.Errorf("the promise was broken:\n%s", v)
 		}
 	}()
-	r.moment()
+	r.pauseSecond()
 	do(t.Context(), r)
 }
 
@@ -68,7 +68,7 @@ func underLoad(t *testing.T, do func(context.Context, *trial)) {
 // stands for many here, and uses a port again after two minutes: in the next trial. If a
 // router has cut the connection that had it, a node still has the entry, for a day,
 // and sends the port to that pod, which may be gone by then.
-func (r *trial) fresh() (err error) {
+func (r *loadTest) deleteConntrack() (err error) {
 	for _, n := range nodes {
 		for _, vip := range r.vips {
 			err = errors.Join(err, r.Namespace(n).DeleteConntrack(vip))
@@ -78,22 +78,22 @@ func (r *trial) fresh() (err error) {
 }
 
 // excuse takes out of a report what was lost while that was inevitable.
-func (r *trial) excuse(name string, report lab.Report) lab.Report {
+func (r *loadTest) withoutTolerated(name string, report lab.Report) lab.Report {
 	var rest []lab.Loss
 	for _, l := range report.Lost {
-		if !l.Begin.Before(r.lossless) {
+		if !l.Begin.Before(r.tolerateUntil) {
 			rest = append(rest, l)
 		}
 	}
 	if n := len(report.Lost) - len(rest); n > 0 {
-		r.Logf("%-8s %d lost that were begun before %+.2f s", name, n, r.lossless.Sub(r.began).Seconds())
+		r.Logf("%-8s %d lost that were begun before %+.2f s", name, n, r.tolerateUntil.Sub(r.began).Seconds())
 	}
 	report.Lost = rest
 	return report
 }
 
 // moment is the second before and after, in which things are as they should be.
-func (r *trial) moment() {
+func (r *loadTest) pauseSecond() {
 	select {
 	case <-time.After(time.Second):
 	case <-r.Context().Done():
@@ -101,7 +101,7 @@ func (r *trial) moment() {
 }
 
 // kubectl is what an operator types. It must succeed.
-func (r *trial) kubectl(args ...string) string {
+func (r *loadTest) kubectl(args ...string) string {
 	r.Helper()
 	out, err := r.cluster.kubectl(r.Context(), args...)
 	must(r.T, err)
@@ -109,7 +109,7 @@ func (r *trial) kubectl(args ...string) string {
 }
 
 // route says how the route to a Service's address changed since the trial began.
-func (r *trial) route(name string) string {
+func (r *loadTest) route(name string) string {
 	changes := r.Observer.RouteChanges(r.vips[name], r.began, time.Now())
 	return fmt.Sprintf("%s: %d changes of the route", name, len(changes))
 }

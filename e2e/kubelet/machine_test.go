@@ -161,7 +161,7 @@ func (m *machine) killKubelet() error {
 }
 
 // off ends everything that runs on the machine, as when its power fails.
-func (m *machine) off(ctx context.Context) error {
+func (m *machine) powerOff(ctx context.Context) error {
 	if m.pid == 0 {
 		return nil
 	}

@@ -58,7 +58,7 @@ func kubelets(t *testing.T) *cluster {
 	if running != nil {
 		t.Cleanup(func() {
 			if t.Failed() {
-				t.Log(running.autopsy())
+				t.Log(running.diagnostics())
 			}
 		})
 	}

@@ -116,7 +116,7 @@ func (l cluster) describeSlices(ctx context.Context, service string) (string, er
 
 // beside shows which program serves what: kube-proxy ClusterIP and NodePort, Fanfare the
 // address, also while kube-proxy is stopped.
-func (l cluster) beside(mode kube.ProxyMode) func(context.Context, *lab.StepRun) error {
+func (l cluster) besideKubeProxy(mode kube.ProxyMode) func(context.Context, *lab.StepRun) error {
 	return func(ctx context.Context, s *lab.StepRun) (err error) {
 		svc := lab.Service{Name: "both", Endpoints: lab.At("p11", "p21")}
 		vip, err := s.Serve(ctx, svc, lab.NodeNames...)
@@ -293,7 +293,7 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	}()
 	// By kube-proxy the pod sees the address of the node's interface towards it.
 	ours, node := lab.ClientAddr, netip.MustParseAddr("10.244.1.1")
-	if err := l.awaitSeen(ctx, s, vip, ours); err != nil {
+	if err := l.awaitSource(ctx, s, vip, ours); err != nil {
 		return err
 	}
 	if err := s.Speaker("n1").Terminate(); err != nil {
@@ -303,7 +303,7 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	if _, err := s.Namespace("n1").Run(ctx, s.Binary, "cleanup", "--run-dir", s.Speaker("n1").RunDir); err != nil {
 		return err
 	}
-	if err := l.awaitSeen(ctx, s, vip, node); err != nil {
+	if err := l.awaitSource(ctx, s, vip, node); err != nil {
 		return fmt.Errorf("without the table: %w", err)
 	}
 	s.Action("the speaker of n1, where all packets go, was stopped and its table removed by `fanfare cleanup`")
@@ -316,7 +316,7 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := s.StartSpeakers(ctx, "n1"); err != nil {
 		return err
 	}
-	if err := l.awaitSeen(ctx, s, vip, ours); err != nil {
+	if err := l.awaitSource(ctx, s, vip, ours); err != nil {
 		return fmt.Errorf("with the speaker again: %w", err)
 	}
 	if err := flows.AwaitLines(ctx, 20); err != nil {
@@ -333,7 +333,7 @@ func (l cluster) withoutTable(ctx context.Context, s *lab.StepRun) (err error) {
 
 // awaitSeen waits until p11 sees who is wanted as the client of new connections,
 // ten times in a row.
-func (l cluster) awaitSeen(ctx context.Context, s *lab.StepRun, vip, want netip.Addr) error {
+func (l cluster) awaitSource(ctx context.Context, s *lab.StepRun, vip, want netip.Addr) error {
 	return lab.Await(ctx, lab.Settle, "p11 to see "+want.String(), func() error {
 		for range 10 {
 			a, err := s.Client.Get(ctx, netip.AddrPort{}, netip.AddrPortFrom(vip, 80))
@@ -357,7 +357,7 @@ const outageLength = 20 * time.Second
 func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	svc := lab.Service{Name: "steady", Policy: "Local", Endpoints: lab.At("p11")}
 	var away, ended, started time.Time
-	var back, outage, heard time.Duration
+	var back, outage, recovered time.Duration
 	vip, began, r, err := s.UnderLoad(ctx, svc, outageLength+2*time.Second, func(netip.Addr) []lab.Moment {
 		return []lab.Moment{
 			{At: time.Second, Do: func() error { away = time.Now(); l.Kubernetes.APIServer.Kill(); return nil }},
@@ -373,9 +373,9 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 				err := l.Kubernetes.StartAPIServer(ctx)
 				outage = time.Since(away)
 				if err == nil {
-					err = l.awaitHeard(ctx, s)
+					err = l.awaitAPIServerSeen(ctx, s)
 				}
-				heard = time.Since(away) - outage
+				recovered = time.Since(away) - outage
 				return err
 			}},
 		}
@@ -390,7 +390,7 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 	s.Action("%d new connections a second, all through n1; at 1 s the API server got SIGKILL, at 10 s the speaker of n1, which was\n"+
 		"started at 11 s; at %s the API server was started", lab.Rate, ended.Sub(began).Round(time.Second))
 	s.Observed("the API server was away for %.1f s; the session of n1 was up %.1f s after the speaker's start, by what the last one remembered;\n"+
-		"changes of the route in tor1's kernel: %d; all speakers noticed the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, heard.Seconds())
+		"changes of the route in tor1's kernel: %d; all speakers noticed the API server's return within %.1f s", outage.Seconds(), back.Seconds(), changes, recovered.Seconds())
 	if changes > 0 {
 		err = fmt.Errorf("the route changed %d times: want it untouched", changes)
 	}
@@ -401,7 +401,7 @@ func (l cluster) outage(ctx context.Context, s *lab.StepRun) (err error) {
 
 // awaitHeard waits until no speaker says that the API server is away. They try less
 // and less often, up to every ten seconds.
-func (l cluster) awaitHeard(ctx context.Context, s *lab.StepRun) error {
+func (l cluster) awaitAPIServerSeen(ctx context.Context, s *lab.StepRun) error {
 	return lab.Await(ctx, lab.Settle, "speakers to notice the API server's return", func() error {
 		for _, node := range lab.NodeNames {
 			st, err := s.Speaker(node).Status(ctx)

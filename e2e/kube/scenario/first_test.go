@@ -168,7 +168,7 @@ metadata: {name: office}
 spec: {announce: BGP, addresses: [192.0.2.128/25]}
 `
 
-func asking(name, addr, pod string) lab.Service {
+func requestingService(name, addr, pod string) lab.Service {
 	return lab.Service{Name: name, Ask: []netip.Addr{netip.MustParseAddr(addr)}, Endpoints: lab.At(pod)}
 }
 
@@ -190,7 +190,7 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 	if err := s.Cluster.PutText("office", overlapping); err != nil {
 		return err
 	}
-	for _, svc := range []lab.Service{asking("outside", "198.18.0.1", "p11"), asking("twin-a", "192.0.2.66", "p11"), asking("twin-b", "192.0.2.66", "p21")} {
+	for _, svc := range []lab.Service{requestingService("outside", "198.18.0.1", "p11"), requestingService("twin-a", "192.0.2.66", "p11"), requestingService("twin-b", "192.0.2.66", "p21")} {
 		defer s.Drop(ctx, &err, svc.Name)
 		if err := s.Cluster.Put(svc); err != nil {
 			return err
@@ -201,7 +201,7 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 			}
 		}
 	}
-	if err := l.awaitTold(ctx, s); err != nil {
+	if err := l.awaitReported(ctx, s); err != nil {
 		return err
 	}
 	return s.CheckValidServices(ctx, vip)
@@ -209,7 +209,7 @@ func (l cluster) badInput(ctx context.Context, s *lab.StepRun) (err error) {
 
 // awaitTold waits until mistakes are named in a node's status, in Events of the
 // Services and in the condition of the pool.
-func (l cluster) awaitTold(ctx context.Context, s *lab.StepRun) error {
+func (l cluster) awaitReported(ctx context.Context, s *lab.StepRun) error {
 	outside, twin := []string{"shop/outside", "198.18.0.1"}, []string{"shop/twin-b", "192.0.2.66", "shop/twin-a"}
 	lines, err := s.AwaitStatusLines(ctx, [][]string{{"AddressPool office", "192.0.2.128", "lan"}, outside, twin})
 	if err != nil {
@@ -217,28 +217,28 @@ func (l cluster) awaitTold(ctx context.Context, s *lab.StepRun) error {
 	}
 	s.Action("a pool that overlaps another, a Service that asks for an address outside every pool, two Services that ask for one")
 	s.Observed("`fanfare status` on n1 says:\n%s", strings.Join(lines, "\n"))
-	lines, err = l.awaitSaid(ctx, [][]string{{"Event of outside", "198.18.0.1"}, {"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
+	lines, err = l.awaitLines(ctx, [][]string{{"Event of outside", "198.18.0.1"}, {"Event of twin-b", "192.0.2.66", "shop/twin-a"}, {"AddressPool office", "False", "lan"}})
 	s.Observed("the API server has:\n%s", strings.Join(lines, "\n"))
 	return err
 }
 
 // awaitSaid waits until for each mistake there is a line with all its words, and
 // returns these lines.
-func (l cluster) awaitSaid(ctx context.Context, want [][]string) (lines []string, err error) {
+func (l cluster) awaitLines(ctx context.Context, want [][]string) (lines []string, err error) {
 	err = lab.Await(ctx, lab.Settle, "Events and conditions", func() error {
-		said, err := l.said(ctx)
+		eventsAndConditions, err := l.eventsAndConditions(ctx)
 		if err != nil {
 			return err
 		}
 		lines = nil
 		for _, words := range want {
-			i := slices.IndexFunc(said, func(line string) bool {
+			i := slices.IndexFunc(eventsAndConditions, func(line string) bool {
 				return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
 			})
 			if i < 0 {
-				return fmt.Errorf("no line has all of %q:\n%s", words, strings.Join(said, "\n"))
+				return fmt.Errorf("no line has all of %q:\n%s", words, strings.Join(eventsAndConditions, "\n"))
 			}
-			lines = append(lines, said[i])
+			lines = append(lines, eventsAndConditions[i])
 		}
 		return nil
 	})
@@ -246,7 +246,7 @@ func (l cluster) awaitSaid(ctx context.Context, want [][]string) (lines []string
 }
 
 // said is what kubectl shows: Events of Services, and conditions of pools.
-func (l cluster) said(ctx context.Context) (lines []string, err error) {
+func (l cluster) eventsAndConditions(ctx context.Context) (lines []string, err error) {
 	events, err := l.Kubernetes.Admin().List(ctx, schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
 	if err != nil {
 		return nil, err

@@ -35,7 +35,7 @@ func TestScenario(t *testing.T) {
 
 // elsewhere are steps about the routes that speakers announce. They
 // run in one mode of kube-proxy, which has no part in them.
-var elsewhere = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
+var routeSteps = []string{"FirstAnswer", "FirstAnswerAggregate", "NextHops", "OrderlyMove", "Kill", "Upgrade", "BadInput", "Withdrawal"}
 
 // steps are the laboratory's, some of them as an API server makes them, and before
 // the end the steps that only a cluster with kube-proxy has.
@@ -45,7 +45,7 @@ func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 	for _, s := range lab.Steps() {
 		if s.Name == "Withdrawal" {
 			steps = append(steps,
-				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.beside(mode)},
+				lab.Step{Name: "Beside", Title: "kube-proxy serves ClusterIP and NodePort, Fanfare the address", Run: l.besideKubeProxy(mode)},
 				lab.Step{Name: "Without", Title: "kube-proxy without Fanfare's table on a node, and Fanfare's return", Run: l.withoutTable},
 			)
 			// It is long and the same in either mode; and Kubernetes' own controllers
@@ -54,7 +54,7 @@ func (l cluster) steps(mode kube.ProxyMode) []lab.Step {
 				steps = append(steps, lab.Step{Name: "Outage", Title: "The API server is away for 20 s, and a speaker is killed meanwhile, under load", Run: l.outage})
 			}
 		}
-		if mode == kube.IPTables && slices.Contains(elsewhere, s.Name) {
+		if mode == kube.IPTables && slices.Contains(routeSteps, s.Name) {
 			continue
 		}
 		if run := instead[s.Name]; run != nil {

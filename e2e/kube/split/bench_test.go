@@ -10,7 +10,7 @@ import (
 )
 
 // usualInterval is that of Leases, which speakers have by default.
-const usualInterval = 5 * time.Second
+const defaultInterval = 5 * time.Second
 
 // How long two nodes claim one address when one hears the others no more, and they it,
 // while the API server is there. Leases are renewed as often as they are by default, so
@@ -22,21 +22,21 @@ func BenchmarkTwoClaim(b *testing.B) {
 	var spans []time.Duration
 	for b.Loop() {
 		// When what is blocked must not depend on when the last time ended, which was a renewal.
-		must(b, pause(b.Context(), rand.N(usualInterval)))
+		must(b, pause(b.Context(), rand.N(defaultInterval)))
 		began := time.Now()
-		must(b, deafen(b.Context(), m))
+		must(b, blockMembership(b.Context(), m))
 		must(b, lab.Await(b.Context(), lab.Settle, "two to claim n1's addresses, and then one", func() error {
-			if err := m.passed(twice, began); err != nil {
+			if err := m.wasClaimedBy(twoBriefly, began); err != nil {
 				return err
 			}
-			return m.is(home, began)
+			return m.isClaimedBy(normal, began)
 		}))
 		for _, vip := range slices.Concat(m.first[:], m.second[:]) {
 			two, _ := m.claims.Coverage(vip, began, time.Now())
 			b.Logf("%s: claimed by two for %s", vip, round(two))
 			spans = append(spans, two)
 		}
-		m.whole(b)
+		m.repairAll(b)
 	}
 	slices.Sort(spans)
 	b.ReportMetric(spans[0].Seconds(), "s-least")

@@ -18,61 +18,61 @@ import (
 // change pools, and two controllers that both write. Each controller is frozen
 // and killed now and then, in the middle of what it does, so that its requests
 // and its view of the cluster are old when it goes on.
-type brawl struct {
+type contention struct {
 	*fanfare
 	*rand.Rand
-	fighters [2]*program
+	controllers [2]*program
 }
 
 const (
-	brawlers = 150 // Services that come and go
-	brawlOps = 120 // what each of the users does
-	users    = 3
+	busyServices   = 150 // Services that come and go
+	changesPerUser = 120 // what each of the users does
+	users          = 3
 )
 
 // Two controllers both believe that they lead. At every instant no address has
 // two Services; Services that are not changed keep theirs; in the end each Service
 // has one, and both controllers are quiet.
-func TestControllersFight(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestTwoLeadersNeverShareAnAddress(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
-		b := &brawl{fanfare: newFanfare(t), Rand: rand.New(rand.NewPCG(seed, 0))}
-		for i := range b.fighters {
-			b.fight(i)
+		b := &contention{fanfare: newFanfare(t), Rand: rand.New(rand.NewPCG(seed, 0))}
+		for i := range b.controllers {
+			b.startController(i)
 		}
-		must(t, b.Admin().Apply(t.Context(), network("lan", 100)+"---"+network("dmz", 100)))
-		steady := b.settled()
-		h := b.record(t)
+		must(t, b.Admin().Apply(t.Context(), poolOfSize("lan", 100)+"---"+poolOfSize("dmz", 100)))
+		steady := b.createSteady()
+		h := b.recordHistory(t)
 		before := b.requests("POST|PUT|PATCH|DELETE")
 
 		began := time.Now()
-		calm := b.disturb()
-		b.use()
-		calm()
-		must(t, b.Admin().Apply(t.Context(), network("lan", 250)+"---"+network("dmz", 250)))
-		fought := time.Since(began)
-		b.concludes()
-		took := time.Since(began) - fought
+		end := b.disturb()
+		b.changeObjects()
+		end()
+		must(t, b.Admin().Apply(t.Context(), poolOfSize("lan", 250)+"---"+poolOfSize("dmz", 250)))
+		changed := time.Since(began)
+		b.awaitAllAssigned()
+		took := time.Since(began) - changed
 		writes := b.requests("POST|PUT|PATCH|DELETE") - before
-		b.quiet(12 * time.Second)
+		b.awaitQuiet(12 * time.Second)
 		t.Logf("%d changes in %s; settled %s later; %.0f writes to Services, claims, pools and Events; %d events checked",
-			users*brawlOps, fought.Round(time.Millisecond), took.Round(time.Millisecond), writes, h.check(steady))
+			users*changesPerUser, changed.Round(time.Millisecond), took.Round(time.Millisecond), writes, h.check(steady))
 		// A change costs a claim bound and one released, a status and an Event, by
 		// each of two. A storm of controllers that undo each other's work has no end.
-		if most := 20.0 * (users*brawlOps + brawlers); writes > most {
+		if most := 20.0 * (users*changesPerUser + busyServices); writes > most {
 			t.Errorf("%.0f writes, want at most %.0f", writes, most)
 		}
 	})
 }
 
 // fight starts a controller without a leader election.
-func (b *brawl) fight(i int) {
-	b.fighters[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7473+i))
+func (b *contention) startController(i int) {
+	b.controllers[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7473+i))
 }
 
 // network is an AddressPool of n addresses, in a network of its own.
-func network(name string, n int) string {
+func poolOfSize(name string, n int) string {
 	third := map[string]int{"lan": 2, "dmz": 3}[name]
 	return fmt.Sprintf(`
 apiVersion: fanfare.io/v1alpha1
@@ -82,7 +82,7 @@ spec: {announce: BGP, addresses: [192.0.%d.1-192.0.%[2]d.%d]}
 `, name, third, n)
 }
 
-func bare(name, pool string) string {
+func serviceOfPool(name, pool string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Service
@@ -92,31 +92,31 @@ spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 
 }
 
 // settled are Services that the test does not change, with their addresses.
-func (b *brawl) settled() map[string]string {
+func (b *contention) createSteady() map[string]string {
 	b.Helper()
 	const n = 30
 	for i := range n {
 		// Without a pool: a Service that requests one moves when its address is removed.
-		must(b.T, b.Admin().Apply(b.Context(), bare(fmt.Sprintf("steady-%d", i), "")))
+		must(b.T, b.Admin().Apply(b.Context(), serviceOfPool(fmt.Sprintf("steady-%d", i), "")))
 	}
 	await(b.T, 60*time.Second, "the first addresses", func() error {
-		if have := len(b.prefixed("steady-")); have != n {
+		if have := len(b.addressesByPrefix("steady-")); have != n {
 			return fmt.Errorf("%d have one", have)
 		}
 		return nil
 	})
-	return qualified(b.prefixed("steady-"))
+	return qualified(b.addressesByPrefix("steady-"))
 }
 
 // use lets all users do what they do.
-func (b *brawl) use() {
+func (b *contention) changeObjects() {
 	b.Helper()
 	var all errgroup.Group
 	for range users {
 		dice := rand.New(rand.NewPCG(b.Uint64(), 0)) // A Rand is for one goroutine.
 		all.Go(func() error {
-			for range brawlOps {
-				if err := b.useOnce(dice); err != nil {
+			for range changesPerUser {
+				if err := b.changeOnce(dice); err != nil {
 					return err
 				}
 			}
@@ -126,21 +126,21 @@ func (b *brawl) use() {
 	must(b.T, all.Wait())
 }
 
-func (b *brawl) useOnce(dice *rand.Rand) error {
-	name, pool := fmt.Sprintf("busy-%d", dice.IntN(brawlers)), []string{"lan", "dmz"}[dice.IntN(2)]
+func (b *contention) changeOnce(dice *rand.Rand) error {
+	name, pool := fmt.Sprintf("busy-%d", dice.IntN(busyServices)), []string{"lan", "dmz"}[dice.IntN(2)]
 	switch n := dice.IntN(20); {
 	case n < 6:
-		return b.Admin().Delete(b.Context(), bare(name, ""))
+		return b.Admin().Delete(b.Context(), serviceOfPool(name, ""))
 	case n < 19:
-		return b.Admin().Apply(b.Context(), bare(name, pool))
+		return b.Admin().Apply(b.Context(), serviceOfPool(name, pool))
 	default:
 		// Fewer than there are Services, and more.
-		return b.Admin().Apply(b.Context(), network(pool, 40+dice.IntN(100)))
+		return b.Admin().Apply(b.Context(), poolOfSize(pool, 40+dice.IntN(100)))
 	}
 }
 
 // disturb freezes and kills the controllers now and then, until calm is called.
-func (b *brawl) disturb() (calm func()) {
+func (b *contention) disturb() (end func()) {
 	ctx, stop := context.WithCancel(b.Context())
 	var done sync.WaitGroup
 	dice := rand.New(rand.NewPCG(b.Uint64(), 0))
@@ -150,13 +150,13 @@ func (b *brawl) disturb() (calm func()) {
 			pause(time.Second)
 			i := dice.IntN(2)
 			if dice.IntN(4) == 0 {
-				b.fighters[i].kill()
-				b.fight(i)
+				b.controllers[i].kill()
+				b.startController(i)
 				continue
 			}
-			b.fighters[i].freeze()
+			b.controllers[i].freeze()
 			pause(3 * time.Second)
-			b.fighters[i].thaw()
+			b.controllers[i].resume()
 		}
 	})
 	return func() { stop(); done.Wait() }
@@ -172,7 +172,7 @@ func wait(ctx context.Context, d time.Duration) {
 
 // concludes waits until each Service has one address, of the pool that it asks
 // for, and there are no claims but theirs.
-func (b *brawl) concludes() {
+func (b *contention) awaitAllAssigned() {
 	b.Helper()
 	await(b.T, 120*time.Second, "an address for each", func() error {
 		services, err := b.Admin().List(b.Context(), serviceKind)
@@ -220,13 +220,13 @@ func (f *fanfare) claims() (map[string]string, error) {
 // write. What it answered does not matter: a refused write is one too.
 func (f *fanfare) requests(verbs string) float64 {
 	f.Helper()
-	n, err := f.counted("apiserver_request_total", regexp.MustCompile(`resource="(services|addressclaims|addresspools|events)".*verb="(`+verbs+`)"`))
+	n, err := f.apiServerMetric("apiserver_request_total", regexp.MustCompile(`resource="(services|addressclaims|addresspools|events)".*verb="(`+verbs+`)"`))
 	must(f.T, err)
 	return n
 }
 
 // quiet waits until no object was requested or written for a while.
-func (f *fanfare) quiet(window time.Duration) {
+func (f *fanfare) awaitQuiet(window time.Duration) {
 	f.Helper()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()

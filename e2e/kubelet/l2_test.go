@@ -12,7 +12,7 @@ import (
 
 // link has addresses of the nodes' own segment go over layer 2. Only who asks for the pool
 // gets one.
-const link = `
+const l2Objects = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: link}
@@ -34,9 +34,9 @@ spec:
 
 // Pods may answer by ARP: with the privileges that manifests gives them, they receive
 // requests, and their answers are accepted. The router, which knows of no route, asks.
-func TestPodsAnswer(t *testing.T) {
+func TestPodsAnswerARP(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
-	must(t, c.Kubernetes.Admin().Apply(ctx, link))
+	must(t, c.Kubernetes.Admin().Apply(ctx, l2Objects))
 	t.Cleanup(func() {
 		_, err := c.kubectl(context.WithoutCancel(ctx), "-n", "shop", "delete", "service/linked", "l2advertisement/link", "addresspool/link")
 		must(t, err)

@@ -22,25 +22,25 @@ import (
 //
 // A pod sends its name and the client's address as it sees it, and then each line
 // back.
-type stage struct {
+type testbed struct {
 	*fanfare
-	client, node, here, there *nstest.NS
+	client, node, local, remote *nstest.NS
 }
 
 const (
-	nodeAddr   = "198.51.100.1"
-	clientNet  = "198.51.100" // whose last numbers are clients'
-	clients    = 17           // the last of them; the first is 2
-	spareAddr  = "10.99.0.1"  // of the node, for tests that need one
-	hereGate   = "10.244.1.1" // the node, as its pods know it
-	thereGate  = "10.244.2.1" // and as those of n2 do
-	podsHere   = "10.244.1.11 10.244.1.12 10.244.1.13"
-	podsThere  = "10.244.2.21"
-	stagePorts = "8080 9090"
+	nodeAddr      = "198.51.100.1"
+	clientNet     = "198.51.100" // whose last numbers are clients'
+	clients       = 17           // the last of them; the first is 2
+	spareAddr     = "10.99.0.1"  // of the node, for tests that need one
+	localGateway  = "10.244.1.1" // the node, as its pods know it
+	remoteGateway = "10.244.2.1" // and as those of n2 do
+	localPods     = "10.244.1.11 10.244.1.12 10.244.1.13"
+	remotePods    = "10.244.2.21"
+	podPorts      = "8080 9090"
 )
 
 // stageObjects are two nodes in two zones, and no pool.
-const stageObjects = `
+const testbedObjects = `
 apiVersion: v1
 kind: Node
 metadata: {name: n1, labels: {topology.kubernetes.io/zone: a}}
@@ -59,22 +59,22 @@ metadata: {name: tor9}
 spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
 `
 
-const stagePool = `
+const testbedPool = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
 spec: {announce: BGP, addresses: [192.0.2.0/24]}
 `
 
-func newStage(t *testing.T) *stage {
+func newTestbed(t *testing.T) *testbed {
 	t.Helper()
-	s := &stage{client: nstest.New(t, "client"), node: nstest.Node(t), here: nstest.New(t, "here"), there: nstest.New(t, "there")}
+	s := &testbed{client: nstest.New(t, "client"), node: nstest.Node(t), local: nstest.New(t, "here"), remote: nstest.New(t, "there")}
 	nstest.Link(t, s.node, "eth0", s.client, "eth0")
-	nstest.Link(t, s.node, "here", s.here, "eth0")
-	nstest.Link(t, s.node, "there", s.there, "eth0")
+	nstest.Link(t, s.node, "here", s.local, "eth0")
+	nstest.Link(t, s.node, "there", s.remote, "eth0")
 	s.node.Addr("eth0", nodeAddr+"/24")
-	s.node.Addr("here", hereGate+"/24")
-	s.node.Addr("there", thereGate+"/24")
+	s.node.Addr("here", localGateway+"/24")
+	s.node.Addr("there", remoteGateway+"/24")
 	s.node.Addr("lo", spareAddr+"/32")
 	s.node.Route("0.0.0.0/0", clientAddr(2), "") // what is not forwarded ends there
 	s.node.Forward()
@@ -82,20 +82,20 @@ func newStage(t *testing.T) *stage {
 		s.client.Addr("eth0", clientAddr(i)+"/24")
 	}
 	s.client.Route("0.0.0.0/0", nodeAddr, "")
-	s.pods(t, s.here, podsHere, hereGate)
-	s.pods(t, s.there, podsThere, thereGate)
+	s.pods(t, s.local, localPods, localGateway)
+	s.pods(t, s.remote, remotePods, remoteGateway)
 	s.fanfare = newFanfare(t)
-	must(t, s.Admin().Apply(t.Context(), stageObjects))
+	must(t, s.Admin().Apply(t.Context(), testbedObjects))
 	return s
 }
 
 func clientAddr(i int) string { return fmt.Sprintf("%s.%d", clientNet, i) }
 
 // pods makes a namespace that of pods.
-func (s *stage) pods(t *testing.T, ns *nstest.NS, addrs, gate string) {
+func (s *testbed) pods(t *testing.T, ns *nstest.NS, addrs, gate string) {
 	for addr := range strings.FieldsSeq(addrs) {
 		ns.Addr("eth0", addr+"/24")
-		for port := range strings.FieldsSeq(stagePorts) {
+		for port := range strings.FieldsSeq(podPorts) {
 			serve(t, ns, net.JoinHostPort(addr, port))
 		}
 	}
@@ -154,9 +154,9 @@ type flow struct {
 // A pod that is slower than this with one answer counts as silent. Where silence is
 // wanted, the machine's slowness must not fail the test, and seldom hides a fault.
 const (
-	patience = 10 * time.Second
-	silence  = 500 * time.Millisecond
-	again    = 2 * time.Second // where it is tried again
+	patience     = 10 * time.Second
+	silence      = 500 * time.Millisecond
+	shortTimeout = 2 * time.Second // where it is tried again
 )
 
 // dial connects, from an address of the namespace or any.
@@ -221,7 +221,7 @@ func (f *flow) alive(limit time.Duration) error {
 }
 
 // ask connects and hangs up.
-func (s *stage) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer, error) {
+func (s *testbed) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer, error) {
 	f, err := dialFor(s.Context(), limit, ns, "tcp", from, to)
 	if err != nil {
 		return answer{}, err
@@ -231,20 +231,20 @@ func (s *stage) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer
 }
 
 // answered waits until a client is answered.
-func (s *stage) answered(to string) {
+func (s *testbed) awaitAnswer(to string) {
 	s.Helper()
-	await(s.T, time.Minute, "an answer of "+to, func() error { _, err := s.ask(again, s.client, clientAddr(2), to); return err })
+	await(s.T, time.Minute, "an answer of "+to, func() error { _, err := s.ask(shortTimeout, s.client, clientAddr(2), to); return err })
 }
 
 // answerers waits until all these pods and no others answer, within a hundred
 // connections of many clients: who is wanted by chance is missed by less than a
 // chance of 1 in 10^12.
-func (s *stage) answerers(to string, want ...string) {
+func (s *testbed) awaitPods(to string, want ...string) {
 	s.Helper()
 	await(s.T, time.Minute, fmt.Sprintf("answers at %s by %s", to, want), func() error {
 		got := map[string]int{}
 		for i := range 100 {
-			a, err := s.ask(again, s.client, clientAddr(2+i%(clients-1)), to)
+			a, err := s.ask(shortTimeout, s.client, clientAddr(2+i%(clients-1)), to)
 			if err != nil {
 				return err
 			}
@@ -263,7 +263,7 @@ func (s *stage) answerers(to string, want ...string) {
 }
 
 // stagePod is a pod as its kubelet has made it known. Its port "web" is what it says.
-func stagePod(name, addr, node, port, ready, labels string) string {
+func testbedPod(name, addr, node, port, ready, labels string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -275,7 +275,7 @@ status: {phase: Running, podIP: %[5]s, podIPs: [{ip: %[5]s}], conditions: [{type
 }
 
 // stageService is a LoadBalancer Service for the pods with a label.
-func stageService(name, label, spec string) string {
+func testbedService(name, label, spec string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Service
@@ -286,13 +286,13 @@ spec: {type: LoadBalancer, selector: {%s: "yes"}, %s}
 }
 
 // address waits until a Service has one.
-func (s *stage) address(service string) (vip string) {
+func (s *testbed) address(service string) (vip string) {
 	s.Helper()
 	await(s.T, time.Minute, "an address of "+service, func() (err error) { vip, err = s.assigned(service); return err })
 	return vip
 }
 
 // at is port 80 of the address that a Service waits for.
-func (s *stage) at(service string) string { return net.JoinHostPort(s.address(service), "80") }
+func (s *testbed) at(service string) string { return net.JoinHostPort(s.address(service), "80") }
 
 var errAnswered = errors.New("answered")

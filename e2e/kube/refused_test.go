@@ -37,7 +37,7 @@ endpoints:%[3]s
 
 // served is how long it takes from the creation of a Service with one endpoint until the
 // kernel forwards its address.
-func (f *fanfare) served(name, pod string) time.Duration {
+func (f *fanfare) timeToServe(name, pod string) time.Duration {
 	f.Helper()
 	began := time.Now()
 	must(f.T, f.Admin().Apply(f.Context(), oneService(name, pod)))
@@ -56,16 +56,16 @@ func (f *fanfare) served(name, pod string) time.Duration {
 // A Service with more endpoints than an address can have is refused alone, with a Reason and an
 // Event. A Service that is created after it is served as soon as before, and the speaker
 // stays healthy and ready. When it has fewer endpoints it is served, too.
-func TestOneServiceStopsNoOther(t *testing.T) {
-	apart(t, func(t *testing.T) {
+func TestRefusedServiceDelaysNoOther(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
 		must(t, f.Admin().Apply(t.Context(), oneNode))
-		f.served("first", "10.244.1.1")
+		f.timeToServe("first", "10.244.1.1")
 		var before, after []time.Duration
 		for i := range 5 {
-			before = append(before, f.served(fmt.Sprintf("before-%d", i), "10.244.1.5"))
+			before = append(before, f.timeToServe(fmt.Sprintf("before-%d", i), "10.244.1.5"))
 		}
 
 		for _, part := range hugeService("huge", 67) {
@@ -89,10 +89,10 @@ func TestOneServiceStopsNoOther(t *testing.T) {
 			return fmt.Errorf("%s is not refused", vip)
 		}
 		await(t, time.Minute, "the refusal", refused)
-		f.describes("service/huge", "ProxyRefused", "node n1 does not forward "+vip+": endpoints of port tcp/80: ")
+		f.awaitEvent("service/huge", "ProxyRefused", "node n1 does not forward "+vip+": endpoints of port tcp/80: ")
 
 		for i := range 5 {
-			after = append(after, f.served(fmt.Sprintf("after-%d", i), "10.244.1.6"))
+			after = append(after, f.timeToServe(fmt.Sprintf("after-%d", i), "10.244.1.6"))
 		}
 		slices.Sort(before)
 		slices.Sort(after)
@@ -103,8 +103,8 @@ func TestOneServiceStopsNoOther(t *testing.T) {
 		if err := refused(); err != nil {
 			t.Error(err)
 		}
-		speaker.answers("/healthz", "200 ok")
-		speaker.answers("/readyz", "200 ok")
+		speaker.awaitProbe("/healthz", "200 ok")
+		speaker.awaitProbe("/readyz", "200 ok")
 
 		for i := range 2 {
 			must(t, f.Admin().Delete(t.Context(), strings.Join(hugeService("huge", 67)[66+i:67+i], "")))
