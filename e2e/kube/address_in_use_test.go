@@ -9,8 +9,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// An address of a pool that a printer has is not answered for, and the owner is reported: by the speaker's status, and by an Event on the Service. Another one is, until the
-// printer takes that, too, and insists.
+// The speaker does not announce an address that another host has, and reports the conflict
+// in its status and by an Event on the Service. It announces a free address until the host
+// takes and defends that, too.
 func TestAddressInUseIsNotAnnounced(t *testing.T) {
 	const mac = "02:00:00:00:00:99"
 	isolated(t, func(t *testing.T) {
@@ -51,11 +52,12 @@ func TestAddressInUseIsNotAnnounced(t *testing.T) {
 		f.awaitEvent("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
 		f.awaitEvent("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
 
-		// With this setting the kernel announces each of its addresses when it gets another hardware address.
+		// With this setting the kernel announces its addresses whenever the hardware address
+		// changes.
 		printer.Sysctl("ipv4.conf.eth0.arp_notify", "1")
 		printer.Addr("eth0", "192.0.2.66/24")
 		claims := 0
-		await(t, time.Minute, "192.0.2.66 to be given up", func() error {
+		await(t, time.Minute, "withdrawal of 192.0.2.66", func() error {
 			claims++
 			printer.MAC("eth0", fmt.Sprintf("02:00:00:00:01:%02x", claims%100))
 			return hasReason("192.0.2.66", "AddressInUse: not announced: 02:00:00:00:01:")

@@ -25,8 +25,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// What kube-proxy and Fanfare each do on one node, and what one does without the
-// other.
+// kube-proxy and Fanfare on one node: health checks, ipMode, and Fanfare's iptables mode.
 func TestNodeWithKubeProxy(t *testing.T) {
 	if err := lab.Missing("iptables"); err != nil {
 		nstest.Missing(t, err.Error())
@@ -61,7 +60,7 @@ spec: {type: LoadBalancer, selector: {near: "yes"}, externalTrafficPolicy: Local
 `, name, label)
 }
 
-// kubeProxy starts kube-proxy on the node, as its own account of Kubernetes allows.
+// kubeProxy starts kube-proxy on the node with its own Kubernetes account.
 func (s *testbed) kubeProxy(mode ProxyMode) *Process {
 	s.Helper()
 	kubeconfig := s.kubeconfig("kube-proxy")
@@ -85,7 +84,7 @@ func (s *testbed) kubeProxy(mode ProxyMode) *Process {
 
 func (s *testbed) proxyConfig() string { return filepath.Join(s.dir, "kube-proxy.yaml") }
 
-// removeProxy ends kube-proxy and takes its rules away.
+// removeProxy ends kube-proxy and removes its rules.
 func (s *testbed) removeProxy(p *Process) {
 	s.Helper()
 	p.Kill()
@@ -94,7 +93,7 @@ func (s *testbed) removeProxy(p *Process) {
 	}
 }
 
-// service is one as the API server has it.
+// service returns a Service from the API server.
 func (s *testbed) service(name string) *corev1.Service {
 	s.Helper()
 	o, err := s.get(serviceKind, name)
@@ -107,9 +106,9 @@ func (s *testbed) service(name string) *corev1.Service {
 	return &svc
 }
 
-// healthPorts: at the ports that the API server has given to two Services with the
-// same pods, kube-proxy answers for one and Fanfare for the other. Neither has an
-// address: there is no controller yet.
+// healthPorts compares health check ports: the API server has allocated one for each of two
+// Services with the same pods; kube-proxy serves one and Fanfare the other. No controller
+// runs yet, so neither has an address.
 func (s *testbed) healthPorts() {
 	p12 := func(ready string) func() error {
 		return func() error {
@@ -147,14 +146,14 @@ func (s *testbed) healthPorts() {
 		}
 	}
 	if vip, err := s.assigned("health-f"); err == nil {
-		s.Errorf("it has the address %s already", vip)
+		s.Errorf("it has the address %s before a controller runs", vip)
 	}
 }
 
 var changing = regexp.MustCompile(`(?m)^Date: .*$`)
 
-// health asks for the health of a Service. It is the answer to the byte, but for the
-// date and the name, and its meaning.
+// health requests the health of a Service. It returns the raw answer, without date and
+// name, and its summary.
 func (s *testbed) health(service string) (raw, summary string, err error) {
 	port := s.service(service).Spec.HealthCheckNodePort
 	var c net.Conn
@@ -187,9 +186,9 @@ func (s *testbed) health(service string) (raw, summary string, err error) {
 	return raw, fmt.Sprintf("%d weight %s %s", resp.StatusCode, resp.Header.Get("X-Load-Balancing-Endpoint-Weight"), j), err
 }
 
-// ipMode: the controller says VIP, and by that kube-proxy of a node without Fanfare's
-// rules sends the node's own clients straight to pods, wherever those are, unlike with
-// ipMode Proxy.
+// ipMode checks the effect of ipMode VIP, which the controller sets: on a node without
+// Fanfare's rules, kube-proxy leads the node's own clients directly to pods on any node,
+// unlike with ipMode Proxy.
 func (s *testbed) ipMode(controller, speaker *program) {
 	web, vip := s.at("web"), s.address("away")
 	away := net.JoinHostPort(vip, "80")
@@ -227,10 +226,10 @@ func (s *testbed) ipMode(controller, speaker *program) {
 	s.awaitSource(s.local, pod, away, pod)
 }
 
-// seen waits until a client is seen so by pods, ten times in a row.
+// awaitSource waits until pods see a client with the given address, ten times in a row.
 func (s *testbed) awaitSource(from *nstest.NS, source, to, as string) {
 	s.Helper()
-	await(s.T, time.Minute, fmt.Sprintf("%s at %s, seen as %s", source, to, as), func() error {
+	await(s.T, time.Minute, fmt.Sprintf("%s at %s with the source %s", source, to, as), func() error {
 		for range 10 {
 			a, err := s.ask(shortTimeout, from, source, to)
 			if err != nil {
@@ -244,9 +243,9 @@ func (s *testbed) awaitSource(from *nstest.NS, source, to, as string) {
 	})
 }
 
-// iptables: Fanfare's rules in iptables serve addresses, beside kube-proxy in either
-// mode, and kube-proxy's the rest. By kube-proxy a pod of this node would see the
-// node in place of a client from outside.
+// iptables checks Fanfare's iptables mode beside kube-proxy in either mode: Fanfare serves
+// addresses, kube-proxy the rest. Through kube-proxy a pod of this node sees the node
+// instead of an external client.
 func (s *testbed) iptables(proxy *Process) {
 	web := s.service("web").Spec
 	vip, clusterIP := s.at("web"), net.JoinHostPort(web.ClusterIP, "80")
@@ -264,7 +263,7 @@ func (s *testbed) iptables(proxy *Process) {
 	checkPaths()
 	s.awaitObstacle("")
 	proxy.Kill()
-	proxy = s.kubeProxy(IPTables) // It puts its rules first again.
+	proxy = s.kubeProxy(IPTables) // It inserts its rules first again.
 	checkPaths()
 
 	speaker.kill()
@@ -277,7 +276,7 @@ func (s *testbed) iptables(proxy *Process) {
 	s.awaitAnswer(vip)
 }
 
-// obstructed waits until the speaker says what is in the way of traffic; empty: nothing.
+// awaitObstacle waits until the speaker reports this obstacle to traffic; empty: none.
 func (s *testbed) awaitObstacle(about string) {
 	s.Helper()
 	await(s.T, time.Minute, "obstacle "+about, func() error {

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A brawl is one API server, users who create, move and delete Services and
-// change pools, and two controllers that both write. Each controller is frozen
-// and killed now and then, in the middle of what it does, so that its requests
-// and its view of the cluster are old when it goes on.
+// A contention is one API server, users who create, move and delete Services and change
+// pools, and two controllers that both write. Each controller is frozen and killed at
+// random, in the middle of its work, so that its requests and its view of the cluster are
+// old when it continues.
 type contention struct {
 	*fanfare
 	*rand.Rand
@@ -25,14 +25,14 @@ type contention struct {
 }
 
 const (
-	busyServices   = 150 // Services that come and go
-	changesPerUser = 120 // what each of the users does
+	busyServices   = 150 // Services that users create and delete
+	changesPerUser = 120 // changes by each user
 	users          = 3
 )
 
-// Two controllers both believe that they lead. At every instant no address has
-// two Services; Services that are not changed keep theirs; in the end each Service
-// has one, and both controllers are quiet.
+// Two controllers both act as the leader. No address ever has two Services; unchanged
+// Services keep their addresses; at the end each Service has an address, and both
+// controllers are idle.
 func TestTwoLeadersNeverShareAnAddress(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		seed := uint64(time.Now().UnixNano())
@@ -58,20 +58,20 @@ func TestTwoLeadersNeverShareAnAddress(t *testing.T) {
 		b.awaitQuiet(12 * time.Second)
 		t.Logf("%d changes in %s; settled %s later; %.0f writes to Services, claims, pools and Events; %d events checked",
 			users*changesPerUser, changed.Round(time.Millisecond), took.Round(time.Millisecond), writes, h.check(steady))
-		// A change costs a claim bound and one released, a status and an Event, by
-		// each of two. A storm of controllers that undo each other's work has no end.
+		// A change costs one bound and one released claim, a status and an Event, by each
+		// controller. Controllers that undo each other's work would write without end.
 		if most := 20.0 * (users*changesPerUser + busyServices); writes > most {
 			t.Errorf("%.0f writes, want at most %.0f", writes, most)
 		}
 	})
 }
 
-// fight starts a controller without a leader election.
+// startController starts a controller without leader election.
 func (b *contention) startController(i int) {
 	b.controllers[i] = b.run("controller", fmt.Sprintf("--metrics-address=127.0.0.1:%d", 7473+i))
 }
 
-// network is an AddressPool of n addresses, in a network of its own.
+// poolOfSize returns an AddressPool with n addresses of its own network.
 func poolOfSize(name string, n int) string {
 	third := map[string]int{"lan": 2, "dmz": 3}[name]
 	return fmt.Sprintf(`
@@ -91,12 +91,13 @@ spec: {type: LoadBalancer, allocateLoadBalancerNodePorts: false, ports: [{port: 
 `, name, pool)
 }
 
-// settled are Services that the test does not change, with their addresses.
+// createSteady creates Services that the test does not change, and returns their addresses.
 func (b *contention) createSteady() map[string]string {
 	b.Helper()
 	const n = 30
 	for i := range n {
-		// Without a pool: a Service that requests one moves when its address is removed.
+		// They request no pool: a Service that requests one moves when the pool loses its
+		// address.
 		must(b.T, b.Admin().Apply(b.Context(), serviceOfPool(fmt.Sprintf("steady-%d", i), "")))
 	}
 	await(b.T, 60*time.Second, "the first addresses", func() error {
@@ -108,12 +109,12 @@ func (b *contention) createSteady() map[string]string {
 	return qualified(b.addressesByPrefix("steady-"))
 }
 
-// use lets all users do what they do.
+// changeObjects runs all users.
 func (b *contention) changeObjects() {
 	b.Helper()
 	var all errgroup.Group
 	for range users {
-		dice := rand.New(rand.NewPCG(b.Uint64(), 0)) // A Rand is for one goroutine.
+		dice := rand.New(rand.NewPCG(b.Uint64(), 0)) // A Rand is not safe for concurrent use.
 		all.Go(func() error {
 			for range changesPerUser {
 				if err := b.changeOnce(dice); err != nil {
@@ -134,12 +135,12 @@ func (b *contention) changeOnce(dice *rand.Rand) error {
 	case n < 19:
 		return b.Admin().Apply(b.Context(), serviceOfPool(name, pool))
 	default:
-		// Fewer than there are Services, and more.
+		// Fewer addresses than Services, or more.
 		return b.Admin().Apply(b.Context(), poolOfSize(pool, 40+dice.IntN(100)))
 	}
 }
 
-// disturb freezes and kills the controllers now and then, until calm is called.
+// disturb freezes and kills the controllers at random, until end is called.
 func (b *contention) disturb() (end func()) {
 	ctx, stop := context.WithCancel(b.Context())
 	var done sync.WaitGroup
@@ -170,8 +171,8 @@ func wait(ctx context.Context, d time.Duration) {
 	}
 }
 
-// concludes waits until each Service has one address, of the pool that it asks
-// for, and there are no claims but theirs.
+// awaitAllAssigned waits until each Service has one address of the requested pool, and no
+// other claims exist.
 func (b *contention) awaitAllAssigned() {
 	b.Helper()
 	await(b.T, 120*time.Second, "an address for each", func() error {
@@ -187,7 +188,7 @@ func (b *contention) awaitAllAssigned() {
 				continue
 			}
 			if len(addrs) != 1 || pool != "" && !regexp.MustCompile(map[string]string{"lan": `^192\.0\.2\.`, "dmz": `^192\.0\.3\.`}[pool]).MatchString(addrs[0]) {
-				return fmt.Errorf("%s, which asks for %s, has %v", s.GetName(), pool, addrs)
+				return fmt.Errorf("%s, which requests %s, has %v", s.GetName(), pool, addrs)
 			}
 			want[addrs[0]] = s.GetNamespace() + "/" + s.GetName()
 		}
@@ -199,7 +200,7 @@ func (b *contention) awaitAllAssigned() {
 	})
 }
 
-// claims are the Services that hold claims, by address.
+// claims returns the Services that hold claims, by address.
 func (f *fanfare) claims() (map[string]string, error) {
 	all, err := f.Admin().List(f.Context(), kindOf("AddressClaim"))
 	if err != nil {
@@ -216,8 +217,8 @@ func (f *fanfare) claims() (map[string]string, error) {
 	return holders, nil
 }
 
-// requests counts what the API server was asked, by verb, about what controllers
-// write. What it answered does not matter: a refused write is one too.
+// requests returns the API server's count of requests by verb for resources that
+// controllers write, refused ones included.
 func (f *fanfare) requests(verbs string) float64 {
 	f.Helper()
 	n, err := f.apiServerMetric("apiserver_request_total", regexp.MustCompile(`resource="(services|addressclaims|addresspools|events)".*verb="(`+verbs+`)"`))
@@ -225,7 +226,7 @@ func (f *fanfare) requests(verbs string) float64 {
 	return n
 }
 
-// quiet waits until no object was requested or written for a while.
+// awaitQuiet waits until the controllers have made no request for a time.
 func (f *fanfare) awaitQuiet(window time.Duration) {
 	f.Helper()
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -238,7 +239,7 @@ func (f *fanfare) awaitQuiet(window time.Duration) {
 			count, since = n, time.Now()
 		}
 		if time.Since(began) > 2*time.Minute {
-			f.Fatalf("the controllers do not come to rest: a request %s ago", time.Since(since))
+			f.Fatalf("the controllers do not become idle: last request %s ago", time.Since(since))
 		}
 	}
 	if count == 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// duplicate is a BGPPeer with the router of routedNode's, first by name, and an advertisement to
-// it alone.
+// duplicate is a BGPPeer with the same router as routedNode's, but first by name, and an
+// advertisement to that BGPPeer only.
 const duplicate = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer
@@ -24,8 +24,9 @@ metadata: {name: one-router}
 spec: {pools: [lan], peers: [another]}
 `
 
-// Of two BGPPeers with one router the older has the session, whatever their names. kubectl describe,
-// the status and the plan name both; the newer takes over when the older is deleted.
+// Of two BGPPeers for one router the older has the session, whatever their names. kubectl
+// describe, the status and the plan name both; the newer takes over when the older is
+// deleted.
 func TestOlderDuplicatePeerWins(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -38,8 +39,8 @@ func TestOlderDuplicatePeerWins(t *testing.T) {
 		f.awaitEvent("service/web", "Announced", "to tor9")
 		f.awaitOlder("bgppeer/tor9")
 
-		// The advertisement first: a pool with announce Advertised and without one is withdrawn
-		// for another reason.
+		// The advertisement comes first, because a pool with announce Advertised and no
+		// advertisement is withdrawn for another reason.
 		must(t, f.Admin().Apply(t.Context(), duplicate))
 		must(t, f.Admin().Apply(t.Context(), strings.Replace(routedNode, "announce: BGP", "announce: Advertised", 1)))
 		const why = "BGPPeer tor9, which is older, names router 198.51.100.9 too"
@@ -60,16 +61,17 @@ func TestOlderDuplicatePeerWins(t *testing.T) {
 	})
 }
 
-// outlive waits until what is created now is younger than an object: the API server counts in seconds.
+// awaitOlder waits until new objects are younger than an object: the API server's creation
+// times are in seconds.
 func (f *fanfare) awaitOlder(object string) {
 	f.Helper()
 	out, err := f.kubectl("get", object, "-o", "jsonpath={.metadata.creationTimestamp}")
 	must(f.T, err)
 	var created time.Time
 	must(f.T, json.Unmarshal([]byte(`"`+out+`"`), &created))
-	await(f.T, 10*time.Second, object+" to be older", func() error {
+	await(f.T, 10*time.Second, object+" to be older than new objects", func() error {
 		if time.Since(created) < time.Second {
-			return errors.New("it is of this second")
+			return errors.New("it was created less than a second ago")
 		}
 		return nil
 	})

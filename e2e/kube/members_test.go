@@ -21,9 +21,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/membership/gossip"
 )
 
-// The controller makes the key under which speakers talk to one another. A speaker renews
-// its Lease, misses a node that falls silent, and sees by that one's Lease that it lives
-// all the same, until the Lease is no longer renewed. The accounts may do all that.
+// The controller creates the membership key. A speaker renews its Lease, marks a silent
+// node dead, and then alive while that node's Lease is renewed. The accounts' rights
+// suffice for that.
 func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -87,7 +87,7 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 			must(t, f.Admin().Apply(t.Context(), fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {namespace: fanfare-system, name: fanfare-speaker-n2},
 				spec: {holderIdentity: n2, renewTime: "2026-01-01T00:00:%02d.000000Z"}}`, renewals%60)))
 		}
-		await(t, 60*time.Second, "n2 lives by its Lease", func() error {
+		await(t, 60*time.Second, "n2 alive by its Lease", func() error {
 			renew()
 			return f.member("n2", "lease")
 		})
@@ -98,7 +98,7 @@ func TestLeaseKeepsSilentNodeAlive(t *testing.T) {
 	})
 }
 
-// member says whether a node is what it should be to the speaker.
+// member returns an error unless the speaker shows a node in the given state.
 func (f *fanfare) member(node, state string) error {
 	out, err := exec.CommandContext(f.Context(), f.binary, "status", "--json", "--run-dir", f.runDir()).CombinedOutput()
 	if err != nil {
@@ -118,5 +118,5 @@ func (f *fanfare) member(node, state string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the speaker knows %+v", s.Members)
+	return fmt.Errorf("the speaker shows %+v", s.Members)
 }

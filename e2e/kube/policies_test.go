@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// What a Service may ask for, from the API server, by the slices that Kubernetes'
-// own controller makes of Pods, to packets.
+// Fields of a Service, from the API server through the EndpointSlices of Kubernetes' own
+// controller to packets.
 func TestServicePolicies(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		s := newTestbed(t)
@@ -37,7 +37,7 @@ func TestServicePolicies(t *testing.T) {
 	})
 }
 
-// of is the stage for a part of its test.
+// withT returns the testbed for a subtest.
 func (s *testbed) withT(t *testing.T) *testbed {
 	f, part := *s.fanfare, *s
 	f.T, part.fanfare = t, &f
@@ -71,8 +71,8 @@ func policyObjects() string {
 		testbedService("remote", "far", web)
 }
 
-// namedPorts: one port of a Service is another one at each pod, so that there are
-// two slices.
+// namedPorts: one port of a Service has another number at each pod, so that there are two
+// EndpointSlices.
 func (s *testbed) namedPorts() { s.awaitPods(s.at("named"), pod11, pod12) }
 
 func (s *testbed) distribution() {
@@ -109,7 +109,7 @@ func (s *testbed) manyPorts() {
 	}
 }
 
-// affinity: clients come back to the pod that they had, until it is gone.
+// affinity: clients return to their pod until it is removed.
 func (s *testbed) affinity() {
 	to := s.at("sticky")
 	s.awaitPods(to, pod11, pod12)
@@ -127,7 +127,7 @@ func (s *testbed) affinity() {
 	for range 4 {
 		clientsOf(func(client, pod string) {
 			if pod != had[client] {
-				s.Errorf("%s had %s, and now %s", client, had[client], pod)
+				s.Errorf("%s had %s, and now has %s", client, had[client], pod)
 			}
 		})
 	}
@@ -139,13 +139,12 @@ func (s *testbed) affinity() {
 	s.awaitPods(s.at("named"), pod11, pod12)
 	clientsOf(func(client, pod string) {
 		if pod != had[client] {
-			s.Errorf("%s had %s while there was no other, and now %s", client, had[client], pod)
+			s.Errorf("%s had %s as the only pod, and now has %s", client, had[client], pod)
 		}
 	})
 }
 
-// sourceRanges: a list that gets tighter ends only the flows of clients that it
-// excludes.
+// sourceRanges: narrowing the list ends only the flows of clients that it now excludes.
 func (s *testbed) sourceRanges() {
 	to := s.at("ranges")
 	s.awaitAnswer(to)
@@ -159,7 +158,7 @@ func (s *testbed) sourceRanges() {
 		flows[from] = f
 	}
 	must(s.T, s.Admin().Patch(s.Context(), serviceKind, "default", "ranges", `{"spec": {"loadBalancerSourceRanges": ["198.51.100.2/31"]}}`))
-	await(s.T, time.Minute, "an end of the flow that may no longer be", func() error {
+	await(s.T, time.Minute, "the end of the excluded client's flow", func() error {
 		if flows[outside].alive(silence) == nil {
 			return errAnswered
 		}
@@ -167,18 +166,18 @@ func (s *testbed) sourceRanges() {
 	})
 	if f, err := dialFor(s.Context(), silence, s.client, "tcp", outside, to); err == nil {
 		f.Close()
-		s.Error("who may no longer use it can connect")
+		s.Error("an excluded client can connect")
 	}
 	if err := flows[inside].alive(patience); err != nil {
-		s.Errorf("the flow of one who may: %v", err)
+		s.Errorf("the flow of an allowed client: %v", err)
 	}
 	if _, err := s.ask(patience, s.client, inside, to); err != nil {
-		s.Errorf("a new flow of one who may: %v", err)
+		s.Errorf("a new flow of an allowed client: %v", err)
 	}
 }
 
-// snat restarts the speaker with one flag after the other, and asks a pod of another
-// node whom it sees. The counter is of what the kernel finally sends there.
+// snat restarts the speaker with different flags and checks the source that a pod of
+// another node sees. The counter counts the packets that the kernel finally sends there.
 func (s *testbed) snat(speaker *program) {
 	to := s.at("remote")
 	s.awaitAnswer(to)
@@ -200,7 +199,7 @@ func (s *testbed) snat(speaker *program) {
 		s.Run(row.name, func(t *testing.T) {
 			speaker.kill()
 			speaker = s.speaker(row.flags...)
-			await(t, time.Minute, "whom the pod sees", func() error {
+			await(t, time.Minute, "the source at the pod", func() error {
 				a, err := s.ask(shortTimeout, s.client, clientAddr(2), to)
 				if err == nil && a.saw.Addr().String() != row.saw {
 					err = fmt.Errorf("it saw %s, want %s", a.saw, row.saw)

@@ -40,10 +40,10 @@ metadata: {namespace: dev, name: tool, annotations: {fanfare.io/address-pool: pu
 spec: {type: LoadBalancer, ports: [{port: 80}]}
 `
 
-// A pool with a fence on a real API server: what Namespaces and ServiceCIDRs say comes
-// from there, by the rights of the role; a Service keeps its address when the labels
-// of its Namespace change, while the controller is restarted, and when the pool
-// is drained; and the pool says when it can go.
+// A pool with a namespaceSelector and a quota, with Namespaces and ServiceCIDRs from the
+// API server and the rights of the role. A Service keeps its address when its Namespace's
+// labels change, when the controller restarts, and when the pool is drained; the pool
+// reports when it can be removed.
 func TestPoolConditions(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -73,7 +73,7 @@ func TestPoolConditions(t *testing.T) {
 	})
 }
 
-// awaitSaid waits for what stands in an object's only condition.
+// awaitCondition waits until an object has exactly one condition, with this text.
 func (f *fanfare) awaitCondition(kind schema.GroupVersionKind, name, want string) {
 	f.Helper()
 	await(f.T, time.Minute, "the condition of "+kind.Kind+" "+name, func() error {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// hugeService is a Service with so many EndpointSlices of 1,000 endpoints each, in parts that
-// can be applied one by one.
+// hugeService returns a Service with that many EndpointSlices of 1,000 endpoints each, in
+// parts that can be applied one by one.
 func hugeService(name string, slices int) (parts []string) {
 	parts = []string{fmt.Sprintf(`
 apiVersion: v1
@@ -35,7 +35,7 @@ endpoints:%[3]s
 	return parts
 }
 
-// served is how long it takes from the creation of a Service with one endpoint until the
+// timeToServe returns the time from the creation of a Service with one endpoint until the
 // kernel forwards its address.
 func (f *fanfare) timeToServe(name, pod string) time.Duration {
 	f.Helper()
@@ -53,9 +53,9 @@ func (f *fanfare) timeToServe(name, pod string) time.Duration {
 	return time.Since(began)
 }
 
-// A Service with more endpoints than an address can have is refused alone, with a Reason and an
-// Event. A Service that is created after it is served as soon as before, and the speaker
-// stays healthy and ready. When it has fewer endpoints it is served, too.
+// A Service with more endpoints than an address can have is refused, with a Reason and an
+// Event. Later Services are served as fast as before, and the speaker stays healthy and
+// ready. With fewer endpoints the Service is served, too.
 func TestRefusedServiceDelaysNoOther(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -98,7 +98,7 @@ func TestRefusedServiceDelaysNoOther(t *testing.T) {
 		slices.Sort(after)
 		t.Logf("from creation to the kernel: median %s before and %s after", before[2].Round(time.Millisecond), after[2].Round(time.Millisecond))
 		if limit := 5*before[2] + time.Second; after[2] > limit {
-			t.Errorf("a Service is served after %s, %s before there was a huge one", after[2], before[2])
+			t.Errorf("a Service is served after %s, and after %s before the huge one existed", after[2], before[2])
 		}
 		if err := refused(); err != nil {
 			t.Error(err)
