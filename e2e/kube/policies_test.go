@@ -181,8 +181,8 @@ func (s *testbed) sourceRanges() {
 func (s *testbed) snat(speaker *program) {
 	to := s.at("remote")
 	s.awaitAnswer(to)
-	const counter = `oifname "there" ct status dnat ct state new meta mark and 0x5000 == 0x4000 counter`
-	must(s.T, nft("table inet look { chain late { type filter hook postrouting priority 300; }; }"))
+	const counter = `oifname "remote" ct status dnat ct state new meta mark and 0x5000 == 0x4000 counter`
+	must(s.T, nft("table inet observe { chain late { type filter hook postrouting priority 300; }; }"))
 	for _, row := range []struct {
 		name  string
 		flags []string
@@ -206,7 +206,7 @@ func (s *testbed) snat(speaker *program) {
 				}
 				return err
 			})
-			must(t, nft("flush chain inet look late; add rule inet look late "+counter))
+			must(t, nft("flush chain inet observe late; add rule inet observe late "+counter))
 			kept := 0
 			const tries = 5
 			for range tries {
@@ -223,7 +223,7 @@ func (s *testbed) snat(speaker *program) {
 			if kept != tries && row.keeps || kept == tries && !row.keeps {
 				t.Errorf("%d of %d kept their port", kept, tries)
 			}
-			out, err := exec.Command("nft", "list", "chain", "inet", "look", "late").CombinedOutput()
+			out, err := exec.Command("nft", "list", "chain", "inet", "observe", "late").CombinedOutput()
 			must(t, err)
 			if marked := !strings.Contains(string(out), "packets 0 "); marked != row.marks {
 				t.Errorf("marked: %v, want %v:\n%s", marked, row.marks, out)

@@ -79,7 +79,7 @@ func (f *fanfare) awaitCondition(kind schema.GroupVersionKind, name, want string
 	await(f.T, time.Minute, "the condition of "+kind.Kind+" "+name, func() error {
 		o, err := f.get(kind, name)
 		if err != nil || o == nil {
-			return errors.Join(err, errors.New("it is not there"))
+			return errors.Join(err, errors.New("there is no such object"))
 		}
 		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 		if len(conditions) != 1 {

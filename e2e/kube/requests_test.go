@@ -9,14 +9,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// asking is a Service with annotations, on a port.
+// requestingService returns a Service with annotations and a port.
 func requestingService(name, annotations string, port int) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: default, name: %s, annotations: {%s}}, spec: {type: LoadBalancer, ports: [{port: %d}]}}",
 		name, annotations, port)
 }
 
-// Services that share an address, ask for several and by their end, and have theirs
-// kept, through a controller that has only the rights of its role.
+// Services share an address, request several by their last bytes, and have their address
+// reserved, through a controller that has only the rights of its role.
 func TestRequestedAndReservedAddresses(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -42,33 +42,33 @@ spec: {announce: BGP, addresses: [192.0.2.0/24]}
 		f.awaitClaimServices(shared, "default/a, default/b")
 		f.awaitClaimServices("192.0.2.77", "default/end")
 		f.awaitClaimServices("192.0.2.78", "default/end")
-		await(t, time.Minute, "an address to keep", func() (err error) { was, err = f.assigned("kept"); return err })
+		await(t, time.Minute, "an address to reserve", func() (err error) { was, err = f.assigned("kept"); return err })
 		f.awaitClaimServices(was, "default/kept")
 
 		must(t, f.Admin().Delete(t.Context(), kept))
 		f.awaitClaimServices(was, "kept for default/kept")
 		must(t, f.Admin().Apply(t.Context(), kept))
 		f.awaitClaimServices(was, "default/kept")
-		await(t, time.Minute, "the address that was kept", func() error {
+		await(t, time.Minute, "the reserved address", func() error {
 			is, err := f.assigned("kept")
 			if err == nil && is != was {
-				t.Fatalf("it had %s, and has %s", was, is)
+				t.Fatalf("it had %s, and now has %s", was, is)
 			}
 			return err
 		})
 	})
 }
 
-// awaitPeople waits until a claim says this of its Services.
+// awaitClaimServices waits until a claim shows these Services.
 func (f *fanfare) awaitClaimServices(addr, want string) {
 	f.Helper()
 	await(f.T, time.Minute, "the claim of "+addr, func() error {
 		o, err := f.get(kindOf("AddressClaim"), addr)
 		if err != nil || o == nil {
-			return errors.Join(err, errors.New("it is not there"))
+			return errors.Join(err, errors.New("there is no such claim"))
 		}
 		if got, _, _ := unstructured.NestedString(o.Object, "spec", "services"); got != want {
-			return fmt.Errorf("it is of %q, not of %q", got, want)
+			return fmt.Errorf("services %q, want %q", got, want)
 		}
 		return nil
 	})

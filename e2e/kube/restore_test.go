@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// A shift is a Service and the pod behind it.
+// A podService is a Service with one pod.
 type podService struct{ name, pod string }
 
-// shifts are count Services whose pods are 10.244.1.first and those after it.
+// podServices returns count Services with the pods 10.244.1.first and following.
 func podServices(prefix string, first, count int) (all []podService) {
 	for i := range count {
 		all = append(all, podService{fmt.Sprintf("%s%d", prefix, i+1), fmt.Sprintf("10.244.1.%d", first+i)})
@@ -32,7 +32,7 @@ func manifest(all []podService) string {
 	return strings.Join(docs, "---")
 }
 
-// poolOf is the AddressPool with n addresses from 192.0.2.1 on.
+// poolOf returns the AddressPool with n addresses from 192.0.2.1 on.
 func poolOf(n int) string {
 	return fmt.Sprintf(`
 apiVersion: fanfare.io/v1alpha1
@@ -42,16 +42,15 @@ spec: {announce: BGP, addresses: [192.0.2.1-192.0.2.%d]}
 `, n)
 }
 
-// An API server comes back with an etcd from before some Services were deleted,
-// and others got their addresses. Services that exist again have the addresses that
-// they had, at every instant; Services that are created again get others; what the
-// kernel forwards follows; controller and speaker live through it. The pool is
-// so small that a Service that requests an address gets one that another Service had.
+// The API server returns with an older etcd: meanwhile some Services were deleted and
+// others got their addresses. Existing Services keep their addresses at every moment,
+// Services that are created again get other addresses, the kernel follows, and controller
+// and speaker survive. The pool is so small that new Services get addresses of deleted
+// ones.
 //
-// In the first round the controller has to wait for its Lease, which names a process
-// that is gone. In the second it needs no Lease, and both programs
-// stand still, in the middle of their work, while all that happens: they go on
-// with what they knew.
+// In the first round the controller has to wait for its Lease, whose holder no longer runs.
+// In the second it needs no Lease, and both programs are frozen during the restore and
+// continue with their old state.
 func TestRestoreFromOlderEtcdKeepsAddresses(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -88,12 +87,12 @@ func TestRestoreFromOlderEtcdKeepsAddresses(t *testing.T) {
 					speaker.resume()
 				}
 				f.awaitServing(old)
-				must(t, f.Admin().Apply(t.Context(), poolOf(20))) // so that there is one for each
+				must(t, f.Admin().Apply(t.Context(), poolOf(20))) // enough for all
 				f.awaitServing(young)
 				f.awaitRemoved("m")
-				t.Logf("%s from the API server's return until all was as wanted", time.Since(began).Round(time.Millisecond))
+				t.Logf("%s from the API server's return to the final state", time.Since(began).Round(time.Millisecond))
 				if now := f.addressesOf(old); !maps.Equal(now, addressesOf) {
-					t.Errorf("Services had %v and have %v", addressesOf, now)
+					t.Errorf("Services had %v, and now have %v", addressesOf, now)
 				}
 				t.Logf("%d events checked", h.check(qualified(addressesOf)))
 				must(t, errors.Join(controller.alive(), speaker.alive()))
@@ -102,15 +101,15 @@ func TestRestoreFromOlderEtcdKeepsAddresses(t *testing.T) {
 	})
 }
 
-// in is f for a subtest.
+// withT returns f for a subtest.
 func (f *fanfare) withT(t *testing.T) *fanfare {
 	g := *f
 	g.T = t
 	return &g
 }
 
-// succeed deletes some of the old Services, gives others their addresses, and
-// creates one of the old again, which has then another.
+// reassignAddresses deletes some of the old Services, assigns their addresses to others,
+// and creates one old Service again, which gets another address.
 func (f *fanfare) reassignAddresses(old []podService) {
 	f.Helper()
 	f.awaitServing(old)
@@ -138,12 +137,12 @@ func (f *fanfare) reassignAddresses(old []podService) {
 		}
 	}
 	if inherited < 3 {
-		f.Fatalf("%d addresses have other Services than before; the test wants 3 at least", inherited)
+		f.Fatalf("%d addresses have new Services: want at least 3", inherited)
 	}
 }
 
-// burst calls f while Services are created, some of which have got addresses
-// and some of which have not.
+// burst calls during while Services are being created, some with and some without
+// addresses.
 func (f *fanfare) burst(during func()) {
 	f.Helper()
 	must(f.T, f.Admin().Apply(f.Context(), poolOf(200)))
@@ -152,7 +151,7 @@ func (f *fanfare) burst(during func()) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		for i := 0; ctx.Err() == nil && i < 150; i++ {
-			// Whatever comes of it: the API server is about to go.
+			// Errors are expected when the API server ends.
 			_ = f.Admin().Apply(ctx, oneService(fmt.Sprintf("m%d", i), "10.244.1.70"))
 		}
 	})
@@ -168,7 +167,7 @@ func (f *fanfare) burst(during func()) {
 	<-stopped
 }
 
-// prefixed are the addresses of Services whose names begin so.
+// addressesByPrefix returns the addresses of Services by a prefix of their names.
 func (f *fanfare) addressesByPrefix(prefix string) map[string]string {
 	f.Helper()
 	all, err := f.Admin().List(f.Context(), serviceKind)
@@ -182,7 +181,7 @@ func (f *fanfare) addressesByPrefix(prefix string) map[string]string {
 	return addressesOf
 }
 
-// held are the addresses of Services that have one.
+// addressesOf returns the addresses of those Services that have one.
 func (f *fanfare) addressesOf(services []podService) map[string]string {
 	f.Helper()
 	all := f.addressesByPrefix("")
@@ -192,7 +191,7 @@ func (f *fanfare) addressesOf(services []podService) map[string]string {
 	return all
 }
 
-// serve waits until each Service has an address at which its pod answers.
+// awaitServing waits until each Service has an address at which its pod answers.
 func (f *fanfare) awaitServing(services []podService) {
 	f.Helper()
 	await(f.T, 120*time.Second, "an answer at every Service's address", func() error {
@@ -209,26 +208,25 @@ func (f *fanfare) awaitServing(services []podService) {
 	})
 }
 
-// forgets waits until the node forwards no address but those of Services that
-// there are.
+// awaitRemoved waits until the node forwards only addresses of existing Services.
 func (f *fanfare) awaitRemoved(prefix string) {
 	f.Helper()
-	await(f.T, 60*time.Second, "the end of what is no more", func() error {
+	await(f.T, 60*time.Second, "the removal of old addresses", func() error {
 		if n := len(f.addressesByPrefix(prefix)); n != 0 {
-			f.Fatalf("%d Services %s… came back", n, prefix)
+			f.Fatalf("%d Services %s… exist again", n, prefix)
 		}
 		s, err := f.status()
 		if err != nil {
 			return err
 		}
 		if have, want := len(s.Addresses), len(f.addressesByPrefix("")); have != want {
-			return fmt.Errorf("%d addresses are forwarded, of %d", have, want)
+			return fmt.Errorf("%d addresses are forwarded, want %d", have, want)
 		}
 		return nil
 	})
 }
 
-// qualified has the names with their namespace.
+// qualified adds the namespace to the names.
 func qualified(addressesOf map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, addr := range addressesOf {

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// rights are all that the accounts may do and others may not: in every namespace,
-// or in the named one.
+// rights are the additional rights of the accounts: in every namespace, or in the named
+// one.
 var rights = map[string]string{
 	"controller": `
 create addressclaims.fanfare.io
@@ -89,15 +89,15 @@ watch services
 `,
 }
 
-// What the accounts may do of all that the API server knows is what is listed
-// above, and nothing else.
+// The accounts have exactly the rights listed above, of all requests that the API server
+// supports.
 func TestRolesGrantOnlyListedRights(t *testing.T) {
 	c := exclusiveControlPlane(t)
 	must(t, c.Install(t.Context(), "../../manifests"))
 	all := c.allRequests(t)
-	anybody := c.allowed(t, "default:nobody", all)
+	common := c.allowed(t, "default:default", all)
 	for account, want := range rights {
-		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(anybody, r) })
+		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(common, r) })
 		if got := "\n" + strings.Join(got, "\n") + "\n"; got != want {
 			t.Errorf("the %s may:%swant:%s", account, got, want)
 		}
@@ -112,8 +112,8 @@ func TestRolesGrantOnlyListedRights(t *testing.T) {
 	}
 }
 
-// everything is each thing that can be done to each resource and subresource,
-// in all namespaces, and in ours.
+// allRequests returns each verb for each resource and subresource, in all namespaces and in
+// Fanfare's.
 func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttributes) {
 	t.Helper()
 	_, groups, err := c.Admin().discovery.ServerGroupsAndResources()
@@ -127,7 +127,7 @@ func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttri
 		}
 		for _, r := range g.APIResources {
 			if key := group + "/" + r.Name; seen[key] {
-				continue // another version of it
+				continue // another version of the resource
 			} else {
 				seen[key] = true
 			}
@@ -143,13 +143,13 @@ func (c *Cluster) allRequests(t *testing.T) (all []authorizationv1.ResourceAttri
 		}
 	}
 	if len(all) < 500 {
-		t.Fatalf("the API server knows %d things to do, which cannot be all", len(all))
+		t.Fatalf("the API server lists only %d requests", len(all))
 	}
 	return all
 }
 
-// allowed are those of all that a service account may do, sorted, as text. What
-// it may do in every namespace it may do in ours.
+// allowed returns those requests that a service account may make, sorted, as text. A right
+// in every namespace includes Fanfare's.
 func (c *Cluster) allowed(t *testing.T, account string, all []authorizationv1.ResourceAttributes) []string {
 	t.Helper()
 	var asking errgroup.Group
@@ -192,7 +192,7 @@ func describe(a authorizationv1.ResourceAttributes) string {
 	return s
 }
 
-// may asks the API server.
+// review asks the API server for the right.
 func (c *Cluster) review(t *testing.T, account string, a authorizationv1.ResourceAttributes) (bool, error) {
 	namespace, _, _ := strings.Cut(account, ":")
 	body, err := json.Marshal(authorizationv1.SubjectAccessReview{
@@ -216,8 +216,8 @@ func (c *Cluster) review(t *testing.T, account string, a authorizationv1.Resourc
 	return answer.Status.Allowed, err
 }
 
-// forbidden are requests with which an attacker who has taken over a program could do
-// harm elsewhere.
+// forbidden are requests with which an attacker who controls a program could do harm
+// elsewhere.
 var forbidden = map[string][]string{
 	"speaker": {
 		`{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web, annotations: {a: b}}}`,
@@ -240,8 +240,7 @@ var forbidden = map[string][]string{
 	},
 }
 
-// Of what the programs do in their lives the API server refuses nothing, and all
-// that would do harm.
+// The API server refuses no request of the programs, and refuses all harmful ones.
 func TestProgramsRequestNothingForbidden(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
@@ -265,7 +264,7 @@ func TestProgramsRequestNothingForbidden(t *testing.T) {
 			m, _, _ := unstructured.NestedInt64(s.Object, "status", "addresses", "forwarded")
 			return expectCount(int(m), 1)
 		})
-		controller.stop() // It gives the Lease back.
+		controller.stop() // It releases the Lease.
 		speaker.stop()
 		refused, err := f.apiServerMetric("apiserver_request_total", regexp.MustCompile(`code="(401|403)"`))
 		must(t, err)
@@ -278,18 +277,18 @@ func TestProgramsRequestNothingForbidden(t *testing.T) {
 		}
 		err = f.as("speaker").Patch(t.Context(), serviceKind, "default", "web", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.99"}]}}}`, "status")
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("the speaker gave out an address: %v", err)
+			t.Errorf("the speaker assigned an address: %v", err)
 		}
 	})
 }
 
-// hidden are kinds of which an account may not read the objects.
+// unreadable are kinds that an account may not read.
 var unreadable = map[string][]string{
 	"speaker":    {"Secret", "ConfigMap", "Pod", "Namespace"},
-	"controller": {"Secret", "ConfigMap", "Pod"}, // namespaceSelectors ask for Namespaces' labels
+	"controller": {"Secret", "ConfigMap", "Pod"}, // namespaceSelectors need Namespaces' labels
 }
 
-// refuses checks that an account may not apply the objects, nor read those of hidden
+// expectForbidden checks that an account may not apply the objects, nor read unreadable
 // kinds.
 func (f *fanfare) expectForbidden(account string, objects []string) {
 	f.Helper()
@@ -308,7 +307,7 @@ func (f *fanfare) expectForbidden(account string, objects []string) {
 	}
 }
 
-// as is a client with the rights of an account.
+// as returns a client with the rights of an account.
 func (f *fanfare) as(account string) *Client {
 	f.Helper()
 	cfg, err := f.Config("system:serviceaccount:fanfare-system:" + account)
@@ -318,7 +317,7 @@ func (f *fanfare) as(account string) *Client {
 	return c
 }
 
-// is says whether what says so of err or of what it joins.
+// anyIs says whether what is true of err or of an error that it joins.
 func anyIs(err error, what func(error) bool) bool {
 	var many interface{ Unwrap() []error }
 	if errors.As(err, &many) {

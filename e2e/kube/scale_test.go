@@ -15,19 +15,18 @@ import (
 )
 
 const (
-	// many is how many Services there are: enough to come faster than they are served. How
-	// soon thousands have addresses is for benchmarks to say, which have the machine to
-	// themselves.
+	// serviceCount is the number of Services: enough that they are created faster than served.
+	// Benchmarks measure thousands, with the machine to themselves.
 	serviceCount = 600
-	// some of them are deleted again. The API server needs as long for all as for
-	// creating them, and shows nothing more; it ends with the test.
+	// deletedCount of them are deleted. Deleting all would take as long as creating them and
+	// test nothing more.
 	deletedCount = 100
 )
 
-// Services get addresses as fast as one client creates them, all different; they
-// are in the node's kernel, which refuses what is sent to them, as there are no
-// pods: EndpointSlices would be as many objects again. Another controller that
-// takes over writes nothing; and nothing is left of deleted Services.
+// Services get different addresses as fast as one client creates them. The node's kernel
+// refuses packets to the addresses, because there are no pods: EndpointSlices would double
+// the objects. A controller that takes over writes nothing, and nothing is left of deleted
+// Services.
 func TestManyServicesAndTakeover(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t, WithBitmap)
@@ -62,8 +61,8 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 		}
 		t.Logf("%d events checked", h.check(nil))
 
-		// The speaker complains of its router, which is none, after half a minute: its Event
-		// must not be taken for one of the controller's.
+		// The speaker reports its missing router after half a minute: that Event must not count
+		// as one of the controller's.
 		f.awaitEventCount("bgppeer/tor9", "SessionDown", 1)
 		f.takeover(controller)
 		began = time.Now()
@@ -77,11 +76,11 @@ spec: {announce: BGP, addresses: [198.18.0.0/15]}
 			return err
 		})
 		t.Logf("%d deleted in %s, the last claim gone %s later", deletedCount, round(deleted.Sub(began)), round(time.Since(deleted)))
-		awaitSlowly(t, "the kernel to forget them", func() error { return f.vips(serviceCount - deletedCount) })
+		awaitSlowly(t, "removal from the kernel", func() error { return f.vips(serviceCount - deletedCount) })
 	})
 }
 
-// seldom is await for a probe that is work for the programs that are measured.
+// awaitSlowly is await for a probe that costs the measured programs CPU time.
 func awaitSlowly(t *testing.T, what string, probe func() error) {
 	t.Helper()
 	tick := time.NewTicker(200 * time.Millisecond)
@@ -101,7 +100,7 @@ func expectCount(have, want int) error {
 	return nil
 }
 
-// createMany creates objects, as fast as one client can.
+// createMany creates objects as fast as one client can.
 func (f *fanfare) createMany(path string, object func(i int) string) {
 	f.Helper()
 	var all errgroup.Group
@@ -126,7 +125,7 @@ func (f *fanfare) deleteSome() error {
 	return all.Wait()
 }
 
-// vips returns an error unless the kernel holds n addresses.
+// vips returns an error unless the kernel has n addresses.
 func (f *fanfare) vips(n int) error {
 	ctx, cancel := context.WithTimeout(f.Context(), 10*time.Second)
 	defer cancel()
@@ -147,8 +146,8 @@ func (f *fanfare) vips(n int) error {
 	return expectCount(have, n)
 }
 
-// takeover ends the controller, and checks that the next one leaves every Service
-// and every claim as they are.
+// takeover ends the controller, and checks that the next one changes no Service and no
+// claim.
 func (f *fanfare) takeover(old *program) {
 	f.Helper()
 	f.awaitQuiet(2 * time.Second)
@@ -177,7 +176,7 @@ func (f *fanfare) takeover(old *program) {
 	}
 }
 
-// versions are those of all Services and claims.
+// versions returns the resource versions of all Services and claims.
 func (f *fanfare) versions() map[string]string {
 	f.Helper()
 	out := map[string]string{}

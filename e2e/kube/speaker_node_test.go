@@ -13,7 +13,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// probe is the status of an answer and what it says.
+// probe returns the status and the text of an answer.
 func (p *program) probe(path string) (string, error) {
 	resp, err := http.Get("http://" + p.metrics + path)
 	if err != nil {
@@ -24,7 +24,7 @@ func (p *program) probe(path string) (string, error) {
 	return fmt.Sprint(resp.StatusCode, " ", strings.TrimSpace(string(body))), err
 }
 
-// answers waits until a probe's answer begins so.
+// awaitProbe waits until the answer starts with want.
 func (p *program) awaitProbe(path, want string) {
 	p.t.Helper()
 	await(p.t, 60*time.Second, p.name+" "+path, func() error {
@@ -36,7 +36,7 @@ func (p *program) awaitProbe(path, want string) {
 	})
 }
 
-// says waits until a fanfare command prints want.
+// awaitOutput waits until a fanfare command prints want.
 func (f *fanfare) awaitOutput(want string, args ...string) {
 	f.Helper()
 	await(f.T, 60*time.Second, strings.Join(args, " "), func() error {
@@ -51,8 +51,7 @@ func (f *fanfare) awaitOutput(want string, args ...string) {
 	})
 }
 
-// owned waits until there is a SpeakerStatus that belongs to the Node with this
-// UID.
+// awaitOwnerReference waits until the SpeakerStatus belongs to the Node with this UID.
 func (f *fanfare) awaitOwnerReference(uid string) {
 	f.Helper()
 	await(f.T, 60*time.Second, "a SpeakerStatus of the Node "+uid, func() error {
@@ -64,9 +63,9 @@ func (f *fanfare) awaitOwnerReference(uid string) {
 	})
 }
 
-// A node's life: its speaker and a controller start while the API server is away,
-// the Node is removed and made again, and at last its autoscaler removes it for
-// good. All that with the rights of rbac.yaml.
+// The speaker and a controller start while the API server is down, the Node is deleted and
+// created again, and finally its autoscaler removes it. All that works with the rights of
+// rbac.yaml.
 func TestNodeRecreatedAndRemoved(t *testing.T) {
 	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
