@@ -95,7 +95,7 @@ func TestRolesGrantOnlyListedRights(t *testing.T) {
 	c := exclusiveControlPlane(t)
 	must(t, c.Install(t.Context(), "../../manifests"))
 	all := c.allRequests(t)
-	common := c.allowed(t, "default:default", all)
+	common := c.allowed(t, "default:unprivileged", all)
 	for account, want := range rights {
 		got := slices.DeleteFunc(c.allowed(t, "fanfare-system:"+account, all), func(r string) bool { return slices.Contains(common, r) })
 		if got := "\n" + strings.Join(got, "\n") + "\n"; got != want {

@@ -176,11 +176,11 @@ func TestAPIServerSnapshotEqualsFiles(t *testing.T) {
 		}
 	})
 	t.Run("no rights", func(t *testing.T) {
-		cfg, err := c.Config("nobody")
+		cfg, err := c.Config("unprivileged")
 		must(t, err)
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
-		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: discardLog}); err == nil || !strings.Contains(err.Error(), `User "nobody" cannot list resource`) {
+		if _, err := watch.OpenAPI(ctx, cfg, watch.Options{Log: discardLog}); err == nil || !strings.Contains(err.Error(), `User "unprivileged" cannot list resource`) {
 			t.Errorf("error %v", err)
 		}
 	})

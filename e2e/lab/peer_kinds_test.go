@@ -15,7 +15,7 @@ import (
 )
 
 // peerKinds are BGPPeers of different kinds. Those with a nodeSelector are n1's; each has
-// its own address at both ends, by which the router tells them apart.
+// its own address at both ends, by which the router distinguishes them.
 const peerKinds = `
 apiVersion: fanfare.io/v1alpha1
 kind: BGPPeer

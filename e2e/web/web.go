@@ -16,8 +16,8 @@ import (
 const (
 	// headerTimeout is how long a client may take to send its request.
 	headerTimeout = time.Minute
-	// silence is how long a connection may be without a request when the server stops. A
-	// connection cut off by a router never sends one.
+	// idleLimit is how long a connection without a request delays a stop. A connection that a
+	// router has moved never sends one.
 	idleLimit = 5 * time.Second
 )
 
@@ -25,15 +25,15 @@ const (
 type Server struct {
 	http     http.Server
 	listener *net.TCPListener
-	open     sync.WaitGroup // connections
-	served   chan struct{}  // closed when no more are accepted
-	err      error          // why, once served is closed
+	open     sync.WaitGroup // open connections
+	served   chan struct{}  // closed when the server accepts no more connections
+	err      error          // the reason, after served is closed
 
 	mu   sync.Mutex
-	idle map[net.Conn]time.Time // connections without a request, by the time when they were accepted
+	idle map[net.Conn]time.Time // accept times of connections without a request
 }
 
-// Serve answers on a listener, and closes it at the end.
+// Serve answers requests on a listener and closes it at the end.
 func Serve(l *net.TCPListener, h http.Handler) *Server {
 	s := &Server{listener: l, served: make(chan struct{}), idle: map[net.Conn]time.Time{}}
 	s.http = http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, ConnState: s.trackState}
@@ -61,11 +61,11 @@ func (s *Server) trackState(c net.Conn, state http.ConnState) {
 // Ended is closed when the server accepts no more connections.
 func (s *Server) Ended() <-chan struct{} { return s.served }
 
-// Stop refuses new connections, and returns when all earlier ones have their answer.
-// Connections without a request are closed, and all of them when ctx ends.
+// Stop refuses new connections and returns when all earlier ones are answered. It closes
+// connections without a request after a time, and all connections when ctx ends.
 func (s *Server) Stop(ctx context.Context) error {
 	s.http.SetKeepAlivesEnabled(false)
-	_ = s.listener.SetDeadline(time.Unix(1, 0)) // fails if it is closed: Serve ends by that
+	_ = s.listener.SetDeadline(time.Unix(1, 0)) // an error means that it is closed, which ends Serve too
 	<-s.served
 	err := s.err
 	if errors.Is(err, errDrained) {
@@ -85,7 +85,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return errors.Join(err, s.Kill())
 }
 
-// closeSilent closes connections that have sent no request for too long.
+// closeIdle closes connections that send no request in time.
 func (s *Server) closeIdle() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,10 +103,9 @@ func (s *Server) closeIdle() {
 // Kill closes everything.
 func (s *Server) Kill() error { return s.http.Close() }
 
-var errDrained = errors.New("listener stops, and all that came are accepted")
+var errDrained = errors.New("the accept queue is empty")
 
-// An emptied listener drains the accept queue: past its deadline it accepts the connections
-// that the kernel has established, and then fails.
+// A drainingListener empties the accept queue after its deadline, and then fails.
 type drainingListener struct{ *net.TCPListener }
 
 func (l drainingListener) Accept() (net.Conn, error) {
@@ -120,7 +119,8 @@ func (l drainingListener) Accept() (net.Conn, error) {
 	return nil, err
 }
 
-// waiting accepts without blocking, past the deadline that package net enforces.
+// acceptQueued accepts without blocking, although package net refuses that after the
+// deadline.
 func (l drainingListener) acceptQueued() (net.Conn, error) {
 	raw, err := l.SyscallConn()
 	if err != nil {

@@ -18,14 +18,14 @@ const (
 	patience    = 30 * time.Second
 )
 
-// Connections in the accept queue when a server stops are answered, and so are those whose
-// request arrives later. New connections are refused.
+// A stopping server answers connections in the accept queue, also those whose request
+// arrives later. It refuses new connections.
 func TestStopAnswersQueuedConnections(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		// early connections send their request before the server stops.
 		early bool
-	}{{"requests wait", true}, {"requests come later", false}} {
+	}{{"request before the stop", true}, {"request after the stop", false}} {
 		t.Run(c.name, func(t *testing.T) {
 			l := listen(t)
 			conns := dial(t, l, connections) // in the accept queue
@@ -54,7 +54,7 @@ func TestStopAnswersQueuedConnections(t *testing.T) {
 	}
 }
 
-// A connection without a request delays Stop, but not for long.
+// A connection without a request delays Stop only for a limited time.
 func TestStopClosesIdleConnections(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
@@ -65,7 +65,7 @@ func TestStopClosesIdleConnections(t *testing.T) {
 	}
 }
 
-// Nor for longer than ctx.
+// Stop returns when ctx ends.
 func TestStopWithinContext(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))
@@ -93,7 +93,7 @@ func TestStopClosesKeptAliveConnections(t *testing.T) {
 	must(t, s.Stop(t.Context()))
 }
 
-// A killed server answers no request, and frees its port.
+// A killed server answers no request and frees its port.
 func TestKillFreesPort(t *testing.T) {
 	l := listen(t)
 	s := Serve(l, http.HandlerFunc(hello))

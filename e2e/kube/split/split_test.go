@@ -20,140 +20,141 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A cell is one combination of what can be broken. There are two addresses of each family:
-// two for n1, to one of which requests are sent, and two for n2.
+// A failureCase is one combination of failures. There are two addresses of each family: n1
+// should announce two, one of which gets requests, and n2 the others.
 type failureCase struct {
 	name          string
-	apiServerDown bool // the API server is
+	apiServerDown bool // the API server is down
 	steps         []step
-	// lossy: nodes do not reach all pods, or no longer the host, so that requests are lost,
-	// and none are sent. Else only requests in flight are lost when the host begins
-	// to send to another node.
+	// lossy: nodes do not reach all pods, or no longer the host, so that requests would be
+	// lost and none are sent. Otherwise only requests in flight may be lost, when the host
+	// switches to another node.
 	lossy bool
 }
 
-// A stage is one thing that happens, and what it comes to.
+// A step is one event and its expected outcome.
 type step struct {
 	what string
 	do   func(context.Context, *matrix) error
-	// passing is who claims the addresses at some time, in the end they are those of then.
+	// transient are the nodes that must claim the addresses at some time; in the end it is
+	// final.
 	transient, final outcome
-	// lasts: that does not change as long as nothing else happens, which is seen for as
-	// long as a Lease counts.
+	// stable: the outcome lasts as long as nothing else happens. The test waits for the
+	// lifetime of a Lease.
 	stable bool
-	// leftOut are the nodes whose pods are left out by some, as NODE: NODES.
+	// leftOut lists the nodes whose pods a node leaves out, by that node.
 	leftOut map[string][]string
 }
 
-// An outcome says which nodes claim each of n1's addresses and each of n2's: some like "n1+n2", any of some
-// like "n2|n3", any node if empty.
+// An outcome says which nodes claim n1's addresses and n2's: "n1+n2" is both nodes, "n2|n3"
+// either, and empty any.
 type outcome struct{ first, second string }
 
 var (
 	normal     = outcome{"n1", "n2"}
-	withoutN1  = outcome{"n2|n3", "n2"} // n1
+	withoutN1  = outcome{"n2|n3", "n2"} // all but n1
 	twoClaim   = outcome{"n1+n2|n1+n3", "n1+n2"}
-	twoBriefly = outcome{"n1+n2|n1+n3", ""} // as both, in which n1 may see n3 live before it misses n2
+	twoBriefly = outcome{"n1+n2|n1+n3", ""} // as twoClaim, but n1 may detect that n3 is alive before it detects that n2 is dead
 )
 
-// cells are in an order in which the API server goes and comes back once.
+// The order of failureCases takes the API server down and up only once.
 var failureCases = []failureCase{
-	{name: "nodes do not hear one another", steps: []step{
-		{what: "port 7946 of n1 is blocked", do: blockMembership, transient: twoBriefly, final: normal, stable: true},
-		{what: "then n1's speaker is frozen, and its Lease not renewed", do: freeze, final: withoutN1},
-		{what: "and goes on", do: resume, final: normal},
-		{what: "then the speaker of n1 is stopped", do: terminate, final: withoutN1},
-		{what: "and started", do: start, final: normal},
-		{what: "the port is open", do: repair, final: normal},
+	{name: "membership blocked", steps: []step{
+		{what: "block port 7946 of n1", do: blockMembership, transient: twoBriefly, final: normal, stable: true},
+		{what: "freeze n1's speaker, so that its Lease expires", do: freeze, final: withoutN1},
+		{what: "resume it", do: resume, final: normal},
+		{what: "stop n1's speaker", do: terminate, final: withoutN1},
+		{what: "start it", do: start, final: normal},
+		{what: "open the port", do: repair, final: normal},
 	}},
-	{name: "nodes do not hear one another, and one loses its link", lossy: true, steps: []step{
-		{what: "port 7946 of n1 is blocked", do: blockMembership, transient: twoBriefly, final: normal},
-		{what: "then n1 loses its link, and renews its Lease by another", do: disconnect, final: withoutN1},
-		{what: "the link is back", do: reconnect, final: normal},
-		{what: "the port is open", do: repair, final: normal},
+	{name: "membership blocked, link down", lossy: true, steps: []step{
+		{what: "block port 7946 of n1", do: blockMembership, transient: twoBriefly, final: normal},
+		{what: "take n1's link down; it renews its Lease over another", do: disconnect, final: withoutN1},
+		{what: "take the link up", do: reconnect, final: normal},
+		{what: "open the port", do: repair, final: normal},
 	}},
-	{name: "the segment is parted", lossy: true, steps: []step{
-		{what: "n1 reaches hosts and no other node", do: partition, transient: twoBriefly, final: normal},
-		{what: "it is whole", do: repair, final: normal},
+	{name: "segment partitioned", lossy: true, steps: []step{
+		{what: "separate n1 from the other nodes, not from hosts", do: partition, transient: twoBriefly, final: normal},
+		{what: "end the partition", do: repair, final: normal},
 	}},
-	{name: "the segment is parted, and there are no Leases", lossy: true, steps: []step{
-		{what: "all speakers are started without", do: restartWith("--lease-interval", "0"), final: normal},
-		{what: "n1 reaches hosts and no other node", do: partition, final: twoClaim, stable: true},
-		{what: "it is whole", do: repair, final: normal},
-		{what: "all speakers are started with Leases", do: restartWith(usualFlags...), final: normal},
+	{name: "segment partitioned, no Leases", lossy: true, steps: []step{
+		{what: "restart all speakers without Leases", do: restartWith("--lease-interval", "0"), final: normal},
+		{what: "separate n1 from the other nodes, not from hosts", do: partition, final: twoClaim, stable: true},
+		{what: "end the partition", do: repair, final: normal},
+		{what: "restart all speakers with Leases", do: restartWith(usualFlags...), final: normal},
 	}},
-	{name: "no node ever hears another", lossy: true, steps: []step{
-		{what: "all speakers are stopped, port 7946 is blocked everywhere, and they are started", do: restartBlocked, final: normal, stable: true},
-		{what: "the port is open", do: repair, final: normal},
+	{name: "membership blocked from the start", lossy: true, steps: []step{
+		{what: "stop all speakers, block port 7946 everywhere, start them", do: restartBlocked, final: normal, stable: true},
+		{what: "open the port", do: repair, final: normal},
 	}},
-	{name: "one node does not reach the API server", steps: []step{
-		{what: "n1 does not", do: blockAPIServer, final: normal, stable: true},
-		{what: "nor does it hear the others: no node sees it live", do: blockBoth, final: twoClaim, stable: true,
+	{name: "API server unreachable for one node", steps: []step{
+		{what: "block the API server's address on n1", do: blockAPIServer, final: normal, stable: true},
+		{what: "block port 7946 too: no node sees that n1 is alive", do: blockBoth, final: twoClaim, stable: true,
 			leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
-		{what: "both are mended", do: repair, final: normal},
+		{what: "open both", do: repair, final: normal},
 	}},
-	{name: "a speaker is frozen", steps: []step{
-		{what: "n1's is", do: freeze, final: withoutN1},
-		{what: "and goes on", do: resume, final: normal},
+	{name: "speaker frozen", steps: []step{
+		{what: "freeze n1's speaker", do: freeze, final: withoutN1},
+		{what: "resume it", do: resume, final: normal},
 	}},
-	{name: "a speaker is frozen, and it is another's turn", steps: []step{
-		{what: "n1's is", do: freeze, final: withoutN1},
-		{what: "n2 should have its address", do: assignTo("n2"), final: outcome{"n2", "n2"}},
-		{what: "n1's goes on", do: resume, final: outcome{"n2", "n2"}},
-		{what: "n1 should have it again", do: assignTo("n1"), final: normal},
+	{name: "speaker frozen, address assigned to another node", steps: []step{
+		{what: "freeze n1's speaker", do: freeze, final: withoutN1},
+		{what: "assign its address to n2", do: assignTo("n2"), final: outcome{"n2", "n2"}},
+		{what: "resume n1's speaker", do: resume, final: outcome{"n2", "n2"}},
+		{what: "assign the address to n1", do: assignTo("n1"), final: normal},
 	}},
-	{name: "a speaker is frozen, and does not hear the others when it goes on", steps: []step{
-		{what: "n1's is", do: freeze, final: withoutN1},
-		{what: "its port is blocked, and it goes on", do: blockMembershipAndResume, final: normal},
-		{what: "the port is open", do: repair, final: normal},
+	{name: "speaker frozen, membership blocked when it resumes", steps: []step{
+		{what: "freeze n1's speaker", do: freeze, final: withoutN1},
+		{what: "block its port and resume it", do: blockMembershipAndResume, final: normal},
+		{what: "open the port", do: repair, final: normal},
 	}},
-	{name: "a link is lost", lossy: true, steps: []step{
-		{what: "n1's is", do: disconnect, final: withoutN1, stable: true},
-		{what: "it is back", do: reconnect, final: normal},
+	{name: "link down", lossy: true, steps: []step{
+		{what: "take n1's link down", do: disconnect, final: withoutN1, stable: true},
+		{what: "take the link up", do: reconnect, final: normal},
 	}},
 
-	{name: "the API server is away", apiServerDown: true, steps: []step{
-		{what: "nothing else happens", final: normal, stable: true},
-		{what: "n1's speaker is killed", do: kill, final: withoutN1},
-		{what: "and started", do: start, final: normal},
+	{name: "API server down", apiServerDown: true, steps: []step{
+		{what: "no other failure", final: normal, stable: true},
+		{what: "kill n1's speaker", do: kill, final: withoutN1},
+		{what: "start it", do: start, final: normal},
 	}},
-	{name: "the API server is away, a speaker is frozen", apiServerDown: true, steps: []step{
-		{what: "n1's is", do: freeze, final: withoutN1},
-		{what: "and goes on", do: resume, final: normal},
+	{name: "API server down, speaker frozen", apiServerDown: true, steps: []step{
+		{what: "freeze n1's speaker", do: freeze, final: withoutN1},
+		{what: "resume it", do: resume, final: normal},
 	}},
-	{name: "the API server is away, a speaker is frozen, and it is another's turn", apiServerDown: true, lossy: true, steps: []step{
-		{what: "n2 loses its link", do: disconnectSecond, final: outcome{"n1", "n1|n3"}},
-		{what: "the speaker that has its address now is frozen", do: freezeSecond, final: outcome{"", "n1|n3"}},
-		{what: "n2 has its link back", do: reconnect, final: outcome{"", "n2"}},
-		{what: "the frozen one goes on", do: resume, final: normal},
+	{name: "API server down, frozen speaker's address moves", apiServerDown: true, lossy: true, steps: []step{
+		{what: "take n2's link down", do: disconnectSecond, final: outcome{"n1", "n1|n3"}},
+		{what: "freeze the speaker that announces its address now", do: freezeSecond, final: outcome{"", "n1|n3"}},
+		{what: "take n2's link up", do: reconnect, final: outcome{"", "n2"}},
+		{what: "resume the frozen speaker", do: resume, final: normal},
 	}},
-	{name: "the API server is away, a link is lost", apiServerDown: true, lossy: true, steps: []step{
-		{what: "n1's is", do: disconnect, final: withoutN1},
-		{what: "it is back", do: reconnect, final: normal},
+	{name: "API server down, link down", apiServerDown: true, lossy: true, steps: []step{
+		{what: "take n1's link down", do: disconnect, final: withoutN1},
+		{what: "take the link up", do: reconnect, final: normal},
 	}},
-	{name: "the API server is away, a speaker is frozen, and does not hear the others when it goes on", apiServerDown: true, steps: []step{
-		{what: "n1's is", do: freeze, final: withoutN1},
-		{what: "its port is blocked, and it goes on", do: blockMembershipAndResume, final: twoClaim},
-		{what: "the port is open", do: repair, final: normal},
+	{name: "API server down, speaker frozen, membership blocked when it resumes", apiServerDown: true, steps: []step{
+		{what: "freeze n1's speaker", do: freeze, final: withoutN1},
+		{what: "block its port and resume it", do: blockMembershipAndResume, final: twoClaim},
+		{what: "open the port", do: repair, final: normal},
 	}},
-	{name: "the API server is away, the segment is parted", apiServerDown: true, lossy: true, steps: []step{
-		{what: "n1 reaches hosts and no other node", do: partition, final: twoClaim, leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
-		{what: "it is whole", do: repair, final: normal},
+	{name: "API server down, segment partitioned", apiServerDown: true, lossy: true, steps: []step{
+		{what: "separate n1 from the other nodes, not from hosts", do: partition, final: twoClaim, leftOut: map[string][]string{"n1": nil, "n2": {"n1"}, "n3": {"n1"}}},
+		{what: "end the partition", do: repair, final: normal},
 	}},
-	{name: "the API server is away, nodes do not hear one another", apiServerDown: true, steps: []step{
-		{what: "port 7946 of n1 is blocked", do: blockMembership, final: twoClaim, stable: true},
-		{what: "the API server is back", do: restore, final: normal},
-		{what: "the port is open", do: repair, final: normal},
+	{name: "API server down, membership blocked", apiServerDown: true, steps: []step{
+		{what: "block port 7946 of n1", do: blockMembership, final: twoClaim, stable: true},
+		{what: "start the API server", do: restore, final: normal},
+		{what: "open the port", do: repair, final: normal},
 	}},
 }
 
 const (
-	// leaseInterval is the least that is possible. A Lease counts for three.
+	// leaseInterval is the minimum. A Lease expires after three intervals.
 	leaseInterval = time.Second
 	leaseDuration = 3 * leaseInterval
 )
 
-// usualFlags are those of speakers in the matrix.
+// usualFlags are the speakers' flags in the matrix.
 var usualFlags = []string{"--lease-interval", leaseInterval.String()}
 
 func blockMembership(ctx context.Context, m *matrix) error { return m.Block(ctx, "n1", []uint16{7946}) }
@@ -219,12 +220,12 @@ func assignTo(node string) func(context.Context, *matrix) error {
 	return func(_ context.Context, m *matrix) error { return m.put("first", m.first, node) }
 }
 
-// A matrix is the laboratory, and what is watched in it.
+// A matrix is the laboratory with its recorded claims.
 type matrix struct {
 	*kube.Lab
 	claims        *lab.Claims
 	first, second pair
-	frozen        string // the node whose speaker is; empty for none
+	frozen        string // the node whose speaker is frozen; empty for none
 }
 
 // A pair is an address of each family.
@@ -235,15 +236,15 @@ func (m *matrix) freeze(node string) error {
 	return m.Speaker(node).Freeze()
 }
 
-// put serves addresses, which a node should have.
+// put creates a Service with these addresses, which the given node should announce.
 func (m *matrix) put(name string, vips pair, node string) error {
 	return m.Cluster.Put(lab.Service{Name: name, Ask: vips[:], Families: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
 		Endpoints: lab.At("p11", "p21", "p31"), Annotations: map[string]string{"fanfare.io/l2-node": node}})
 }
 
-// Two nodes may claim one address while they cannot know better: as soon as one sees that
-// the other lives, by its voice or by its Lease, one of them ends it, and hosts know which.
-// What breaks something, and what mends it, costs no request but for the reasons given.
+// Two nodes may claim one address while neither can know that the other is alive. As soon
+// as one knows, by membership or by Lease, one of them stops, and hosts learn the remaining
+// one. Failures and repairs lose no request except for the reasons given.
 func TestClaimsDuringFailures(t *testing.T) {
 	m := newMatrix(t, usualFlags...)
 	for i, c := range failureCases {
@@ -251,7 +252,7 @@ func TestClaimsDuringFailures(t *testing.T) {
 	}
 }
 
-// run runs a cell, with requests to one of n1's addresses.
+// run runs a failureCase with requests to one of n1's addresses.
 func (m *matrix) run(t *testing.T, c failureCase, vip netip.Addr) {
 	ctx := t.Context()
 	t.Cleanup(func() { m.repairAll(t) })
@@ -272,16 +273,15 @@ func (m *matrix) run(t *testing.T, c failureCase, vip netip.Addr) {
 	r := load.Stop()
 	changes, err := moves.Of(vip)
 	must(t, err)
-	t.Logf("the host began to send to another node for %s %d times; %s", vip, len(changes), r)
+	t.Logf("the host moved %s to another node %d times; %s", vip, len(changes), r)
 	if lost := unexplained(r, changes); len(lost) > 0 {
-		t.Errorf("it did at %v, and requests were lost at other times:\n%s", changes, lab.Report{Lost: lost}.Losses(r.Began))
+		t.Errorf("the host moved at %v, and requests were lost at other times:\n%s", changes, lab.Report{Lost: lost}.Losses(r.Began))
 	}
 }
 
-// strays are the requests that were lost although the host did not begin to send to another
-// node while they were under way. Most of those are reset by the other node; where it
-// remembers an earlier connection of the same port, they hear nothing until they give up.
-// A kernel that has changed an entry may have to wait before it says so.
+// unexplained returns the losses that no move of the host explains. The new node resets
+// most connections in flight; where it has a conntrack entry of an earlier connection from
+// the port, they time out. A busy kernel may report a changed entry late.
 func unexplained(r lab.Report, changes []time.Time) []lab.Loss {
 	const late = 250 * time.Millisecond
 	return slices.DeleteFunc(slices.Clone(r.Lost), func(l lab.Loss) bool {
@@ -298,7 +298,7 @@ func (m *matrix) steps(t *testing.T, c failureCase) {
 	}
 }
 
-// stage has something happen, and awaits what comes of it.
+// step causes an event and waits for the outcome.
 func (m *matrix) step(t *testing.T, s step) error {
 	ctx, began := t.Context(), time.Now()
 	if s.do != nil {
@@ -326,20 +326,21 @@ func (m *matrix) step(t *testing.T, s step) error {
 	if err := pause(ctx, leaseDuration); err != nil {
 		return err
 	}
-	// On a busy machine a speaker may be missed for a moment; that passes.
-	return lab.Await(ctx, lab.Settle, "it to last", func() error { return m.isClaimedBy(s.final, over.Add(leaseDuration)) })
+	// On a busy machine a speaker may be marked dead for a moment.
+	return lab.Await(ctx, lab.Settle, "the outcome to last", func() error { return m.isClaimedBy(s.final, over.Add(leaseDuration)) })
 }
 
-// shares says for how long more than one node claimed addresses, and none did.
+// coverage describes how long several nodes claimed addresses, and no node did.
 func (m *matrix) coverage(vips pair, from, to time.Time) string {
 	two4, none4 := m.claims.Coverage(vips[0], from, to)
 	two6, none6 := m.claims.Coverage(vips[1], from, to)
-	return fmt.Sprintf("claimed by two for %s (IPv6 %s), by no node for %s (%s)", round(two4), round(two6), round(none4), round(none6))
+	return fmt.Sprintf("claimed by several nodes for %s (IPv6 %s), by none for %s (%s)", round(two4), round(two6), round(none4), round(none6))
 }
 
 func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond) }
 
-// passed says whether addresses have been claimed by all of some nodes since a time.
+// wasClaimedBy returns an error unless all nodes of an outcome have claimed the addresses
+// since a time.
 func (m *matrix) wasClaimedBy(want outcome, since time.Time) error {
 	for vip, nodes := range m.of(want) {
 		got, err := m.claims.Since(vip, since)
@@ -349,14 +350,14 @@ func (m *matrix) wasClaimedBy(want outcome, since time.Time) error {
 		if !slices.ContainsFunc(alternatives(nodes), func(all []string) bool {
 			return !slices.ContainsFunc(all, func(n string) bool { return !slices.Contains(got, n) })
 		}) {
-			return fmt.Errorf("%s was claimed by %v alone", vip, got)
+			return fmt.Errorf("%s was claimed by %v only", vip, got)
 		}
 	}
 	return nil
 }
 
-// is says whether addresses are claimed by some nodes and no others, and the host sends to
-// one of those.
+// isClaimedBy returns an error unless exactly the nodes of an outcome claim the addresses,
+// and the host sends to one of these.
 func (m *matrix) isClaimedBy(want outcome, since time.Time) error {
 	for vip, nodes := range m.of(want) {
 		got, err := m.claims.Now(vip, since)
@@ -380,7 +381,7 @@ func (m *matrix) isClaimedBy(want outcome, since time.Time) error {
 	return nil
 }
 
-// of are the addresses of which an outcome says something.
+// of returns the addresses that an outcome restricts.
 func (m *matrix) of(o outcome) map[netip.Addr]string {
 	all := map[netip.Addr]string{}
 	for i := range m.first {
@@ -394,7 +395,7 @@ func (m *matrix) of(o outcome) map[netip.Addr]string {
 	return all
 }
 
-// alternatives are the sets of nodes that "n1+n2|n3" stands for.
+// alternatives returns the sets of nodes in "n1+n2|n3".
 func alternatives(nodes string) (all [][]string) {
 	for one := range strings.SplitSeq(nodes, "|") {
 		all = append(all, strings.Split(one, "+"))
@@ -402,7 +403,7 @@ func alternatives(nodes string) (all [][]string) {
 	return all
 }
 
-// leavesOut waits until speakers leave out the pods of some nodes.
+// awaitLeftOut waits until speakers leave out the pods of these nodes.
 func (m *matrix) awaitLeftOut(ctx context.Context, want map[string][]string) error {
 	return lab.Await(ctx, lab.Settle, fmt.Sprintf("the pods of %v to be left out", want), func() error {
 		for node, nodes := range want {
@@ -418,7 +419,7 @@ func (m *matrix) awaitLeftOut(ctx context.Context, want map[string][]string) err
 	})
 }
 
-// history is what speakers have logged about one another, and about addresses.
+// speakerLogs returns the speakers' logs since a time.
 func (m *matrix) speakerLogs(since time.Time) string {
 	var b strings.Builder
 	for _, n := range lab.NodeNames {
@@ -432,7 +433,7 @@ func (m *matrix) speakerLogs(since time.Time) string {
 	return b.String()
 }
 
-// whole mends everything but the API server, and waits until it is as at first.
+// repairAll repairs everything but the API server and waits for the initial state.
 func (m *matrix) repairAll(t testing.TB) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
@@ -442,14 +443,14 @@ func (m *matrix) repairAll(t testing.TB) {
 	must(t, m.RepairNetwork(ctx))
 	must(t, m.StartL2Speakers(ctx, lab.NodeNames...))
 	began := time.Now()
-	must(t, lab.Await(ctx, lab.Settle, "everything to be as at first", func() error {
+	must(t, lab.Await(ctx, lab.Settle, "the initial state", func() error {
 		for _, n := range lab.NodeNames {
 			st, err := m.Speaker(n).Status(ctx)
 			if err != nil {
 				return err
 			}
 			if len(st.Members.Nodes) != len(lab.NodeNames) || slices.ContainsFunc(st.Members.Nodes, func(x struct{ Node, State string }) bool { return x.State != "alive" }) {
-				return fmt.Errorf("%s knows %v", n, st.Members.Nodes)
+				return fmt.Errorf("%s shows %v", n, st.Members.Nodes)
 			}
 		}
 		return m.isClaimedBy(normal, began)
@@ -457,7 +458,7 @@ func (m *matrix) repairAll(t testing.TB) {
 	m.resolve(t, ctx)
 }
 
-// ask has the host ask for n1's addresses, so that it knows who has them.
+// resolve makes the host resolve n1's addresses.
 func (m *matrix) resolve(t testing.TB, ctx context.Context) {
 	t.Helper()
 	for _, vip := range m.first {
@@ -466,11 +467,11 @@ func (m *matrix) resolve(t testing.TB, ctx context.Context) {
 	}
 }
 
-// newMatrix builds one, whose speakers have some flags.
+// newMatrix builds a matrix, whose speakers have the given flags.
 func newMatrix(t testing.TB, flags ...string) *matrix {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("needs a minute")
+		t.Skip("takes a minute")
 	}
 	if err := lab.Missing(); err != nil {
 		nstest.Missing(t, err.Error())
@@ -500,7 +501,7 @@ func newMatrix(t testing.TB, flags ...string) *matrix {
 	return m
 }
 
-// pause lets time pass in which nothing should happen.
+// pause waits for a time in which nothing should happen.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
