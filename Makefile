@@ -10,9 +10,9 @@ SHELL := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 IMAGE ?= bin/fanfare-image.tar
 
-# GoBGP brings along gRPC, and that its pages for traces, which nobody can open here.
-# They are templates, which find methods by name: with them the linker has to keep all
-# exported methods of all types, 6 MB in the memory of every node.
+# GoBGP imports gRPC, which has pages for traces that Fanfare does not serve. They are
+# templates, which find methods by name, so that the linker would keep all exported methods
+# of all types: 6 MB in the memory of every node.
 TAGS := grpcnotrace
 
 # KEEP=1 leaves the laboratory up after `make lab`.

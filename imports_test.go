@@ -74,17 +74,17 @@ var fences = []fence{
 	{
 		libraries: []string{"github.com/mdlayher/arp", "github.com/mdlayher/ethernet", "github.com/mdlayher/packet"},
 		homes:     []string{"l2"},
-		why:       "who answers for an address is decided in one place",
+		why:       "one package answers ARP and NDP",
 	},
 	{
 		libraries: []string{"github.com/mdlayher/ndp"},
 		homes:     []string{"l2", "bgp/radv"},
-		why:       "who answers for an address is decided in one place; router advertisements are BGP's",
+		why:       "one package answers ARP and NDP; router advertisements are BGP's",
 	},
 	{
 		libraries: []string{"github.com/hashicorp/memberlist"},
 		homes:     []string{"internal/membership"},
-		why:       "who is alive is a fact for Decide, not a service for everyone",
+		why:       "liveness is an input of Decide, not a service for other packages",
 	},
 	{
 		libraries: []string{"k8s.io/client-go"},

@@ -19,8 +19,7 @@ import (
 
 var yamlBlock = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 
-// Who follows the README gets what it says: the YAML in it, put into a folder as
-// it stands, makes the plan that it shows.
+// The YAML of the README, put into a folder as it stands, makes the plan that it shows.
 func TestReadme(t *testing.T) {
 	text, dir := read(t, "README.md"), t.TempDir()
 	for i, m := range yamlBlock.FindAllStringSubmatch(text, -1) {

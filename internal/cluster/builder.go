@@ -108,7 +108,7 @@ type Builder struct {
 	changes
 }
 
-// changes are those that no table shows.
+// changes are the changes that the maps above do not show.
 type changes struct {
 	nodeLabels      bool // or which Nodes there are
 	nodeAddresses   bool // of Nodes and their pods
