@@ -43,7 +43,7 @@ func TestBGPDefaultGatewayFollowsRoute(t *testing.T) {
 	await(t, n1.Start())
 	await(t, Await(ctx, Settle, "n1 to report the missing route", func() error {
 		text, err := n1.StatusText(ctx)
-		if err == nil && !strings.Contains(text, `spec.defaultGateway "IPv4": node n1 is not known to have`) {
+		if err == nil && !strings.Contains(text, `spec.defaultGateway "IPv4": no such gateway is known on node n1`) {
 			err = errors.New(text)
 		}
 		return err
