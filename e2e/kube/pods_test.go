@@ -43,9 +43,9 @@ func answers(vip, pod string) error {
 	if err := c.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return err
 	}
-	who, err := io.ReadAll(c)
-	if err == nil && string(who) != pod {
-		err = fmt.Errorf("%s was answered by %q, want %s", vip, who, pod)
+	got, err := io.ReadAll(c)
+	if err == nil && string(got) != pod {
+		err = fmt.Errorf("%s was answered by %q, want %s", vip, got, pod)
 	}
 	return err
 }

@@ -264,7 +264,7 @@ func (r *loadTest) leader() (pod string) {
 
 // assigner waits for the Event about a Service's address and returns the reporting
 // controller.
-func (r *loadTest) assigner(ctx context.Context, service string) (who string) {
+func (r *loadTest) assigner(ctx context.Context, service string) (instance string) {
 	r.Helper()
 	uid := r.kubectl("-n", "shop", "get", "service", service, "-o", "jsonpath={.metadata.uid}")
 	must(r.T, lab.Await(ctx, limit, "the Event of "+service+"'s address", func() error {
@@ -272,13 +272,13 @@ func (r *loadTest) assigner(ctx context.Context, service string) (who string) {
 		for _, e := range events {
 			about, _, _ := unstructured.NestedString(e.Object, "regarding", "uid") // not an earlier Service of that name
 			if about == uid && e.Object["reason"] == "Assigned" {
-				who, _, err = unstructured.NestedString(e.Object, "reportingInstance")
+				instance, _, err = unstructured.NestedString(e.Object, "reportingInstance")
 				return err
 			}
 		}
 		return errors.Join(err, errors.New("there is none"))
 	}))
-	return who
+	return instance
 }
 
 // A kubelet crashes. Its pods serve until Kubernetes marks the node as not Ready; then the

@@ -122,17 +122,15 @@ func (m *machine) inside(args []string) []string {
 	return append([]string{"nsenter", "--target", strconv.Itoa(m.pid), "--mount", "--pid", "--"}, args...)
 }
 
-// start starts a program on the machine.
 func (m *machine) start(name string, args ...string) (*lab.Process, error) {
 	return m.lab.Start(m.node, name+"-"+m.node, m.inside(args)...)
 }
 
-// run runs a command on the machine.
 func (m *machine) run(ctx context.Context, args ...string) (string, error) {
 	return m.lab.Namespace(m.node).Run(ctx, m.inside(args)...)
 }
 
-// load imports an image.
+// load imports an image into containerd.
 func (m *machine) load(ctx context.Context, archive string) error {
 	_, err := m.run(ctx, "ctr", "--namespace", "k8s.io", "images", "import", archive)
 	return err

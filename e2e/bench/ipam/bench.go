@@ -130,7 +130,6 @@ func (b *bench) close() error {
 	return b.cluster.Stop()
 }
 
-// start starts the controller.
 func (b *bench) start() error {
 	log, err := os.OpenFile(filepath.Join(b.dir, "controller.log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -34,9 +34,9 @@ type bench struct {
 	seen  *measure.Addresses
 	stop  context.CancelFunc // ends the watch
 
-	background int // number of Services in the background
+	background int // number of background Services
 	created    int // number of measured Services
-	churned    int // changes of the crowd's endpoints
+	churned    int // changes of background Services' endpoints
 	proxy      *lab.Process
 	// pids are the measured processes by name.
 	pids []measured

@@ -72,7 +72,7 @@ func (w *world) measureLane(ctx context.Context, s *server, l *lane, span time.D
 	return l.node.flushConntrack()
 }
 
-// ask measures requests on a lane that has them.
+// ask measures requests, if the lane has them.
 func (w *world) ask(s *server, l *lane, span time.Duration) error {
 	if !l.hasRequests {
 		return nil
