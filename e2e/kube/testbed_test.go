@@ -15,32 +15,31 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// A stage is a fanfare on node n1, which is this namespace, with what is around it:
+// A testbed is a fanfare on node n1, which is this namespace, with its surroundings:
 //
-//	client --- n1 --- here (all pods of n1, on their own network)
-//	            '---- there (those of n2)
+//	client --- n1 --- local (all pods of n1, on their own network)
+//	            '---- remote (those of n2)
 //
-// A pod sends its name and the client's address as it sees it, and then each line
-// back.
-type stage struct {
+// A pod sends its name and the client's address as it sees it, and then echoes each line.
+type testbed struct {
 	*fanfare
-	client, node, here, there *nstest.NS
+	client, node, local, remote *nstest.NS
 }
 
 const (
-	nodeAddr   = "198.51.100.1"
-	clientNet  = "198.51.100" // whose last numbers are clients'
-	clients    = 17           // the last of them; the first is 2
-	spareAddr  = "10.99.0.1"  // of the node, for tests that need one
-	hereGate   = "10.244.1.1" // the node, as its pods know it
-	thereGate  = "10.244.2.1" // and as those of n2 do
-	podsHere   = "10.244.1.11 10.244.1.12 10.244.1.13"
-	podsThere  = "10.244.2.21"
-	stagePorts = "8080 9090"
+	nodeAddr      = "198.51.100.1"
+	clientNet     = "198.51.100" // the clients' network
+	clients       = 17           // the last client's number; the first is 2
+	spareAddr     = "10.99.0.1"  // an additional address of the node
+	localGateway  = "10.244.1.1" // the node's address for its pods
+	remoteGateway = "10.244.2.1" // the node's address for the pods of n2
+	localPods     = "10.244.1.11 10.244.1.12 10.244.1.13"
+	remotePods    = "10.244.2.21"
+	podPorts      = "8080 9090"
 )
 
-// stageObjects are two nodes in two zones, and no pool.
-const stageObjects = `
+// testbedObjects are two nodes in two zones, without a pool.
+const testbedObjects = `
 apiVersion: v1
 kind: Node
 metadata: {name: n1, labels: {topology.kubernetes.io/zone: a}}
@@ -59,43 +58,43 @@ metadata: {name: tor9}
 spec: {peerAddress: 127.0.0.9, peerASN: 65000, myASN: 65001}
 `
 
-const stagePool = `
+const testbedPool = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: lan}
 spec: {announce: BGP, addresses: [192.0.2.0/24]}
 `
 
-func newStage(t *testing.T) *stage {
+func newTestbed(t *testing.T) *testbed {
 	t.Helper()
-	s := &stage{client: nstest.New(t, "client"), node: nstest.Node(t), here: nstest.New(t, "here"), there: nstest.New(t, "there")}
+	s := &testbed{client: nstest.New(t, "client"), node: nstest.Node(t), local: nstest.New(t, "local"), remote: nstest.New(t, "remote")}
 	nstest.Link(t, s.node, "eth0", s.client, "eth0")
-	nstest.Link(t, s.node, "here", s.here, "eth0")
-	nstest.Link(t, s.node, "there", s.there, "eth0")
+	nstest.Link(t, s.node, "local", s.local, "eth0")
+	nstest.Link(t, s.node, "remote", s.remote, "eth0")
 	s.node.Addr("eth0", nodeAddr+"/24")
-	s.node.Addr("here", hereGate+"/24")
-	s.node.Addr("there", thereGate+"/24")
+	s.node.Addr("local", localGateway+"/24")
+	s.node.Addr("remote", remoteGateway+"/24")
 	s.node.Addr("lo", spareAddr+"/32")
-	s.node.Route("0.0.0.0/0", clientAddr(2), "") // what is not forwarded ends there
+	s.node.Route("0.0.0.0/0", clientAddr(2), "") // packets that are not forwarded end there
 	s.node.Forward()
 	for i := 2; i <= clients; i++ {
 		s.client.Addr("eth0", clientAddr(i)+"/24")
 	}
 	s.client.Route("0.0.0.0/0", nodeAddr, "")
-	s.pods(t, s.here, podsHere, hereGate)
-	s.pods(t, s.there, podsThere, thereGate)
+	s.pods(t, s.local, localPods, localGateway)
+	s.pods(t, s.remote, remotePods, remoteGateway)
 	s.fanfare = newFanfare(t)
-	must(t, s.Admin().Apply(t.Context(), stageObjects))
+	must(t, s.Admin().Apply(t.Context(), testbedObjects))
 	return s
 }
 
 func clientAddr(i int) string { return fmt.Sprintf("%s.%d", clientNet, i) }
 
-// pods makes a namespace that of pods.
-func (s *stage) pods(t *testing.T, ns *nstest.NS, addrs, gate string) {
+// pods makes a namespace answer for pods.
+func (s *testbed) pods(t *testing.T, ns *nstest.NS, addrs, gate string) {
 	for addr := range strings.FieldsSeq(addrs) {
 		ns.Addr("eth0", addr+"/24")
-		for port := range strings.FieldsSeq(stagePorts) {
+		for port := range strings.FieldsSeq(podPorts) {
 			serve(t, ns, net.JoinHostPort(addr, port))
 		}
 	}
@@ -115,12 +114,12 @@ func serve(t *testing.T, ns *nstest.NS, on string) {
 	})
 	must(t, err)
 	t.Cleanup(func() { l.Close(); p.Close() })
-	// Connections that break are for the other end to notice.
+	// Clients report broken connections.
 	go func() {
 		for {
 			c, err := l.Accept()
 			if err != nil {
-				return // The test is over.
+				return // The test has ended.
 			}
 			go func() {
 				defer c.Close()
@@ -141,7 +140,7 @@ func serve(t *testing.T, ns *nstest.NS, on string) {
 	}()
 }
 
-// An answer is who answered, and whom it saw as the client.
+// An answer holds the answering pod and the client's address as the pod saw it.
 type answer struct{ pod, saw netip.AddrPort }
 
 // A flow is a connection to a pod.
@@ -151,15 +150,15 @@ type flow struct {
 	lines *bufio.Reader
 }
 
-// A pod that is slower than this with one answer counts as silent. Where silence is
-// wanted, the machine's slowness must not fail the test, and seldom hides a fault.
+// Time limits for answers. Where a test expects silence, a slow machine must not fail the
+// test; the short limit rarely hides a fault.
 const (
-	patience = 10 * time.Second
-	silence  = 500 * time.Millisecond
-	again    = 2 * time.Second // where it is tried again
+	patience     = 10 * time.Second
+	silence      = 500 * time.Millisecond
+	shortTimeout = 2 * time.Second // for probes that are repeated
 )
 
-// dial connects, from an address of the namespace or any.
+// dial connects from an address of the namespace, or from any if it is empty.
 func dial(ctx context.Context, ns *nstest.NS, network, from, to string) (f *flow, err error) {
 	return dialFor(ctx, patience, ns, network, from, to)
 }
@@ -208,7 +207,7 @@ func (f *flow) line(limit time.Duration) (string, error) {
 	return strings.TrimSuffix(line, "\n"), err
 }
 
-// alive returns an error unless the pod sends a line back.
+// alive returns an error unless the pod echoes a line.
 func (f *flow) alive(limit time.Duration) error {
 	if _, err := io.WriteString(f, "alive\n"); err != nil {
 		return err
@@ -220,8 +219,8 @@ func (f *flow) alive(limit time.Duration) error {
 	return err
 }
 
-// ask connects and hangs up.
-func (s *stage) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer, error) {
+// ask connects and closes the connection.
+func (s *testbed) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer, error) {
 	f, err := dialFor(s.Context(), limit, ns, "tcp", from, to)
 	if err != nil {
 		return answer{}, err
@@ -230,21 +229,20 @@ func (s *stage) ask(limit time.Duration, ns *nstest.NS, from, to string) (answer
 	return f.answer, nil
 }
 
-// answered waits until a client is answered.
-func (s *stage) answered(to string) {
+// awaitAnswer waits until a client gets an answer.
+func (s *testbed) awaitAnswer(to string) {
 	s.Helper()
-	await(s.T, time.Minute, "an answer of "+to, func() error { _, err := s.ask(again, s.client, clientAddr(2), to); return err })
+	await(s.T, time.Minute, "an answer of "+to, func() error { _, err := s.ask(shortTimeout, s.client, clientAddr(2), to); return err })
 }
 
-// answerers waits until all these pods and no others answer, within a hundred
-// connections of many clients: who is wanted by chance is missed by less than a
-// chance of 1 in 10^12.
-func (s *stage) answerers(to string, want ...string) {
+// awaitPods waits until exactly these pods answer a hundred connections of many clients.
+// The probability of missing a pod by chance is less than 1 in 10^12.
+func (s *testbed) awaitPods(to string, want ...string) {
 	s.Helper()
 	await(s.T, time.Minute, fmt.Sprintf("answers at %s by %s", to, want), func() error {
 		got := map[string]int{}
 		for i := range 100 {
-			a, err := s.ask(again, s.client, clientAddr(2+i%(clients-1)), to)
+			a, err := s.ask(shortTimeout, s.client, clientAddr(2+i%(clients-1)), to)
 			if err != nil {
 				return err
 			}
@@ -262,8 +260,9 @@ func (s *stage) answerers(to string, want ...string) {
 	})
 }
 
-// stagePod is a pod as its kubelet has made it known. Its port "web" is what it says.
-func stagePod(name, addr, node, port, ready, labels string) string {
+// testbedPod returns a pod as its kubelet reports it. Its named port "web" has the given
+// number.
+func testbedPod(name, addr, node, port, ready, labels string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -274,8 +273,8 @@ status: {phase: Running, podIP: %[5]s, podIPs: [{ip: %[5]s}], conditions: [{type
 `, name, labels, node, port, addr, ready)
 }
 
-// stageService is a LoadBalancer Service for the pods with a label.
-func stageService(name, label, spec string) string {
+// testbedService returns a LoadBalancer Service for the pods with a label.
+func testbedService(name, label, spec string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Service
@@ -285,14 +284,14 @@ spec: {type: LoadBalancer, selector: {%s: "yes"}, %s}
 `, name, label, spec)
 }
 
-// address waits until a Service has one.
-func (s *stage) address(service string) (vip string) {
+// address waits until a Service has an address.
+func (s *testbed) address(service string) (vip string) {
 	s.Helper()
 	await(s.T, time.Minute, "an address of "+service, func() (err error) { vip, err = s.assigned(service); return err })
 	return vip
 }
 
-// at is port 80 of the address that a Service waits for.
-func (s *stage) at(service string) string { return net.JoinHostPort(s.address(service), "80") }
+// at returns port 80 of a Service's address, once assigned.
+func (s *testbed) at(service string) string { return net.JoinHostPort(s.address(service), "80") }
 
 var errAnswered = errors.New("answered")

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// hugeService is a Service with so many EndpointSlices of 1,000 endpoints each, in parts that
-// can be applied one by one.
+// hugeService returns a Service with that many EndpointSlices of 1,000 endpoints each, in
+// parts that can be applied one by one.
 func hugeService(name string, slices int) (parts []string) {
 	parts = []string{fmt.Sprintf(`
 apiVersion: v1
@@ -35,9 +35,9 @@ endpoints:%[3]s
 	return parts
 }
 
-// served is how long it takes from the creation of a Service with one endpoint until the
+// timeToServe returns the time from the creation of a Service with one endpoint until the
 // kernel forwards its address.
-func (f *fanfare) served(name, pod string) time.Duration {
+func (f *fanfare) timeToServe(name, pod string) time.Duration {
 	f.Helper()
 	began := time.Now()
 	must(f.T, f.Admin().Apply(f.Context(), oneService(name, pod)))
@@ -53,19 +53,19 @@ func (f *fanfare) served(name, pod string) time.Duration {
 	return time.Since(began)
 }
 
-// A Service with more endpoints than an address can have is refused alone, with a Reason and an
-// Event. A Service that is created after it is served as soon as before, and the speaker
-// stays healthy and ready. When it has fewer endpoints it is served, too.
-func TestOneServiceStopsNoOther(t *testing.T) {
-	apart(t, func(t *testing.T) {
+// A Service with more endpoints than an address can have is refused, with a Reason and an
+// Event. Later Services are served as fast as before, and the speaker stays healthy and
+// ready. With fewer endpoints the Service is served, too.
+func TestRefusedServiceDelaysNoOther(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		f := newFanfare(t)
 		f.run("controller")
 		speaker := f.speaker("--metrics-address=127.0.0.1:7472")
 		must(t, f.Admin().Apply(t.Context(), oneNode))
-		f.served("first", "10.244.1.1")
+		f.timeToServe("first", "10.244.1.1")
 		var before, after []time.Duration
 		for i := range 5 {
-			before = append(before, f.served(fmt.Sprintf("before-%d", i), "10.244.1.5"))
+			before = append(before, f.timeToServe(fmt.Sprintf("before-%d", i), "10.244.1.5"))
 		}
 
 		for _, part := range hugeService("huge", 67) {
@@ -89,22 +89,22 @@ func TestOneServiceStopsNoOther(t *testing.T) {
 			return fmt.Errorf("%s is not refused", vip)
 		}
 		await(t, time.Minute, "the refusal", refused)
-		f.describes("service/huge", "ProxyRefused", "node n1 does not forward "+vip+": endpoints of port tcp/80: ")
+		f.awaitEvent("service/huge", "ProxyRefused", "node n1 does not forward "+vip+": endpoints of port tcp/80: ")
 
 		for i := range 5 {
-			after = append(after, f.served(fmt.Sprintf("after-%d", i), "10.244.1.6"))
+			after = append(after, f.timeToServe(fmt.Sprintf("after-%d", i), "10.244.1.6"))
 		}
 		slices.Sort(before)
 		slices.Sort(after)
 		t.Logf("from creation to the kernel: median %s before and %s after", before[2].Round(time.Millisecond), after[2].Round(time.Millisecond))
 		if limit := 5*before[2] + time.Second; after[2] > limit {
-			t.Errorf("a Service is served after %s, %s before there was a huge one", after[2], before[2])
+			t.Errorf("a Service is served after %s, and after %s before the huge one existed", after[2], before[2])
 		}
 		if err := refused(); err != nil {
 			t.Error(err)
 		}
-		speaker.answers("/healthz", "200 ok")
-		speaker.answers("/readyz", "200 ok")
+		speaker.awaitProbe("/healthz", "200 ok")
+		speaker.awaitProbe("/readyz", "200 ok")
 
 		for i := range 2 {
 			must(t, f.Admin().Delete(t.Context(), strings.Join(hugeService("huge", 67)[66+i:67+i], "")))

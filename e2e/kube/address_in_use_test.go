@@ -9,11 +9,12 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// An address of a pool that a printer has is not answered for, and the owner is reported: by the speaker's status, and by an Event on the Service. Another one is, until the
-// printer takes that, too, and insists.
-func TestAddressInUse(t *testing.T) {
+// The speaker does not announce an address that another host has, and reports the conflict
+// in its status and by an Event on the Service. It announces a free address until the host
+// takes and defends that, too.
+func TestAddressInUseIsNotAnnounced(t *testing.T) {
 	const mac = "02:00:00:00:00:99"
-	apart(t, func(t *testing.T) {
+	isolated(t, func(t *testing.T) {
 		node, printer := nstest.Node(t), nstest.New(t, "printer")
 		nstest.Link(t, node, "eth0", printer, "eth0")
 		printer.MAC("eth0", mac)
@@ -28,7 +29,7 @@ func TestAddressInUse(t *testing.T) {
 			objects += "---" + strings.Replace(oneService(name, "10.244.1.5"), "name: "+name+"}", fmt.Sprintf("name: %s, annotations: {fanfare.io/load-balancer-ips: %s}}", name, vip), 1)
 		}
 		must(t, f.Admin().Apply(t.Context(), objects))
-		says := func(vip, want string) error {
+		hasReason := func(vip, want string) error {
 			s, err := f.status()
 			if err != nil {
 				return err
@@ -46,21 +47,22 @@ func TestAddressInUse(t *testing.T) {
 			"192.0.2.65": "AddressInUse: not announced: " + mac + " answers for it on eth0",
 			"192.0.2.66": "Announced: announced on eth0 (the only candidate)",
 		} {
-			await(t, time.Minute, vip+" "+want, func() error { return says(vip, want) })
+			await(t, time.Minute, vip+" "+want, func() error { return hasReason(vip, want) })
 		}
-		f.describes("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
-		f.describes("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
+		f.awaitEvent("service/taken", "AddressInUse", "node n1 finds 192.0.2.65 in use: "+mac+" answers for it on eth0")
+		f.awaitEvent("service/free", "Announced", "node n1 answers for 192.0.2.66 on eth0")
 
-		// With this setting the kernel announces each of its addresses when it gets another hardware address.
+		// With this setting the kernel announces its addresses whenever the hardware address
+		// changes.
 		printer.Sysctl("ipv4.conf.eth0.arp_notify", "1")
 		printer.Addr("eth0", "192.0.2.66/24")
 		claims := 0
-		await(t, time.Minute, "192.0.2.66 to be given up", func() error {
+		await(t, time.Minute, "withdrawal of 192.0.2.66", func() error {
 			claims++
 			printer.MAC("eth0", fmt.Sprintf("02:00:00:00:01:%02x", claims%100))
-			return says("192.0.2.66", "AddressInUse: not announced: 02:00:00:00:01:")
+			return hasReason("192.0.2.66", "AddressInUse: not announced: 02:00:00:00:01:")
 		})
-		f.describes("service/free", "AddressInUse", "node n1 finds 192.0.2.66 in use: 02:00:00:00:01:")
-		f.describes("service/free", "Withdrawn", "node n1 stopped answering for 192.0.2.66: 02:00:00:00:01:")
+		f.awaitEvent("service/free", "AddressInUse", "node n1 finds 192.0.2.66 in use: 02:00:00:00:01:")
+		f.awaitEvent("service/free", "Withdrawn", "node n1 stopped answering for 192.0.2.66: 02:00:00:00:01:")
 	})
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/fanfare-lb/fanfare/e2e/lab"
 )
 
-// link has addresses of the nodes' own segment go over layer 2. Only who asks for the pool
-// gets one.
-const link = `
+// l2Objects announce addresses of the nodes' own segment over layer 2. Only a Service that
+// requests the pool gets one.
+const l2Objects = `
 apiVersion: fanfare.io/v1alpha1
 kind: AddressPool
 metadata: {name: link}
@@ -32,18 +32,18 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 `
 
-// Pods may answer by ARP: with the privileges that manifests gives them, they receive
-// requests, and their answers are accepted. The router, which knows of no route, asks.
-func TestPodsAnswer(t *testing.T) {
+// Pods with the manifests' privileges receive ARP requests and their answers are accepted.
+// The router has no route and sends ARP requests.
+func TestPodsAnswerARP(t *testing.T) {
 	c, ctx := kubelets(t), t.Context()
-	must(t, c.Kubernetes.Admin().Apply(ctx, link))
+	must(t, c.Kubernetes.Admin().Apply(ctx, l2Objects))
 	t.Cleanup(func() {
 		_, err := c.kubectl(context.WithoutCancel(ctx), "-n", "shop", "delete", "service/linked", "l2advertisement/link", "addresspool/link")
 		must(t, err)
 	})
 	vip, err := c.address(ctx, "linked")
 	must(t, err)
-	// What an earlier run has left must not answer in the place of a pod.
+	// The entry of an earlier run must not replace a pod's answer.
 	_, err = c.Namespace("tor1").Run(ctx, "ip", "neigh", "flush", "to", vip.String())
 	must(t, err)
 	var a lab.Answer
