@@ -43,24 +43,24 @@ const (
 	ReserveAnnotation = "fanfare.io/reserve"
 )
 
-// Sharing is with whom a Service shares its addresses.
+// Sharing says which Services a Service shares its addresses with.
 type Sharing struct {
 	Key string // never empty
-	// Namespaces are those besides its own, sorted. They have to name its own too.
+	// Namespaces are the other namespaces, sorted. Services there must name this one, too.
 	Namespaces []string
 }
 
-// A wish is one place where a Service says what it wants.
-type wish struct{ field, value string }
+// A requestField is one place where a Service says what it wants.
+type requestField struct{ field, value string }
 
 func annotation(key string) string { return "metadata.annotations[" + key + "]" }
 
-// wishes are the annotations of keys that are set, in order of precedence.
-func wishes(o *corev1.Service, keys []string) []wish {
-	var ws []wish
+// requestFields are the annotations of keys that are set, in order of precedence.
+func requestFields(o *corev1.Service, keys []string) []requestField {
+	var ws []requestField
 	for _, k := range keys {
 		if v := strings.TrimSpace(o.Annotations[k]); v != "" {
-			ws = append(ws, wish{annotation(k), v})
+			ws = append(ws, requestField{annotation(k), v})
 		}
 	}
 	return ws
@@ -70,9 +70,9 @@ func wishes(o *corev1.Service, keys []string) []wish {
 // so twice, the first one counts, and a difference is a Problem and a word in
 // Contradiction.
 func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
-	ws := wishes(o, addressAnnotations)
+	ws := requestFields(o, addressAnnotations)
 	if ip := strings.TrimSpace(o.Spec.LoadBalancerIP); ip != "" {
-		ws = append(ws, wish{"spec.loadBalancerIP", ip})
+		ws = append(ws, requestField{"spec.loadBalancerIP", ip})
 	}
 	if len(ws) > 0 {
 		var bad string
@@ -85,7 +85,7 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 			return slices.Equal(addrs, s.Requested)
 		})
 	}
-	if ws = wishes(o, poolAnnotations); len(ws) > 0 {
+	if ws = requestFields(o, poolAnnotations); len(ws) > 0 {
 		s.RequestedPools = names(ws[0].value)
 		s.contradict(ws, p, func(v string) bool { return slices.Equal(names(v), s.RequestedPools) })
 	}
@@ -101,7 +101,7 @@ func parseRequest(o *corev1.Service, s *Spec, p *Problems) {
 }
 
 // contradict reports which requests contradict the first of them.
-func (s *Spec) contradict(ws []wish, p *Problems, agrees func(string) bool) {
+func (s *Spec) contradict(ws []requestField, p *Problems, agrees func(string) bool) {
 	for _, w := range ws[1:] {
 		if agrees(w.value) {
 			continue
@@ -115,7 +115,7 @@ func (s *Spec) contradict(ws []wish, p *Problems, agrees func(string) bool) {
 }
 
 func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
-	ws := wishes(o, sharingAnnotations)
+	ws := requestFields(o, sharingAnnotations)
 	others := names(o.Annotations[SharingNamespacesAnnotation])
 	if len(ws) == 0 {
 		if len(others) > 0 {
@@ -130,7 +130,7 @@ func parseSharing(o *corev1.Service, s *Spec, p *Problems) {
 	s.contradict(ws, p, func(v string) bool { return v == s.Sharing.Key })
 }
 
-// names are what stands between commas.
+// names splits a list at its commas.
 func names(s string) []string {
 	var list []string
 	for n := range strings.SplitSeq(s, ",") {

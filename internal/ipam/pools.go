@@ -17,8 +17,8 @@ func (p *plan) refusal(h *holder, a netip.Addr) (cluster.Code, string) {
 	switch other := p.owner(a, h); {
 	case !slices.Contains(h.IPFamilies, cluster.FamilyOf(a)):
 		return cluster.RequestRefused, fmt.Sprintf("which is no address of its ipFamilies (%s)", join(h.IPFamilies))
-	case pool != nil && p.bars(h, pool) != "":
-		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.bars(h, pool))
+	case pool != nil && p.excludes(h, pool) != "":
+		return cluster.RequestRefused, fmt.Sprintf("which is in pool %s, which %s", pool.Name, p.excludes(h, pool))
 	case other != nil:
 		return cluster.AddressConflict, "which " + other.String()
 	case !p.fence(a).admits(h.Name):
@@ -116,8 +116,8 @@ func (p *plan) candidates(h *holder, family corev1.IPFamily) (pools []*pool, why
 			unknown = "; " + p.describePools()
 		case p.pools[i].Allocation == cluster.Drained:
 			whys = append(whys, fmt.Sprintf("pool %s, which is Drained and allocates no addresses", name))
-		case p.bars(h, p.pools[i]) != "":
-			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.bars(h, p.pools[i])))
+		case p.excludes(h, p.pools[i]) != "":
+			whys = append(whys, fmt.Sprintf("pool %s, which %s", name, p.excludes(h, p.pools[i])))
 		case len(p.pools[i].space(family).ranges) == 0:
 			whys = append(whys, fmt.Sprintf("pool %s, which has no %s addresses", name, family))
 		default:
