@@ -16,7 +16,6 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go4.org/netipx"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
@@ -284,13 +283,13 @@ func (c *Cluster) awaitFiles(t *testing.T, api *watch.API, want func(*cluster.Sn
 // compareOptions compare types that cmp cannot look into, and ignore fields that only files
 // have.
 var compareOptions = []gocmp.Option{
-	gocmp.FilterPath(func(p gocmp.Path) bool { return !strings.HasSuffix(p.Last().String(), "Selector") }, cmpopts.EquateEmpty()),
+	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(cluster.Problem{}, "File"),
 	gocmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 	gocmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	gocmp.Comparer(func(a, b netipx.IPRange) bool { return a == b }),
-	gocmp.Comparer(func(a, b labels.Selector) bool { return fmt.Sprint(a) == fmt.Sprint(b) }), // either may be nil
+	gocmp.Comparer(func(a, b cluster.Selector) bool { return a.String() == b.String() }),
 }
 
 // files returns the snapshot of a folder with all objects of the API server.
