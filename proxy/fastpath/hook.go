@@ -34,9 +34,9 @@ func (p *Path) program(h hook) *ebpf.Program {
 	return p.kernel.Inward
 }
 
-// findOuts asks for interfaces by their names; problems are sentences about interfaces
+// findOutward asks for interfaces by their names; problems are sentences about interfaces
 // that cannot be used.
-func findOuts(names []string) (outs map[uint32]string, problems []string) {
+func findOutward(names []string) (outs map[uint32]string, problems []string) {
 	outs = make(map[uint32]string)
 	for _, name := range names {
 		l, why := ethernet(netlink.LinkByName(name))
@@ -49,11 +49,11 @@ func findOuts(names []string) (outs map[uint32]string, problems []string) {
 	return outs, problems
 }
 
-func (p *Path) setOuts(outs map[uint32]string, problems []string) {
-	p.outs = make(map[uint32]bool)
+func (p *Path) setOutward(outs map[uint32]string, problems []string) {
+	p.outward = make(map[uint32]bool)
 	p.status.Interfaces, p.status.Problems = nil, problems
 	for index, name := range outs {
-		p.outs[index] = true
+		p.outward[index] = true
 		p.status.Interfaces = append(p.status.Interfaces, name)
 	}
 	slices.Sort(p.status.Interfaces)
@@ -79,17 +79,17 @@ func nameOf(index uint32) string {
 	return l.Attrs().Name
 }
 
-// hookAll attaches programs where they are wanted, and sets their roles. Where they are no
+// attachWanted attaches programs where they are wanted, and sets their roles. Where they are no
 // longer wanted they stay for existing flows: see release.
-func (p *Path) hookAll() error {
+func (p *Path) attachWanted() error {
 	want := make(map[uint32]uint32)
-	for index := range p.outs {
+	for index := range p.outward {
 		want[index] |= outward
 	}
-	for index := range p.leads {
+	for index := range p.linkUsers {
 		want[index] |= inward
 		if _, looked := p.peers[index]; !looked {
-			poke(p.peersChanged)
+			signal(p.peersChanged)
 		}
 	}
 	for index, roles := range want {
@@ -135,7 +135,7 @@ func (p *Path) setRoles(index, roles uint32) error {
 	}
 	var err error
 	if roles == 0 {
-		err = gone(p.kernel.Interfaces.Delete(index))
+		err = ignoreNotExist(p.kernel.Interfaces.Delete(index))
 	} else {
 		err = p.kernel.Interfaces.Put(index, roles)
 	}
@@ -174,8 +174,8 @@ func (p *Path) attach(h hook) error {
 
 // mend puts right what others have detached or unpinned, and lets go of interfaces
 // that are gone.
-func (p *Path) mend() error {
-	found, err := p.repin()
+func (p *Path) repairHooks() error {
+	found, err := p.repairPins()
 	errs := []error{err}
 	for h, l := range p.hooks {
 		if !attachedTo(l, h.index) {
@@ -189,7 +189,7 @@ func (p *Path) mend() error {
 		}
 		if _, err := os.Lstat(p.pins.path(h.String())); err != nil {
 			found = append(found, h.String())
-			errs = append(errs, p.pinAgain(l, h.String()))
+			errs = append(errs, p.restorePin(l, h.String()))
 		}
 	}
 	if len(found) > 0 {
@@ -215,8 +215,8 @@ func (p *Path) drop(h hook) error {
 	return errors.Join(l.Unpin(), l.Close())
 }
 
-// unwanted are hooks whose interface no longer has that role.
-func (p *Path) unwanted() []hook {
+// unusedHooks are hooks whose interface no longer has that role.
+func (p *Path) unusedHooks() []hook {
 	var all []hook
 	for h := range p.hooks {
 		if p.roles[h.index]&h.role == 0 {

@@ -57,20 +57,20 @@ type Path struct {
 	shrunk State
 	// synced says that the kernel's tables agree with want, except for the frontends in
 	// dirty. If not, nothing is taken for granted.
-	synced  bool
-	dirty   map[kernelFrontend]bool
-	judging int  // how many Grows there were that flows have not been held against
-	looking bool // they are just now
+	synced         bool
+	dirty          map[kernelFrontend]bool
+	uncheckedGrows int  // how many Grows there were that flows have not been held against
+	walking        bool // they are just now
 	// expired are connections that must end, and since when: for walk alone.
 	expired    map[kernelTuple]time.Time
 	taken      map[kernelFrontend]*taken
-	fresh      map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
+	seeding    map[kernelFrontend]bool // of UDP, to be taken when their flows have been seeded
 	left       map[kernelFrontend]string
 	uses       map[kernelFrontend][]netip.Addr // the backends of frontends with Take
 	routes     map[netip.Addr]*backendRoute    // to those
 	unresolved int                             // routes that have not been looked up yet
-	leads      map[uint32]int                  // how many routes there are by an interface
-	outs       map[uint32]bool                 // the interfaces of State.Outward that are there
+	linkUsers  map[uint32]int                  // how many routes there are by an interface
+	outward    map[uint32]bool                 // the interfaces of State.Outward that are there
 	nextSet    uint32
 	// retired are sets of slots that no frontend has now, retiring the ones
 	// from before the last walk.
@@ -99,7 +99,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		linksChanged: make(chan struct{}, 1), due: make(chan struct{}, 1), peersChanged: make(chan struct{}, 1),
 		taken: make(map[kernelFrontend]*taken), clients: make(map[kernelPrefix]bool),
 		roles: make(map[uint32]uint32), hooks: make(map[hook]link.Link),
-		dirty: make(map[kernelFrontend]bool), fresh: make(map[kernelFrontend]bool),
+		dirty: make(map[kernelFrontend]bool), seeding: make(map[kernelFrontend]bool),
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func New(ctx context.Context, o Options) (*Path, error) {
 		return nil, fmt.Errorf("%w: %w", ErrUnsupported, explain(err))
 	}
 	if err := p.adopt(); err != nil {
-		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.letGo())
+		return nil, errors.Join(fmt.Errorf("take over %s: %w", p.pins.dir(), err), p.closeHandles())
 	}
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.work.Go(func() { p.listen(ctx, p.watchLinks) })
@@ -124,11 +124,11 @@ func (p *Path) Close() error {
 	p.work.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.letGo()
+	return p.closeHandles()
 }
 
-// letGo closes what this process has open; what is pinned stays.
-func (p *Path) letGo() error {
+// closeHandles closes what this process has open; what is pinned stays.
+func (p *Path) closeHandles() error {
 	var errs []error
 	for _, l := range p.hooks {
 		errs = append(errs, l.Close())
@@ -146,7 +146,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 		return nil
 	}
 	p.grown = false
-	for key := range p.differing(&want) {
+	for key := range p.changedFrontends(&want) {
 		p.dirty[key] = true
 	}
 	p.shrunk = want
@@ -161,7 +161,7 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 		}
 	}
 	errs = append(errs, p.leaveAll(want.Clients))
-	if !alike(want.Outward, p.want.Outward) {
+	if !sameSlice(want.Outward, p.want.Outward) {
 		for index, roles := range p.roles {
 			if roles&outward != 0 && !slices.Contains(want.Outward, nameOf(index)) {
 				errs = append(errs, p.setRoles(index, roles&^outward))
@@ -179,31 +179,31 @@ func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.grown && p.synced && p.want.is(&want) {
-		return p.mend() // what others may have undone is done again
+		return p.repairHooks() // what others may have undone is done again
 	}
-	touched := p.differing(&want)
-	outs := p.synced && alike(p.want.Outward, want.Outward)
+	touched := p.changedFrontends(&want)
+	outs := p.synced && sameSlice(p.want.Outward, want.Outward)
 	p.want = want
 	if !p.synced {
 		p.uses, p.routes = make(map[kernelFrontend][]netip.Addr), make(map[netip.Addr]*backendRoute)
-		p.left, p.leads, p.unresolved = make(map[kernelFrontend]string), make(map[uint32]int), 0
-		clear(p.fresh)
+		p.left, p.linkUsers, p.unresolved = make(map[kernelFrontend]string), make(map[uint32]int), 0
+		clear(p.seeding)
 	}
 	if !outs {
-		p.setOuts(findOuts(want.Outward))
+		p.setOutward(findOutward(want.Outward))
 	}
-	p.judging++
-	err := p.place(touched)
+	p.uncheckedGrows++
+	err := p.apply(touched)
 	if p.grown = err == nil; p.grown {
-		err = p.extend()
+		err = p.renewLease()
 	}
-	poke(p.due)
+	signal(p.due)
 	return err
 }
 
-// differing are the frontends of want that are others than before, by their keys, with nil
+// changedFrontends are the frontends of want that are others than before, by their keys, with nil
 // for removed ones.
-func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
+func (p *Path) changedFrontends(want *State) map[kernelFrontend]*Frontend {
 	all := make(map[kernelFrontend]*Frontend)
 	for key := range p.dirty {
 		all[key] = want.frontend(key.addrPort(), key.Protocol)
@@ -224,22 +224,22 @@ func (p *Path) differing(want *State) map[kernelFrontend]*Frontend {
 			continue
 		}
 		var before, after []Frontend
-		order := first(had, now, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
+		order := nextIn(had, now, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 		if order <= 0 {
 			before, had = had[0].Frontends, had[1:]
 		}
 		if order >= 0 {
 			after, now = now[0].Frontends, now[1:]
 		}
-		differ(before, after, all)
+		diffFrontends(before, after, all)
 	}
 	return all
 }
 
 // differ adds to all the frontends of an address that are others than before.
-func differ(had, now []Frontend, all map[kernelFrontend]*Frontend) {
+func diffFrontends(had, now []Frontend, all map[kernelFrontend]*Frontend) {
 	for len(had) > 0 || len(now) > 0 {
-		order := first(had, now, func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
+		order := nextIn(had, now, func(a, b Frontend) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
 		switch {
 		case order < 0:
 			all[frontendOf(had[0].Addr, had[0].Protocol)] = nil
@@ -255,9 +255,9 @@ func differ(had, now []Frontend, all map[kernelFrontend]*Frontend) {
 	}
 }
 
-// first says which of two sorted lists has what comes next: the first one (-1), the second
+// nextIn says which of two sorted lists has what comes next: the first one (-1), the second
 // (1), or both.
-func first[E any](a, b []E, compare func(a, b E) int) int {
+func nextIn[E any](a, b []E, compare func(a, b E) int) int {
 	switch {
 	case len(a) == 0:
 		return 1
@@ -277,7 +277,7 @@ func (p *Path) Status() Status {
 		s.Left = append(s.Left, Left{key.addrPort(), key.Protocol, why})
 	}
 	slices.SortFunc(s.Left, func(a, b Left) int { return cmpFrontends(a.Addr, a.Protocol, b.Addr, b.Protocol) })
-	s.Capacity, s.Busy = p.room, p.judging > 0 || p.looking || len(p.fresh) > 0 || p.unresolved > 0
+	s.Capacity, s.Busy = p.room, p.uncheckedGrows > 0 || p.walking || len(p.seeding) > 0 || p.unresolved > 0
 	var full []uint64
 	if err := p.kernel.Counters.Lookup(uint32(countFull), &full); err != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("counters: %v", err))
@@ -290,12 +290,12 @@ func (p *Path) Status() Status {
 
 // place makes the kernel's part as p.want has it, of the frontends that are touched; nil
 // stands for one that has gone.
-func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
+func (p *Path) apply(touched map[kernelFrontend]*Frontend) error {
 	p.use(touched)
-	errs := []error{p.hookAll(), p.leaveAll(p.want.Clients), p.forgetClients()}
+	errs := []error{p.attachWanted(), p.leaveAll(p.want.Clients), p.forgetClients()}
 	for key, f := range touched {
 		delete(p.left, key)
-		delete(p.fresh, key)
+		delete(p.seeding, key)
 		if f == nil || !f.Take {
 			errs = append(errs, p.take(key, nil))
 			continue
@@ -308,13 +308,13 @@ func (p *Path) place(touched map[kernelFrontend]*Frontend) error {
 		t := p.taken[key]
 		switch {
 		case t == nil && key.Protocol == UDP:
-			p.left[key], p.fresh[key] = "its flows are being taken over from the rules", true
+			p.left[key], p.seeding[key] = "its flows are being taken over from the rules", true
 		case t == nil || !slices.Equal(t.backends, f.Backends):
 			errs = append(errs, p.take(key, f.Backends))
 		}
 	}
-	if len(p.fresh) > 0 {
-		poke(p.due)
+	if len(p.seeding) > 0 {
+		signal(p.due)
 	}
 	err := errors.Join(errs...)
 	if p.synced = err == nil; p.synced {
@@ -347,7 +347,7 @@ func (p *Path) obstacle(f *Frontend) string {
 
 // run ages flows, renews the lease and follows changes of interfaces until ctx ends.
 func (p *Path) run(ctx context.Context) {
-	const often, soon = 5 * time.Second, patience
+	const often, soon = 5 * time.Second, endDelay
 	timer := time.NewTimer(often)
 	defer timer.Stop()
 	for {
@@ -355,7 +355,7 @@ func (p *Path) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-p.linksChanged:
-			p.follow()
+			p.refreshRoutes()
 			continue
 		case <-p.peersChanged:
 			p.checkPeers()
@@ -377,19 +377,19 @@ func (p *Path) run(ctx context.Context) {
 }
 
 // follow looks for interfaces and routes again when they may have changed.
-func (p *Path) follow() {
+func (p *Path) refreshRoutes() {
 	p.mu.Lock()
 	names, asked := p.want.Outward, slices.Collect(maps.Keys(p.routes))
 	p.mu.Unlock()
 	// The kernel is asked without the lock, so that no call of Grow waits for it.
-	outs, problems := findOuts(names)
+	outs, problems := findOutward(names)
 	found := findRoutes(asked)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.grown || !alike(names, p.want.Outward) {
+	if !p.grown || !sameSlice(names, p.want.Outward) {
 		return // Grow asks by itself
 	}
-	p.setOuts(outs, problems)
+	p.setOutward(outs, problems)
 	changed := make(map[netip.Addr]bool)
 	for a, now := range found {
 		if w := p.routes[a]; w != nil && p.setRoute(w, now) {
@@ -403,7 +403,7 @@ func (p *Path) follow() {
 			}
 		}
 	}
-	err := errors.Join(p.place(p.differing(&p.want)), p.mend())
+	err := errors.Join(p.apply(p.changedFrontends(&p.want)), p.repairHooks())
 	if err != nil {
 		p.log.Warn("fast path", "err", err)
 	}
@@ -416,18 +416,18 @@ func (p *Path) refresh() {
 	if !p.grown {
 		return
 	}
-	if err := errors.Join(p.mend(), p.extend()); err != nil {
+	if err := errors.Join(p.repairHooks(), p.renewLease()); err != nil {
 		p.log.Warn("fast path", "err", err)
 	}
 }
 
 // extend lets new flows be taken for another minute: who ends and does not come back
 // should not send new flows to pods of the past.
-func (p *Path) extend() error {
+func (p *Path) renewLease() error {
 	return p.kernel.Lease.Put(uint32(0), seconds()+60)
 }
 
-func poke(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -443,8 +443,8 @@ func (p *Path) load(flows uint32) error {
 	if err != nil {
 		return err
 	}
-	if err := tcx(); err != nil {
-		return errors.Join(err, p.pins.removeBut(had))
+	if err := checkTCX(); err != nil {
+		return errors.Join(err, p.pins.removeExcept(had))
 	}
 	err = p.loadInto(flows)
 	if errors.Is(err, ebpf.ErrMapIncompatible) {
@@ -460,7 +460,7 @@ func (p *Path) load(flows uint32) error {
 	}
 	if err != nil {
 		// Half of the maps is useless. Maps that were there have flows.
-		return errors.Join(err, p.pins.removeBut(had))
+		return errors.Join(err, p.pins.removeExcept(had))
 	}
 	return nil
 }

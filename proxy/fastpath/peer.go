@@ -32,7 +32,7 @@ func (p *Path) withPeer(index, roles uint32) uint32 {
 // their two ends, and writes them to the programs' map.
 func (p *Path) checkPeers() {
 	p.mu.Lock()
-	asked := slices.Collect(maps.Keys(p.leads))
+	asked := slices.Collect(maps.Keys(p.linkUsers))
 	p.mu.Unlock()
 	found, err := findPeers(asked)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -115,16 +115,16 @@ func findVeths() (map[uint32]bool, error) {
 			return nil, err
 		}
 		a := l.Attrs()
-		if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&net.FlagUp != 0 && !limited(attrs) {
+		if l.Type() == "veth" && a.NetNsID >= 0 && a.Flags&net.FlagUp != 0 && !limitsMTU(attrs) {
 			ends[uint32(a.Index)] = true
 		}
 	}
 	return ends, nil
 }
 
-// limited says whether an interface's MTU must be smaller than 65535: that of a veth need
+// limitsMTU says whether an interface's MTU must be smaller than 65535: that of a veth need
 // not, unless its other end has a program of XDP. Nothing else shows it here.
-func limited(attrs []syscall.NetlinkRouteAttr) bool {
+func limitsMTU(attrs []syscall.NetlinkRouteAttr) bool {
 	return slices.ContainsFunc(attrs, func(a syscall.NetlinkRouteAttr) bool {
 		return a.Attr.Type == unix.IFLA_MAX_MTU && len(a.Value) >= 4 && binary.NativeEndian.Uint32(a.Value) < math.MaxUint16
 	})
@@ -144,7 +144,7 @@ func (p *Path) useNeighbours() {
 	all, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	errs := []error{err}
 	for _, n := range all {
-		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && p.leadsTo(n.IP) {
+		if n.State == unix.NUD_STALE && peers[uint32(n.LinkIndex)] && p.isBackend(n.IP) {
 			errs = append(errs, netlink.NeighSet(&netlink.Neigh{LinkIndex: n.LinkIndex, Family: n.Family, IP: n.IP, Flags: unix.NTF_USE}))
 		}
 	}
@@ -153,8 +153,8 @@ func (p *Path) useNeighbours() {
 	}
 }
 
-// leadsTo says whether an address is a backend's.
-func (p *Path) leadsTo(ip net.IP) bool {
+// isBackend says whether an address is a backend's.
+func (p *Path) isBackend(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
 	p.mu.Lock()
 	defer p.mu.Unlock()

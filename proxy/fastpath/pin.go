@@ -71,8 +71,8 @@ func (p pins) list() ([]string, error) {
 	return names, err
 }
 
-// removeBut removes what is pinned, but for some, and what is empty then.
-func (p pins) removeBut(keep []string) error {
+// removeExcept removes what is pinned, but for some, and what is empty then.
+func (p pins) removeExcept(keep []string) error {
 	all, err := p.list()
 	errs := []error{err}
 	for _, name := range all {
@@ -109,16 +109,16 @@ func Cleanup(_ context.Context, dir string) error {
 	return nil
 }
 
-// tcx asks the kernel for it: programs on loopback, which there may be none of.
-func tcx() error {
+// checkTCX asks the kernel for it: programs on loopback, which there may be none of.
+func checkTCX() error {
 	if _, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}); err != nil {
 		return fmt.Errorf("programs of tcx, which Linux has since 6.6 for CAP_NET_ADMIN and CAP_BPF: %w", err)
 	}
 	return nil
 }
 
-// repin restores pins of maps that another program removed, and names them.
-func (p *Path) repin() (found []string, err error) {
+// repairPins restores pins of maps that another program removed, and names them.
+func (p *Path) repairPins() (found []string, err error) {
 	all := map[string]*ebpf.Map{
 		"flows": p.kernel.Flows, "frontends": p.kernel.Frontends, "slots": p.kernel.Slots, "clients": p.kernel.Clients,
 		"interfaces": p.kernel.Interfaces, "fragments": p.kernel.Fragments, "counters": p.kernel.Counters, "lease": p.kernel.Lease,
@@ -129,14 +129,14 @@ func (p *Path) repin() (found []string, err error) {
 			continue
 		}
 		found = append(found, name)
-		errs = append(errs, p.pinAgain(m, name))
+		errs = append(errs, p.restorePin(m, name))
 	}
 	slices.Sort(found)
 	return found, errors.Join(errs...)
 }
 
-// pinAgain pins what believes to be pinned.
-func (p *Path) pinAgain(m interface {
+// restorePin pins what believes to be pinned.
+func (p *Path) restorePin(m interface {
 	Unpin() error
 	Pin(string) error
 }, name string) error {

@@ -49,13 +49,13 @@ func (p *Path) use(touched map[kernelFrontend]*Frontend) {
 			}
 		}
 	}
-	if len(fresh) <= together {
+	if len(fresh) <= routesPerCall {
 		for a, w := range findRoutes(fresh) {
 			p.setRoute(p.routes[a], w)
 		}
 	}
 	if p.unresolved > 0 {
-		poke(p.linksChanged)
+		signal(p.linksChanged)
 	}
 }
 
@@ -68,20 +68,20 @@ func (p *Path) setRoute(w *backendRoute, to backendRoute) bool {
 	case unresolved:
 		p.unresolved--
 	case "":
-		if p.leads[w.index]--; p.leads[w.index] == 0 {
-			delete(p.leads, w.index)
+		if p.linkUsers[w.index]--; p.linkUsers[w.index] == 0 {
+			delete(p.linkUsers, w.index)
 		}
 	}
 	if to.why == "" {
-		p.leads[to.index]++
+		p.linkUsers[to.index]++
 	}
 	w.index, w.why = to.index, to.why
 	return true
 }
 
-// together is how many routes the kernel is asked for by one system call. All answers must
+// routesPerCall is how many routes the kernel is asked for by one system call. All answers must
 // fit into the receive buffer, where each may take some kilobytes, of 208 that it has by default.
-const together = 32
+const routesPerCall = 32
 
 // findRoutes asks the kernel for the routes to backends, no two alike. To read its routes and search them
 // would be quicker, and wrong wherever there is a rule for more than the main table.
@@ -95,7 +95,7 @@ func findRoutes(backends []netip.Addr) map[netip.Addr]backendRoute {
 		defer unix.Close(fd)
 	}
 	links := make(map[uint32]string)
-	for some := range slices.Chunk(backends, together) {
+	for some := range slices.Chunk(backends, routesPerCall) {
 		answers := make(map[uint32]routeAnswer)
 		if err == nil {
 			err = askRoutes(fd, some, answers)

@@ -17,7 +17,7 @@ import (
 // again. It is done beside Grow, since the kernel takes long to list many entries.
 func (p *Path) seed() {
 	p.mu.Lock()
-	fresh := maps.Clone(p.fresh)
+	fresh := maps.Clone(p.seeding)
 	p.mu.Unlock()
 	entries, err := listTracked(fresh)
 	p.mu.Lock()
@@ -28,16 +28,16 @@ func (p *Path) seed() {
 	errs := []error{err}
 	for key := range fresh {
 		f := p.want.frontend(key.addrPort(), key.Protocol)
-		if !p.fresh[key] || f == nil {
+		if !p.seeding[key] || f == nil {
 			continue // it has changed meanwhile
 		}
 		if err != nil {
 			p.left[key] = err.Error()
 			continue
 		}
-		delete(p.fresh, key)
+		delete(p.seeding, key)
 		delete(p.left, key)
-		errs = append(errs, p.insertAll(f, entries), p.take(key, f.Backends))
+		errs = append(errs, p.insertTracked(f, entries), p.take(key, f.Backends))
 	}
 	if err := errors.Join(errs...); err != nil {
 		p.synced = false
@@ -66,7 +66,7 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 			if f, ok := tracked(e); ok && fresh[frontendOf(f.vip, UDP)] {
 				client := f.client.Addr()
 				if _, asked := towards[client]; !asked {
-					towards[client] = leading(client)
+					towards[client] = egressIndex(client)
 				}
 				f.index = towards[client]
 				all[f.vip] = append(all[f.vip], f)
@@ -76,9 +76,9 @@ func listTracked(fresh map[kernelFrontend]bool) (map[netip.AddrPort][]trackedFlo
 	return all, nil
 }
 
-// insertAll copies the flows of a frontend whose clients come in by an outward interface, as
+// insertTracked copies the flows of a frontend whose clients come in by an outward interface, as
 // far as the routes to them tell: those of pods stay with the rules.
-func (p *Path) insertAll(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
+func (p *Path) insertTracked(fe *Frontend, entries map[netip.AddrPort][]trackedFlow) error {
 	var errs []error
 	for _, f := range entries[fe.Addr] {
 		if fe.keeps(f.backend) && !within(p.want.Clients, f.client.Addr()) && p.roles[f.index]&outward != 0 {
@@ -88,8 +88,8 @@ func (p *Path) insertAll(fe *Frontend, entries map[netip.AddrPort][]trackedFlow)
 	return errors.Join(errs...)
 }
 
-// leading is the interface that the route to a client leads out by; 0: there is none.
-func leading(client netip.Addr) uint32 {
+// egressIndex is the interface that the route to a client leads out by; 0: there is none.
+func egressIndex(client netip.Addr) uint32 {
 	routes, err := netlink.RouteGet(client.AsSlice())
 	if err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST {
 		return 0
@@ -150,7 +150,7 @@ func (p *Path) insert(f trackedFlow) error {
 	if err == nil {
 		return nil
 	}
-	undone := gone(p.kernel.Flows.Delete(back))
+	undone := ignoreNotExist(p.kernel.Flows.Delete(back))
 	if errors.Is(err, ebpf.ErrKeyExist) || isFull(err) {
 		return undone
 	}

@@ -40,7 +40,7 @@ func (p *Path) take(key kernelFrontend, backends []Backend) error {
 		if had == nil {
 			return nil
 		}
-		if err := gone(p.kernel.Frontends.Delete(key)); err != nil {
+		if err := ignoreNotExist(p.kernel.Frontends.Delete(key)); err != nil {
 			return fmt.Errorf("frontend %s: %w", key.addrPort(), err)
 		}
 		delete(p.taken, key)
@@ -93,7 +93,7 @@ func (p *Path) retire() error {
 func (p *Path) clear(c kernelChoice) error {
 	var errs []error
 	for i := range c.Count {
-		errs = append(errs, gone(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
+		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(kernelPlace{Set: c.Set, Slot: i})))
 	}
 	return errors.Join(errs...)
 }
@@ -130,7 +130,7 @@ func (p *Path) forgetClients() error {
 		if want[c] {
 			continue
 		}
-		if err := gone(p.kernel.Clients.Delete(c)); err != nil {
+		if err := ignoreNotExist(p.kernel.Clients.Delete(c)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -164,7 +164,7 @@ func (p *Path) adoptTaken() error {
 	}
 	errs := []error{slots.Err()}
 	for _, place := range left {
-		errs = append(errs, gone(p.kernel.Slots.Delete(place)))
+		errs = append(errs, ignoreNotExist(p.kernel.Slots.Delete(place)))
 	}
 	return errors.Join(errs...)
 }
@@ -209,23 +209,23 @@ func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 
 // is says whether s is made of the same slices as o, which are never written.
 func (s *State) is(o *State) bool {
-	return alike(s.Outward, o.Outward) && alike(s.Clients, o.Clients) && alike(s.VIPs, o.VIPs) && alike(s.Owned, o.Owned)
+	return sameSlice(s.Outward, o.Outward) && sameSlice(s.Clients, o.Clients) && sameSlice(s.VIPs, o.VIPs) && sameSlice(s.Owned, o.Owned)
 }
 
 // is says whether f says the same as o.
 func (f *Frontend) is(o *Frontend) bool {
-	return f.Addr == o.Addr && f.Protocol == o.Protocol && f.Take == o.Take && equal(f.Backends, o.Backends) &&
-		equal(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && equal(f.Sources, o.Sources)
+	return f.Addr == o.Addr && f.Protocol == o.Protocol && f.Take == o.Take && sameElements(f.Backends, o.Backends) &&
+		sameElements(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && sameElements(f.Sources, o.Sources)
 }
 
-func equal[E comparable](a, b []E) bool { return alike(a, b) || slices.Equal(a, b) }
+func sameElements[E comparable](a, b []E) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
-func alike[E any](a, b []E) bool {
+func sameSlice[E any](a, b []E) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }
 
-// gone ignores the error that a key to delete is not there.
-func gone(err error) error {
+// ignoreNotExist ignores the error that a key to delete is not there.
+func ignoreNotExist(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
 	}

@@ -14,15 +14,15 @@ import (
 // How long a flow may be silent, in seconds: as long as conntrack lets it by default,
 // or nearly so.
 const (
-	synLife    = 60 // no answer yet, or none to that
-	openLife   = 5 * 24 * 3600
-	halfLife   = 120 // one side has nothing more to say
-	closedLife = 30  // both sides, and what was lost on the way may come again
-	resetLife  = 10
-	askedLife  = 30 // UDP without an answer
-	talkLife   = 120
+	synTimeout         = 60 // no answer yet, or none to that
+	establishedTimeout = 5 * 24 * 3600
+	finTimeout         = 120 // one side has nothing more to say
+	closedTimeout      = 30  // both sides, and what was lost on the way may come again
+	resetTimeout       = 10
+	udpTimeout         = 30 // UDP without an answer
+	udpStreamTimeout   = 120
 
-	shortest = resetLife
+	shortestTimeout = resetTimeout
 )
 
 // seconds is the clock of kernelFlow.Seen.
@@ -34,23 +34,23 @@ func seconds() uint32 {
 	return uint32(t.Sec)
 }
 
-// life is how long a flow may be silent, by what came of it in both directions.
-func life(protocol uint8, there, back uint32) uint32 {
+// timeoutOf is how long a flow may be silent, by what came of it in both directions.
+func timeoutOf(protocol uint8, there, back uint32) uint32 {
 	switch {
 	case protocol == UDP && back&flowOpen != 0:
-		return talkLife
+		return udpStreamTimeout
 	case protocol == UDP:
-		return askedLife
+		return udpTimeout
 	case (there|back)&flowRST != 0:
-		return resetLife
+		return resetTimeout
 	case there&back&flowFIN != 0:
-		return closedLife
+		return closedTimeout
 	case (there|back)&flowFIN != 0:
-		return halfLife
+		return finTimeout
 	case there&back&flowOpen != 0:
-		return openLife
+		return establishedTimeout
 	}
-	return synLife
+	return synTimeout
 }
 
 // A verdict is what becomes of a flow that a State speaks about.
@@ -101,7 +101,7 @@ type walk struct {
 	want    *State // nil: only age matters
 	flows   int
 	began   time.Time
-	young   bool // a flow may stay still
+	pending bool // a flow may stay still
 	expired map[kernelTuple]time.Time
 	ended   []Flow // connections to report
 	errs    []error
@@ -112,27 +112,27 @@ type walk struct {
 func (p *Path) walk() (again bool) {
 	w := walk{path: p, now: seconds(), began: time.Now(), expired: make(map[kernelTuple]time.Time)}
 	p.mu.Lock()
-	if p.grown && p.judging > 0 {
+	if p.grown && p.uncheckedGrows > 0 {
 		want := p.want
-		w.want, p.looking = &want, true
+		w.want, p.walking = &want, true
 	}
-	grows := p.judging
-	unwanted := p.unwanted()
+	grows := p.uncheckedGrows
+	unusedHooks := p.unusedHooks()
 	w.errs = append(w.errs, p.retire())
 	p.mu.Unlock()
 
-	w.all(w.one)
+	w.all(w.check)
 	p.mu.Lock()
-	p.status.Flows, p.looking = w.flows, false
+	p.status.Flows, p.walking = w.flows, false
 	if w.want != nil {
 		p.expired = w.expired
-		if !w.young && p.judging == grows {
-			p.judging = 0 // nothing is waited for, nor did another State come
+		if !w.pending && p.uncheckedGrows == grows {
+			p.uncheckedGrows = 0 // nothing is waited for, nor did another State come
 		}
 	}
-	again = p.judging > 0
+	again = p.uncheckedGrows > 0
 	if w.flows == 0 {
-		w.errs = append(w.errs, p.release(unwanted))
+		w.errs = append(w.errs, p.release(unusedHooks))
 	}
 	p.mu.Unlock()
 	if err := errors.Join(w.errs...); err != nil {
@@ -186,16 +186,16 @@ func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 // idle is for how long there was silence. A packet may have come since now.
 func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen), 0)) }
 
-func (w *walk) one(key kernelTuple, f *kernelFlow) {
+func (w *walk) check(key kernelTuple, f *kernelFlow) {
 	if key.Direction == inward {
-		w.orphan(key, f)
+		w.deleteOrphan(key, f)
 		return
 	}
 	w.flows++
-	if w.want != nil && w.over(key, f) {
+	if w.want != nil && w.endIfUnwanted(key, f) {
 		return
 	}
-	if w.idle(f) <= shortest {
+	if w.idle(f) <= shortestTimeout {
 		return
 	}
 	back, found := w.lookup(key.reply(f))
@@ -203,13 +203,13 @@ func (w *walk) one(key kernelTuple, f *kernelFlow) {
 		w.end(key, f)
 		return
 	}
-	if min(w.idle(f), w.idle(back)) > life(key.Protocol, f.State, back.State) && w.same(key, f) {
+	if min(w.idle(f), w.idle(back)) > timeoutOf(key.Protocol, f.State, back.State) && w.same(key, f) {
 		w.end(key, f)
 	}
 }
 
 // over ends a flow if the State has it so.
-func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
+func (w *walk) endIfUnwanted(key kernelTuple, f *kernelFlow) bool {
 	flow := key.flow(f)
 	v := w.want.judge(&flow)
 	if v == stays {
@@ -224,7 +224,7 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 	if v == stays || v == endsUnanswered && answered {
 		return false
 	}
-	if key.Protocol == TCP && !forbidden && !w.ripe(key) {
+	if key.Protocol == TCP && !forbidden && !w.overdue(key) {
 		return false
 	}
 	w.end(key, f)
@@ -234,20 +234,20 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 	return true
 }
 
-// patience is how long a connection whose backend is gone stays, as that may come back,
+// endDelay is how long a connection whose backend is gone stays, as that may come back,
 // and how long a backend that gets no new ones may take to answer a SYN. It is that of the rules.
-const patience = 500 * time.Millisecond
+const endDelay = 500 * time.Millisecond
 
-// ripe says whether a flow has been found to end for long enough.
-func (w *walk) ripe(key kernelTuple) bool {
+// overdue says whether a flow has been found to end for long enough.
+func (w *walk) overdue(key kernelTuple) bool {
 	since, found := w.path.expired[key]
 	if !found {
 		since = w.began
 	}
-	if w.began.Sub(since) >= patience {
+	if w.began.Sub(since) >= endDelay {
 		return true
 	}
-	w.expired[key], w.young = since, true
+	w.expired[key], w.pending = since, true
 	return false
 }
 
@@ -265,7 +265,7 @@ func (w *walk) same(key kernelTuple, f *kernelFlow) bool {
 func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 	var f kernelFlow
 	err := w.path.kernel.Flows.Lookup(key, &f)
-	if gone(err) != nil {
+	if ignoreNotExist(err) != nil {
 		w.errs = append(w.errs, err)
 	}
 	return &f, err == nil
@@ -275,7 +275,7 @@ func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 func (w *walk) end(key kernelTuple, f *kernelFlow) {
 	w.flows--
 	for _, k := range []kernelTuple{key, key.reply(f)} {
-		if err := gone(w.path.kernel.Flows.Delete(k)); err != nil {
+		if err := ignoreNotExist(w.path.kernel.Flows.Delete(k)); err != nil {
 			w.errs = append(w.errs, err)
 		}
 	}
@@ -283,15 +283,15 @@ func (w *walk) end(key kernelTuple, f *kernelFlow) {
 
 // orphan deletes an entry for replies whose other half has gone, as when a process was
 // killed between the two.
-func (w *walk) orphan(key kernelTuple, f *kernelFlow) {
-	if w.idle(f) <= shortest {
+func (w *walk) deleteOrphan(key kernelTuple, f *kernelFlow) {
+	if w.idle(f) <= shortestTimeout {
 		return
 	}
 	if there, found := w.lookup(key.forward(f)); found && key.forward(f).reply(there) == key {
 		return
 	}
 	if w.same(key, f) {
-		if err := gone(w.path.kernel.Flows.Delete(key)); err != nil {
+		if err := ignoreNotExist(w.path.kernel.Flows.Delete(key)); err != nil {
 			w.errs = append(w.errs, err)
 		}
 	}

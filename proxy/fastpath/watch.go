@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var errSilent = errors.New("the kernel's notifications ended")
+var errUnsubscribed = errors.New("the kernel's notifications ended")
 
 // listen runs watch until ctx ends, and again after an error.
 func (p *Path) listen(ctx context.Context, watch func(context.Context) error) {
@@ -38,31 +38,31 @@ func (p *Path) watchLinks(ctx context.Context) error {
 		return err
 	}
 	defer drain(routes)
-	poke(p.linksChanged) // there may have been changes before
-	poke(p.peersChanged)
+	signal(p.linksChanged) // there may have been changes before
+	signal(p.peersChanged)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case _, ok := <-links:
 			if !ok {
-				return errSilent
+				return errUnsubscribed
 			}
 		case u, ok := <-routes:
 			if !ok {
-				return errSilent
+				return errUnsubscribed
 			}
-			if !p.concerned(u.Dst) {
+			if !p.affectsBackends(u.Dst) {
 				continue
 			}
 		}
 		// A pod that comes is a dozen of them.
 		await(ctx, 10*time.Millisecond)
-		if !rest(links) || !rest(routes) {
-			return errSilent
+		if !discardPending(links) || !discardPending(routes) {
+			return errUnsubscribed
 		}
-		poke(p.linksChanged)
-		poke(p.peersChanged)
+		signal(p.linksChanged)
+		signal(p.peersChanged)
 	}
 }
 
@@ -75,16 +75,16 @@ func (p *Path) watchQueues(ctx context.Context) error {
 	defer context.AfterFunc(ctx, s.Close)()
 	defer s.Close()
 	for {
-		poke(p.peersChanged)
+		signal(p.peersChanged)
 		if _, _, err := s.Receive(); err != nil {
 			return err
 		}
 	}
 }
 
-// concerned says whether a route could be that to a backend: a router's may come and go by
+// affectsBackends says whether a route could be that to a backend: a router's may come and go by
 // the thousands. nil stands for all.
-func (p *Path) concerned(to *net.IPNet) bool {
+func (p *Path) affectsBackends(to *net.IPNet) bool {
 	if to == nil {
 		return true
 	}
@@ -104,8 +104,8 @@ func (p *Path) concerned(to *net.IPNet) bool {
 	return false
 }
 
-// rest takes what has come already; false: no more will come.
-func rest[E any](c <-chan E) bool {
+// discardPending takes what has come already; false: no more will come.
+func discardPending[E any](c <-chan E) bool {
 	for {
 		select {
 		case _, ok := <-c:

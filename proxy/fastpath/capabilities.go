@@ -10,7 +10,7 @@ import (
 )
 
 // The capabilities that maps and programs need; CAP_SYS_ADMIN stands for all of them.
-var rights = []struct {
+var capabilities = []struct {
 	name string
 	bit  uint
 }{
@@ -19,15 +19,15 @@ var rights = []struct {
 	{"CAP_PERFMON", unix.CAP_PERFMON},
 }
 
-// lacking are the names of the capabilities that this thread lacks.
-func lacking() ([]string, error) {
+// missingCapabilities are the names of the capabilities that this thread lacks.
+func missingCapabilities() ([]string, error) {
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &have[0]); err != nil {
 		return nil, err
 	}
 	has := func(bit uint) bool { return have[bit/32].Effective>>(bit%32)&1 != 0 }
 	var names []string
-	for _, r := range rights {
+	for _, r := range capabilities {
 		if !has(r.bit) && !has(unix.CAP_SYS_ADMIN) {
 			names = append(names, r.name)
 		}
@@ -43,7 +43,7 @@ func explain(err error) error {
 		if !errors.Is(err, cause) {
 			continue
 		}
-		if names, asked := lacking(); asked == nil && len(names) > 0 {
+		if names, asked := missingCapabilities(); asked == nil && len(names) > 0 {
 			return fmt.Errorf("the process needs %s besides what it has: %w", strings.Join(names, ", "), cause)
 		}
 	}
