@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The capabilities that maps and programs need; CAP_SYS_ADMIN stands for all of them.
+// The capabilities that maps and programs need; CAP_SYS_ADMIN includes all of them.
 var capabilities = []struct {
 	name string
 	bit  uint
@@ -19,7 +19,7 @@ var capabilities = []struct {
 	{"CAP_PERFMON", unix.CAP_PERFMON},
 }
 
-// missingCapabilities are the names of the capabilities that this thread lacks.
+// missingCapabilities returns the names of the capabilities that this thread lacks.
 func missingCapabilities() ([]string, error) {
 	var have [2]unix.CapUserData
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &have[0]); err != nil {
@@ -35,16 +35,15 @@ func missingCapabilities() ([]string, error) {
 	return names, nil
 }
 
-// explain says which capability to give if the want of one can be why the kernel refused. What
-// the library makes of a refusal, that locked memory is short or the kernel too old, would
-// lead astray.
+// explain names the missing capabilities if they can be the cause of err. The library's own
+// text, about locked memory or an old kernel, would mislead.
 func explain(err error) error {
 	for _, cause := range []error{unix.EPERM, unix.EACCES, ebpf.ErrNotSupported} {
 		if !errors.Is(err, cause) {
 			continue
 		}
 		if names, asked := missingCapabilities(); asked == nil && len(names) > 0 {
-			return fmt.Errorf("the process needs %s besides what it has: %w", strings.Join(names, ", "), cause)
+			return fmt.Errorf("the process lacks %s: %w", strings.Join(names, ", "), cause)
 		}
 	}
 	return err

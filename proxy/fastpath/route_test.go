@@ -39,11 +39,11 @@ func TestRoutes(t *testing.T) {
 			}{
 				{"10.244.2.%d", backendRoute{index: cali1}},
 				{"fd00:244:2::%d", backendRoute{index: cali2}},
-				{"10.244.3.%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
-				{"fd00:244:3::%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
-				{"203.0.113.%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
-				{"2001:db8:9::%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
-				{"10.244.4.%d", backendRoute{why: "no route leads to backend %s (permission denied)"}},
+				{"10.244.3.%d", backendRoute{why: "backend %s is behind a gateway, not on a link of this node"}},
+				{"fd00:244:3::%d", backendRoute{why: "backend %s is behind a gateway, not on a link of this node"}},
+				{"203.0.113.%d", backendRoute{why: "no route to backend %s: network is unreachable"}},
+				{"2001:db8:9::%d", backendRoute{why: "no route to backend %s: network is unreachable"}},
+				{"10.244.4.%d", backendRoute{why: "no route to backend %s: permission denied"}},
 				{"127.0.0.%d", backendRoute{why: "backend %s is the node itself"}},
 			} {
 				a := netip.MustParseAddr(fmt.Sprintf(tt.format, 100+i))
