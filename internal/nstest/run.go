@@ -141,13 +141,13 @@ func Isolate(tb testing.TB) {
 	up(tb)
 }
 
-// BPF mounts a file system of BPF, in which programs and maps can be pinned, and
+// BPF mounts a BPF file system, in which programs and maps can be pinned, and
 // returns where. It is for tests under Run, and for benchmarks of root.
 func BPF(tb testing.TB) string {
 	tb.Helper()
 	dir := tb.TempDir()
 	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		Missing(tb, fmt.Sprintf("no file system of BPF: %v", err))
+		Missing(tb, fmt.Sprintf("cannot mount a BPF file system: %v", err))
 	}
 	tb.Cleanup(func() {
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {

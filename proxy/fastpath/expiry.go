@@ -11,58 +11,59 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How long a flow may be silent, in seconds: as long as conntrack lets it by default,
-// or nearly so.
+// How long a flow may be without packets, in seconds: conntrack's default timeouts
+// (net.netfilter.nf_conntrack_*_timeout_*), or nearly so.
 const (
-	synLife    = 60 // no answer yet, or none to that
-	openLife   = 5 * 24 * 3600
-	halfLife   = 120 // one side has nothing more to say
-	closedLife = 30  // both sides, and what was lost on the way may come again
-	resetLife  = 10
-	askedLife  = 30 // UDP without an answer
-	talkLife   = 120
+	synTimeout         = 60 // the handshake is not complete
+	establishedTimeout = 5 * 24 * 3600
+	finTimeout         = 120 // one side has sent FIN
+	closedTimeout      = 30  // both sides have sent FIN; lost segments may be repeated
+	resetTimeout       = 10
+	udpTimeout         = 30 // UDP without a reply
+	udpStreamTimeout   = 120
 
-	shortest = resetLife
+	shortestTimeout = resetTimeout
 )
 
-// seconds is the clock of kernelFlow.Seen.
+// seconds returns the time by the clock of kernelFlow.Seen: seconds since boot.
 func seconds() uint32 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &t); err != nil {
-		panic(err) // a clock that Linux has had for as long as there is tcx
+		panic(err) // cannot happen: every kernel with tcx has this clock
 	}
 	return uint32(t.Sec)
 }
 
-// life is how long a flow may be silent, by what came of it in both directions.
-func life(protocol uint8, there, back uint32) uint32 {
+// timeoutOf returns how long a flow may be without packets, by its state in both directions.
+func timeoutOf(protocol uint8, there, back uint32) uint32 {
 	switch {
 	case protocol == UDP && back&flowOpen != 0:
-		return talkLife
+		return udpStreamTimeout
 	case protocol == UDP:
-		return askedLife
+		return udpTimeout
 	case (there|back)&flowRST != 0:
-		return resetLife
+		return resetTimeout
 	case there&back&flowFIN != 0:
-		return closedLife
+		return closedTimeout
 	case (there|back)&flowFIN != 0:
-		return halfLife
+		return finTimeout
 	case there&back&flowOpen != 0:
-		return openLife
+		return establishedTimeout
 	}
-	return synLife
+	return synTimeout
 }
 
-// A verdict is what becomes of a flow that a State speaks about.
+// A verdict says whether a State allows a flow to continue.
 type verdict int
 
 const (
 	stays verdict = iota
 	ends
-	endsUnanswered // only if no answer has come
+	endsUnanswered // only if the backend has not replied
 )
 
-// judge says what becomes of a flow.
+// judge returns the verdict for a flow. Flows to addresses outside of s.Owned are not this
+// State's: they stay until they time out.
 func (s *State) judge(f *Flow) verdict {
 	fe := s.frontend(f.VIP, f.Protocol)
 	if fe == nil {
@@ -94,49 +95,49 @@ func within(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// A walk is one look at all flows.
+// A walk is one iteration over all flows.
 type walk struct {
 	path    *Path
 	now     uint32
-	want    *State // nil: only age matters
+	want    *State // nil: flows end by timeouts only
 	flows   int
 	began   time.Time
-	young   bool // a flow may stay still
+	pending bool // a flow waits for endDelay or for a reply
 	expired map[kernelTuple]time.Time
-	ended   []Flow // connections to report
+	ended   []Flow // open connections that were deleted, to report
 	errs    []error
 }
 
-// walk looks at all flows, and deletes old ones and flows that p.want ends. It
-// says whether it should soon look again.
+// walk deletes flows that have timed out and flows that p.want ends. It reports whether the
+// next walk should come soon.
 func (p *Path) walk() (again bool) {
 	w := walk{path: p, now: seconds(), began: time.Now(), expired: make(map[kernelTuple]time.Time)}
 	p.mu.Lock()
-	if p.grown && p.judging > 0 {
+	if p.grown && p.uncheckedGrows > 0 {
 		want := p.want
-		w.want, p.looking = &want, true
+		w.want, p.walking = &want, true
 	}
-	grows := p.judging
-	unwanted := p.unwanted()
+	grows := p.uncheckedGrows
+	unusedHooks := p.unusedHooks()
 	w.errs = append(w.errs, p.retire())
 	p.mu.Unlock()
 
-	w.all(w.one)
+	w.all(w.check)
 	p.mu.Lock()
-	p.status.Flows, p.looking = w.flows, false
+	p.status.Flows, p.walking = w.flows, false
 	if w.want != nil {
 		p.expired = w.expired
-		if !w.young && p.judging == grows {
-			p.judging = 0 // nothing is waited for, nor did another State come
+		if !w.pending && p.uncheckedGrows == grows {
+			p.uncheckedGrows = 0 // no flow is pending, and there was no other Grow
 		}
 	}
-	again = p.judging > 0
+	again = p.uncheckedGrows > 0
 	if w.flows == 0 {
-		w.errs = append(w.errs, p.release(unwanted))
+		w.errs = append(w.errs, p.release(unusedHooks))
 	}
 	p.mu.Unlock()
 	if err := errors.Join(w.errs...); err != nil {
-		p.log.Warn("look at flows", "err", err)
+		p.log.Warn("fast path: walk over flows", "err", err)
 	}
 	if len(w.ended) > 0 && p.ended != nil {
 		p.ended(w.ended)
@@ -144,8 +145,8 @@ func (p *Path) walk() (again bool) {
 	return again
 }
 
-// Forget deletes what is known of connections to some addresses that have ended. Packets of
-// others that have begun at another node with the same clients' ports would be taken for theirs.
+// Forget deletes closed connections to these addresses. Otherwise packets of a connection
+// that began at another node from the same client port would match the old flow.
 func (p *Path) Forget(_ context.Context, vips map[netip.Addr]bool) error {
 	w := walk{path: p}
 	w.all(func(key kernelTuple, f *kernelFlow) {
@@ -159,12 +160,12 @@ func (p *Path) Forget(_ context.Context, vips map[netip.Addr]bool) error {
 	return errors.Join(w.errs...)
 }
 
-// closed says whether a connection has ended, by what came of it in both directions.
+// closed reports whether a connection has ended, by its state in both directions.
 func closed(there, back *kernelFlow) bool {
 	return (there.State|back.State)&flowRST != 0 || there.State&back.State&flowFIN != 0
 }
 
-// all calls f for each entry, two for a flow.
+// all calls f for each entry; a flow has two.
 func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 	const chunk = 4096
 	keys, values := make([]kernelTuple, chunk), make([]kernelFlow, chunk)
@@ -175,7 +176,7 @@ func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 			f(keys[i], &values[i])
 		}
 		if err != nil {
-			if !errors.Is(err, ebpf.ErrKeyNotExist) { // which is the end
+			if !errors.Is(err, ebpf.ErrKeyNotExist) { // the end of the map
 				w.errs = append(w.errs, err)
 			}
 			return
@@ -183,19 +184,19 @@ func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 	}
 }
 
-// idle is for how long there was silence. A packet may have come since now.
+// idle returns the seconds since the last packet; 0 if it came after the walk began.
 func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen), 0)) }
 
-func (w *walk) one(key kernelTuple, f *kernelFlow) {
+func (w *walk) check(key kernelTuple, f *kernelFlow) {
 	if key.Direction == inward {
-		w.orphan(key, f)
+		w.deleteOrphan(key, f)
 		return
 	}
 	w.flows++
-	if w.want != nil && w.over(key, f) {
+	if w.want != nil && w.endIfUnwanted(key, f) {
 		return
 	}
-	if w.idle(f) <= shortest {
+	if w.idle(f) <= shortestTimeout {
 		return
 	}
 	back, found := w.lookup(key.reply(f))
@@ -203,19 +204,19 @@ func (w *walk) one(key kernelTuple, f *kernelFlow) {
 		w.end(key, f)
 		return
 	}
-	if min(w.idle(f), w.idle(back)) > life(key.Protocol, f.State, back.State) && w.same(key, f) {
+	if min(w.idle(f), w.idle(back)) > timeoutOf(key.Protocol, f.State, back.State) && w.same(key, f) {
 		w.end(key, f)
 	}
 }
 
-// over ends a flow if the State has it so.
-func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
+// endIfUnwanted ends a flow that the State does not allow, and reports whether it did.
+func (w *walk) endIfUnwanted(key kernelTuple, f *kernelFlow) bool {
 	flow := key.flow(f)
 	v := w.want.judge(&flow)
 	if v == stays {
 		return false
 	}
-	// Who watches may have changed his mind since the walk began.
+	// A Grow may have changed the State since the walk began.
 	w.path.mu.Lock()
 	v, forbidden := w.path.want.judge(&flow), w.path.want.forbids(&flow)
 	w.path.mu.Unlock()
@@ -224,7 +225,7 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 	if v == stays || v == endsUnanswered && answered {
 		return false
 	}
-	if key.Protocol == TCP && !forbidden && !w.ripe(key) {
+	if key.Protocol == TCP && !forbidden && !w.overdue(key) {
 		return false
 	}
 	w.end(key, f)
@@ -234,20 +235,20 @@ func (w *walk) over(key kernelTuple, f *kernelFlow) bool {
 	return true
 }
 
-// patience is how long a connection whose backend is gone stays, as that may come back,
-// and how long a backend that gets no new ones may take to answer a SYN. It is that of the rules.
-const patience = 500 * time.Millisecond
+// endDelay is how long a connection stays after its backend was removed, in case the backend
+// returns, and how long a draining backend may take to answer a SYN. The rules use the same.
+const endDelay = 500 * time.Millisecond
 
-// ripe says whether a flow has been found to end for long enough.
-func (w *walk) ripe(key kernelTuple) bool {
+// overdue reports whether walks have found for at least endDelay that a flow must end.
+func (w *walk) overdue(key kernelTuple) bool {
 	since, found := w.path.expired[key]
 	if !found {
 		since = w.began
 	}
-	if w.began.Sub(since) >= patience {
+	if w.began.Sub(since) >= endDelay {
 		return true
 	}
-	w.expired[key], w.young = since, true
+	w.expired[key], w.pending = since, true
 	return false
 }
 
@@ -256,7 +257,7 @@ func (s *State) forbids(f *Flow) bool {
 	return fe != nil && fe.forbids(f.Client.Addr())
 }
 
-// same says whether nothing came of the flow since it was looked at.
+// same reports whether an entry is unchanged since it was read: no packet has matched it.
 func (w *walk) same(key kernelTuple, f *kernelFlow) bool {
 	now, found := w.lookup(key)
 	return found && *now == *f
@@ -265,7 +266,7 @@ func (w *walk) same(key kernelTuple, f *kernelFlow) bool {
 func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 	var f kernelFlow
 	err := w.path.kernel.Flows.Lookup(key, &f)
-	if gone(err) != nil {
+	if ignoreNotExist(err) != nil {
 		w.errs = append(w.errs, err)
 	}
 	return &f, err == nil
@@ -275,23 +276,23 @@ func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 func (w *walk) end(key kernelTuple, f *kernelFlow) {
 	w.flows--
 	for _, k := range []kernelTuple{key, key.reply(f)} {
-		if err := gone(w.path.kernel.Flows.Delete(k)); err != nil {
+		if err := ignoreNotExist(w.path.kernel.Flows.Delete(k)); err != nil {
 			w.errs = append(w.errs, err)
 		}
 	}
 }
 
-// orphan deletes an entry for replies whose other half has gone, as when a process was
-// killed between the two.
-func (w *walk) orphan(key kernelTuple, f *kernelFlow) {
-	if w.idle(f) <= shortest {
+// deleteOrphan deletes an entry for replies without a forward entry, as a process leaves it
+// that is killed between the two updates.
+func (w *walk) deleteOrphan(key kernelTuple, f *kernelFlow) {
+	if w.idle(f) <= shortestTimeout {
 		return
 	}
 	if there, found := w.lookup(key.forward(f)); found && key.forward(f).reply(there) == key {
 		return
 	}
 	if w.same(key, f) {
-		if err := gone(w.path.kernel.Flows.Delete(key)); err != nil {
+		if err := ignoreNotExist(w.path.kernel.Flows.Delete(key)); err != nil {
 			w.errs = append(w.errs, err)
 		}
 	}

@@ -24,7 +24,7 @@ func TestFlowLifetime(t *testing.T) {
 		{TCP, flowOpen | flowRST, flowOpen | flowFIN, 10},
 		{TCP, flowOpen, flowOpen | flowRST, 10},
 	} {
-		if got := life(tt.protocol, tt.there, tt.back); got != tt.want {
+		if got := timeoutOf(tt.protocol, tt.there, tt.back); got != tt.want {
 			t.Errorf("protocol %d, %d, %d: %d s; want %d", tt.protocol, tt.there, tt.back, got, tt.want)
 		}
 	}
@@ -228,11 +228,11 @@ func TestConcerned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.concerned(to); got != want {
+		if got := p.affectsBackends(to); got != want {
 			t.Errorf("%s: %t", route, got)
 		}
 	}
-	if !p.concerned(nil) {
+	if !p.affectsBackends(nil) {
 		t.Error("the default route")
 	}
 }

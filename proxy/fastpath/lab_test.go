@@ -432,7 +432,7 @@ func (l *lab) set(p *Path, s State) {
 	l.await("the flows of the rules to be taken over", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.fresh) == 0
+		return len(p.seeding) == 0
 	})
 }
 

@@ -673,7 +673,7 @@ func TestCleanup(t *testing.T) {
 			return true
 		})
 		if err := Cleanup(t.Context(), t.TempDir()); err == nil {
-			t.Error("it cleans up what is on no file system of BPF")
+			t.Error("Cleanup removes a directory that is not on a BPF file system")
 		}
 	})
 }
@@ -734,7 +734,7 @@ func TestRights(t *testing.T) {
 func TestUnsupported(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, err := New(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "x")})
-		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "no file system of BPF: mount one") {
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "not on a BPF file system: mount one") {
 			t.Error(err)
 		}
 	})
@@ -757,12 +757,12 @@ func TestLeft(t *testing.T) {
 		want := []Left{
 			{all[0].Addr, TCP, "backend 10.0.1.1 is the node itself"},
 			{all[1].Addr, UDP, "no backends"},
-			{all[2].Addr, TCP, "no route leads to backend 203.0.113.1 (network is unreachable)"},
+			{all[2].Addr, TCP, "no route to backend 203.0.113.1: network is unreachable"},
 		}
 		if !slices.Equal(got.Left, want) {
 			t.Errorf("left %+v; want %+v", got.Left, want)
 		}
-		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: it is no Ethernet, but loopback") {
+		if len(got.Problems) != 2 || !strings.Contains(got.Problems[0], "eth7") || !strings.Contains(got.Problems[1], "lo: its link type is loopback, not Ethernet") {
 			t.Errorf("problems %q", got.Problems)
 		}
 		if got := l.probe("udp", all[3].Addr); got != "pod1 saw client" {

@@ -95,10 +95,10 @@ func TestPeer(t *testing.T) {
 					var err error
 					at, err = attach()
 					try(err)
-					poke(p.peersChanged) // no notification; it is checked every five seconds
+					signal(p.peersChanged) // no notification; it is checked every five seconds
 				}, func() {
 					try(at.Close())
-					poke(p.peersChanged)
+					signal(p.peersChanged)
 				}
 		}
 		straight := func() {

@@ -39,11 +39,11 @@ func TestRoutes(t *testing.T) {
 			}{
 				{"10.244.2.%d", backendRoute{index: cali1}},
 				{"fd00:244:2::%d", backendRoute{index: cali2}},
-				{"10.244.3.%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
-				{"fd00:244:3::%d", backendRoute{why: "no interface leads to backend %s, but a gateway"}},
-				{"203.0.113.%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
-				{"2001:db8:9::%d", backendRoute{why: "no route leads to backend %s (network is unreachable)"}},
-				{"10.244.4.%d", backendRoute{why: "no route leads to backend %s (permission denied)"}},
+				{"10.244.3.%d", backendRoute{why: "backend %s is behind a gateway, not on a link of this node"}},
+				{"fd00:244:3::%d", backendRoute{why: "backend %s is behind a gateway, not on a link of this node"}},
+				{"203.0.113.%d", backendRoute{why: "no route to backend %s: network is unreachable"}},
+				{"2001:db8:9::%d", backendRoute{why: "no route to backend %s: network is unreachable"}},
+				{"10.244.4.%d", backendRoute{why: "no route to backend %s: permission denied"}},
 				{"127.0.0.%d", backendRoute{why: "backend %s is the node itself"}},
 			} {
 				a := netip.MustParseAddr(fmt.Sprintf(tt.format, 100+i))
@@ -77,7 +77,7 @@ func TestManyBackends(t *testing.T) {
 		s := State{Outward: []string{"eth0"}, VIPs: []*VIP{{Addr: at("vip", 0)}}}
 		for _, proto := range []uint8{TCP, UDP} {
 			f := Frontend{Addr: port("vip", 0, 80), Protocol: proto, Take: true}
-			for i := range byte(3 * together) {
+			for i := range byte(3 * routesPerCall) {
 				f.Backends = append(f.Backends, Backend{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 2, i}), 8080), Weight: 1})
 			}
 			s.VIPs[0].Frontends = append(s.VIPs[0].Frontends, f)
@@ -95,7 +95,7 @@ func TestManyBackends(t *testing.T) {
 			}
 			l.set(p, s)
 			l.await("both frontends to be taken", func() bool { st := p.Status(); return len(st.Left) == 0 && !st.Busy })
-			p.check(t, 2, 3*together, 1)
+			p.check(t, 2, 3*routesPerCall, 1)
 			l.set(p, State{Outward: s.Outward})
 			p.check(t, 0, 0, 0)
 		}
@@ -107,8 +107,8 @@ func (p *Path) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.taken) != taken || len(p.routes) != routes || len(p.leads) != interfaces || p.unresolved != 0 {
-		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.taken), len(p.routes), len(p.leads), p.unresolved, taken, routes, interfaces)
+	if len(p.taken) != taken || len(p.routes) != routes || len(p.linkUsers) != interfaces || p.unresolved != 0 {
+		t.Errorf("%d are taken, by %d routes and %d interfaces, %d routes unknown; want %d, %d, %d", len(p.taken), len(p.routes), len(p.linkUsers), p.unresolved, taken, routes, interfaces)
 	}
 }
 
