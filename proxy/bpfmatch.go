@@ -18,16 +18,6 @@ import (
 // nft_hash does: a node with iptables chooses as those with nftables.
 const hashSeed = 0xfa17
 
-// maxHashed is the number of backends that the match cluster can tell apart.
-const maxHashed = 32
-
-// maxSlots is the size of the largest table whose slots a program can tell apart, and
-// maxTabled the number of backends that it is for.
-const (
-	maxSlots  = 251
-	maxTabled = maxSlots / slotsPerBackend
-)
-
 // Where the addresses of the client begin, and in how many words they are.
 var (
 	sourceOffset = [2]uint32{12, 8}

@@ -95,7 +95,7 @@ func (s *sweeper) challenge(deleted []flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
-		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !f.ended && !want.forbids(f) {
+		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !f.ended && !forbids(&want, f) {
 			if err := s.challenges.send(f); failed == nil {
 				failed = err
 			}

@@ -83,7 +83,7 @@ func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted []flow, er
 		if !p.wrong(f, want) {
 			return false
 		}
-		return !slices.Contains(own(), f.client) && unknown == nil || p.wrong(f, want.asHost(f.client))
+		return !slices.Contains(own(), f.client) && unknown == nil || p.wrong(f, asHost(*want, f.client))
 	}
 	deleted, err = deleteFlowsIf(s, p.request(), func(f *flow) bool {
 		if p[f.vip] == nil {

@@ -205,3 +205,10 @@ func sameShared(a, b State) bool {
 		a.Clients.Bridge == b.Clients.Bridge &&
 		a.SNAT.equal(b.SNAT)
 }
+
+func (c vipChange) family() setID {
+	if c.want != nil {
+		return family(c.want.Addr)
+	}
+	return family(c.have.Addr)
+}

@@ -102,7 +102,7 @@ func TestFastFrontends(t *testing.T) {
 		if text := strings.Join(got, "\n"); text != tc.want {
 			t.Errorf("%s: %q; want %q", tc.name, text, tc.want)
 		}
-		if why := tc.f.whyRules("n1"); why != tc.why {
+		if why := whyRules(&tc.f, "n1"); why != tc.why {
 			t.Errorf("%s: left to the rules for %q; want %q", tc.name, why, tc.why)
 		}
 	}
@@ -142,7 +142,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 	} {
 		s := state(tc.last)
 		var got []string
-		for key, why := range s.leftToRules() {
+		for key, why := range leftToRules(&s) {
 			got = append(got, fmt.Sprintf("%s %s: %s", key.addr, key.protocol, why))
 		}
 		slices.Sort(got)

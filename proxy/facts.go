@@ -51,7 +51,7 @@ type tallies struct {
 // surveyNode looks at everything but the rules of others. before are the counters of the
 // last look, and are brought up to date.
 func surveyNode(state State, before *tallies) *survey {
-	s := &survey{names: make(map[int]string), facts: facts{families: state.families(), samples: takeSamples(state)}}
+	s := &survey{names: make(map[int]string), facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
 	s.links()
 	s.routes()
 	s.sysctls()

@@ -215,7 +215,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 		return nil
 	}
 	st, p, works := b.outline()
-	left := have.leftToRules()
+	left := leftToRules(&have)
 	for _, l := range p.Left {
 		left[frontendKey{l.Addr, Protocol(l.Protocol)}] = l.Why
 	}
@@ -226,7 +226,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 			if f.External.empty() {
 				continue // no backend has its flows
 			}
-			why := left[f.key(v)]
+			why := left[keyOf(f, v)]
 			if why == "" && !works {
 				why = "the fast path does not work"
 			}

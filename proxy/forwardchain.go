@@ -30,7 +30,7 @@ type forwardOpener struct {
 // last State that was set.
 func (o *forwardOpener) plan(want State, changed []vipChange, look bool) {
 	same := o.settled && slices.Equal(o.owned, want.Owned) &&
-		!slices.ContainsFunc(changed, func(c vipChange) bool { return c.strays(want.Owned) })
+		!slices.ContainsFunc(changed, func(c vipChange) bool { return straysFrom(c, want.Owned) })
 	o.settled = false
 	o.due = o.due || look
 	if same {
@@ -43,7 +43,7 @@ func (o *forwardOpener) plan(want State, changed []vipChange, look bool) {
 
 // strays says whether the address is in none of the prefixes, as one of a pool that
 // was deleted and that still lingers.
-func (c vipChange) strays(owned []netip.Prefix) bool {
+func straysFrom(c vipChange, owned []netip.Prefix) bool {
 	return c.have != nil && !containsAddr(owned, c.have.Addr) || c.want != nil && !containsAddr(owned, c.want.Addr)
 }
 

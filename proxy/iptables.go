@@ -69,7 +69,7 @@ func xtState(s State, f setID) map[string]chainSet {
 	vips := ofFamily(s.VIPs, f)
 	xtTree(external).add(nat, vips)
 	xtTree(internal).add(nat, vips)
-	r := xtRender{node: s.Node, mark: s.SNAT.flag()}
+	r := xtRender{node: s.Node, mark: flagOf(s.SNAT)}
 	for _, v := range vips {
 		r.vip(nat, v)
 	}
@@ -159,7 +159,7 @@ func echo(f setID) string {
 
 func xtNAT(s State, f setID) chainSet {
 	x, i := xtTree(external).root, xtTree(internal).root
-	m := s.SNAT.flag()
+	m := flagOf(s.SNAT)
 	nat := chainSet{
 		xtArriving: slices.Concat([]string{echo(f)}, xtClients(s, f, i), []string{"-g " + x}),
 		xtLeaving:  {echo(f), "-g " + i},
@@ -171,7 +171,7 @@ func xtNAT(s State, f setID) chainSet {
 			// Others of the host have an address to which replies return.
 			"-m addrtype --src-type LOCAL -g " + xtKeep,
 			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
-			"-m mark ! --mark " + m.match() + " -j RETURN",
+			"-m mark ! --mark " + matchMark(m) + " -j RETURN",
 			"-m set --match-set " + setName(ipsetNever, f) + " dst -g " + xtKeep,
 			"-g " + xtReplace,
 		},
@@ -214,7 +214,7 @@ var defaultFlag = Mark{Value: 0x4000, Mask: 0x4000}
 
 // flag is the mark that tells POSTROUTING which flows need a new source: rules that
 // choose a backend can not know yet which source there will be.
-func (s SNAT) flag() Mark {
+func flagOf(s SNAT) Mark {
 	if s.Mark.Value == 0 {
 		return defaultFlag
 	}
@@ -222,7 +222,7 @@ func (s SNAT) flag() Mark {
 }
 
 // match is the mark as the match of the name shows it.
-func (m Mark) match() string {
+func matchMark(m Mark) string {
 	if m.Mask == math.MaxUint32 {
 		return fmt.Sprintf("%#x", m.Value)
 	}
@@ -315,37 +315,6 @@ func xtPort(s side, v *VIP, fe *Frontend) string {
 	return match + "-g " + frontendName(fe.chainSide(s), v, fe)
 }
 
-func (f *Frontend) target(s side) *Target {
-	if s.prefix == external.prefix {
-		return &f.External
-	}
-	return &f.Internal
-}
-
-// chainSide is the side whose chain a side uses: internal clients that are treated
-// as external ones need none of their own.
-func (f *Frontend) chainSide(s side) side {
-	x, i := &f.External, &f.Internal
-	// Each kind has its own turn.
-	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.strays(external) == f.strays(internal) {
-		return external
-	}
-	return s
-}
-
-// strays is what countChain's is. Where iptables falls back to chance, it is by luck
-// as well that one of several backends would be the right one.
-func (f *Frontend) strays(s side) bool {
-	t := f.target(s)
-	switch {
-	case f.Protocol != TCP || len(t.Backends) == 0:
-		return false
-	case len(t.Backends) > 1:
-		return !f.xtScheduler(t).schedule(t.Backends).seeded
-	}
-	return !f.Scheduler.schedule(t.Backends).seeded && s.prefix != internal.prefix
-}
-
 // An xtRender renders VIPs.
 type xtRender struct {
 	node string
@@ -387,7 +356,7 @@ func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
 	}
 	marked := false
 	ordered := r.ordered(t)
-	choices := fe.choices(t, ordered)
+	choices := choices(fe, t, ordered)
 	for i, b := range ordered {
 		// Backends that need a new source come last, so that one rule marks all.
 		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
@@ -446,7 +415,7 @@ func affinityName(v *VIP, fe *Frontend, b Backend) string {
 
 // choices are the matches that give each of the backends of t, in this order, its share
 // of what the ones before it left. The last has all that is left.
-func (f *Frontend) choices(t *Target, ordered []Backend) []string {
+func choices(f *Frontend, t *Target, ordered []Backend) []string {
 	matches := make([]string, len(ordered))
 	if len(ordered) < 2 {
 		return matches
@@ -476,15 +445,6 @@ func (f *Frontend) choices(t *Target, ordered []Backend) []string {
 		}
 	}
 	return matches
-}
-
-// xtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
-// table must fit into a rule.
-func (f *Frontend) xtScheduler(t *Target) Scheduler {
-	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > maxSlots {
-		return Random
-	}
-	return f.Scheduler
 }
 
 // probability is a share of all as the kernel keeps it, in 31 bits, and iptables-save

@@ -113,7 +113,7 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 // planStep compares two States by what changed between them.
 func planStep(u step, f setID) xtPlan {
 	have, want := u.have, u.want
-	if have.SNAT.flag() != want.SNAT.flag() || have.Node != want.Node {
+	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
 		return planTables(xtState(have, f), xtState(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
 	}
 	before, after := make(chainSet), make(chainSet)
@@ -124,13 +124,13 @@ func planStep(u step, f setID) xtPlan {
 		if c.family() != f {
 			continue
 		}
-		c.render(have, before, c.have)
-		c.render(want, after, c.want)
+		renderChange(c, have, before, c.have)
+		renderChange(c, want, after, c.want)
 		haveEntries.add(vipEntries(c.have)...)
 		wantEntries.add(vipEntries(c.want)...)
 		had, has = append(had, c.have), append(has, c.want)
-		leaves = leaves || c.turns()
-		strays = strays || c.strays(want.Owned)
+		leaves = leaves || turnsTree(c)
+		strays = strays || straysFrom(c, want.Owned)
 	}
 	if leaves {
 		for _, s := range []side{external, internal} {
@@ -148,21 +148,14 @@ func planStep(u step, f setID) xtPlan {
 	return planTables(a, b).entries(haveEntries, wantEntries).remember(had, has, f)
 }
 
-func (c vipChange) family() setID {
-	if c.want != nil {
-		return family(c.want.Addr)
-	}
-	return family(c.have.Addr)
-}
-
-func (c vipChange) render(s State, to chainSet, v *VIP) {
+func renderChange(c vipChange, s State, to chainSet, v *VIP) {
 	if v != nil {
-		xtRender{node: s.Node, mark: s.SNAT.flag()}.vip(to, v)
+		xtRender{node: s.Node, mark: flagOf(s.SNAT)}.vip(to, v)
 	}
 }
 
 // turns says whether the tree leads elsewhere after the change.
-func (c vipChange) turns() bool {
+func turnsTree(c vipChange) bool {
 	if c.have == nil || c.want == nil {
 		return true
 	}

@@ -35,11 +35,6 @@ type Limits struct {
 	Programs int
 }
 
-// maxPrograms is how many rules with a program of the packet filter all addresses of a node may
-// have together. Linux 6.18 stops for good when more than 1,024 of them are deleted at
-// once, and iptables-legacy deletes and makes all rules with every change.
-const maxPrograms = 900
-
 // DefaultLimits are those of a mode; those of [ModeAuto] are nftables'.
 func DefaultLimits(m Mode) Limits {
 	if m == ModeIPTables {
@@ -56,9 +51,6 @@ func DefaultLimits(m Mode) Limits {
 		Programs: maxPrograms,
 	}
 }
-
-// Limits are those of the mode that p chose.
-func (p *Proxy) Limits() Limits { return DefaultLimits(p.record.get().Mode) }
 
 // Check says which limits an address exceeds, by how much, and what to do.
 func (l Limits) Check(v *VIP) error {
@@ -150,31 +142,6 @@ func (f *Frontend) rules() int {
 		if f.Affinity != 0 {
 			n += 4 * len(t.Backends) // a rule, a chain of three, and a set
 		}
-	}
-	return n
-}
-
-// programs is how many rules with a program of the packet filter a frontend has in iptables mode.
-func (f *Frontend) programs(vip netip.Addr) int {
-	if f.Scheduler != SourceHash && f.Scheduler != Maglev {
-		return 0
-	}
-	n := 0
-	for _, s := range []side{external, internal} {
-		if f.chainSide(s).prefix != s.prefix {
-			continue
-		}
-		t := f.target(s)
-		switch f.xtScheduler(t) {
-		case SourceHash:
-			if family(vip) == 0 && len(t.Backends) <= maxHashed {
-				continue
-			}
-		case Maglev:
-		default:
-			continue
-		}
-		n += max(len(t.Backends)-1, 0)
 	}
 	return n
 }
@@ -307,12 +274,4 @@ func (l Limits) refusePrograms(s State, changes []vipChange, refused refusals) {
 		refused.add(v, fmt.Errorf("rules for the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
 			"choose the scheduler random for some Services, or use nftables mode", v.programs(), maxPrograms))
 	}
-}
-
-func (v *VIP) programs() int {
-	n := 0
-	for i := range v.Frontends {
-		n += v.Frontends[i].programs(v.Addr)
-	}
-	return n
 }

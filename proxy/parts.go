@@ -76,8 +76,8 @@ func rankOf(id setID) int {
 // Otherwise each key still changes at one moment, and so do the sources that may use a
 // frontend, and all that belongs to no VIP. Between the parts, a packet finds a backend
 // of before or of after.
-func (c change) parts(room int) []change {
-	moves := c.moves()
+func partsOf(c change, room int) []change {
+	moves := movesOf(c)
 	total := 0
 	for _, m := range moves {
 		total += m.size()
@@ -113,7 +113,7 @@ func (m move) joins(before move) bool {
 }
 
 // moves pairs what a change does to the same keys.
-func (c change) moves() []move {
+func movesOf(c change) []move {
 	all := make([]move, 0, max(len(c.del), len(c.add)))
 	for i, j := 0, 0; i < len(c.del) || j < len(c.add); {
 		order := compareHeads(c.del[i:], c.add[j:])
@@ -150,7 +150,7 @@ func partOf(moves []move) (c change) {
 func (n *nftRenderer) applyParts(c change, last func(*batch)) error {
 	slices.SortFunc(c.del, element.compare)
 	slices.SortFunc(c.add, element.compare)
-	parts := c.parts(min(n.sock.room(), cmp.Or(n.part, maxBatch)))
+	parts := partsOf(c, min(n.sock.room(), cmp.Or(n.part, maxBatch)))
 	for i, part := range parts {
 		more := last
 		if i < len(parts)-1 {

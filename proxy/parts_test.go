@@ -108,7 +108,7 @@ func TestParts(t *testing.T) {
 		for _, step := range []change{before, now, after} {
 			slices.SortFunc(step.del, element.compare)
 			slices.SortFunc(step.add, element.compare)
-			parts := step.parts(1 + w.IntN(2000))
+			parts := partsOf(step, 1+w.IntN(2000))
 			if len(parts) > 1 {
 				several++
 			}
@@ -157,7 +157,7 @@ func TestPartsKeepTogether(t *testing.T) {
 	slices.SortFunc(c.del, element.compare)
 	slices.SortFunc(c.add, element.compare)
 	_, now, _ := c.steps()
-	parts := now.parts(1)
+	parts := partsOf(now, 1)
 	var got []string
 	for _, p := range parts {
 		got = append(got, fmt.Sprintf("-%d +%d %s", len(p.del), len(p.add), specs[p.add[0].set].name))

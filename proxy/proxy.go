@@ -358,3 +358,6 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	}
 	return nil
 }
+
+// Limits are those of the mode that p chose.
+func (p *Proxy) Limits() Limits { return DefaultLimits(p.record.get().Mode) }

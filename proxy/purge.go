@@ -1,25 +1,10 @@
 package proxy
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-)
-
-// A port is a protocol and a port of an address.
-type port struct {
-	proto Protocol
-	port  uint16
-}
-
-// sides says for which kinds of clients something holds.
-type sides uint8
-
-const (
-	sideExternal sides = 1 << iota
-	sideInternal
 )
 
 // A purge says, by VIP, which conntrack entries a change has made wrong. NAT
@@ -209,14 +194,6 @@ func (p purge) splitPatient(swept []netip.Prefix) purge {
 	return patient
 }
 
-// base is the set for IPv4 of the pair that id is of.
-func base(id setID) setID {
-	if id >= setClientIf {
-		return id
-	}
-	return id &^ 1
-}
-
 // merge adds what o asks for.
 func (p purge) merge(o purge) {
 	for vip, from := range o {
@@ -241,13 +218,13 @@ func (p purge) wrong(f *flow, s *State) bool {
 	if !f.dnat {
 		return v.born || v.ports[f.port]
 	}
-	if v.left && s.abandons(f.vip) {
+	if v.left && abandons(s, f.vip) {
 		return true
 	}
-	if v.fenced[f.port] && s.forbids(f) || v.filled[f.port] && s.outlives(f) {
+	if v.fenced[f.port] && forbids(s, f) || v.filled[f.port] && outlives(s, f) {
 		return true
 	}
-	if v.orphaned[f.port] && s.ended(f) {
+	if v.orphaned[f.port] && endsFlow(s, f) {
 		return true
 	}
 	gone := v.gone[goneBackend{f.port, f.backend}]
@@ -255,8 +232,8 @@ func (p purge) wrong(f *flow, s *State) bool {
 	case gone == 0:
 		return false
 	case f.port.proto == TCP && f.replied:
-		return !f.yields && s.ended(f) // nothing goes by what yields, and deleteAll says what may begin in its place
-	case s.takes(f), f.port.proto != TCP && s.strands(f):
+		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
+	case takes(s, f), f.port.proto != TCP && strands(s, f):
 		return false
 	}
 	// Whether other clients are this node's pods, an entry does not tell.
@@ -268,20 +245,20 @@ func (p purge) wrong(f *flow, s *State) bool {
 
 // takes says whether new flows go where this one does: the backend may have come
 // back before its flows were looked at, or be one for other clients all along.
-func (s *State) takes(f *flow) bool {
+func takes(s *State, f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
-	return fe != nil && slices.ContainsFunc(s.targets(fe, f), func(t *Target) bool { return t.has(f.backend) })
+	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *Target) bool { return t.has(f.backend) })
 }
 
 // ended says whether a connection must not go on. Where the frontend is gone, it
 // may.
-func (s *State) ended(f *flow) bool {
+func endsFlow(s *State, f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
 	return fe != nil && !fe.has(f.backend)
 }
 
 // abandons says whether the first packets to an address are refused.
-func (s *State) abandons(a netip.Addr) bool { return s.vip(a) == nil && containsAddr(s.Owned, a) }
+func abandons(s *State, a netip.Addr) bool { return s.vip(a) == nil && containsAddr(s.Owned, a) }
 
 // spareOwn takes addresses of the node itself for what they are, whatever a careless
 // pool contains. A node may have thousands, so it asks only if one has left.
@@ -300,21 +277,21 @@ func (p purge) spareOwn() error {
 }
 
 // strands says whether a flow that left a backend which drains would find none.
-func (s *State) strands(f *flow) bool {
+func strands(s *State, f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
-	return fe != nil && fe.drains(f.backend) && slices.ContainsFunc(s.targets(fe, f), (*Target).empty)
+	return fe != nil && fe.drains(f.backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*Target).empty)
 }
 
 // outlives says whether a flow of a protocol without an end stayed with a backend
 // that drains, though there is another.
-func (s *State) outlives(f *flow) bool {
+func outlives(s *State, f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
-	return f.port.proto != TCP && fe != nil && fe.drains(f.backend) && !slices.ContainsFunc(s.targets(fe, f), (*Target).empty)
+	return f.port.proto != TCP && fe != nil && fe.drains(f.backend) && !slices.ContainsFunc(targetsOf(s, fe, f), (*Target).empty)
 }
 
 // targets are where new flows of that client may go. An entry does not tell by which
 // interface its client came.
-func (s *State) targets(fe *Frontend, f *flow) []*Target {
+func targetsOf(s *State, fe *Frontend, f *flow) []*Target {
 	switch {
 	case containsAddr(s.Clients.CIDRs, f.client):
 		return []*Target{&fe.Internal}
@@ -325,63 +302,16 @@ func (s *State) targets(fe *Frontend, f *flow) []*Target {
 	}
 }
 
-func (t *Target) empty() bool { return len(t.Backends) == 0 }
-
 // asHost is s in the eyes of a process of the host that has an address: it is a
 // client on this node, whatever Clients says.
-func (s State) asHost(client netip.Addr) *State {
+func asHost(s State, client netip.Addr) *State {
 	s.Clients = LocalClients{CIDRs: []netip.Prefix{netip.PrefixFrom(client, client.BitLen())}}
 	return &s
 }
 
 // forbids says whether the flow is of one of our frontends and backends, and of a
 // source that may not use them.
-func (s *State) forbids(f *flow) bool {
+func forbids(s *State, f *flow) bool {
 	fe := s.frontend(f.vip, f.port)
 	return fe != nil && fe.Sources != nil && fe.has(f.backend) && !containsAddr(fe.Sources, f.client)
-}
-
-// vip finds an address; nil: it is no VIP.
-func (s *State) vip(addr netip.Addr) *VIP {
-	i, found := slices.BinarySearchFunc(s.VIPs, addr, func(v *VIP, a netip.Addr) int { return v.Addr.Compare(a) })
-	if !found {
-		return nil
-	}
-	return s.VIPs[i]
-}
-
-// frontend finds one; nil: there is none.
-func (s *State) frontend(vip netip.Addr, at port) *Frontend {
-	v := s.vip(vip)
-	if v == nil {
-		return nil
-	}
-	fronts := v.Frontends
-	j, found := slices.BinarySearchFunc(fronts, at, func(f Frontend, at port) int {
-		return cmp.Or(cmp.Compare(f.Protocol, at.proto), cmp.Compare(f.Port, at.port))
-	})
-	if !found {
-		return nil
-	}
-	return &fronts[j]
-}
-
-// has says whether the frontend's flows may be at a backend: new ones, or flows
-// that it keeps.
-func (f *Frontend) has(backend netip.AddrPort) bool {
-	return f.External.has(backend) || f.Internal.has(backend) || f.drains(backend)
-}
-
-func (f *Frontend) drains(backend netip.AddrPort) bool {
-	_, found := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
-	return found
-}
-
-func (t *Target) has(backend netip.AddrPort) bool {
-	_, found := slices.BinarySearchFunc(t.Backends, backend, func(b Backend, a netip.AddrPort) int { return b.Addr.Compare(a) })
-	return found
-}
-
-func containsAddr(all []netip.Prefix, a netip.Addr) bool {
-	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }

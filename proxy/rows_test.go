@@ -130,9 +130,9 @@ func (s *scene) addState(words []string) error {
 		s.state.Owned = prefixes(words[1:]...)
 		return nil
 	case "clients":
-		return s.state.Clients.parse(words[1:])
+		return parseClients(&s.state.Clients, words[1:])
 	case "snat":
-		return s.state.SNAT.parse(words[1:])
+		return parseSNAT(&s.state.SNAT, words[1:])
 	}
 	name, isBound := words[0], words[0] == "bind"
 	if isBound {
@@ -150,14 +150,14 @@ func (s *scene) addState(words []string) error {
 		if len(words) == 1 {
 			continue
 		}
-		if err := v.addPort(family, words[1:]); err != nil {
+		if err := addPort(v, family, words[1:]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *LocalClients) parse(words []string) error {
+func parseClients(c *LocalClients, words []string) error {
 	switch words[0] {
 	case "cidr":
 		c.CIDRs = prefixes(words[1:]...)
@@ -171,7 +171,7 @@ func (c *LocalClients) parse(words []string) error {
 	return nil
 }
 
-func (s *SNAT) parse(words []string) error {
+func parseSNAT(s *SNAT, words []string) error {
 	switch words[0] {
 	case "ports":
 		ports := map[string]Ports{"fully-random": PortFullyRandom, "random": PortRandom, "kept": PortKept}
@@ -204,7 +204,7 @@ func (s *scene) vip(a netip.Addr) *VIP {
 var sceneProtocols = map[string][]Protocol{"tcp": {TCP}, "udp": {UDP}, "sctp": {SCTP}, "any": {TCP, UDP, SCTP}}
 
 // addPort reads "any/80 external pod1 internal pod1 remote".
-func (v *VIP) addPort(family setID, words []string) error {
+func addPort(v *VIP, family setID, words []string) error {
 	proto, number, _ := strings.Cut(words[0], "/")
 	port, err := strconv.ParseUint(number, 10, 16)
 	if err != nil || sceneProtocols[proto] == nil {
@@ -218,7 +218,7 @@ func (v *VIP) addPort(family setID, words []string) error {
 			about = w
 			continue
 		}
-		if err := f.add(family, about, w); err != nil {
+		if err := addFrontend(&f, family, about, w); err != nil {
 			return err
 		}
 	}
@@ -239,12 +239,12 @@ var sceneSchedulers = map[string]Scheduler{
 }
 
 // add adds one word about something of the frontend.
-func (f *Frontend) add(family setID, about, word string) (err error) {
+func addFrontend(f *Frontend, family setID, about, word string) (err error) {
 	switch about {
 	case "external":
-		return f.External.add(family, word)
+		return addTarget(&f.External, family, word)
 	case "internal":
-		return f.Internal.add(family, word)
+		return addTarget(&f.Internal, family, word)
 	case "scheduler":
 		var ok bool
 		if f.Scheduler, ok = sceneSchedulers[word]; !ok {
@@ -268,7 +268,7 @@ func (f *Frontend) add(family setID, about, word string) (err error) {
 	return err
 }
 
-func (t *Target) add(family setID, word string) error {
+func addTarget(t *Target, family setID, word string) error {
 	switch word {
 	case "masquerade":
 		t.Remote = Masquerade
@@ -507,7 +507,7 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 	if m != ModeIPTables {
 		return row
 	}
-	if row.from == "node" && row.to.Addr() == at("other", 0) && !s.state.serves(row.to.Addr()) {
+	if row.from == "node" && row.to.Addr() == at("other", 0) && !servesState(s.state, row.to.Addr()) {
 		row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
 	}
 	return row

@@ -66,7 +66,7 @@ func (t *sampler) add(s sample) {
 }
 
 // families says which families have VIPs.
-func (s *State) families() (has [2]bool) {
+func familiesOf(s *State) (has [2]bool) {
 	for _, v := range s.VIPs {
 		has[family(v.Addr)] = true
 	}

@@ -82,12 +82,12 @@ func TestSelectionEqualsLeftToRules(t *testing.T) {
 }
 
 func wrongSelection(n *selection, s *State, before, got fastpath.State) string {
-	left, taken := s.leftToRules(), 0
+	left, taken := leftToRules(s), 0
 	if len(got.VIPs) != len(s.VIPs) {
 		return fmt.Sprintf("%d VIPs of %d", len(got.VIPs), len(s.VIPs))
 	}
 	for i, v := range s.VIPs {
-		want := v.fast(s.Node)
+		want := fastVIP(v, s.Node)
 		for j := range want {
 			if want[j].Take = left[frontendKey{want[j].Addr, Protocol(want[j].Protocol)}] == ""; want[j].Take {
 				taken++

@@ -137,10 +137,10 @@ func vipEntries(v *VIP) []entry {
 				all = append(all, e)
 			}
 		}
-		add(ipsetExternalDrop, fe.External.misses(Drop))
-		add(ipsetExternalReject, fe.External.misses(Reject))
-		add(ipsetInternalDrop, fe.Internal.misses(Drop))
-		add(ipsetInternalReject, fe.Internal.misses(Reject))
+		add(ipsetExternalDrop, misses(&fe.External, Drop))
+		add(ipsetExternalReject, misses(&fe.External, Reject))
+		add(ipsetInternalDrop, misses(&fe.Internal, Drop))
+		add(ipsetInternalReject, misses(&fe.Internal, Reject))
 		if !fe.fenced(v.Addr) {
 			continue
 		}
@@ -152,7 +152,7 @@ func vipEntries(v *VIP) []entry {
 	return all
 }
 
-func (t *Target) misses(m Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
+func misses(t *Target, m Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
 
 // affinities is the sets that the frontends of a VIP remember their clients in, and
 // for how long.
