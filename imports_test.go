@@ -21,6 +21,7 @@ var sealed = map[string][]string{
 	"l2":                   nil,
 	"proxy":                {"internal/nfnl"},
 	"proxy/fastpath":       nil,
+	"proxy/state":          nil,
 	"internal/bubble":      nil,
 	"internal/cluster":     {"api/v1alpha1", "bgp"},
 	"internal/clustertest": {"api/v1alpha1"},

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A batch is one transaction of nftables: the kernel does all of it or none,
@@ -84,26 +85,26 @@ func (b *batch) delTable(name string) {
 }
 
 // addElements adds elements, which must not be there; all is sorted.
-func (b *batch) addElements(all []element) {
-	for run := range bySet(all) {
+func (b *batch) addElements(all []state.Element) {
+	for run := range state.BySet(all) {
 		b.elements("add element to ", unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL, run, true)
 	}
 }
 
 // delElements deletes elements, which must be there; all is sorted.
-func (b *batch) delElements(all []element) {
-	for run := range bySet(all) {
+func (b *batch) delElements(all []state.Element) {
+	for run := range state.BySet(all) {
 		b.elements("delete element of ", unix.NFT_MSG_DELSETELEM, 0, run, false)
 	}
 }
 
 // elements appends as many messages as the elements of one set need.
-func (b *batch) elements(what string, kind uint8, flags uint16, run []element, data bool) {
-	spec := &specs[run[0].set]
+func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Element, data bool) {
+	spec := &state.Specs[run[0].Set]
 	for len(run) > 0 {
-		b.op(what+spec.name, kind, flags, func() {
+		b.op(what+spec.Name, kind, flags, func() {
 			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
-			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.name)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for len(run) > 0 && len(b.e.B)-at < maxElementList {
 				b.element(spec, run[0], data)
@@ -114,27 +115,27 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []element, d
 	}
 }
 
-func (b *batch) element(spec *setSpec, e element, data bool) {
-	if spec.interval {
-		b.item(e.key, 0, nil)
-		if e.data != "" {
-			b.item(e.data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
+func (b *batch) element(spec *state.SetSpec, e state.Element, data bool) {
+	if spec.Interval {
+		b.item(e.Key, 0, nil)
+		if e.Data != "" {
+			b.item(e.Data, unix.NFT_SET_ELEM_INTERVAL_END, nil)
 		}
 		return
 	}
-	if spec.ranges {
-		b.item(e.key, 0, func() {
+	if spec.Ranges {
+		b.item(e.Key, 0, func() {
 			end := b.e.Open(setElemKeyEnd)
-			b.e.Opaque(unix.NFTA_DATA_VALUE, e.data)
+			b.e.Opaque(unix.NFTA_DATA_VALUE, e.Data)
 			b.e.Close(end)
 		})
 		return
 	}
 	var value func()
-	if data && len(spec.data) > 0 {
-		value = func() { b.value(spec, e.data) }
+	if data && len(spec.Data) > 0 {
+		value = func() { b.value(spec, e.Data) }
 	}
-	b.item(e.key, 0, value)
+	b.item(e.Key, 0, value)
 }
 
 // item appends one entry of a list of elements.
@@ -153,17 +154,17 @@ func (b *batch) item(key string, flags uint32, value func()) {
 }
 
 // value appends the value of an element of a map.
-func (b *batch) value(spec *setSpec, data string) {
+func (b *batch) value(spec *state.SetSpec, data string) {
 	at := b.e.Open(unix.NFTA_SET_ELEM_DATA)
-	if spec.verdicts() {
+	if spec.Verdicts() {
 		v := b.e.Open(unix.NFTA_DATA_VERDICT)
 		b.e.Bytes(unix.NFTA_VERDICT_CODE, verdictGoto)
 		b.e.Text(unix.NFTA_VERDICT_CHAIN, data)
 		b.e.Close(v)
 	} else {
-		if spec.numbers() {
-			n, _ := numberOf(data)
-			data = n.encode()
+		if spec.Numbers() {
+			n, _ := state.NumberOf(data)
+			data = n.Encode()
 		}
 		b.e.Opaque(unix.NFTA_DATA_VALUE, data)
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"golang.org/x/net/bpf"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A rule of iptables chooses by hash with a program of the classic packet filter, whose
@@ -31,8 +33,8 @@ const headerLength6 = 40
 // hashMatch matches the clients of one slot of so many. xt_cluster hashes the first 32
 // bits of an IPv6 address only (NF_CT_TUPLE_L3SIZE counts words, and it takes them for
 // bytes): all clients of a network would have one backend.
-func hashMatch(f setID, slots, slot int) string {
-	if f == 0 && slots <= maxHashed {
+func hashMatch(f state.SetID, slots, slot int) string {
+	if f == 0 && slots <= state.MaxHashed {
 		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
 	}
 	return bytecode(clientProgram(f, slots, slot))
@@ -69,7 +71,7 @@ var (
 )
 
 // clientProgram matches the clients of one slot of so many, by a hash of the address.
-func clientProgram(f setID, slots, slot int) []bpf.Instruction {
+func clientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
 	for word := range sourceWords[f] {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
@@ -83,13 +85,13 @@ func clientProgram(f setID, slots, slot int) []bpf.Instruction {
 
 // slotsProgram matches the flows whose slot is the owner's. The slot is that of a hash of
 // the client's address and port: those of the VIP are the same for all of the frontend's.
-func slotsProgram(f setID, slots []int, owner int) []bpf.Instruction {
+func slotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
 	program := append(flowHash(f), bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(len(slots))})
 	return append(program, among(slots, owner)...)
 }
 
 // flowHash leaves the hash of a flow in the accumulator.
-func flowHash(f setID) []bpf.Instruction {
+func flowHash(f state.SetID) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 2}} // options may come before the ports
 	if f == 1 {
 		program = []bpf.Instruction{bpf.LoadAbsolute{Off: headerLength6, Size: 2}}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/net/bpf"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // programSlot is what clientProgram computes.
@@ -33,7 +35,7 @@ func programFlowSlot(client netip.AddrPort, slots int) int {
 }
 
 // xtProgram is a program as a rule has it, on a packet from a client to a VIP.
-func xtProgram(t *testing.T, f setID, program []bpf.Instruction) func(client netip.AddrPort) bool {
+func xtProgram(t *testing.T, f state.SetID, program []bpf.Instruction) func(client netip.AddrPort) bool {
 	t.Helper()
 	text := strings.Trim(strings.TrimPrefix(bytecode(program), "-m bpf --bytecode "), `" `)
 	if n, _ := strconv.Atoi(strings.Split(text, ",")[0]); n > 64 || n != strings.Count(text, ",") {
@@ -67,7 +69,7 @@ func TestClientProgram(t *testing.T) {
 		for _, slots := range []int{2, 3, 33, 100} {
 			runs := make([]func(netip.AddrPort) bool, slots)
 			for slot := range runs {
-				runs[slot] = xtProgram(t, setID(f), clientProgram(setID(f), slots, slot))
+				runs[slot] = xtProgram(t, state.SetID(f), clientProgram(state.SetID(f), slots, slot))
 			}
 			counts := make([]int, slots)
 			for range each * slots {
@@ -88,15 +90,15 @@ func TestClientProgram(t *testing.T) {
 func TestSlotsProgram(t *testing.T) {
 	const each = 400
 	for f, first := range firstClients {
-		for _, n := range []int{2, 7, maxTabled} {
-			names := crowd(0, at("pod1", setID(f)), n-1).Backends
-			slots := maglev(names)
-			if len(slots) != maxSlots {
-				t.Fatalf("%d slots for %d backends; want %d", len(slots), n, maxSlots)
+		for _, n := range []int{2, 7, state.MaxTabled} {
+			names := crowd(0, at("pod1", state.SetID(f)), n-1).Backends
+			slots := state.MaglevSlots(names)
+			if len(slots) != state.MaxSlots {
+				t.Fatalf("%d slots for %d backends; want %d", len(slots), n, state.MaxSlots)
 			}
 			runs := make([]func(netip.AddrPort) bool, n)
 			for owner := range runs {
-				runs[owner] = xtProgram(t, setID(f), slotsProgram(setID(f), slots, owner))
+				runs[owner] = xtProgram(t, state.SetID(f), slotsProgram(state.SetID(f), slots, owner))
 			}
 			for _, next := range []func(i int, before netip.AddrPort) netip.AddrPort{
 				func(i int, before netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(first, uint16(i)) },
@@ -104,11 +106,11 @@ func TestSlotsProgram(t *testing.T) {
 					return netip.AddrPortFrom(before.Addr().Next(), 40000)
 				},
 			} {
-				counts := make([]int, maxSlots)
+				counts := make([]int, state.MaxSlots)
 				client := netip.AddrPortFrom(first, 0)
-				for i := range min(each*maxSlots, 1<<16) {
+				for i := range min(each*state.MaxSlots, 1<<16) {
 					client = next(i, client)
-					slot := programFlowSlot(client, maxSlots)
+					slot := programFlowSlot(client, state.MaxSlots)
 					counts[slot]++
 					if i%50 != 0 {
 						continue // each takes all programs
@@ -119,7 +121,7 @@ func TestSlotsProgram(t *testing.T) {
 						}
 					}
 				}
-				even(t, counts, min(each*maxSlots, 1<<16)/maxSlots)
+				even(t, counts, min(each*state.MaxSlots, 1<<16)/state.MaxSlots)
 			}
 		}
 	}

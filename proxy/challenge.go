@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A client that only listens does not notice that its connection has ended: it accepts
@@ -49,7 +51,7 @@ func (q challengeSockets) close() {
 
 // send sends the packet for a flow.
 func (q challengeSockets) send(f *flow) error {
-	fd := q[family(f.vip)]
+	fd := q[state.Family(f.vip)]
 	if fd < 0 {
 		return nil
 	}
@@ -63,7 +65,7 @@ func (q challengeSockets) send(f *flow) error {
 // challengePacket is the segment with SYN and ACK, with its IP header.
 func challengePacket(f *flow) []byte {
 	const ackSYN, ttl = 0x12, 64
-	tcp := binary.BigEndian.AppendUint16(nil, f.port.port)
+	tcp := binary.BigEndian.AppendUint16(nil, f.port.Port)
 	tcp = binary.BigEndian.AppendUint16(tcp, f.from)
 	tcp = append(tcp, 0, 0, 0, 0, 0, 0, 0, 0, 5<<4, ackSYN, 0, 0, 0, 0, 0, 0)
 	addrs := slices.Concat(f.vip.AsSlice(), f.client.AsSlice())
@@ -95,7 +97,7 @@ func (s *sweeper) challenge(deleted []flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
-		if f := &deleted[i]; f.port.proto == TCP && f.dnat && f.replied && !f.ended && !forbids(&want, f) {
+		if f := &deleted[i]; f.port.Proto == TCP && f.dnat && f.replied && !f.ended && !forbids(&want, f) {
 			if err := s.challenges.send(f); failed == nil {
 				failed = err
 			}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // From linux/netfilter/nfnetlink_conntrack.h and nf_conntrack_common.h, which
@@ -57,7 +58,7 @@ type flow struct {
 	client  netip.Addr     // original source
 	from    uint16         // its port; 0 where there is none
 	vip     netip.Addr     // original destination
-	port    port           // original protocol and destination port; port 0 where there is none
+	port    state.Port     // original protocol and destination port; port 0 where there is none
 	backend netip.AddrPort // source of replies
 	dnat    bool
 	replied bool // the backend has answered
@@ -217,9 +218,9 @@ func parseFlow(data []byte) (f flow, ok bool) {
 	}
 	var src, dst, from netip.Addr
 	var toPort, fromPort uint16
-	src, dst, f.port.proto, f.from, toPort = parseTuple(orig)
+	src, dst, f.port.Proto, f.from, toPort = parseTuple(orig)
 	from, _, _, fromPort, _ = parseTuple(reply)
-	f.client, f.vip, f.port.port = src, dst, toPort
+	f.client, f.vip, f.port.Port = src, dst, toPort
 	f.backend = netip.AddrPortFrom(from, fromPort)
 	return f, src.IsValid() && dst.IsValid() && from.IsValid()
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A damage is a change of our rules by another program.
@@ -244,7 +245,7 @@ var xtDamages = []xtDamage{
 	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"an entry is deleted", "", func(s *socket) error {
-		return s.changeEntries(ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: port{TCP, portNone}}})
+		return s.changeEntries(ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: state.Port{Proto: TCP, Port: portNone}}})
 	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
 	{"an entry is added", "", func(s *socket) error {
 		return s.changeEntries(ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})

@@ -44,13 +44,13 @@ func fastFrontend(f *Frontend, v *VIP, node string) fastpath.Frontend {
 	to := fastpath.Frontend{Addr: netip.AddrPortFrom(v.Addr, f.Port), Protocol: uint8(f.Protocol), Sources: f.Sources}
 	for _, b := range f.External.Backends {
 		if onNode(b, node) {
-			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.weight())})
+			to.Backends = append(to.Backends, fastpath.Backend{Addr: b.Addr, Weight: uint16(b.Share())})
 		}
 	}
 	switch {
 	case f.Protocol == TCP:
 		to.Draining = keeping(f, node)
-	case f.External.empty() || f.Internal.empty():
+	case f.External.Empty() || f.Internal.Empty():
 		to.Draining = f.Draining // for want of a better place
 	}
 	return to
@@ -61,7 +61,7 @@ func fastFrontend(f *Frontend, v *VIP, node string) fastpath.Frontend {
 func keeping(f *Frontend, node string) []netip.AddrPort {
 	all := f.Draining
 	for _, b := range f.Internal.Backends {
-		if onNode(b, node) && !f.External.has(b.Addr) && !f.drains(b.Addr) {
+		if onNode(b, node) && !f.External.Has(b.Addr) && !f.Drains(b.Addr) {
 			all = append(slices.Clip(all), b.Addr)
 		}
 	}
@@ -102,7 +102,7 @@ func leftToRules(s *State) map[frontendKey]string {
 		left[keyOf(c.Frontend, c.vip)] = why
 		for _, b := range c.External.Backends {
 			if onNode(b, s.Node) {
-				held[frontendKey{b.Addr, c.Protocol}] = c.label(c.vip)
+				held[frontendKey{b.Addr, c.Protocol}] = c.Label(c.vip)
 			}
 		}
 	}
@@ -142,7 +142,7 @@ func whyRules(f *Frontend, node string) string {
 		return "affinity"
 	case f.Sources != nil:
 		return "not every source may use it"
-	case f.External.empty():
+	case f.External.Empty():
 		return "no backend"
 	case slices.ContainsFunc(f.External.Backends, func(b Backend) bool { return !onNode(b, node) }):
 		return "backends on other nodes"

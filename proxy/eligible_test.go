@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // fastText is a frontend for the fast path in words: "take tcp 192.0.2.1:80 to pod1 pod2*3; drains pod3".
@@ -120,7 +121,7 @@ func TestFastFrontendsShareBackends(t *testing.T) {
 			}
 		}
 		last(&v.Frontends[4])
-		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 		return State{Node: "n1", VIPs: []*VIP{v}}
 	}
 	for _, tc := range []struct {

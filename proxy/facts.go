@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Interfaces by which network plug-ins show. Felix makes the first only in its eBPF
@@ -145,7 +146,7 @@ func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 
 // routes finds out where interfaces lead, and by which of them samples go.
 func (s *survey) routes() {
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		if s.facts.families[f] {
 			s.networks(f)
 		}
@@ -156,7 +157,7 @@ func (s *survey) routes() {
 }
 
 // networks records which interfaces lead to networks by the main table.
-func (s *survey) networks(f setID) {
+func (s *survey) networks(f state.SetID) {
 	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
 	s.miss("routes", err)
 	for _, r := range routes {

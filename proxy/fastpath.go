@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A FastPath takes flows past netfilter; [fastpath.Path] does. What it does not take
@@ -144,7 +145,7 @@ func (b *bypass) rest(ctx context.Context) error {
 
 // render makes b.want from a State. Most calls find nothing changed.
 func (b *bypass) render(s State) {
-	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && sameShared(s, b.from)
+	same := b.want.VIPs != nil && s.Node == b.from.Node && slices.Equal(s.VIPs, b.from.VIPs) && slices.Equal(s.Outward, b.from.Outward) && state.SameShared(s, b.from)
 	if same {
 		return
 	}
@@ -223,7 +224,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 	for _, v := range have.VIPs {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
-			if f.External.empty() {
+			if f.External.Empty() {
 				continue // no backend has its flows
 			}
 			why := left[keyOf(f, v)]
@@ -233,7 +234,7 @@ func (b *bypass) status(have State) *FastPathStatus {
 			if why == "" {
 				st.Frontends++
 			} else {
-				st.Left = append(st.Left, LeftFrontend{strings.TrimSpace(f.label(v) + " " + f.Name), why})
+				st.Left = append(st.Left, LeftFrontend{strings.TrimSpace(f.Label(v) + " " + f.Name), why})
 			}
 		}
 	}
@@ -297,7 +298,7 @@ func (s *sweeper) endedFlows(all []fastpath.Flow) {
 	flows := make([]flow, 0, len(all))
 	for _, f := range all {
 		flows = append(flows, flow{
-			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: port{Protocol(f.Protocol), f.VIP.Port()},
+			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: state.Port{Proto: Protocol(f.Protocol), Port: f.VIP.Port()},
 			backend: f.Backend, dnat: true, replied: true,
 		})
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Hooks, from linux/netfilter.h.
@@ -18,7 +20,7 @@ const (
 // samples of a passage is an obstacle; what it does to some is a policy,
 // such as a NetworkPolicy.
 type passage struct {
-	family      setID
+	family      state.SetID
 	reply       bool
 	own, remote bool // as the samples'
 }
@@ -38,7 +40,7 @@ func (p passage) to() string {
 // first.
 func passages() (all []passage) {
 	for _, reply := range []bool{false, true} {
-		for _, family := range []setID{0, 1} {
+		for _, family := range []state.SetID{0, 1} {
 			for _, kind := range []passage{{}, {own: true}, {remote: true}} {
 				all = append(all, passage{family, reply, kind.own, kind.remote})
 			}

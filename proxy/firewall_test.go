@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Firewalls, as users and programs write them. What is reported for each is what
@@ -109,10 +111,10 @@ func TestFirewalls(t *testing.T) {
 }
 
 // shut checks that nothing gets an answer from a port of the VIP.
-func (l *lab) shut(t *testing.T, port uint16, families ...setID) {
+func (l *lab) shut(t *testing.T, port uint16, families ...state.SetID) {
 	t.Helper()
 	if len(families) == 0 {
-		families = []setID{0, 1}
+		families = []state.SetID{0, 1}
 	}
 	var all sync.WaitGroup // most of it is waiting
 	for _, family := range families {

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Priorities of hooks, from linux/netfilter_ipv4.h.
@@ -44,7 +45,7 @@ type hookedChain struct {
 }
 
 // sees says whether the chain sees packets of the family.
-func (c hookedChain) sees(f setID) bool {
+func (c hookedChain) sees(f state.SetID) bool {
 	return c.table.family == unix.NFPROTO_INET || c.table.family == []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f]
 }
 

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // forwardRetry is the least time between two attempts to open FORWARD.
@@ -28,9 +30,9 @@ type forwardOpener struct {
 
 // plan records which flows must pass. changed are the VIPs that differ from those of the
 // last State that was set.
-func (o *forwardOpener) plan(want State, changed []vipChange, look bool) {
+func (o *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
 	same := o.settled && slices.Equal(o.owned, want.Owned) &&
-		!slices.ContainsFunc(changed, func(c vipChange) bool { return straysFrom(c, want.Owned) })
+		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return straysFrom(c, want.Owned) })
 	o.settled = false
 	o.due = o.due || look
 	if same {
@@ -43,8 +45,8 @@ func (o *forwardOpener) plan(want State, changed []vipChange, look bool) {
 
 // strays says whether the address is in none of the prefixes, as one of a pool that
 // was deleted and that still lingers.
-func straysFrom(c vipChange, owned []netip.Prefix) bool {
-	return c.have != nil && !containsAddr(owned, c.have.Addr) || c.want != nil && !containsAddr(owned, c.want.Addr)
+func straysFrom(c state.VipChange, owned []netip.Prefix) bool {
+	return c.Have != nil && !state.ContainsAddr(owned, c.Have.Addr) || c.Want != nil && !state.ContainsAddr(owned, c.Want.Addr)
 }
 
 // forwardPrefixes are the addresses whose flows must pass. One prefix for a pool
@@ -52,7 +54,7 @@ func straysFrom(c vipChange, owned []netip.Prefix) bool {
 func forwardPrefixes(want State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
 	for _, v := range want.VIPs {
-		if !containsAddr(want.Owned, v.Addr) {
+		if !state.ContainsAddr(want.Owned, v.Addr) {
 			all = append(all, netip.PrefixFrom(v.Addr, v.Addr.BitLen()))
 		}
 	}

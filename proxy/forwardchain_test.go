@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // withIPTables is inNamespace on a machine that has both iptables. The lock of the
@@ -78,7 +79,7 @@ func awaitForward(t *testing.T, p *Proxy) {
 // through probes a port of the VIP in both families, over TCP and UDP.
 func (l *lab) through(t *testing.T, port uint16, want string) {
 	t.Helper()
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, network := range []string{"tcp", "udp"} {
 			to := netip.AddrPortFrom(at("vip", family), port)
 			if got := l.probe(l.client, network, to, want); got != want {
@@ -134,7 +135,7 @@ func forwardDrops(t *testing.T, backend string) {
 	}
 	p.Recheck()
 	mustSet(t, p, s)
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		to := netip.AddrPortFrom(at("vip", family), portLocal)
 		if got := l.probe(l.client, "tcp", to, "silence"); got != "silence" {
 			t.Errorf("client to tcp %s: %s, past another program's rule", to, got)

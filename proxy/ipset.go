@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // From linux/netfilter/ipset/ip_set.h, which x/sys does not have.
@@ -62,7 +63,7 @@ var ipsetErrors = map[unix.Errno]string{
 }
 
 // ipset does one request, whose attributes body appends after the set's name.
-func (s *socket) ipset(command uint8, flags uint16, f setID, name string, body func(e *nfnl.Encoder)) error {
+func (s *socket) ipset(command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
 	s.Seq++
 	var e nfnl.Encoder
 	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, nfFamily(f), func() {
@@ -184,9 +185,9 @@ func (e entry) encode(to *nfnl.Encoder) {
 	if setShapes[e.set].kind == "hash:net" {
 		to.Bytes(ipsetAttrCIDR, []byte{byte(e.addr.Bits())})
 	}
-	if e.port.port != 0 {
-		to.Bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port.port))
-		to.Bytes(ipsetAttrProto, []byte{byte(e.port.proto)})
+	if e.port.Port != 0 {
+		to.Bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port.Port))
+		to.Bytes(ipsetAttrProto, []byte{byte(e.port.Proto)})
 	}
 	if e.net.IsValid() {
 		encodeIP(to, ipsetAttrIP2, e.net.Addr())
@@ -197,7 +198,7 @@ func (e entry) encode(to *nfnl.Encoder) {
 
 func encodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
 	at := e.Open(t)
-	e.Bytes(uint16(family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
+	e.Bytes(uint16(state.Family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
 	e.Close(at)
 }
 
@@ -213,7 +214,7 @@ func (s *socket) setNames() ([]string, error) {
 }
 
 // setEntries lists what is in a set; nothing if there is none.
-func (s *socket) setEntries(m ipsetID, f setID) ([]entry, error) {
+func (s *socket) setEntries(m ipsetID, f state.SetID) ([]entry, error) {
 	var all []entry
 	name := setName(m, f)
 	err := s.listSets(name, func(data []byte) {
@@ -268,9 +269,9 @@ func parseEntry(m ipsetID, data []byte) entry {
 		case t == ipsetAttrCIDR2 && len(v) == 1:
 			netBits = int(v[0])
 		case t == ipsetAttrPort && len(v) == 2:
-			e.port.port = binary.BigEndian.Uint16(v)
+			e.port.Port = binary.BigEndian.Uint16(v)
 		case t == ipsetAttrProto && len(v) == 1:
-			e.port.proto = Protocol(v[0])
+			e.port.Proto = Protocol(v[0])
 		case t == ipsetAttrOptions && len(v) == 4:
 			e.options = binary.BigEndian.Uint32(v)
 		}

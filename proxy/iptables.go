@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go4.org/netipx"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Chains of iptables that are always there. docs/concepts/iptables-mode.md explains them.
@@ -42,7 +44,7 @@ const maxChainName = 28
 
 // xtJumps are the rules of the chains of others that lead to ours, by table and
 // chain. Each must be the first there that may lead to a translation.
-func xtJumps(f setID) map[string]map[string]string {
+func xtJumps(f state.SetID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
 	vip := "-m set --match-set " + setName(ipsetVIPs, f) + " dst "
 	return map[string]map[string]string{
@@ -63,12 +65,12 @@ func xtJumps(f setID) map[string]map[string]string {
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
 // xtState is all chains of one family, by table.
-func xtState(s State, f setID) map[string]chainSet {
+func xtState(s State, f state.SetID) map[string]chainSet {
 	tables := xtShared(s, f)
 	nat := tables["nat"]
 	vips := ofFamily(s.VIPs, f)
-	xtTree(external).add(nat, vips)
-	xtTree(internal).add(nat, vips)
+	xtTree(state.External).add(nat, vips)
+	xtTree(state.Internal).add(nat, vips)
 	r := xtRender{node: s.Node, mark: flagOf(s.SNAT)}
 	for _, v := range vips {
 		r.vip(nat, v)
@@ -77,7 +79,7 @@ func xtState(s State, f setID) map[string]chainSet {
 }
 
 // xtShared is the chains that depend on no VIP.
-func xtShared(s State, f setID) map[string]chainSet {
+func xtShared(s State, f state.SetID) map[string]chainSet {
 	return map[string]chainSet{
 		"raw": {xtUnassigned: slices.Concat(
 			[]string{"-m addrtype --dst-type LOCAL -j RETURN"},
@@ -93,7 +95,7 @@ func xtShared(s State, f setID) map[string]chainSet {
 }
 
 // discovery lets pass what routers and hosts ask their neighbours by.
-func discovery(f setID) []string {
+func discovery(f state.SetID) []string {
 	if f == 0 {
 		return nil
 	}
@@ -103,7 +105,7 @@ func discovery(f setID) []string {
 	}
 }
 
-func xtFilter(s State, f setID) chainSet {
+func xtFilter(s State, f state.SetID) chainSet {
 	in := func(m ipsetID, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
 	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	invalid := "-m conntrack --ctstate INVALID -j DROP"
@@ -138,7 +140,7 @@ func xtFilter(s State, f setID) chainSet {
 const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
 // xtClients leads the clients on this node to a chain.
-func xtClients(s State, f setID, chain string) []string {
+func xtClients(s State, f state.SetID, chain string) []string {
 	rules := []string{"-m set --match-set " + setName(ipsetClients, f) + " src -g " + chain}
 	if p := s.Clients.InterfacePrefix; p != "" {
 		rules = append(rules, "-i "+p+"+ -g "+chain)
@@ -150,15 +152,15 @@ func xtClients(s State, f setID, chain string) []string {
 }
 
 // echo answers ping to a VIP from the node itself.
-func echo(f setID) string {
+func echo(f state.SetID) string {
 	return [2]string{
 		"-p icmp -m icmp --icmp-type 8 -j REDIRECT",
 		"-p ipv6-icmp -m icmp6 --icmpv6-type 128 -j REDIRECT",
 	}[f]
 }
 
-func xtNAT(s State, f setID) chainSet {
-	x, i := xtTree(external).root, xtTree(internal).root
+func xtNAT(s State, f state.SetID) chainSet {
+	x, i := xtTree(state.External).root, xtTree(state.Internal).root
 	m := flagOf(s.SNAT)
 	nat := chainSet{
 		xtArriving: slices.Concat([]string{echo(f)}, xtClients(s, f, i), []string{"-g " + x}),
@@ -179,7 +181,7 @@ func xtNAT(s State, f setID) chainSet {
 		xtReplace: xtNewSource(s.SNAT, f),
 	}
 	for _, p := range joined(forwardPrefixes(s)) {
-		if family(p.Addr()) == f {
+		if state.Family(p.Addr()) == f {
 			nat.add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
 		}
 	}
@@ -233,7 +235,7 @@ func setMark(m Mark) string { return "-j MARK --set-xmark " + m.String() }
 func unmark(m Mark) string  { return setMark(Mark{Mask: m.Mask}) }
 
 // xtNewSource replaces the source. A mark that was asked for stays.
-func xtNewSource(s SNAT, f setID) []string {
+func xtNewSource(s SNAT, f state.SetID) []string {
 	var rules []string
 	if s.Mark.Value == 0 {
 		rules = append(rules, unmark(defaultFlag))
@@ -245,7 +247,7 @@ func xtNewSource(s SNAT, f setID) []string {
 		rules = append(rules, setMark(s.Mark))
 	}
 	rule := "-j MASQUERADE"
-	if from := s.source(f); from.IsValid() {
+	if from := s.Source(f); from.IsValid() {
 		rule = "-j SNAT --to-source " + from.String()
 	}
 	return append(rules, rule+[...]string{PortFullyRandom: " --random-fully", PortRandom: " --random", PortKept: ""}[s.Ports])
@@ -253,7 +255,7 @@ func xtNewSource(s SNAT, f setID) []string {
 
 // sameAddrs is a program of the packet filter for packets whose source is their
 // destination, as iptables takes it. No other match compares the two.
-func sameAddrs(f setID) string {
+func sameAddrs(f state.SetID) string {
 	if f == 0 {
 		return "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 65535,6 0 0 0"
 	}
@@ -267,9 +269,9 @@ func sameAddrs(f setID) string {
 }
 
 // xtTree is the tree of one kind of clients.
-func xtTree(s side) tree {
+func xtTree(s state.Side) tree {
 	return tree{
-		root: "FANFARE-" + strings.ToUpper(s.prefix),
+		root: "FANFARE-" + strings.ToUpper(s.Prefix),
 		name: func(p netip.Prefix) string { return xtName(s, "", p.String()) },
 		leaf: func(v *VIP) []string { return xtLeaf(s, v) },
 	}
@@ -277,21 +279,21 @@ func xtTree(s side) tree {
 
 // xtName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
 // is too long for that, as most of IPv6 is, is hashed.
-func xtName(s side, port, addr string) string {
-	name := xtMade + s.prefix + "-" + port + addr
+func xtName(s state.Side, port, addr string) string {
+	name := xtMade + s.Prefix + "-" + port + addr
 	if len(name) > maxChainName {
-		name = xtMade + s.prefix + "-" + port + shortHash(addr)
+		name = xtMade + s.Prefix + "-" + port + shortHash(addr)
 	}
 	return name
 }
 
-func frontendName(s side, v *VIP, fe *Frontend) string {
+func frontendName(s state.Side, v *VIP, fe *Frontend) string {
 	return xtName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
 }
 
 // xtLeaf leads to the one port of a VIP, or to the chain that tells its ports
 // apart.
-func xtLeaf(s side, v *VIP) []string {
+func xtLeaf(s state.Side, v *VIP) []string {
 	to := "-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " "
 	switch len(v.Frontends) {
 	case 0:
@@ -306,13 +308,13 @@ func xtLeaf(s side, v *VIP) []string {
 // xtPort leads from a VIP to one of its ports. Where there is no backend, the flow
 // is translated to what it is: so no other proxy translates it, and the filter
 // refuses it.
-func xtPort(s side, v *VIP, fe *Frontend) string {
+func xtPort(s state.Side, v *VIP, fe *Frontend) string {
 	match := fmt.Sprintf("-p %[1]s -m %[1]s --dport %[2]d ", fe.Protocol, fe.Port)
-	t := fe.target(s)
+	t := fe.Target(s)
 	if len(t.Backends) == 0 {
 		return match + "-j DNAT --to-destination " + v.Addr.String()
 	}
-	return match + "-g " + frontendName(fe.chainSide(s), v, fe)
+	return match + "-g " + frontendName(fe.ChainSide(s), v, fe)
 }
 
 // An xtRender renders VIPs.
@@ -323,13 +325,13 @@ type xtRender struct {
 
 // vip adds the chains of one VIP. Their names all have its address.
 func (r xtRender) vip(to chainSet, v *VIP) {
-	for _, s := range []side{external, internal} {
+	for _, s := range []state.Side{state.External, state.Internal} {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			if len(v.Frontends) > 1 {
 				to.add(xtName(s, "", v.Addr.String()), xtPort(s, v, fe))
 			}
-			if fe.chainSide(s).prefix == s.prefix && len(fe.target(s).Backends) > 0 {
+			if fe.ChainSide(s).Prefix == s.Prefix && len(fe.Target(s).Backends) > 0 {
 				r.frontend(to, v, fe, s)
 			}
 		}
@@ -338,19 +340,19 @@ func (r xtRender) vip(to chainSet, v *VIP) {
 
 // frontend adds the chain that chooses a backend, and those of backends that have
 // to remember who came.
-func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s side) {
+func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s state.Side) {
 	name := frontendName(s, v, fe)
-	if fe.fenced(v.Addr) {
-		to.add(name, "-m set ! --match-set "+setName(ipsetSources, family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+	if fe.Fenced(v.Addr) {
+		to.add(name, "-m set ! --match-set "+setName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
 	}
-	t := fe.target(s)
+	t := fe.Target(s)
 	if fe.Affinity > 0 {
 		for _, b := range t.Backends {
 			to.add(name, "-m set --match-set "+affinityName(v, fe, b)+" src -g "+backendName(s, v, fe, b))
 			r.backend(to, v, fe, s, b)
 		}
 	}
-	if fe.strays(s) {
+	if fe.Strays(s) {
 		// The filter refuses it.
 		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}
@@ -385,7 +387,7 @@ func (r xtRender) replaced(t *Target, b Backend) bool {
 	return t.Remote == Masquerade && b.Node != r.node
 }
 
-func (r xtRender) verdict(v *VIP, fe *Frontend, s side, b Backend) string {
+func (r xtRender) verdict(v *VIP, fe *Frontend, s state.Side, b Backend) string {
 	if fe.Affinity > 0 {
 		return "-g " + backendName(s, v, fe, b)
 	}
@@ -393,9 +395,9 @@ func (r xtRender) verdict(v *VIP, fe *Frontend, s side, b Backend) string {
 }
 
 // backend adds the chain of a backend that remembers its clients.
-func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s side, b Backend) {
+func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s state.Side, b Backend) {
 	name := backendName(s, v, fe, b)
-	if r.replaced(fe.target(s), b) {
+	if r.replaced(fe.Target(s), b) {
 		to.add(name, setMark(r.mark))
 	}
 	to.add(name,
@@ -403,14 +405,14 @@ func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s side, b Backend) 
 		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
 }
 
-func backendName(s side, v *VIP, fe *Frontend, b Backend) string {
-	return xtMade + s.prefix + "-b-" + shortHash(fe.label(v), b.Addr.String())
+func backendName(s state.Side, v *VIP, fe *Frontend, b Backend) string {
+	return xtMade + s.Prefix + "-b-" + shortHash(fe.Label(v), b.Addr.String())
 }
 
 // affinityName is the set of clients that come back to a backend. It is the
 // backend's own, so that no other one inherits them.
 func affinityName(v *VIP, fe *Frontend, b Backend) string {
-	return affinityPrefix(family(v.Addr)) + shortHash(fe.label(v), b.Addr.String(), fe.Affinity.String())
+	return affinityPrefix(state.Family(v.Addr)) + shortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
 }
 
 // choices are the matches that give each of the backends of t, in this order, its share
@@ -420,10 +422,10 @@ func choices(f *Frontend, t *Target, ordered []Backend) []string {
 	if len(ordered) < 2 {
 		return matches
 	}
-	scheduler := f.xtScheduler(t)
+	scheduler := f.XtScheduler(t)
 	var slots []int
 	if scheduler == Maglev {
-		slots = maglev(t.Backends)
+		slots = state.MaglevSlots(t.Backends)
 	}
 	for i, b := range ordered[:len(ordered)-1] {
 		left := ordered[i:]
@@ -433,15 +435,15 @@ func choices(f *Frontend, t *Target, ordered []Backend) []string {
 		case RoundRobin:
 			matches[i] = fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
 		case SourceHash:
-			matches[i] = hashMatch(family(b.Addr.Addr()), len(t.Backends), place)
+			matches[i] = hashMatch(state.Family(b.Addr.Addr()), len(t.Backends), place)
 		case Maglev:
-			matches[i] = bytecode(slotsProgram(family(b.Addr.Addr()), slots, place))
+			matches[i] = bytecode(slotsProgram(state.Family(b.Addr.Addr()), slots, place))
 		default:
 			sum := 0
 			for _, l := range left {
-				sum += l.weight()
+				sum += l.Share()
 			}
-			matches[i] = "-m statistic --mode random --probability " + probability(b.weight(), sum) + " "
+			matches[i] = "-m statistic --mode random --probability " + probability(b.Share(), sum) + " "
 		}
 	}
 	return matches

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // xtText is what a State is in iptables, as iptables-restore reads it, and in sets.
 func xtText(s State) string {
 	var b strings.Builder
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		k := xtKernel{others: make(map[string]chainSet)}
 		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs, f)
 		p.jumps = k.jumpLines(f)
@@ -117,8 +119,8 @@ func TestChainNames(t *testing.T) {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			fe := &Frontend{Protocol: p, Port: 65535}
 			for _, name := range []string{
-				frontendName(external, v, fe), xtName(internal, "", a), xtName(external, "", netip.PrefixFrom(v.Addr, 28).String()),
-				backendName(internal, v, fe, Backend{}),
+				frontendName(state.External, v, fe), xtName(state.Internal, "", a), xtName(state.External, "", netip.PrefixFrom(v.Addr, 28).String()),
+				backendName(state.Internal, v, fe, Backend{}),
 			} {
 				if len(name) > maxChainName || !xtOurs(name) {
 					t.Errorf("%s has %d bytes, or is not ours", name, len(name))
@@ -139,11 +141,11 @@ func TestPlanStepIsTheDifference(t *testing.T) {
 	have := State{Node: "n1"}
 	for range 300 {
 		want := w.next(have)
-		vips, err := diffVIPs(have.VIPs, want.VIPs)
+		vips, err := state.DiffVIPs(have.VIPs, want.VIPs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			p := planStep(step{have: have, want: want, vips: vips}, f)
 			got, entries := xtState(have, f), allEntries(have, f)
 			for table, chains := range p.write {
@@ -177,9 +179,9 @@ func TestHeldElements(t *testing.T) {
 	s := State{Node: "n1"}
 	for range 50 {
 		s = w.next(s)
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			held := heldElements(xtState(s, f)["nat"], allEntries(s, f), f)
-			p := planPurge(diffElements(held, renderState(State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)})))
+			p := planPurge(state.DiffElements(held, state.RenderState(State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)})))
 			for vip, v := range p {
 				if v.born || len(v.ports) > 0 || len(v.gone) > 0 {
 					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.born, v.ports, v.gone, s)
@@ -194,7 +196,7 @@ func TestUnsupported(t *testing.T) {
 	s := State{VIPs: []*VIP{{Addr: at("vip", 0), Frontends: []Frontend{
 		{Protocol: TCP, Port: 80, Name: "a/b", Scheduler: Maglev, External: crowd(0, at("pod1", 0), 50)},
 		{Protocol: TCP, Port: 82, Name: "a/c", Scheduler: Maglev, External: crowd(0, at("pod1", 0), 49), Internal: crowd(0, at("pod1", 0), 49)},
-		{Protocol: TCP, Port: 81, Scheduler: SourceHash, Internal: crowd(0, at("pod1", 0), maxHashed)},
+		{Protocol: TCP, Port: 81, Scheduler: SourceHash, Internal: crowd(0, at("pod1", 0), state.MaxHashed)},
 		{Protocol: TCP, Port: 83, Scheduler: RoundRobin},
 	}}, {Addr: at("vip", 1), Frontends: []Frontend{
 		{Protocol: UDP, Port: 53, Scheduler: SourceHash, Internal: Target{Backends: backends(1, "pod1", "pod2")}},

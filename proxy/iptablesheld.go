@@ -5,32 +5,34 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // heldElements is what chains and sets mean, in the words of nftables, as far as
 // conntrack's care needs it: which backends new flows were led to.
-func heldElements(nat chainSet, entries entrySet, f setID) []element {
-	var all []element
+func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element {
+	var all []state.Element
 	for e := range entries {
 		if e.set == ipsetVIPs {
-			all = append(all, element{set: setVIPs + f, key: string(encoding(nil).addr(e.addr.Addr()))})
+			all = append(all, state.Element{Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.addr.Addr()))})
 		}
 	}
-	for _, s := range []side{external, internal} {
+	for _, s := range []state.Side{state.External, state.Internal} {
 		h := holder{nat: nat, side: s, family: f}
 		h.visit(xtTree(s).root, netip.Addr{}, 0)
 		all = append(all, h.all...)
 	}
-	slices.SortFunc(all, element.compare)
+	slices.SortFunc(all, state.Element.Compare)
 	return all
 }
 
 // A holder walks a tree that is in the kernel.
 type holder struct {
 	nat    chainSet
-	side   side
-	family setID
-	all    []element
+	side   state.Side
+	family state.SetID
+	all    []state.Element
 }
 
 // maxDepth is more than our trees have: another program may have led one to itself.
@@ -43,7 +45,7 @@ func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 			vip = r.dest.Addr()
 		}
 		switch {
-		case r.port.port != 0 && vip.IsValid():
+		case r.port.Port != 0 && vip.IsValid():
 			h.frontend(vip, r)
 		case depth < maxDepth && r.target != chain:
 			h.visit(r.target, vip, depth+1)
@@ -52,8 +54,8 @@ func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 }
 
 func (h *holder) frontend(vip netip.Addr, r xtRule) {
-	key := encoding(nil).addr(vip).proto(r.port.proto).port(r.port.port)
-	h.all = append(h.all, element{set: h.side.svc + h.family, key: string(key)})
+	key := state.Encoding(nil).Addr(vip).Proto(r.port.Proto).Port(r.port.Port)
+	h.all = append(h.all, state.Element{Set: h.side.Svc + h.family, Key: string(key)})
 	var backends []netip.AddrPort
 	for _, chain := range append([]string{r.target}, h.targets(r.target)...) {
 		for _, rule := range h.nat[chain] {
@@ -64,8 +66,8 @@ func (h *holder) frontend(vip netip.Addr, r xtRule) {
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for slot, b := range slices.Compact(backends) {
-		h.all = append(h.all, element{
-			set: h.side.eps + h.family, key: string(slices.Clone(key).slot(slot)), data: string(encoding(nil).addrPort(b)),
+		h.all = append(h.all, state.Element{
+			Set: h.side.Eps + h.family, Key: string(slices.Clone(key).Slot(slot)), Data: string(state.Encoding(nil).AddrPort(b)),
 		})
 	}
 }
@@ -84,7 +86,7 @@ func (h *holder) targets(chain string) (names []string) {
 // An xtRule is a rule, as far as the walk needs it.
 type xtRule struct {
 	dest   netip.Prefix
-	port   port
+	port   state.Port
 	target string
 	to     netip.AddrPort
 }
@@ -96,9 +98,9 @@ func parseRule(rule string) (r xtRule) {
 		case "-d":
 			r.dest = parsePrefix(arg)
 		case "-p":
-			r.port.proto = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[arg]
+			r.port.Proto = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[arg]
 		case "--dport":
-			_, _ = fmt.Sscan(arg, &r.port.port)
+			_, _ = fmt.Sscan(arg, &r.port.Port)
 		case "-g", "-j":
 			r.target = arg
 		case "--to-destination":

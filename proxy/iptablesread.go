@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An xtKernel is what one iptables has of our chains and rules.
@@ -19,7 +21,7 @@ type xtKernel struct {
 }
 
 // parseSave reads what iptables-save prints.
-func parseSave(save string, f setID) xtKernel {
+func parseSave(save string, f state.SetID) xtKernel {
 	k := xtKernel{tables: make(map[string]chainSet), others: make(map[string]chainSet)}
 	jumps := xtJumps(f)
 	table := ""
@@ -62,7 +64,7 @@ func ruleTarget(rule string) string {
 
 // jumpLines are what makes each jump to us the first rule of its chain, and the only
 // one; none if it is.
-func (k xtKernel) jumpLines(f setID) map[string][]string {
+func (k xtKernel) jumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
 	for table, chains := range xtJumps(f) {
 		for chain, jump := range chains {
@@ -107,7 +109,7 @@ func (k xtKernel) first(table, chain string) bool {
 }
 
 // unjumpLines take all that leads to our chains out of those of others.
-func (k xtKernel) unjumpLines(f setID) map[string][]string {
+func (k xtKernel) unjumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
 	for table, chains := range xtJumps(f) {
 		for chain := range chains {
@@ -132,7 +134,7 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 	if err != nil {
 		return out, err
 	}
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		if x.programs[f] == nil {
 			continue
 		}
@@ -146,12 +148,12 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 			return out, err
 		}
 	}
-	slices.SortFunc(out.had, element.compare)
+	slices.SortFunc(out.had, state.Element.Compare)
 	x.record.unsupported(unsupported(want))
 	return out, nil
 }
 
-func (x *xtRenderer) convergeFamily(ctx context.Context, f setID, names []string, have *State, want State) (out finding, err error) {
+func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *State, want State) (out finding, err error) {
 	i := x.programs[f]
 	odd, err := x.reform(ctx, names, want, f)
 	if err != nil {
@@ -201,7 +203,7 @@ func (x *xtRenderer) differs(ctx context.Context, from State) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		if x.programs[f] == nil {
 			continue
 		}
@@ -212,7 +214,7 @@ func (x *xtRenderer) differs(ctx context.Context, from State) (string, error) {
 	return "", nil
 }
 
-func (x *xtRenderer) differsFamily(ctx context.Context, f setID, names []string, from State) (string, error) {
+func (x *xtRenderer) differsFamily(ctx context.Context, f state.SetID, names []string, from State) (string, error) {
 	if odd, err := x.misshapen(names, setForms(from, f)); len(odd) > 0 || err != nil {
 		return oddText(odd), err
 	}
@@ -235,7 +237,7 @@ func oddText(odd []string) string {
 	return "sets of another form: " + strings.Join(odd, ", ")
 }
 
-func (x *xtRenderer) read(ctx context.Context, f setID) (xtKernel, entrySet, error) {
+func (x *xtRenderer) read(ctx context.Context, f state.SetID) (xtKernel, entrySet, error) {
 	save, err := x.programs[f].saveAll(ctx)
 	if err != nil {
 		return xtKernel{}, nil, err
@@ -252,7 +254,7 @@ func (x *xtRenderer) read(ctx context.Context, f setID) (xtKernel, entrySet, err
 }
 
 // plan compares the kernel with a State.
-func (x *xtRenderer) plan(k xtKernel, entries entrySet, s State, f setID) xtPlan {
+func (x *xtRenderer) plan(k xtKernel, entries entrySet, s State, f state.SetID) xtPlan {
 	have, want := k.tables, xtState(s, f)
 	if x.loose {
 		have = reworded(have, want)
@@ -304,7 +306,7 @@ func (p xtPlan) damage() string {
 
 // affinityPlan adds the sets that remember clients, and says whether those there are
 // are right. Their entries are left to the kernel.
-func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
+func affinityPlan(p *xtPlan, names []string, want State, f state.SetID) bool {
 	*p = p.remember(nil, want.VIPs, f)
 	wanted := maps.Clone(p.create)
 	for _, name := range names {
@@ -319,7 +321,7 @@ func affinityPlan(p *xtPlan, names []string, want State, f setID) bool {
 }
 
 // setForms are the forms of all sets of a State, by name.
-func setForms(s State, f setID) map[string]setForm {
+func setForms(s State, f state.SetID) map[string]setForm {
 	var plan xtPlan
 	affinityPlan(&plan, nil, s, f)
 	for m := range ipsetCount {
@@ -349,7 +351,7 @@ func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []
 // reform gives sets of another form the wanted form again, with the wanted entries,
 // and says which. A set that rules ask can not be destroyed, but swapped with
 // another of its type.
-func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f setID) (odd []string, err error) {
+func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f state.SetID) (odd []string, err error) {
 	forms := setForms(want, f)
 	if odd, err = x.misshapen(names, forms); err != nil {
 		return odd, err
@@ -368,7 +370,7 @@ func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f s
 }
 
 // unload takes our chains of a family away.
-func (x *xtRenderer) unload(ctx context.Context, f setID) error {
+func (x *xtRenderer) unload(ctx context.Context, f state.SetID) error {
 	save, err := x.programs[f].saveAll(ctx)
 	if err != nil {
 		return err
@@ -377,14 +379,14 @@ func (x *xtRenderer) unload(ctx context.Context, f setID) error {
 }
 
 // unloadPlan removes all our chains and rules that iptables-save shows.
-func unloadPlan(save string, f setID) xtPlan {
+func unloadPlan(save string, f state.SetID) xtPlan {
 	k := parseSave(save, f)
 	p := planTables(k.tables, nil)
 	p.jumps = k.unjumpLines(f)
 	return p
 }
 
-func (x *xtRenderer) createStatic(f setID) error {
+func (x *xtRenderer) createStatic(f state.SetID) error {
 	for m := range ipsetCount {
 		if err := x.sock.createSet(setName(m, f), staticForm(m, f)); err != nil {
 			return err
@@ -395,7 +397,7 @@ func (x *xtRenderer) createStatic(f setID) error {
 
 // verify reads back what was written. An iptables that shows rules in other words
 // would have us write them over and over.
-func (x *xtRenderer) verify(ctx context.Context, f setID, want State) error {
+func (x *xtRenderer) verify(ctx context.Context, f state.SetID, want State) error {
 	k, entries, err := x.read(ctx, f)
 	if err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // errRefused is why an update is tried again from what the kernel has.
@@ -52,7 +54,7 @@ type xtPlan struct {
 
 func (x *xtRenderer) vips() ([]netip.Addr, error) {
 	var all []netip.Addr
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		entries, err := x.sock.setEntries(ipsetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
@@ -70,7 +72,7 @@ func (x *xtRenderer) vips() ([]netip.Addr, error) {
 
 func (x *xtRenderer) update(ctx context.Context, u step) error {
 	u.have, u.want = x.able(u.have), x.able(u.want)
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		plan := planStep(u, f)
 		if x.programs[f] == nil {
 			continue // of this family there are no addresses: lacks
@@ -84,7 +86,7 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 }
 
 // lacks is part of renderer.
-func (x *xtRenderer) lacks(f setID) error {
+func (x *xtRenderer) lacks(f state.SetID) error {
 	if x.programs[f] != nil {
 		return nil
 	}
@@ -111,7 +113,7 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 }
 
 // planStep compares two States by what changed between them.
-func planStep(u step, f setID) xtPlan {
+func planStep(u step, f state.SetID) xtPlan {
 	have, want := u.have, u.want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
 		return planTables(xtState(have, f), xtState(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
@@ -119,21 +121,21 @@ func planStep(u step, f setID) xtPlan {
 	before, after := make(chainSet), make(chainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*VIP
-	leaves, strays := false, !sameShared(have, want) || !sameRedirects(have, want)
+	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
 	for _, c := range u.vips {
-		if c.family() != f {
+		if c.Family() != f {
 			continue
 		}
-		renderChange(c, have, before, c.have)
-		renderChange(c, want, after, c.want)
-		haveEntries.add(vipEntries(c.have)...)
-		wantEntries.add(vipEntries(c.want)...)
-		had, has = append(had, c.have), append(has, c.want)
+		renderChange(c, have, before, c.Have)
+		renderChange(c, want, after, c.Want)
+		haveEntries.add(vipEntries(c.Have)...)
+		wantEntries.add(vipEntries(c.Want)...)
+		had, has = append(had, c.Have), append(has, c.Want)
 		leaves = leaves || turnsTree(c)
 		strays = strays || straysFrom(c, want.Owned)
 	}
 	if leaves {
-		for _, s := range []side{external, internal} {
+		for _, s := range []state.Side{state.External, state.Internal} {
 			xtTree(s).add(before, ofFamily(have.VIPs, f))
 			xtTree(s).add(after, ofFamily(want.VIPs, f))
 		}
@@ -148,19 +150,19 @@ func planStep(u step, f setID) xtPlan {
 	return planTables(a, b).entries(haveEntries, wantEntries).remember(had, has, f)
 }
 
-func renderChange(c vipChange, s State, to chainSet, v *VIP) {
+func renderChange(c state.VipChange, s State, to chainSet, v *VIP) {
 	if v != nil {
 		xtRender{node: s.Node, mark: flagOf(s.SNAT)}.vip(to, v)
 	}
 }
 
 // turns says whether the tree leads elsewhere after the change.
-func turnsTree(c vipChange) bool {
-	if c.have == nil || c.want == nil {
+func turnsTree(c state.VipChange) bool {
+	if c.Have == nil || c.Want == nil {
 		return true
 	}
-	return slices.ContainsFunc([]side{external, internal}, func(s side) bool {
-		return !slices.Equal(xtLeaf(s, c.have), xtLeaf(s, c.want))
+	return slices.ContainsFunc([]state.Side{state.External, state.Internal}, func(s state.Side) bool {
+		return !slices.Equal(xtLeaf(s, c.Have), xtLeaf(s, c.Want))
 	})
 }
 
@@ -173,11 +175,11 @@ func merge(to, from map[string]chainSet) {
 	}
 }
 
-func ofEntries(all []entry, f setID) []entry {
+func ofEntries(all []entry, f state.SetID) []entry {
 	return slices.DeleteFunc(all, func(e entry) bool { return e.family() != f })
 }
 
-func allEntries(s State, f setID) entrySet {
+func allEntries(s State, f state.SetID) entrySet {
 	all := make(entrySet)
 	all.add(ofEntries(sharedEntries(s), f)...)
 	for _, v := range ofFamily(s.VIPs, f) {
@@ -222,7 +224,7 @@ func (p xtPlan) entries(have, want entrySet) xtPlan {
 }
 
 // remember compares the sets that clients are remembered in.
-func (p xtPlan) remember(have, want []*VIP, f setID) xtPlan {
+func (p xtPlan) remember(have, want []*VIP, f state.SetID) xtPlan {
 	before, after := make(map[string]setForm), make(map[string]setForm)
 	for _, v := range have {
 		affinities(before, v)
@@ -342,7 +344,7 @@ func (p xtPlan) runParts(run func(script string, tables int) error) error {
 // and after goes without: a rule finds the sets that it asks, an address is in
 // fanfare-vips when all rules for it are there, and a prefix is in fanfare-owned
 // when its VIPs are known.
-func (x *xtRenderer) apply(ctx context.Context, f setID, p xtPlan) error {
+func (x *xtRenderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	start := time.Now()
 	script, _ := p.script()
 	if script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0 {
@@ -399,7 +401,7 @@ func (x *xtRenderer) createSets(all map[string]setForm) error {
 }
 
 // load runs iptables-restore without receiving its own notifications.
-func (x *xtRenderer) load(ctx context.Context, f setID, script string, tables int) error {
+func (x *xtRenderer) load(ctx context.Context, f state.SetID, script string, tables int) error {
 	i := x.programs[f]
 	run := func() error { return i.load(ctx, script) }
 	if i.legacy() {

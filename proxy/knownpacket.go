@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // tri is an answer that may be open.
@@ -74,7 +76,7 @@ const (
 )
 
 // newPacket knows the family, the protocol, and addresses and ports where given.
-func newPacket(f setID, proto Protocol) *knownPacket {
+func newPacket(f state.SetID, proto Protocol) *knownPacket {
 	length, etherType, nfproto, at := 20, uint16(unix.ETH_P_IP), byte(unix.NFPROTO_IPV4), 9
 	if f == 1 {
 		length, etherType, nfproto, at = 40, unix.ETH_P_IPV6, unix.NFPROTO_IPV6, 6

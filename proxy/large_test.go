@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // largeBackends are n endpoints, every third on another node.
@@ -51,7 +53,7 @@ func TestLargeAddresses(t *testing.T) {
 				}
 				endpoints := func(want int) {
 					t.Helper()
-					if all, err := readSet(p.sock, setExtEps); err != nil || len(all) != want+2 {
+					if all, err := readSet(p.sock, state.SetExtEps); err != nil || len(all) != want+2 {
 						t.Fatalf("%d endpoints of external clients in the kernel, %v; want %d", len(all), err, want+2)
 					}
 				}

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // What an address needs is never counted too low, and not far too high: for States of
@@ -22,8 +24,8 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 	for range 300 {
 		s = w.next(s)
 		for _, v := range s.VIPs {
-			if n := len(renderVIP(v, s.Node)); n > v.entries(ModeNFTables) {
-				t.Fatalf("%d entries for %d elements of\n%s", v.entries(ModeNFTables), n, State{Node: "n1", VIPs: []*VIP{v}})
+			if n := len(state.RenderVIP(v, s.Node)); n > v.Entries(ModeNFTables) {
+				t.Fatalf("%d entries for %d elements of\n%s", v.Entries(ModeNFTables), n, State{Node: "n1", VIPs: []*VIP{v}})
 			}
 			chains := make(chainSet)
 			xtRender{node: s.Node, mark: defaultFlag}.vip(chains, v)
@@ -36,11 +38,11 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 					}
 				}
 			}
-			if rules > v.entries(ModeIPTables) {
-				t.Fatalf("%d entries for %d rules of\n%s", v.entries(ModeIPTables), rules, State{Node: "n1", VIPs: []*VIP{v}})
+			if rules > v.Entries(ModeIPTables) {
+				t.Fatalf("%d entries for %d rules of\n%s", v.Entries(ModeIPTables), rules, State{Node: "n1", VIPs: []*VIP{v}})
 			}
-			if programs != v.programs() {
-				t.Fatalf("%d programs counted, %d in the rules of\n%s", v.programs(), programs, State{Node: "n1", VIPs: []*VIP{v}})
+			if programs != v.Programs() {
+				t.Fatalf("%d programs counted, %d in the rules of\n%s", v.Programs(), programs, State{Node: "n1", VIPs: []*VIP{v}})
 			}
 		}
 	}
@@ -55,18 +57,18 @@ func TestEntriesOfAllAddresses(t *testing.T) {
 		return v
 	}
 	have, want := []*VIP{vip(1, 100), vip(2, 100), vip(3, 300)}, []*VIP{vip(1, 150), vip(2, 400), vip(4, 300), vip(5, 1)}
-	changes, err := diffVIPs(have, want)
+	changes, err := state.DiffVIPs(have, want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	total := 0
 	for _, v := range have {
-		total += v.entries(ModeNFTables)
+		total += v.Entries(ModeNFTables)
 	}
 	for most, expected := range map[int]string{1 << 20: "[]", 6 * 840: "[192.0.2.2]", 6 * 500: "[192.0.2.2 192.0.2.4]", 0: "[192.0.2.1 192.0.2.2 192.0.2.4 192.0.2.5]"} {
-		l, refused := DefaultLimits(ModeNFTables), make(refusals)
+		l, refused := DefaultLimits(ModeNFTables), make(state.Refusals)
 		l.Total = most
-		l.refuseTotal(total, changes, refused)
+		l.RefuseTotal(total, changes, refused)
 		got := slices.SortedFunc(maps.Keys(refused), netip.Addr.Compare)
 		if fmt.Sprint(got) != expected {
 			t.Errorf("of %d entries at most, %v are refused; want %s", most, got, expected)
@@ -116,7 +118,7 @@ func TestLimits(t *testing.T) {
 			if c.want == "" && err != nil || c.want != "" && !strings.Contains(got, c.want) {
 				t.Errorf("%s; want %q", got, c.want)
 			}
-			if strings.Count(got, "\n") >= maxFaults {
+			if strings.Count(got, "\n") >= state.MaxFaults {
 				t.Errorf("%d lines", strings.Count(got, "\n")+1)
 			}
 		})
@@ -133,12 +135,12 @@ func TestProgramsOfAllAddresses(t *testing.T) {
 	}
 	have := State{VIPs: []*VIP{vip(5, 4), vip(6, 4)}} // 392 rules each
 	want := State{VIPs: []*VIP{vip(1, 1), vip(2, 4), have.VIPs[0], have.VIPs[1], vip(7, 1)}}
-	changes, err := diffVIPs(have.VIPs, want.VIPs)
+	changes, err := state.DiffVIPs(have.VIPs, want.VIPs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, refused := DefaultLimits(ModeIPTables), make(refusals)
-	l.refusePrograms(want, changes, refused)
+	l, refused := DefaultLimits(ModeIPTables), make(state.Refusals)
+	l.RefusePrograms(want, changes, refused)
 	var got []string
 	for a := range refused {
 		got = append(got, a.String())
@@ -147,7 +149,7 @@ func TestProgramsOfAllAddresses(t *testing.T) {
 	if !slices.Equal(got, []string{"192.0.2.2", "192.0.2.7"}) {
 		t.Errorf("refused %v", got)
 	}
-	DefaultLimits(ModeNFTables).refusePrograms(want, changes, refused)
+	DefaultLimits(ModeNFTables).RefusePrograms(want, changes, refused)
 	if len(refused) != 2 {
 		t.Errorf("nftables has no such rules, and refuses %d", len(refused))
 	}
@@ -220,13 +222,13 @@ func TestBisect(t *testing.T) {
 		if !strings.Contains(err.Error(), "the kernel refuses it: no room") {
 			t.Error(err)
 		}
-		checkKernel(t, s.without(State{}, refusals{large.Addr: {}, small.Addr: {}}))
+		checkKernel(t, s.Without(State{}, state.Refusals{large.Addr: {}, small.Addr: {}}))
 		if k.calls > 40 {
 			t.Errorf("%d attempts for 201 addresses", k.calls)
 		}
 
 		// One that is forwarded stays as it was when its change is refused.
-		next := s.without(State{}, refusals{large.Addr: {}})
+		next := s.Without(State{}, state.Refusals{large.Addr: {}})
 		next.VIPs = slices.Clone(next.VIPs)
 		was, changed := next.VIPs[3], benchVIP(3, 1)
 		next.VIPs[3] = changed

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // What nft lists it can load again, as systems do that keep their rules in a file: a
@@ -58,7 +59,7 @@ func listedState() State {
 				fe.Affinity = 3 * time.Hour
 			}
 		}
-		f := family(v.Addr)
+		f := state.Family(v.Addr)
 		many := backends(f, "pod1", "pod2", "pod3", "remote")
 		many[0].Weight = 3
 		v.Frontends[0].External = Target{Backends: many, Remote: Masquerade}

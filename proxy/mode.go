@@ -10,6 +10,8 @@ import (
 	"time"
 
 	goiptables "github.com/coreos/go-iptables/iptables"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // choose finds out which mode works here, and makes its renderer.
@@ -75,7 +77,7 @@ func xtPrograms() []iptables {
 // legacy says whether the rules are in the kernel's old interface.
 func (i iptables) legacy() bool { return i.tables != "" }
 
-func (i iptables) family() setID {
+func (i iptables) family() state.SetID {
 	if i.ipv6 {
 		return 1
 	}
@@ -103,7 +105,7 @@ func (x *xtRenderer) find(ctx context.Context) error {
 	if err := x.setsMissing(); err != nil {
 		return err
 	}
-	for f := range setID(2) {
+	for f := range state.SetID(2) {
 		x.programs[f], x.missing[f] = x.findFamily(ctx, f)
 		if x.missing[f] != nil {
 			x.log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
@@ -119,7 +121,7 @@ func (x *xtRenderer) find(ctx context.Context) error {
 
 // findFamily prefers the iptables that has our chains, then that of kube-proxy or
 // the kubelet, so as to come before them: between two of them the kernel decides.
-func (x *xtRenderer) findFamily(ctx context.Context, f setID) (*iptables, error) {
+func (x *xtRenderer) findFamily(ctx context.Context, f state.SetID) (*iptables, error) {
 	programs := xtPrograms()
 	traces := make(map[string]int)
 	for _, i := range programs {
@@ -165,7 +167,7 @@ type xtFeature struct {
 const probeChain = "FANFARE-PROBE"
 
 // xtFeatures are what the rules need.
-func xtFeatures(f setID) []xtFeature {
+func xtFeatures(f state.SetID) []xtFeature {
 	reject := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	vip := [2]string{"192.0.2.1", "2001:db8::1"}[f]
 	return []xtFeature{
@@ -186,12 +188,12 @@ func xtFeatures(f setID) []xtFeature {
 	}
 }
 
-func probeSet(f setID) string { return setPrefix + "probe" + string("46"[f]) }
+func probeSet(f state.SetID) string { return setPrefix + "probe" + string("46"[f]) }
 
 // setsMissing says why there are no sets here.
 func (x *xtRenderer) setsMissing() error {
 	for m := range ipsetCount {
-		for f := range setID(2) {
+		for f := range state.SetID(2) {
 			if err := x.sock.createSet(probeSet(f), staticForm(m, f)); err != nil {
 				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", setShapes[m].kind, err)
 			}
@@ -239,7 +241,7 @@ func (i iptables) tryOne(ctx context.Context, feature xtFeature) error {
 }
 
 // lacks names what an iptables does not take.
-func (i iptables) lacks(f setID) error {
+func (i iptables) lacks(f state.SetID) error {
 	protocol := goiptables.ProtocolIPv4
 	if i.ipv6 {
 		protocol = goiptables.ProtocolIPv6
@@ -314,9 +316,9 @@ func unsupported(s State) (all []string) {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			for _, target := range []*Target{&fe.External, &fe.Internal} {
-				if fe.xtScheduler(target) != fe.Scheduler {
+				if fe.XtScheduler(target) != fe.Scheduler {
 					all = append(all, fmt.Sprintf("%s: with iptables Maglev has room for %d backends; these %d are chosen at random",
-						strings.TrimSpace(fe.label(v)+" "+fe.Name), maxTabled, len(target.Backends)))
+						strings.TrimSpace(fe.Label(v)+" "+fe.Name), state.MaxTabled, len(target.Backends)))
 					break
 				}
 			}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An nftRenderer is the renderer that writes table inet fanfare.
@@ -33,10 +35,10 @@ type nftRenderer struct {
 func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
 
 func (n *nftRenderer) update(ctx context.Context, u step) error {
-	if u.elements.empty() {
+	if u.elements.Empty() {
 		return nil
 	}
-	if n.table.affinityFamilies() < affinityFamilies(u.elements.add) {
+	if n.table.affinityFamilies() < affinityFamilies(u.elements.Add) {
 		_, err := n.converge(ctx, nil, u.want)
 		return err
 	}
@@ -51,11 +53,11 @@ func (n *nftRenderer) update(ctx context.Context, u step) error {
 // moment: it would find a chain of the same transaction empty, and pass. Chains are
 // deleted by a later change than the end of their last use: until then a
 // packet may be in them.
-func (n *nftRenderer) change(c change, schema string, want State) error {
-	slices.SortFunc(c.del, element.compare)
-	slices.SortFunc(c.add, element.compare)
-	before, now, after := c.steps()
-	gained, f := chainUses(c.add), planForget(c, want)
+func (n *nftRenderer) change(c state.Change, schema string, want State) error {
+	slices.SortFunc(c.Del, state.Element.Compare)
+	slices.SortFunc(c.Add, state.Element.Compare)
+	before, now, after := c.Steps()
+	gained, f := state.ChainUses(c.Add), planForget(c, want)
 	if f.kept != nil {
 		n.forget(f) // clients that change kind must not follow their entries
 	}
@@ -93,7 +95,7 @@ func (n *nftRenderer) makeChains(gained map[string]int) (rest []string, err erro
 	}
 	slices.Sort(rest)
 	for len(rest) > maxChains {
-		if err := n.apply(change{}, func(b *batch) { n.addChains(b, rest[:maxChains]) }); err != nil {
+		if err := n.apply(state.Change{}, func(b *batch) { n.addChains(b, rest[:maxChains]) }); err != nil {
 			return nil, err
 		}
 		for _, name := range rest[:maxChains] {
@@ -107,7 +109,7 @@ func (n *nftRenderer) makeChains(gained map[string]int) (rest []string, err erro
 func (n *nftRenderer) addChains(b *batch, names []string) {
 	for _, name := range names {
 		b.addChain(name, n.table.madeLike(name))
-		b.addElements(leadElements([]string{name}))
+		b.addElements(state.LeadElements([]string{name}))
 	}
 }
 
@@ -115,7 +117,7 @@ func (n *nftRenderer) addChains(b *batch, names []string) {
 // comes next.
 func (n *nftRenderer) dropChains(idle []string) (rest []string, err error) {
 	for rest = idle; len(rest) > maxChains; rest = rest[maxChains:] {
-		if err := n.apply(change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
+		if err := n.apply(state.Change{}, func(b *batch) { replaceChains(b, rest[:maxChains], "") }); err != nil {
 			return nil, err
 		}
 		for _, name := range rest[:maxChains] {
@@ -128,7 +130,7 @@ func (n *nftRenderer) dropChains(idle []string) (rest []string, err error) {
 // replaceChains deletes idle chains and adds, where it is not empty, the schema's.
 func replaceChains(b *batch, idle []string, schema string) {
 	for _, name := range idle {
-		b.delElements(leadElements([]string{name}))
+		b.delElements(state.LeadElements([]string{name}))
 		b.delChain(name)
 	}
 	if schema != "" {
@@ -141,10 +143,10 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 	if err != nil {
 		return finding{}, err
 	}
-	all := renderState(want)
+	all := state.RenderState(want)
 	out := finding{found: t.damage(), had: t.elements}
 	if out.found == "" && have != nil {
-		out.found = differenceText(diffElements(t.elements, renderState(*have)))
+		out.found = differenceText(state.DiffElements(t.elements, state.RenderState(*have)))
 	}
 	schema, reason := "", t.damage()
 	out.leaked = reason != "" // while the rules were away, anything could arise
@@ -158,7 +160,7 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 		schema = schemaChain(t.rulesHash())
 	}
 	n.adopt(t)
-	if err := n.change(diffElements(t.elements, all), schema, want); err != nil {
+	if err := n.change(state.DiffElements(t.elements, all), schema, want); err != nil {
 		return out, err
 	}
 	t.elements = nil // large, and from now on the State says it
@@ -173,15 +175,15 @@ func (n *nftRenderer) differs(_ context.Context, from State) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return cmp.Or(t.damage(), differenceText(diffElements(t.elements, renderState(from)))), nil
+	return cmp.Or(t.damage(), differenceText(state.DiffElements(t.elements, state.RenderState(from)))), nil
 }
 
 // lacks is part of renderer: one table is for both families.
-func (n *nftRenderer) lacks(setID) error { return nil }
+func (n *nftRenderer) lacks(state.SetID) error { return nil }
 
 // probe adds an element that no rule asks for and deletes it.
 func (n *nftRenderer) probe(context.Context) error {
-	e := []element{{set: setDrain, key: string(make([]byte, fieldsSize(specs[setDrain].key)))}}
+	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
 	b := newBatch(n.sock.Seq)
 	b.addElements(e)
 	b.delElements(e)
@@ -200,7 +202,7 @@ func (n *nftRenderer) read() (*table, error) {
 // install loads the rules from scratch. Where there is a table, another takes its
 // place in one transaction, with all elements; where there is none, the
 // elements come in the next, through netlink, which is many times faster.
-func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reason string) (*table, error) {
+func (n *nftRenderer) install(ctx context.Context, t *table, all []state.Element, reason string) (*table, error) {
 	wanted := all
 	if !t.found {
 		all = nil
@@ -225,7 +227,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []element, reas
 // readLoaded reads a table that was just loaded with elements, but does not list these: to
 // walk all sets takes as long as to load them, and until it is done the new table forwards
 // nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
-func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
+func (n *nftRenderer) readLoaded(elements []state.Element) (*table, error) {
 	n.metrics.dumps.Inc()
 	t, err := readStructure(n.sock)
 	if err != nil || !t.found {
@@ -238,25 +240,25 @@ func (n *nftRenderer) readLoaded(elements []element) (*table, error) {
 // adopt takes a table that was read as the one to go on from.
 func (n *nftRenderer) adopt(t *table) {
 	n.table = t
-	n.uses = chainUses(t.elements)
+	n.uses = state.ChainUses(t.elements)
 	for _, name := range t.madeChains() {
 		n.uses[name] += 0
 	}
 }
 
 // apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
-func (n *nftRenderer) apply(c change, more func(*batch)) error {
+func (n *nftRenderer) apply(c state.Change, more func(*batch)) error {
 	b := newBatch(n.sock.Seq)
 	if more != nil {
 		more(b)
 	}
-	b.delElements(c.del)
-	b.addElements(c.add)
+	b.delElements(c.Del)
+	b.addElements(c.Add)
 	if err := n.commit(b); err != nil {
 		return err
 	}
-	countUses(n.uses, c.del, -1)
-	countUses(n.uses, c.add, 1)
+	state.CountUses(n.uses, c.Del, -1)
+	state.CountUses(n.uses, c.Add, 1)
 	return nil
 }
 
@@ -291,7 +293,7 @@ func (n *nftRenderer) idle(gained map[string]int) []string {
 		if uses != 0 || gained[name] != 0 || slices.Contains(patterns, name) {
 			continue
 		}
-		if _, numbered := numberOf(name); numbered {
+		if _, numbered := state.NumberOf(name); numbered {
 			shared = append(shared, name)
 		} else {
 			own = append(own, name)
@@ -306,14 +308,14 @@ func (n *nftRenderer) idle(gained map[string]int) []string {
 
 // differenceText says how the kernel's elements differ from the written ones, by the first
 // example of each kind.
-func differenceText(c change) string {
+func differenceText(c state.Change) string {
 	switch {
-	case c.empty():
+	case c.Empty():
 		return ""
-	case len(c.add) == 0:
-		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.del), c.del[0])
+	case len(c.Add) == 0:
+		return fmt.Sprintf("%d unknown or changed elements, such as %s", len(c.Del), c.Del[0])
 	default:
-		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.add), c.add[0])
+		return fmt.Sprintf("%d elements missing or changed, such as %s", len(c.Add), c.Add[0])
 	}
 }
 

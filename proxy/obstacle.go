@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An Obstacle is something on this node, outside of our rules, that drops traffic to VIPs,
@@ -108,12 +110,12 @@ func judge(f *facts) []Obstacle {
 
 // carries says whether traffic to VIPs, or replies, come in by the interface as far as we
 // know: it leads to clients, or to a backend.
-func (f *facts) carries(w *iface, family setID) bool {
+func (f *facts) carries(w *iface, family state.SetID) bool {
 	return w.uplink[family] || slices.ContainsFunc(f.samples, func(s sample) bool { return s.family == family && s.out == w.name })
 }
 
 func judgeForwarding(f *facts) (all []Obstacle) {
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		if !f.families[family] {
 			continue
 		}
@@ -138,14 +140,14 @@ func judgeForwarding(f *facts) (all []Obstacle) {
 // forwards says whether the kernel forwards what comes in by the interface. IPv4
 // asks the interface alone (ip_route_input_slow), IPv6 the variable for all, since
 // 6.17 or the interface's own (ip6_forward).
-func (w *iface) forwards(f *facts, family setID) bool {
+func (w *iface) forwards(f *facts, family state.SetID) bool {
 	if family == 0 {
 		return w.forward4
 	}
 	return f.forward6 || w.force6
 }
 
-func forwardingOff(f *facts, family setID, shut, learnt []string) []Obstacle {
+func forwardingOff(f *facts, family state.SetID, shut, learnt []string) []Obstacle {
 	const sentence = "%s is 0, so that nothing that comes in by %s is forwarded over %s: set it to 1"
 	switch {
 	case family == 1:
@@ -236,7 +238,7 @@ func judgeConntrack(f *facts) []Obstacle {
 func judgeBridges(f *facts) (all []Obstacle) {
 	for i := range f.interfaces {
 		w := &f.interfaces[i]
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			neighbours := slices.ContainsFunc(f.samples, func(s sample) bool {
 				return s.family == family && s.out == w.name && s.onLink && !s.remote
 			})

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // node is a node without obstacles: one uplink, a pod behind an interface of its own and
@@ -124,7 +125,7 @@ func TestForwardingIsOff(t *testing.T) {
 		checkObstacle(t, s, "", "")
 		for _, tt := range []struct {
 			name   string
-			family setID
+			family state.SetID
 			about  string
 		}{
 			{"ipv4.ip_forward", 0, "net.ipv4.ip_forward"},
@@ -210,12 +211,12 @@ func TestBridgeBypass(t *testing.T) {
 			l.serve(server, backend)
 			l.names[netip.MustParseAddr(addrs[1])] = "neighbour"
 			target := Target{Backends: []Backend{{Addr: backend, Node: "n1"}}, Remote: Preserve}
-			s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", setID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
+			s.VIPs = append(s.VIPs, &VIP{Addr: at("vip", state.SetID(family)), Frontends: []Frontend{{Protocol: TCP, Port: 80, External: target, Internal: target}}})
 		}
 		s.Clients = LocalClients{Bridge: "br0"}
 		mustSet(t, p, s)
 		for family, name := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
-			to := netip.AddrPortFrom(at("vip", setID(family)), 80)
+			to := netip.AddrPortFrom(at("vip", state.SetID(family)), 80)
 			l.node.Sysctl("bridge.bridge-nf-call-iptables", "1")
 			l.node.Sysctl("bridge.bridge-nf-call-ip6tables", "1")
 			if got := l.probe(client, "tcp", to, "server saw neighbour"); got != "server saw neighbour" {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Options are what New needs. The zero value will do.
@@ -214,11 +216,11 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
-	return refused.err()
+	return refused.Err()
 }
 
 // setAccepted sets what of want can be set, and returns that and what is refused.
-func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, error) {
+func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refusals, error) {
 	if err := ctx.Err(); err != nil {
 		return want, nil, err
 	}
@@ -227,18 +229,18 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, refusals, e
 		return want, nil, err
 	}
 	limits := p.Limits()
-	refused := limits.refuse(vips)
+	refused := limits.Refuse(vips)
 	for _, v := range vips {
-		if v.want == nil {
+		if v.Want == nil {
 			continue
 		}
-		if err := p.renderer.lacks(family(v.want.Addr)); err != nil {
-			refused.add(v.want, err)
+		if err := p.renderer.lacks(state.Family(v.Want.Addr)); err != nil {
+			refused.Add(v.Want, err)
 		}
 	}
-	limits.refuseTotal(p.entries, vips, refused)
-	limits.refusePrograms(want, vips, refused)
-	good := want.without(p.have, refused)
+	limits.RefuseTotal(p.entries, vips, refused)
+	limits.RefusePrograms(want, vips, refused)
+	good := want.Without(p.have, refused)
 	if err = p.set(ctx, good); blamesState(err) {
 		good, err = p.bisect(ctx, good, refused, err)
 	}
@@ -249,7 +251,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
+	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
 	if err != nil {
 		return err
 	}
@@ -262,8 +264,8 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if recheck || disturbed || !p.known || want.Node != p.have.Node {
 		return p.reconcile(ctx, want)
 	}
-	c := diffStates(p.have, want, vips)
-	if c.empty() && len(vips) == 0 && sameRedirects(p.have, want) {
+	c := state.DiffStates(p.have, want, vips)
+	if c.Empty() && len(vips) == 0 && state.SameRedirects(p.have, want) {
 		p.have = want
 		return nil
 	}
@@ -275,30 +277,30 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	case err != nil:
 		p.known = false
 		return err
-	case c.empty():
+	case c.Empty():
 		p.have = want
 		return nil
 	}
-	p.settle(want, p.elements+len(c.add)-len(c.del))
+	p.settle(want, p.elements+len(c.Add)-len(c.Del))
 	p.sweeper.add(planPurge(c), want, p.swept)
 	return nil
 }
 
 // validate finds what differs from the last State, and checks what of that belongs to no
 // address.
-func (p *Proxy) validate(want State) ([]vipChange, error) {
-	vips, err := diffVIPs(p.have.VIPs, want.VIPs)
-	if err == nil && (!sameShared(p.have, want) || !sameRedirects(p.have, want)) {
-		err = validateShared(want)
+func (p *Proxy) validate(want State) ([]state.VipChange, error) {
+	vips, err := state.DiffVIPs(p.have.VIPs, want.VIPs)
+	if err == nil && (!state.SameShared(p.have, want) || !state.SameRedirects(p.have, want)) {
+		err = state.ValidateShared(want)
 	}
 	return vips, err
 }
 
 // settle notes that the kernel holds want.
 func (p *Proxy) settle(want State, elements int) {
-	changes, _ := diffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
+	changes, _ := state.DiffVIPs(p.have.VIPs, want.VIPs) // Set has looked at the order
 	for _, c := range changes {
-		p.entries += c.want.entries(p.Limits().Mode) - c.have.entries(p.Limits().Mode)
+		p.entries += c.Want.Entries(p.Limits().Mode) - c.Have.Entries(p.Limits().Mode)
 	}
 	p.have, p.known, p.written, p.elements = want, true, true, elements
 	p.metrics.elements.Set(float64(elements))
@@ -343,9 +345,9 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 		return err
 	}
 	p.watch.rules.confirm(p.mark, time.Now())
-	all := renderState(want)
+	all := state.RenderState(want)
 	p.settle(want, len(all))
-	purge := planPurge(diffElements(out.had, all))
+	purge := planPurge(state.DiffElements(out.had, all))
 	if !expected {
 		purge.orphan(out.had)
 	}

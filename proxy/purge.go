@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A purge says, by VIP, which conntrack entries a change has made wrong. NAT
@@ -21,33 +23,33 @@ type vipPurge struct {
 	// conntrack would misdirect the clients of the next Service that gets it.
 	left bool
 	// ports are frontends that are new at a VIP that is not.
-	ports map[port]bool
+	ports map[state.Port]bool
 	// fenced are frontends that fewer sources may use than before. Their flows of
 	// others go.
-	fenced map[port]bool
+	fenced map[state.Port]bool
 	// filled are frontends that have a backend again. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
-	filled map[port]bool
+	filled map[state.Port]bool
 	// gone are backends that no longer get new flows. Entries of protocols that
 	// have no end of their own would keep sending there, and so would those of TCP
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when no frontend has the backend.
-	gone map[goneBackend]sides
+	gone map[goneBackend]state.Sides
 	// orphaned are frontends of a table that was found: the process that wrote it may have
 	// ended between a change and its sweep. Their flows to unknown backends go.
-	orphaned map[port]bool
+	orphaned map[state.Port]bool
 }
 
 type goneBackend struct {
-	port
+	state.Port
 	backend netip.AddrPort
 }
 
 func (p purge) at(vip netip.Addr) *vipPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[port]bool), fenced: make(map[port]bool), filled: make(map[port]bool), gone: make(map[goneBackend]sides), orphaned: make(map[port]bool)}
+		v = &vipPurge{ports: make(map[state.Port]bool), fenced: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
 		p[vip] = v
 	}
 	return v
@@ -58,18 +60,18 @@ func (v *vipPurge) empty() bool {
 }
 
 // planPurge derives from a change of elements what it makes wrong.
-func planPurge(c change) purge {
+func planPurge(c state.Change) purge {
 	p := make(purge)
-	before := make(map[element]bool) // the keys that existed
-	for _, e := range c.del {
-		before[element{set: e.set, key: e.key}] = true
+	before := make(map[state.Element]bool) // the keys that existed
+	for _, e := range c.Del {
+		before[state.Element{Set: e.Set, Key: e.Key}] = true
 		p.removed(e)
-		p.narrowed(e, base(e.set) == setAllowed)
+		p.narrowed(e, state.Base(e.Set) == state.SetAllowed)
 	}
-	for _, e := range c.add {
+	for _, e := range c.Add {
 		p.kept(e)
-		p.narrowed(e, e.data == external.fence || e.data == internal.fence)
-		if !before[element{set: e.set, key: e.key}] {
+		p.narrowed(e, e.Data == state.External.Fence || e.Data == state.Internal.Fence)
+		if !before[state.Element{Set: e.Set, Key: e.Key}] {
 			p.appeared(e)
 		}
 	}
@@ -87,49 +89,49 @@ func planPurge(c change) purge {
 }
 
 // orphan notes the frontends of a table that was found.
-func (p purge) orphan(had []element) {
+func (p purge) orphan(had []state.Element) {
 	for _, e := range had {
-		if s := base(e.set); s == setExtSvc || s == setIntSvc {
-			vip, proto, n := frontendOf(e.set, e.key)
-			p.at(vip).orphaned[port{proto, n}] = true
+		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
+			vip, proto, n := state.FrontendOf(e.Set, e.Key)
+			p.at(vip).orphaned[state.Port{Proto: proto, Port: n}] = true
 		}
 	}
 }
 
 // narrowed notes, if it is so, that fewer sources may use the frontend of e.
-func (p purge) narrowed(e element, is bool) {
+func (p purge) narrowed(e state.Element, is bool) {
 	if is {
-		vip, proto, n := frontendOf(e.set, e.key)
-		p.at(vip).fenced[port{proto, n}] = true
+		vip, proto, n := state.FrontendOf(e.Set, e.Key)
+		p.at(vip).fenced[state.Port{Proto: proto, Port: n}] = true
 	}
 }
 
 // appeared notes a new VIP or frontend.
-func (p purge) appeared(e element) {
-	switch base(e.set) {
-	case setVIPs:
-		vip, _ := netip.AddrFromSlice([]byte(e.key))
+func (p purge) appeared(e state.Element) {
+	switch state.Base(e.Set) {
+	case state.SetVIPs:
+		vip, _ := netip.AddrFromSlice([]byte(e.Key))
 		p.at(vip).born = true
-	case setExtSvc, setIntSvc:
-		vip, proto, n := frontendOf(e.set, e.key)
-		p.at(vip).ports[port{proto, n}] = true
-	case setExtEps, setIntEps:
-		vip, proto, n := frontendOf(e.set, e.key)
-		if proto != TCP && strings.HasSuffix(e.key, firstSlot) {
-			p.at(vip).filled[port{proto, n}] = true
+	case state.SetExtSvc, state.SetIntSvc:
+		vip, proto, n := state.FrontendOf(e.Set, e.Key)
+		p.at(vip).ports[state.Port{Proto: proto, Port: n}] = true
+	case state.SetExtEps, state.SetIntEps:
+		vip, proto, n := state.FrontendOf(e.Set, e.Key)
+		if proto != TCP && strings.HasSuffix(e.Key, firstSlot) {
+			p.at(vip).filled[state.Port{Proto: proto, Port: n}] = true
 		}
 	default: // the others follow from these
 	}
 }
 
 // firstSlot is the end of the key of a frontend's first slot.
-var firstSlot = string(encoding(nil).slot(0))
+var firstSlot = string(state.Encoding(nil).Slot(0))
 
 // removed records that a backend has left a slot or stopped draining, and kept
 // that it is in another slot.
-func (p purge) removed(e element) {
-	if base(e.set) == setVIPs {
-		vip, _ := netip.AddrFromSlice([]byte(e.key))
+func (p purge) removed(e state.Element) {
+	if state.Base(e.Set) == state.SetVIPs {
+		vip, _ := netip.AddrFromSlice([]byte(e.Key))
 		p.at(vip).left = true
 	}
 	if vip, b, s := slotOf(e); s != 0 {
@@ -137,8 +139,8 @@ func (p purge) removed(e element) {
 	}
 }
 
-func (p purge) kept(e element) {
-	if base(e.set) == setDrain {
+func (p purge) kept(e state.Element) {
+	if state.Base(e.Set) == state.SetDrain {
 		return // it gets no new flows, and what it keeps is for wrong to say
 	}
 	vip, b, s := slotOf(e)
@@ -150,21 +152,21 @@ func (p purge) kept(e element) {
 
 // slotOf is the backend in a slot, or one that drains, the VIP it is for, and for
 // which clients; no sides if e is neither.
-func slotOf(e element) (vip netip.Addr, b goneBackend, s sides) {
-	switch base(e.set) {
-	case setExtEps:
-		s = sideExternal
-	case setIntEps:
-		s = sideInternal
-	case setDrain:
-		vip, proto, n := frontendOf(e.set, e.key)
-		backend := e.key[fieldsSize(specs[setExtSvc+family(vip)].key):]
-		return vip, goneBackend{port{proto, n}, backendOf(backend)}, sideExternal | sideInternal
+func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
+	switch state.Base(e.Set) {
+	case state.SetExtEps:
+		s = state.SideExternal
+	case state.SetIntEps:
+		s = state.SideInternal
+	case state.SetDrain:
+		vip, proto, n := state.FrontendOf(e.Set, e.Key)
+		backend := e.Key[state.FieldsSize(state.Specs[state.SetExtSvc+state.Family(vip)].Key):]
+		return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
 	default:
 		return vip, b, 0
 	}
-	vip, proto, n := frontendOf(e.set, e.key)
-	return vip, goneBackend{port{proto, n}, backendOf(e.data)}, s
+	vip, proto, n := state.FrontendOf(e.Set, e.Key)
+	return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
 // splitPatient takes out of p and returns what can wait: removed backends of TCP,
@@ -174,12 +176,12 @@ func (p purge) splitPatient(swept []netip.Prefix) purge {
 	patient := make(purge)
 	for vip, v := range p {
 		for b, s := range v.gone {
-			if b.proto == TCP {
+			if b.Proto == TCP {
 				patient.at(vip).gone[b] = s
 				delete(v.gone, b)
 			}
 		}
-		if (v.born || len(v.ports) > 0) && containsAddr(swept, vip) {
+		if (v.born || len(v.ports) > 0) && state.ContainsAddr(swept, vip) {
 			to := patient.at(vip)
 			to.born, v.born = v.born, false
 			to.ports, v.ports = v.ports, to.ports
@@ -231,13 +233,13 @@ func (p purge) wrong(f *flow, s *State) bool {
 	switch {
 	case gone == 0:
 		return false
-	case f.port.proto == TCP && f.replied:
+	case f.port.Proto == TCP && f.replied:
 		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
-	case takes(s, f), f.port.proto != TCP && strands(s, f):
+	case takes(s, f), f.port.Proto != TCP && strands(s, f):
 		return false
 	}
 	// Whether other clients are this node's pods, an entry does not tell.
-	if gone == sideExternal && containsAddr(s.Clients.CIDRs, f.client) {
+	if gone == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.client) {
 		return false
 	}
 	return true
@@ -246,19 +248,19 @@ func (p purge) wrong(f *flow, s *State) bool {
 // takes says whether new flows go where this one does: the backend may have come
 // back before its flows were looked at, or be one for other clients all along.
 func takes(s *State, f *flow) bool {
-	fe := s.frontend(f.vip, f.port)
-	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *Target) bool { return t.has(f.backend) })
+	fe := s.Frontend(f.vip, f.port)
+	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *Target) bool { return t.Has(f.backend) })
 }
 
 // ended says whether a connection must not go on. Where the frontend is gone, it
 // may.
 func endsFlow(s *State, f *flow) bool {
-	fe := s.frontend(f.vip, f.port)
-	return fe != nil && !fe.has(f.backend)
+	fe := s.Frontend(f.vip, f.port)
+	return fe != nil && !fe.Has(f.backend)
 }
 
 // abandons says whether the first packets to an address are refused.
-func abandons(s *State, a netip.Addr) bool { return s.vip(a) == nil && containsAddr(s.Owned, a) }
+func abandons(s *State, a netip.Addr) bool { return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a) }
 
 // spareOwn takes addresses of the node itself for what they are, whatever a careless
 // pool contains. A node may have thousands, so it asks only if one has left.
@@ -278,22 +280,22 @@ func (p purge) spareOwn() error {
 
 // strands says whether a flow that left a backend which drains would find none.
 func strands(s *State, f *flow) bool {
-	fe := s.frontend(f.vip, f.port)
-	return fe != nil && fe.drains(f.backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*Target).empty)
+	fe := s.Frontend(f.vip, f.port)
+	return fe != nil && fe.Drains(f.backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*Target).Empty)
 }
 
 // outlives says whether a flow of a protocol without an end stayed with a backend
 // that drains, though there is another.
 func outlives(s *State, f *flow) bool {
-	fe := s.frontend(f.vip, f.port)
-	return f.port.proto != TCP && fe != nil && fe.drains(f.backend) && !slices.ContainsFunc(targetsOf(s, fe, f), (*Target).empty)
+	fe := s.Frontend(f.vip, f.port)
+	return f.port.Proto != TCP && fe != nil && fe.Drains(f.backend) && !slices.ContainsFunc(targetsOf(s, fe, f), (*Target).Empty)
 }
 
 // targets are where new flows of that client may go. An entry does not tell by which
 // interface its client came.
 func targetsOf(s *State, fe *Frontend, f *flow) []*Target {
 	switch {
-	case containsAddr(s.Clients.CIDRs, f.client):
+	case state.ContainsAddr(s.Clients.CIDRs, f.client):
 		return []*Target{&fe.Internal}
 	case s.Clients.InterfacePrefix != "" || s.Clients.Bridge != "":
 		return []*Target{&fe.External, &fe.Internal}
@@ -312,6 +314,6 @@ func asHost(s State, client netip.Addr) *State {
 // forbids says whether the flow is of one of our frontends and backends, and of a
 // source that may not use them.
 func forbids(s *State, f *flow) bool {
-	fe := s.frontend(f.vip, f.port)
-	return fe != nil && fe.Sources != nil && fe.has(f.backend) && !containsAddr(fe.Sources, f.client)
+	fe := s.Frontend(f.vip, f.port)
+	return fe != nil && fe.Sources != nil && fe.Has(f.backend) && !state.ContainsAddr(fe.Sources, f.client)
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // redirectTable is the name of the tables, one for each family, that redirect connections;
@@ -71,7 +73,7 @@ type redirectTables struct {
 // while another takes its place would find the old map empty, and be refused.
 func (n *nftRenderer) redirect(ctx context.Context, want State, look bool) error {
 	r := &n.redirects
-	if r.err != nil && sameRedirects(r.tried, want) && time.Since(r.at) < forwardRetry {
+	if r.err != nil && state.SameRedirects(r.tried, want) && time.Since(r.at) < forwardRetry {
 		return r.err
 	}
 	r.err = r.write(ctx, want, look)
@@ -83,12 +85,12 @@ func (r *redirectTables) write(ctx context.Context, want State, look bool) error
 	if look && r.known && len(r.have.Redirects) > 0 {
 		r.known = listRedirects(ctx, r.have) == r.listing
 	}
-	if r.known && sameRedirects(r.have, want) {
+	if r.known && state.SameRedirects(r.have, want) {
 		return nil
 	}
 	var script strings.Builder
-	for f := range setID(2) {
-		had, has := redirectsOf(r.have.Redirects, f), redirectsOf(want.Redirects, f)
+	for f := range state.SetID(2) {
+		had, has := state.RedirectsOf(r.have.Redirects, f), state.RedirectsOf(want.Redirects, f)
 		switch {
 		case len(has) == 0:
 			if len(had) > 0 || !r.known {
@@ -115,7 +117,7 @@ func (r *redirectTables) write(ctx context.Context, want State, look bool) error
 }
 
 // redirectElements writes what turns the elements of have into those of want.
-func redirectElements(b *strings.Builder, f setID, have, want State) {
+func redirectElements(b *strings.Builder, f state.SetID, have, want State) {
 	via := func(h Redirect) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
 	change := func(verb, set string, all []string) {
 		if len(all) > 0 {
@@ -123,8 +125,8 @@ func redirectElements(b *strings.Builder, f setID, have, want State) {
 		}
 	}
 	text := func(m MAC) string { return m.String() }
-	change("delete", "via", lacking(redirectsOf(have.Redirects, f), redirectsOf(want.Redirects, f), via))
-	change("add", "via", lacking(redirectsOf(want.Redirects, f), redirectsOf(have.Redirects, f), via))
+	change("delete", "via", lacking(state.RedirectsOf(have.Redirects, f), state.RedirectsOf(want.Redirects, f), via))
+	change("add", "via", lacking(state.RedirectsOf(want.Redirects, f), state.RedirectsOf(have.Redirects, f), via))
 	change("delete", "nodes", lacking(have.Nodes, want.Nodes, text))
 	change("add", "nodes", lacking(want.Nodes, have.Nodes, text))
 }
@@ -146,8 +148,8 @@ func lacking[T comparable](all, of []T, text func(T) string) (out []string) {
 // listRedirects is how nft shows the tables for a State, without what they counted. It is
 // empty for one that is not there.
 func listRedirects(ctx context.Context, s State) (listing string) {
-	for f := range setID(2) {
-		if len(redirectsOf(s.Redirects, f)) == 0 {
+	for f := range state.SetID(2) {
+		if len(state.RedirectsOf(s.Redirects, f)) == 0 {
 			continue
 		}
 		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], redirectTable).Output()
@@ -166,8 +168,8 @@ func deleteRedirects() error {
 
 // redirect returns what the rules cannot do: they are written with all others.
 func (x *xtRenderer) redirect(_ context.Context, want State, _ bool) error {
-	for f := range setID(2) {
-		if len(redirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
+	for f := range state.SetID(2) {
+		if len(state.RedirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
 			return x.teeErr[f]
 		}
 	}
@@ -176,19 +178,19 @@ func (x *xtRenderer) redirect(_ context.Context, want State, _ bool) error {
 
 // able is s without the redirects that iptables cannot do here.
 func (x *xtRenderer) able(s State) State {
-	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h Redirect) bool { return x.teeErr[family(h.VIP)] != nil })
+	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h Redirect) bool { return x.teeErr[state.Family(h.VIP)] != nil })
 	return s
 }
 
 // xtTee is the rule that redirects, to try whether the kernel takes it.
-func xtTee(f setID) xtFeature {
+func xtTee(f state.SetID) xtFeature {
 	return xtFeature{"mangle", "-j TEE --gateway " + [2]string{"192.0.2.1", "2001:db8::1"}[f], "CONFIG_NETFILTER_XT_TARGET_TEE"}
 }
 
 // xtRedirects are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
 // have connections elsewhere.
-func xtRedirects(s State, f setID) []string {
-	all := redirectsOf(s.Redirects, f)
+func xtRedirects(s State, f state.SetID) []string {
+	all := state.RedirectsOf(s.Redirects, f)
 	if len(all) == 0 {
 		return nil
 	}
@@ -208,8 +210,8 @@ func xtRedirects(s State, f setID) []string {
 }
 
 // xtRedirected lets copies leave: they pass OUTPUT, with the client's source.
-func xtRedirected(s State, f setID) []string {
-	if len(redirectsOf(s.Redirects, f)) == 0 {
+func xtRedirected(s State, f state.SetID) []string {
+	if len(state.RedirectsOf(s.Redirects, f)) == 0 {
 		return nil
 	}
 	return []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL -j RETURN"}

@@ -3,6 +3,8 @@ package proxy
 import (
 	"context"
 	"net/netip"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A renderer writes States in the words of one part of the kernel. It is asked by
@@ -23,7 +25,7 @@ type renderer interface {
 	// look compares with the kernel first.
 	redirect(ctx context.Context, want State, look bool) error
 	// lacks says what the renderer lacks for an address of this family, nil if nothing.
-	lacks(f setID) error
+	lacks(f state.SetID) error
 	// probe makes a change of no consequence, and fails if the kernel takes none at all.
 	probe(ctx context.Context) error
 	// remove takes everything away that the renderer wrote.
@@ -33,13 +35,13 @@ type renderer interface {
 // A step leads from one State to the next.
 type step struct {
 	have, want State
-	vips       []vipChange // what differs, by address
-	elements   change      // and in the words of nftables, which conntrack's care speaks too
+	vips       []state.VipChange // what differs, by address
+	elements   state.Change      // and in the words of nftables, which conntrack's care speaks too
 }
 
 // A finding is what converge met.
 type finding struct {
-	found  string    // how the kernel differed from have, or what was damaged; empty if it did not
-	had    []element // what it held, sorted, as far as that can be read
-	leaked bool      // for a while there were no rules, and anything could pass
+	found  string          // how the kernel differed from have, or what was damaged; empty if it did not
+	had    []state.Element // what it held, sorted, as far as that can be read
+	leaked bool            // for a while there were no rules, and anything could pass
 }

@@ -1,11 +1,15 @@
 package proxy
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
+)
 
 // A sample is a flow as there could be one now, to try on rules and routes: from an
 // unknown client, to a VIP, to a backend.
 type sample struct {
-	family  setID
+	family  state.SetID
 	proto   Protocol
 	vip     netip.AddrPort
 	backend netip.AddrPort
@@ -43,7 +47,7 @@ func takeSamples(s State) []sample {
 			for _, backends := range [][]Backend{f.External.Backends, f.Internal.Backends} {
 				for _, b := range backends {
 					t.add(sample{
-						family: family(v.Addr), proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port),
+						family: state.Family(v.Addr), proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port),
 						backend: b.Addr, remote: b.Node != s.Node,
 					})
 				}
@@ -68,10 +72,10 @@ func (t *sampler) add(s sample) {
 // families says which families have VIPs.
 func familiesOf(s *State) (has [2]bool) {
 	for _, v := range s.VIPs {
-		has[family(v.Addr)] = true
+		has[state.Family(v.Addr)] = true
 	}
 	for _, p := range s.Owned {
-		has[family(p.Addr())] = true
+		has[state.Family(p.Addr())] = true
 	}
 	return has
 }

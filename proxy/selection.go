@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A selection computes what the fast path must do, State after State, in a time that depends on what
@@ -70,17 +71,17 @@ func (n *selection) fast(v *VIP) *fastpath.VIP {
 // follow makes contenders of all frontends of these VIPs, which are sorted.
 func (n *selection) follow(vips []*VIP) {
 	n.turned = make(map[*VIP]bool)
-	changes, _ := diffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
+	changes, _ := state.DiffVIPs(n.vips, vips) // a State that is not in order gets no further than Set
 	var bereft []*contender
 	for _, c := range changes {
-		if c.have != nil {
-			bereft = append(bereft, n.remove(c.have)...)
+		if c.Have != nil {
+			bereft = append(bereft, n.remove(c.Have)...)
 		}
 	}
 	n.release(bereft)
 	for _, c := range changes {
-		if c.want != nil {
-			n.add(c.want)
+		if c.Want != nil {
+			n.add(c.Want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A selectionWorld is a State that changes at random. Pods are few, so that frontends share them, and so
@@ -40,7 +41,7 @@ func (w *selectionWorld) vip(a netip.Addr) *VIP {
 	for i := range w.IntN(4) {
 		v.Frontends = append(v.Frontends, w.frontend(uint16(80+i)))
 	}
-	slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+	slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 	return v
 }
 

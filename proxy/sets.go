@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An ipsetID is one of the ipsets that the rules of iptables use. Each exists for both
@@ -53,35 +55,35 @@ const (
 )
 
 // affinityPrefix begins the names of the sets that remember clients of a family.
-func affinityPrefix(f setID) string { return setPrefix + "aff" + string("46"[f]) + "-" }
+func affinityPrefix(f state.SetID) string { return setPrefix + "aff" + string("46"[f]) + "-" }
 
-func setName(m ipsetID, f setID) string { return setShapes[m].name + string("46"[f]) }
+func setName(m ipsetID, f state.SetID) string { return setShapes[m].name + string("46"[f]) }
 
 // An entry is what is in a set.
 type entry struct {
 	set  ipsetID
 	addr netip.Prefix // of one address where the set has no networks
-	port port         // zero where the set has none
+	port state.Port   // zero where the set has none
 	net  netip.Prefix // of the client; zero where the set has none
 	// options are such as nomatch, by which an entry says the contrary. Our entries
 	// have none.
 	options uint32
 }
 
-func (e entry) family() setID { return family(e.addr.Addr()) }
+func (e entry) family() state.SetID { return state.Family(e.addr.Addr()) }
 
 // compare orders by set and family, as changeEntries needs them.
 func (e entry) compare(o entry) int {
 	return cmp.Or(
 		cmp.Compare(e.set, o.set), e.addr.Addr().Compare(o.addr.Addr()), cmp.Compare(e.addr.Bits(), o.addr.Bits()),
-		cmp.Compare(e.port.proto, o.port.proto), cmp.Compare(e.port.port, o.port.port),
+		cmp.Compare(e.port.Proto, o.port.Proto), cmp.Compare(e.port.Port, o.port.Port),
 		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()), cmp.Compare(e.options, o.options))
 }
 
 func (e entry) String() string {
 	s := setName(e.set, e.family()) + " " + prefixText(e.addr)
-	if e.port.port != 0 {
-		s += fmt.Sprintf(",%s:%d", e.port.proto, e.port.port)
+	if e.port.Port != 0 {
+		s += fmt.Sprintf(",%s:%d", e.port.Proto, e.port.Port)
 	}
 	if e.net.IsValid() {
 		s += "," + e.net.String()
@@ -131,7 +133,7 @@ func vipEntries(v *VIP) []entry {
 	all := []entry{{set: ipsetVIPs, addr: addr}}
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
-		e := entry{addr: addr, port: port{fe.Protocol, fe.Port}}
+		e := entry{addr: addr, port: state.Port{Proto: fe.Protocol, Port: fe.Port}}
 		add := func(m ipsetID, when bool) {
 			if e.set = m; when {
 				all = append(all, e)
@@ -141,12 +143,12 @@ func vipEntries(v *VIP) []entry {
 		add(ipsetExternalReject, misses(&fe.External, Reject))
 		add(ipsetInternalDrop, misses(&fe.Internal, Drop))
 		add(ipsetInternalReject, misses(&fe.Internal, Reject))
-		if !fe.fenced(v.Addr) {
+		if !fe.Fenced(v.Addr) {
 			continue
 		}
 		add(ipsetLimited, true)
 		for _, e.net = range fe.Sources {
-			add(ipsetSources, family(e.net.Addr()) == family(v.Addr))
+			add(ipsetSources, state.Family(e.net.Addr()) == state.Family(v.Addr))
 		}
 	}
 	return all
@@ -167,7 +169,7 @@ func affinities(to map[string]setForm, v *VIP) {
 		}
 		for _, t := range []*Target{&fe.External, &fe.Internal} {
 			for _, b := range t.Backends {
-				to[affinityName(v, fe, b)] = setForm{affinityKind, family(v.Addr), fe.Affinity}
+				to[affinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity}
 			}
 		}
 	}
@@ -176,11 +178,11 @@ func affinities(to map[string]setForm, v *VIP) {
 // A setForm is what a set is made with.
 type setForm struct {
 	kind    string // in ipset's words
-	family  setID
+	family  state.SetID
 	timeout time.Duration // how long an entry lives; zero: for ever
 }
 
-func staticForm(m ipsetID, f setID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
+func staticForm(m ipsetID, f state.SetID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
 
 // without is the entries of a that are not in b.
 func (a entrySet) without(b entrySet) []entry {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 var (
@@ -169,7 +171,7 @@ func texts(steps []*soakStep, r soakRequest) string {
 		for _, v := range step.state.VIPs {
 			for _, f := range v.Frontends {
 				if v.Addr == r.to.Addr() && f.Port == r.to.Port() && f.Protocol.String() == r.network {
-					line = f.text(v, step.state.Node)
+					line = f.Text(v, step.state.Node)
 				}
 			}
 		}
@@ -198,8 +200,8 @@ func left(steps []*soakStep, r soakRequest) bool {
 // shutsOut says whether the source of a request may not use the frontend.
 func shutsOut(s State, r soakRequest) bool {
 	proto := map[string]Protocol{"tcp": TCP, "udp": UDP}[r.network]
-	f := s.frontend(r.to.Addr(), port{proto, r.to.Port()})
-	return f != nil && f.Sources != nil && !containsAddr(f.Sources, at(r.from, family(r.to.Addr())))
+	f := s.Frontend(r.to.Addr(), state.Port{Proto: proto, Port: r.to.Port()})
+	return f != nil && f.Sources != nil && !state.ContainsAddr(f.Sources, at(r.from, state.Family(r.to.Addr())))
 }
 
 // flowsTo are the backends that flows of the request may be open to.
@@ -230,10 +232,10 @@ func flowsTo(s State, r soakRequest) map[netip.AddrPort]bool {
 // soak's external clients find no backend that internal ones do not.
 func movesState(s State, f *Frontend, r soakRequest) bool {
 	to := &f.External
-	if containsAddr(s.Clients.CIDRs, at(r.from, family(r.to.Addr()))) {
+	if state.ContainsAddr(s.Clients.CIDRs, at(r.from, state.Family(r.to.Addr()))) {
 		to = &f.Internal
 	}
-	return r.network == "udp" && !to.empty()
+	return r.network == "udp" && !to.Empty()
 }
 
 // run sends requests of one kind from one namespace until the soak is over.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 const (
@@ -250,7 +252,7 @@ func (p *Proxy) sweepOwned(owned []netip.Prefix) {
 
 func (p *Proxy) deleteUntranslated(owned []netip.Prefix, own []netip.Addr) error {
 	deleted, err := deleteFlowsIf(p.sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
-		return !f.dnat && containsAddr(owned, f.vip) && !slices.Contains(own, f.vip)
+		return !f.dnat && state.ContainsAddr(owned, f.vip) && !slices.Contains(own, f.vip)
 	})
 	p.metrics.flows.Add(float64(len(deleted)))
 	return err

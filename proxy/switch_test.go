@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // traces says which of our rules are in the kernel.
@@ -223,7 +225,7 @@ func TestAffinityOfIPTables(t *testing.T) {
 	onIPTables(t, func(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
-		state := func(names ...string) State {
+		stateWith := func(names ...string) State {
 			s := scheduleState(Random, podBackends(names...), 80)
 			for _, v := range s.VIPs {
 				for i := range v.Frontends {
@@ -234,11 +236,11 @@ func TestAffinityOfIPTables(t *testing.T) {
 			return s
 		}
 		all := []string{"pod1", "pod2", "pod3", "remote"}
-		mustSet(t, p, state(all...))
-		for family := range setID(2) {
+		mustSet(t, p, stateWith(all...))
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("vip", family), 80)
 			for network := range networks {
-				mustSet(t, p, state(all...))
+				mustSet(t, p, stateWith(all...))
 				stays := func(when string) string {
 					t.Helper()
 					first := l.who(l.client, network, 0, to)
@@ -251,10 +253,10 @@ func TestAffinityOfIPTables(t *testing.T) {
 				}
 				first := stays("at first")
 				others := slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == first })
-				mustSet(t, p, state(others...))
-				checkKernel(t, state(others...))
+				mustSet(t, p, stateWith(others...))
+				checkKernel(t, stateWith(others...))
 				second := stays("without " + first)
-				mustSet(t, p, state(all...))
+				mustSet(t, p, stateWith(all...))
 				if third := stays("with " + first + " again"); third != second {
 					t.Errorf("%s %s: %s came back and took the client of %s", network, to, third, second)
 				}

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // xtRules are the rules of iptables and ip6tables, in the words of iptables-save or of
@@ -29,7 +31,7 @@ type xtTraced []nftStatement
 // An xtKey is an entry of a set.
 type xtKey struct {
 	addr netip.Prefix
-	port port
+	port state.Port
 	net  netip.Prefix
 }
 
@@ -44,7 +46,7 @@ var xtHooks = map[string][][2]string{
 }
 
 func (r xtRules) hook(name string, p *packet, n *nodeView, c *chooser) fate {
-	f := r[family(p.dst.Addr())]
+	f := r[state.Family(p.dst.Addr())]
 	for _, at := range xtHooks[name] {
 		table, chain := at[0], at[1]
 		if table == "nat" && !natAsked(p, name) {
@@ -91,10 +93,10 @@ next:
 // parseXT reads what xtText writes: the rules of each family, then entries of sets.
 func parseXT(text string) (xtRules, error) {
 	var r xtRules
-	var of setID
+	var of state.SetID
 	var table string
 	for f := range r {
-		r[f] = newXTFamily(setID(f))
+		r[f] = newXTFamily(state.SetID(f))
 	}
 	lines := strings.Split(text, "\n")
 	// Rules come before the sets that they ask.
@@ -111,7 +113,7 @@ func parseXT(text string) (xtRules, error) {
 		var err error
 		switch {
 		case line == "# IPv4" || line == "# IPv6":
-			of = setID(strings.Index("46", line[len(line)-1:]))
+			of = state.SetID(strings.Index("46", line[len(line)-1:]))
 		case line == "" || line == "COMMIT" || verb == "#" || strings.HasPrefix(verb, setPrefix):
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
@@ -131,7 +133,7 @@ func parseXT(text string) (xtRules, error) {
 	return r, nil
 }
 
-func newXTFamily(f setID) *xtFamily {
+func newXTFamily(f state.SetID) *xtFamily {
 	x := &xtFamily{tables: make(map[string]map[string][]xtTraced), sets: make(map[string]map[xtKey]bool)}
 	for m := range ipsetCount {
 		x.sets[setName(m, f)] = make(map[xtKey]bool)
@@ -158,7 +160,7 @@ func (f *xtFamily) entry(set, text string) error {
 		if err != nil || sceneProtocols[proto] == nil {
 			return fmt.Errorf("no port: %s", parts[1])
 		}
-		k.port = port{sceneProtocols[proto][0], uint16(n)}
+		k.port = state.Port{Proto: sceneProtocols[proto][0], Port: uint16(n)}
 	}
 	if len(parts) > 2 {
 		k.net = parsePrefix(parts[2])
@@ -364,7 +366,7 @@ func (k xtKey) meets(p *packet, flags string) bool {
 		return false
 	case flags == "dst":
 		return true
-	case isICMP(p) || k.port != port{Protocol(p.proto), p.dst.Port()}:
+	case isICMP(p) || k.port != state.Port{Proto: Protocol(p.proto), Port: p.dst.Port()}:
 		return false
 	}
 	return flags == "dst,dst" || k.net.Contains(p.src.Addr())

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A chainSet is chains of one table of iptables, with their rules as
@@ -76,7 +78,7 @@ func commonPrefix(vips []*VIP) netip.Prefix {
 }
 
 // ofFamily is the VIPs of one family. They are sorted, IPv4 first.
-func ofFamily(vips []*VIP, f setID) []*VIP {
+func ofFamily(vips []*VIP, f state.SetID) []*VIP {
 	n, _ := slices.BinarySearchFunc(vips, struct{}{}, func(v *VIP, _ struct{}) int {
 		if v.Addr.Is4() {
 			return -1
@@ -90,4 +92,4 @@ func ofFamily(vips []*VIP, f setID) []*VIP {
 }
 
 // nfFamily is what the kernel calls a family.
-func nfFamily(f setID) uint8 { return [2]uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f] }
+func nfFamily(f state.SetID) uint8 { return [2]uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f] }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // upgradeScene is what goes on while a node is upgraded.
@@ -138,7 +140,7 @@ func TestUpgradeThatStopped(t *testing.T) {
 		other := State{Node: "n1", VIPs: []*VIP{{Addr: at("other", 0)}}}
 		leave := func() {
 			t.Helper()
-			for _, script := range upgradeScripts(renderState(other))[:2] {
+			for _, script := range upgradeScripts(state.RenderState(other))[:2] {
 				nftables(t, script)
 			}
 			if !strings.Contains(listTables(t), spareTable) {

@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"fmt"
@@ -7,15 +7,15 @@ import (
 
 // A change is what turns one set of elements into another. A key whose value
 // differs is in both lists: the kernel overwrites no element.
-type change struct {
-	del, add []element
+type Change struct {
+	Del, Add []Element
 }
 
-func (c *change) empty() bool { return len(c.del) == 0 && len(c.add) == 0 }
+func (c *Change) Empty() bool { return len(c.Del) == 0 && len(c.Add) == 0 }
 
-func (c *change) append(o change) {
-	c.del = append(c.del, o.del...)
-	c.add = append(c.add, o.add...)
+func (c *Change) append(o Change) {
+	c.Del = append(c.Del, o.Del...)
+	c.Add = append(c.Add, o.Add...)
 }
 
 // steps parts a change, whose lists are sorted, into three that are made one after
@@ -31,62 +31,62 @@ func (c *change) append(o change) {
 //   - A packet that chose its backend before a change must not be judged by the ones
 //     after it: learning begins when no packet comes from before.
 //   - Flows in flight still reach a removed backend; affinity no longer records it: it expires.
-func (c *change) steps() (before, now, after change) {
-	for _, e := range c.add {
+func (c *Change) Steps() (before, now, after Change) {
+	for _, e := range c.Add {
 		switch {
-		case base(e.set) == setAllowed && c.refences(e):
-			before.add = append(before.add, e)
-		case base(e.set) == setLearn && !hasKey(c.del, e):
-			after.add = append(after.add, e)
+		case Base(e.Set) == SetAllowed && c.refences(e):
+			before.Add = append(before.Add, e)
+		case Base(e.Set) == SetLearn && !hasKey(c.Del, e):
+			after.Add = append(after.Add, e)
 		default:
-			now.add = append(now.add, e)
+			now.Add = append(now.Add, e)
 		}
 	}
-	for _, e := range c.del {
-		if isAskedLate(e.set) && !hasKey(c.add, e) || base(e.set) == setAllowed && c.refences(e) {
-			after.del = append(after.del, e)
+	for _, e := range c.Del {
+		if isAskedLate(e.Set) && !hasKey(c.Add, e) || Base(e.Set) == SetAllowed && c.refences(e) {
+			after.Del = append(after.Del, e)
 		} else {
-			now.del = append(now.del, e)
+			now.Del = append(now.Del, e)
 		}
 	}
 	expiring := c.expiring()
-	now.add = append(now.add, expiring...)
-	after.del = append(after.del, expiring...)
+	now.Add = append(now.Add, expiring...)
+	after.Del = append(after.Del, expiring...)
 	return before, now, after
 }
 
 // expiring is the backends that the change takes from frontends with affinity, as elements
 // that are there while it is made.
-func (c *change) expiring() []element {
-	var all []element
-	for _, e := range c.del {
-		if set := base(e.set); set == setExtBack || set == setIntBack {
-			all = append(all, element{set: setExpiring + e.set - set, key: e.key})
+func (c *Change) expiring() []Element {
+	var all []Element
+	for _, e := range c.Del {
+		if set := Base(e.Set); set == SetExtBack || set == SetIntBack {
+			all = append(all, Element{Set: SetExpiring + e.Set - set, Key: e.Key})
 		}
 	}
-	slices.SortFunc(all, element.compare)
+	slices.SortFunc(all, Element.Compare)
 	return slices.Compact(all)
 }
 
 // refences says whether the frontend of an allowed source gets or loses its fence. If
 // it keeps it, all changes of its list come into force at one moment.
-func (c *change) refences(allowed element) bool {
-	set := setExtFenced + allowed.set - setAllowed
-	fence := element{set: set, key: allowed.key[:fieldsSize(specs[set].key)]}
-	return hasKey(c.add, fence) != hasKey(c.del, fence)
+func (c *Change) refences(allowed Element) bool {
+	set := SetExtFenced + allowed.Set - SetAllowed
+	fence := Element{Set: set, Key: allowed.Key[:FieldsSize(Specs[set].Key)]}
+	return hasKey(c.Add, fence) != hasKey(c.Del, fence)
 }
 
 // hasKey says whether a sorted list has an element of that set and key.
-func hasKey(all []element, e element) bool {
-	_, found := slices.BinarySearchFunc(all, e, element.compare)
+func hasKey(all []Element, e Element) bool {
+	_, found := slices.BinarySearchFunc(all, e, Element.Compare)
 	return found
 }
 
 // isAskedLate says whether packets ask a set because of what another one said.
-func isAskedLate(id setID) bool {
-	switch base(id) {
-	case setExtFenced, setIntFenced, setExtSched, setIntSched, setExtTurn, setIntTurn, setExtEps, setIntEps, setExtSlots, setIntSlots,
-		setExtBack, setIntBack, setExtMasq, setIntMasq, setHairpin, setLate:
+func isAskedLate(id SetID) bool {
+	switch Base(id) {
+	case SetExtFenced, SetIntFenced, SetExtSched, SetIntSched, SetExtTurn, SetIntTurn, SetExtEps, SetIntEps, setExtSlots, setIntSlots,
+		SetExtBack, SetIntBack, setExtMasq, setIntMasq, setHairpin, setLate:
 		return true
 	default:
 		return false
@@ -94,23 +94,23 @@ func isAskedLate(id setID) bool {
 }
 
 // diffElements compares two sorted lists.
-func diffElements(have, want []element) change {
-	var c change
+func DiffElements(have, want []Element) Change {
+	var c Change
 	if len(have) == 0 || len(want) == 0 {
-		return change{del: have, add: want}
+		return Change{Del: have, Add: want}
 	}
 	for len(have) > 0 || len(want) > 0 {
-		switch order := compareHeads(have, want); {
+		switch order := CompareHeads(have, want); {
 		case order < 0:
-			c.del = append(c.del, have[0])
+			c.Del = append(c.Del, have[0])
 			have = have[1:]
 		case order > 0:
-			c.add = append(c.add, want[0])
+			c.Add = append(c.Add, want[0])
 			want = want[1:]
 		default:
-			if have[0].data != want[0].data {
-				c.del = append(c.del, have[0])
-				c.add = append(c.add, want[0])
+			if have[0].Data != want[0].Data {
+				c.Del = append(c.Del, have[0])
+				c.Add = append(c.Add, want[0])
 			}
 			have, want = have[1:], want[1:]
 		}
@@ -119,26 +119,26 @@ func diffElements(have, want []element) change {
 }
 
 // compareHeads orders the first elements; an exhausted list comes last.
-func compareHeads(have, want []element) int {
+func CompareHeads(have, want []Element) int {
 	switch {
 	case len(have) == 0:
 		return 1
 	case len(want) == 0:
 		return -1
 	default:
-		return have[0].compare(want[0])
+		return have[0].Compare(want[0])
 	}
 }
 
 // A vipChange is an address before and after; nil where it is not.
-type vipChange struct {
-	have, want *VIP
+type VipChange struct {
+	Have, Want *VIP
 }
 
 // diffVIPs finds the VIPs whose pointer is another. Both lists are sorted; that
 // want is, it checks as far as it must: what is the same as in have is in order.
-func diffVIPs(have, want []*VIP) ([]vipChange, error) {
-	var changes []vipChange
+func DiffVIPs(have, want []*VIP) ([]VipChange, error) {
+	var changes []VipChange
 	i, j := 0, 0
 	for i < len(have) || j < len(want) {
 		// The common case, of which there are thousands.
@@ -152,13 +152,13 @@ func diffVIPs(have, want []*VIP) ([]vipChange, error) {
 		}
 		switch {
 		case order < 0:
-			changes = append(changes, vipChange{have: have[i]})
+			changes = append(changes, VipChange{Have: have[i]})
 			i++
 		case order > 0:
-			changes = append(changes, vipChange{want: want[j]})
+			changes = append(changes, VipChange{Want: want[j]})
 			j++
 		default:
-			changes = append(changes, vipChange{have: have[i], want: want[j]})
+			changes = append(changes, VipChange{Have: have[i], Want: want[j]})
 			i, j = i+1, j+1
 		}
 	}
@@ -179,26 +179,26 @@ func compareVIPs(have, want []*VIP) int {
 
 // diffStates is the change of elements from have to want, given the VIPs that
 // differ. Both must be for the same node.
-func diffStates(have, want State, vips []vipChange) change {
-	var c change
-	if !sameShared(have, want) {
-		c = diffElements(renderShared(have), renderShared(want))
+func DiffStates(have, want State, vips []VipChange) Change {
+	var c Change
+	if !SameShared(have, want) {
+		c = DiffElements(renderShared(have), renderShared(want))
 	}
 	for _, v := range vips {
-		c.append(diffElements(renderMaybe(v.have, have.Node), renderMaybe(v.want, want.Node)))
+		c.append(DiffElements(renderMaybe(v.Have, have.Node), renderMaybe(v.Want, want.Node)))
 	}
 	return c
 }
 
-func renderMaybe(v *VIP, node string) []element {
+func renderMaybe(v *VIP, node string) []Element {
 	if v == nil {
 		return nil
 	}
-	return renderVIP(v, node)
+	return RenderVIP(v, node)
 }
 
 // sameShared says whether what belongs to no VIP is the same.
-func sameShared(a, b State) bool {
+func SameShared(a, b State) bool {
 	return slices.Equal(a.Owned, b.Owned) &&
 		slices.Equal(a.Clients.CIDRs, b.Clients.CIDRs) &&
 		a.Clients.InterfacePrefix == b.Clients.InterfacePrefix &&
@@ -206,9 +206,9 @@ func sameShared(a, b State) bool {
 		a.SNAT.equal(b.SNAT)
 }
 
-func (c vipChange) family() setID {
-	if c.want != nil {
-		return family(c.want.Addr)
+func (c VipChange) Family() SetID {
+	if c.Want != nil {
+		return Family(c.Want.Addr)
 	}
-	return family(c.have.Addr)
+	return Family(c.Have.Addr)
 }

@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"bytes"
@@ -30,14 +30,14 @@ type MAC [6]byte
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
 // sameRedirects says whether two States redirect the same.
-func sameRedirects(a, b State) bool {
+func SameRedirects(a, b State) bool {
 	return slices.Equal(a.Redirects, b.Redirects) && slices.Equal(a.Nodes, b.Nodes)
 }
 
 // redirectsOf are the redirects of one family.
-func redirectsOf(all []Redirect, f setID) (of []Redirect) {
+func RedirectsOf(all []Redirect, f SetID) (of []Redirect) {
 	for _, h := range all {
-		if family(h.VIP) == f {
+		if Family(h.VIP) == f {
 			of = append(of, h)
 		}
 	}
@@ -49,7 +49,7 @@ func validateRedirects(s State) error {
 		switch {
 		case !isUnicast(h.VIP):
 			return fmt.Errorf("redirect %s: want a unicast IPv4 or IPv6 address without a zone", h.VIP)
-		case !isUnicast(h.Via) || family(h.Via) != family(h.VIP):
+		case !isUnicast(h.Via) || Family(h.Via) != Family(h.VIP):
 			return fmt.Errorf("redirect %s via %s: want an address of the same family without a zone", h.VIP, h.Via)
 		case !PlainIfname(h.Interface):
 			return fmt.Errorf("redirect %s: interface %q: want a name of 1 to %d letters, digits or any of -_.:@", h.VIP, h.Interface, maxIfname)

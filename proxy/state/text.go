@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"fmt"
@@ -41,7 +41,7 @@ func (s State) String() string {
 			fmt.Fprintf(&b, "%s\n", v.Addr)
 		}
 		for i := range v.Frontends {
-			b.WriteString(v.Frontends[i].text(v, s.Node))
+			b.WriteString(v.Frontends[i].Text(v, s.Node))
 		}
 	}
 	return b.String()
@@ -61,8 +61,8 @@ func (c LocalClients) text() string {
 	return b.String()
 }
 
-func (f *Frontend) text(v *VIP, node string) string {
-	words := []string{f.label(v)}
+func (f *Frontend) Text(v *VIP, node string) string {
+	words := []string{f.Label(v)}
 	if f.Name != "" {
 		words = append(words, f.Name)
 	}
@@ -103,8 +103,8 @@ func (t *Target) text(node string) string {
 	var plain, masqueraded []string
 	for _, b := range t.Backends {
 		word := b.Addr.String() + "@" + b.Node
-		if b.weight() != 1 {
-			word += "*" + strconv.Itoa(b.weight())
+		if b.Share() != 1 {
+			word += "*" + strconv.Itoa(b.Share())
 		}
 		if t.masked(b, node) {
 			masqueraded = append(masqueraded, word)

@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ type schedule struct {
 	// seeded: the expression is a hash.
 	seeded bool
 	// table: slots are those of Maglev's table, else one for each backend.
-	table bool
+	Table bool
 	// stateful: what it computes from is a state that each rule keeps for itself.
 	// Frontends that shared a chain would take one another's turns: of two that are
 	// used alternately, each would meet every other backend only.
@@ -28,12 +28,12 @@ type schedule struct {
 // them an IPv6 flow does not fit into the registers that nft 1.0.6 knows.
 var (
 	byRandom = schedule{letters: "", value: "numgen random"}
-	byWeight = schedule{letters: "w", value: "numgen random", table: true}
+	byWeight = schedule{letters: "w", value: "numgen random", Table: true}
 	byTurn   = schedule{letters: "r", value: "numgen inc", stateful: true}
 	bySource = schedule{letters: "h", value: "jhash ip saddr", seeded: true}
-	byFlow   = schedule{letters: "m", value: "jhash ip saddr . th sport", seeded: true, table: true}
+	byFlow   = schedule{letters: "m", value: "jhash ip saddr . th sport", seeded: true, Table: true}
 
-	schedules = []*schedule{&byRandom, &byWeight, &byTurn, &bySource, &byFlow}
+	Schedules = []*schedule{&byRandom, &byWeight, &byTurn, &bySource, &byFlow}
 )
 
 // schedule is how flows are given to backends, of which there is at least one.
@@ -55,7 +55,7 @@ func (s Scheduler) schedule(backends []Backend) *schedule {
 
 // slots is the number of slots that a schedule chooses from.
 func (s *schedule) slots(backends int) int {
-	if s.table {
+	if s.Table {
 		return tableSize(backends)
 	}
 	return backends
@@ -63,16 +63,16 @@ func (s *schedule) slots(backends int) int {
 
 // A countChain is a chain that gives new flows to the backends in a number of
 // slots.
-type countChain struct {
-	side     string // prefix of the side
-	schedule *schedule
-	slots    int
+type CountChain struct {
+	Side     string // prefix of the side
+	Schedule *schedule
+	Slots    int
 	owner    string // the frontend whose it is, where the schedule is stateful
 }
 
 // name is such as "x3", "ih3", "xm251" or "xr3/192.0.2.1/tcp/80".
-func (c countChain) name() string {
-	name := c.side + c.schedule.letters + strconv.Itoa(c.slots)
+func (c CountChain) Name() string {
+	name := c.Side + c.Schedule.letters + strconv.Itoa(c.Slots)
 	if c.owner != "" {
 		name += "/" + c.owner
 	}
@@ -85,13 +85,13 @@ func ownerOf(vip netip.Addr, f *Frontend) string {
 }
 
 // pattern is the chain that this one is a copy of, but for the number.
-func (c countChain) pattern() countChain {
-	return countChain{side: c.side, schedule: c.schedule, slots: min(c.slots, c.schedule.patterns())}
+func (c CountChain) Pattern() CountChain {
+	return CountChain{Side: c.Side, Schedule: c.Schedule, Slots: min(c.Slots, c.Schedule.Patterns())}
 }
 
 // patterns is up to how many slots, from 1, chains always exist. Where the choice is
 // not made from the flow itself, one slot is another thing than many.
-func (s *schedule) patterns() int {
+func (s *schedule) Patterns() int {
 	if s.seeded {
 		return 1
 	}
@@ -102,51 +102,51 @@ func (s *schedule) patterns() int {
 // does not know. One of several backends would be the right one by luck. A single
 // one is, for a client on this node; one outside has mostly been moved here by a
 // router, from a node with another backend.
-func (c countChain) strays() bool {
-	return !c.schedule.seeded && (c.slots > 1 || c.side != internal.prefix)
+func (c CountChain) strays() bool {
+	return !c.Schedule.seeded && (c.Slots > 1 || c.Side != Internal.Prefix)
 }
 
 // parseCountChain reads the name of a count chain.
-func parseCountChain(name string) (c countChain, ok bool) {
+func ParseCountChain(name string) (c CountChain, ok bool) {
 	head, owner, _ := strings.Cut(name, "/")
 	letters := strings.TrimRight(head, "0123456789")
 	n, err := strconv.Atoi(head[len(letters):])
 	if err != nil || n < 1 || letters == "" {
-		return countChain{}, false
+		return CountChain{}, false
 	}
-	for _, s := range schedules {
-		c = countChain{side: letters[:1], schedule: s, slots: n, owner: owner}
-		if sideMajors[c.side] != 0 && c.name() == name {
+	for _, s := range Schedules {
+		c = CountChain{Side: letters[:1], Schedule: s, Slots: n, owner: owner}
+		if sideMajors[c.Side] != 0 && c.Name() == name {
 			return c, true
 		}
 	}
-	return countChain{}, false
+	return CountChain{}, false
 }
 
 // text is the chain as nft reads it. What misses must go no further, or another
 // proxy could answer in our place. A connection that is new to conntrack and not to
 // its client must not meet a backend by chance.
-func (c countChain) text() string {
+func (c CountChain) Text() string {
 	backends, seed := "eps", ""
-	if c.schedule.table {
+	if c.Schedule.Table {
 		backends = "slots"
 	}
-	if c.schedule.seeded {
+	if c.Schedule.seeded {
 		seed = " seed 0xfa17"
 	}
-	side, first := c.side, ""
-	if side == splitPrefix {
-		side, first = external.prefix, strings.ReplaceAll(askClients, "\n", "\n\t\t")
+	side, first := c.Side, ""
+	if side == SplitPrefix {
+		side, first = External.Prefix, strings.ReplaceAll(askClients, "\n", "\n\t\t")
 	}
 	if c.strays() {
 		stray := "stray"
-		if c.slots == 1 && side == c.side { // not yet known which kind of client it is
+		if c.Slots == 1 && side == c.Side { // not yet known which kind of client it is
 			stray = "xstray"
 		}
 		first += "\n\t\tmeta l4proto tcp tcp flags & (fin|syn|rst|ack) != syn goto " + stray
 	}
 	rule := fmt.Sprintf("dnat ip to ip daddr . meta l4proto . th dport . %s mod %d%s map @%s%s",
-		c.schedule.value, c.slots, seed, side, backends)
+		c.Schedule.value, c.Slots, seed, side, backends)
 	return fmt.Sprintf(`
 	chain %s {%s
 		meta priority set none
@@ -154,7 +154,7 @@ func (c countChain) text() string {
 		%s6
 		counter drop
 	}
-`, c.name(), first, rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
+`, c.Name(), first, rule, strings.ReplaceAll(rule, "ip ", "ip6 "))
 }
 
 // askClients are the rules that send internal clients elsewhere.

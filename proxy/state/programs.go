@@ -1,12 +1,12 @@
-package proxy
+package state
 
 import (
 	"net/netip"
 	"slices"
 )
 
-func (f *Frontend) target(s side) *Target {
-	if s.prefix == external.prefix {
+func (f *Frontend) Target(s Side) *Target {
+	if s.Prefix == External.Prefix {
 		return &f.External
 	}
 	return &f.Internal
@@ -14,32 +14,32 @@ func (f *Frontend) target(s side) *Target {
 
 // chainSide is the side whose chain a side uses: internal clients that are treated
 // as external ones need none of their own.
-func (f *Frontend) chainSide(s side) side {
+func (f *Frontend) ChainSide(s Side) Side {
 	x, i := &f.External, &f.Internal
 	// Each kind has its own turn.
-	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.strays(external) == f.strays(internal) {
-		return external
+	if f.Scheduler != RoundRobin && x.Remote == i.Remote && slices.Equal(x.Backends, i.Backends) && f.Strays(External) == f.Strays(Internal) {
+		return External
 	}
 	return s
 }
 
 // strays is what countChain's is. Where iptables falls back to chance, it is by luck
 // as well that one of several backends would be the right one.
-func (f *Frontend) strays(s side) bool {
-	t := f.target(s)
+func (f *Frontend) Strays(s Side) bool {
+	t := f.Target(s)
 	switch {
 	case f.Protocol != TCP || len(t.Backends) == 0:
 		return false
 	case len(t.Backends) > 1:
-		return !f.xtScheduler(t).schedule(t.Backends).seeded
+		return !f.XtScheduler(t).schedule(t.Backends).seeded
 	}
-	return !f.Scheduler.schedule(t.Backends).seeded && s.prefix != internal.prefix
+	return !f.Scheduler.schedule(t.Backends).seeded && s.Prefix != Internal.Prefix
 }
 
 // xtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
 // table must fit into a rule.
-func (f *Frontend) xtScheduler(t *Target) Scheduler {
-	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > maxSlots {
+func (f *Frontend) XtScheduler(t *Target) Scheduler {
+	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > MaxSlots {
 		return Random
 	}
 	return f.Scheduler
@@ -56,14 +56,14 @@ func (f *Frontend) programs(vip netip.Addr) int {
 		return 0
 	}
 	n := 0
-	for _, s := range []side{external, internal} {
-		if f.chainSide(s).prefix != s.prefix {
+	for _, s := range []Side{External, Internal} {
+		if f.ChainSide(s).Prefix != s.Prefix {
 			continue
 		}
-		t := f.target(s)
-		switch f.xtScheduler(t) {
+		t := f.Target(s)
+		switch f.XtScheduler(t) {
 		case SourceHash:
-			if family(vip) == 0 && len(t.Backends) <= maxHashed {
+			if Family(vip) == 0 && len(t.Backends) <= MaxHashed {
 				continue
 			}
 		case Maglev:
@@ -75,7 +75,7 @@ func (f *Frontend) programs(vip netip.Addr) int {
 	return n
 }
 
-func (v *VIP) programs() int {
+func (v *VIP) Programs() int {
 	n := 0
 	for i := range v.Frontends {
 		n += v.Frontends[i].programs(v.Addr)
@@ -84,11 +84,11 @@ func (v *VIP) programs() int {
 }
 
 // maxHashed is the number of backends that the match cluster can tell apart.
-const maxHashed = 32
+const MaxHashed = 32
 
 // maxSlots is the size of the largest table whose slots a program can tell apart, and
 // maxTabled the number of backends that it is for.
 const (
-	maxSlots  = 251
-	maxTabled = maxSlots / slotsPerBackend
+	MaxSlots  = 251
+	MaxTabled = MaxSlots / SlotsPerBackend
 )

@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"cmp"
@@ -15,12 +15,12 @@ const maxIfname = 15
 // naming the address, the field and what would be right. Everything wrong is in the
 // error, not only the first.
 func (s State) Validate() error {
-	changes, err := diffVIPs(nil, s.VIPs)
-	return errors.Join(err, validateShared(s), DefaultLimits(ModeNFTables).refuse(changes).err())
+	changes, err := DiffVIPs(nil, s.VIPs)
+	return errors.Join(err, ValidateShared(s), DefaultLimits(ModeNFTables).Refuse(changes).Err())
 }
 
 // validateShared checks what belongs to no VIP.
-func validateShared(s State) error {
+func ValidateShared(s State) error {
 	errs := []error{
 		validatePrefixes("owned", s.Owned),
 		validatePrefixes("clients", s.Clients.CIDRs),
@@ -67,20 +67,20 @@ func (v *VIP) validate() error {
 	var errs []error
 	for i := range v.Frontends {
 		f := &v.Frontends[i]
-		if i > 0 && compareFrontends(&v.Frontends[i-1], f) >= 0 {
-			errs = append(errs, fmt.Errorf("%s: comes after %s; frontends must be sorted by protocol and port, no two alike", f.label(v), v.Frontends[i-1].label(v)))
+		if i > 0 && CompareFrontends(&v.Frontends[i-1], f) >= 0 {
+			errs = append(errs, fmt.Errorf("%s: comes after %s; frontends must be sorted by protocol and port, no two alike", f.Label(v), v.Frontends[i-1].Label(v)))
 		}
 		errs = append(errs, f.validate(v))
 	}
 	return errors.Join(errs...)
 }
 
-func compareFrontends(a, b *Frontend) int {
+func CompareFrontends(a, b *Frontend) int {
 	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
 // label names a frontend in errors: "192.0.2.1 tcp/80".
-func (f *Frontend) label(v *VIP) string {
+func (f *Frontend) Label(v *VIP) string {
 	return fmt.Sprintf("%s %s/%d", v.Addr, f.Protocol, f.Port)
 }
 
@@ -89,25 +89,25 @@ func (f *Frontend) validate(v *VIP) error {
 	switch f.Protocol {
 	case TCP, UDP, SCTP:
 	default:
-		errs = append(errs, fmt.Errorf("%s: protocol %d; want TCP, UDP or SCTP", f.label(v), f.Protocol))
+		errs = append(errs, fmt.Errorf("%s: protocol %d; want TCP, UDP or SCTP", f.Label(v), f.Protocol))
 	}
 	if f.Port == 0 {
-		errs = append(errs, fmt.Errorf("%s: port 0; want 1-65535", f.label(v)))
+		errs = append(errs, fmt.Errorf("%s: port 0; want 1-65535", f.Label(v)))
 	}
 	for i, b := range f.Draining {
 		switch {
-		case b.Port() == 0 || b.Addr().Zone() != "" || b.Addr().Is4In6() || !b.IsValid() || family(b.Addr()) != family(v.Addr):
-			errs = append(errs, fmt.Errorf("%s draining: %s: want an address of the VIP's family without a zone, and a port", f.label(v), b))
+		case b.Port() == 0 || b.Addr().Zone() != "" || b.Addr().Is4In6() || !b.IsValid() || Family(b.Addr()) != Family(v.Addr):
+			errs = append(errs, fmt.Errorf("%s draining: %s: want an address of the VIP's family without a zone, and a port", f.Label(v), b))
 		case i > 0 && f.Draining[i-1].Compare(b) >= 0:
-			errs = append(errs, fmt.Errorf("%s draining: %s comes after %s; want them sorted, no two alike", f.label(v), b, f.Draining[i-1]))
+			errs = append(errs, fmt.Errorf("%s draining: %s comes after %s; want them sorted, no two alike", f.Label(v), b, f.Draining[i-1]))
 		}
 	}
-	errs = append(errs, validatePrefixes(f.label(v)+" sources", f.Sources))
-	if a := f.Affinity; a != 0 && (a < time.Second || a > maxAffinity || a%time.Second != 0) {
-		errs = append(errs, fmt.Errorf("%s: affinity is %s; want whole seconds, 1s to 24h, or 0 for none", f.label(v), a))
+	errs = append(errs, validatePrefixes(f.Label(v)+" sources", f.Sources))
+	if a := f.Affinity; a != 0 && (a < time.Second || a > MaxAffinity || a%time.Second != 0) {
+		errs = append(errs, fmt.Errorf("%s: affinity is %s; want whole seconds, 1s to 24h, or 0 for none", f.Label(v), a))
 	}
 	if f.Scheduler > Maglev {
-		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.label(v), f.Scheduler))
+		errs = append(errs, fmt.Errorf("%s: scheduler is %d; want Random, RoundRobin, SourceHash or Maglev", f.Label(v), f.Scheduler))
 	}
 	return errors.Join(append(errs, f.External.validate(v, f, "external"), f.Internal.validate(v, f, "internal"))...)
 }
@@ -115,13 +115,13 @@ func (f *Frontend) validate(v *VIP) error {
 func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 	var errs []error
 	bad := func(format string, args ...any) {
-		errs = append(errs, fmt.Errorf("%s %s: "+format, append([]any{f.label(v), kind}, args...)...))
+		errs = append(errs, fmt.Errorf("%s %s: "+format, append([]any{f.Label(v), kind}, args...)...))
 	}
 	for i, b := range t.Backends {
 		switch {
 		case !b.Addr.IsValid() || b.Addr.Port() == 0:
 			bad("backend %s: want an address and a port", b.Addr)
-		case b.Addr.Addr().Zone() != "" || family(b.Addr.Addr()) != family(v.Addr) || b.Addr.Addr().Is4In6():
+		case b.Addr.Addr().Zone() != "" || Family(b.Addr.Addr()) != Family(v.Addr) || b.Addr.Addr().Is4In6():
 			bad("backend %s: want the family of the VIP, and no zone", b.Addr)
 		}
 		// The same endpoint twice, on whatever nodes, would count twice.
@@ -139,7 +139,7 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 }
 
 // maxAffinity is Kubernetes' own limit of timeoutSeconds.
-const maxAffinity = 24 * time.Hour
+const MaxAffinity = 24 * time.Hour
 
 // maxBackends is the number of slots that ruleset.nft declares.
 const maxBackends = 65535

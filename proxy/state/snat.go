@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"errors"
@@ -16,21 +16,21 @@ var familyKeys = [...]string{string([]byte{unix.NFPROTO_IPV4}), string([]byte{un
 
 // renderSNAT is the elements that say how sources are replaced; none where that
 // is by the default.
-func renderSNAT(s SNAT) []element {
-	var all []element
+func renderSNAT(s SNAT) []Element {
+	var all []Element
 	for _, p := range s.Never {
-		all = append(all, prefixElement(setNever, p))
+		all = append(all, PrefixElement(SetNever, p))
 	}
 	for f, key := range familyKeys {
-		from := s.source(setID(f))
+		from := s.Source(SetID(f))
 		if from.IsValid() {
-			all = append(all, element{set: setFrom + setID(f), key: key, data: string(from.AsSlice())})
+			all = append(all, Element{Set: SetFrom + SetID(f), Key: key, Data: string(from.AsSlice())})
 		}
 		if name := s.Ports.chain(from.IsValid()); name != chainDefaultSource {
-			all = append(all, element{set: setSources, key: key, data: name})
+			all = append(all, Element{Set: SetSources, Key: key, Data: name})
 		}
 		if s.Mark != (Mark{}) {
-			all = append(all, element{set: setMarks, key: key, data: s.Mark.chain()})
+			all = append(all, Element{Set: SetMarks, Key: key, Data: s.Mark.Chain()})
 		}
 	}
 	return all
@@ -40,9 +40,9 @@ func renderSNAT(s SNAT) []element {
 const chainDefaultSource = "masquerade-fully-random"
 
 // source is the address to use for a family; none: that of the interface.
-func (s SNAT) source(f setID) netip.Addr {
+func (s SNAT) Source(f SetID) netip.Addr {
 	for _, a := range s.Sources {
-		if family(a) == f {
+		if Family(a) == f {
 			return a
 		}
 	}
@@ -60,15 +60,15 @@ func (p Ports) chain(chosen bool) string {
 const markPrefix = "mark-"
 
 // chain is the chain that sets the mark: "mark-0x4000-0x4000".
-func (m Mark) chain() string { return fmt.Sprintf("%s%#x-%#x", markPrefix, m.Value, m.Mask) }
+func (m Mark) Chain() string { return fmt.Sprintf("%s%#x-%#x", markPrefix, m.Value, m.Mask) }
 
 // parseMarkChain is the mark in the name of a mark chain.
-func parseMarkChain(name string) (m Mark, ok bool) {
+func ParseMarkChain(name string) (m Mark, ok bool) {
 	value, mask, _ := strings.Cut(strings.TrimPrefix(name, markPrefix), "-")
 	v, err1 := strconv.ParseUint(value, 0, 32)
 	k, err2 := strconv.ParseUint(mask, 0, 32)
 	m = Mark{Value: uint32(v), Mask: uint32(k)}
-	return m, err1 == nil && err2 == nil && m.chain() == name
+	return m, err1 == nil && err2 == nil && m.Chain() == name
 }
 
 func (s SNAT) equal(o SNAT) bool {
@@ -87,7 +87,7 @@ func (s SNAT) validate() error {
 		switch {
 		case !isUnicast(a):
 			errs = append(errs, fmt.Errorf("snat: source %s: want a unicast IPv4 or IPv6 address without a zone", a))
-		case slices.ContainsFunc(s.Sources[:i], func(b netip.Addr) bool { return family(a) == family(b) }):
+		case slices.ContainsFunc(s.Sources[:i], func(b netip.Addr) bool { return Family(a) == Family(b) }):
 			errs = append(errs, fmt.Errorf("snat: source %s is the second of its family; want one of each at most", a))
 		}
 	}

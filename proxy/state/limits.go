@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"errors"
@@ -71,27 +71,27 @@ func (l Limits) Check(v *VIP) error {
 		port := fmt.Sprintf(" of port %s/%d", f.Protocol, f.Port)
 		for _, t := range f.targets() {
 			over("endpoints"+port, len(t.Backends), l.Backends, "use several Services, each with a part of the endpoints")
-			if f.Scheduler.schedule(t.Backends).table {
+			if f.Scheduler.schedule(t.Backends).Table {
 				over(fmt.Sprintf("endpoints%s with the scheduler %s", port, f.Scheduler), len(t.Backends), l.Tabled, "choose another scheduler, or use several Services")
 			}
 		}
 		over("draining endpoints"+port, len(f.Draining), l.Backends, "use several Services, each with a part of the endpoints")
 		over("source ranges"+port, len(f.Sources), l.Sources, "join ranges, or leave the list to a firewall")
-		if len(errs) > maxFaults {
+		if len(errs) > MaxFaults {
 			break
 		}
 	}
 	over("ports with the scheduler round robin", turns, l.Turns, "choose another scheduler, or use several Services")
-	over("ports, endpoints and source ranges together, as entries in the kernel", v.entries(l.Mode), l.Entries,
+	over("ports, endpoints and source ranges together, as entries in the kernel", v.Entries(l.Mode), l.Entries,
 		"use several Services; the scheduler random needs the fewest entries")
 	if l.Mode == ModeIPTables {
 		over("rules for the schedulers maglev and source hash", programs, l.Programs, "choose the scheduler random for some ports, or use nftables mode")
 	}
-	return errors.Join(errs[:min(len(errs), maxFaults)]...)
+	return errors.Join(errs[:min(len(errs), MaxFaults)]...)
 }
 
 // maxFaults is how many faults of one address an error lists.
-const maxFaults = 4
+const MaxFaults = 4
 
 // targets are those of both kinds of clients, or one where they have the same backends.
 func (f *Frontend) targets() []*Target {
@@ -102,7 +102,7 @@ func (f *Frontend) targets() []*Target {
 }
 
 // entries is how many entries an address needs in the kernel, at most.
-func (v *VIP) entries(m Mode) int {
+func (v *VIP) Entries(m Mode) int {
 	if v == nil {
 		return 0
 	}
@@ -127,7 +127,7 @@ func (f *Frontend) entries(m Mode) int {
 		if f.Affinity != 0 {
 			n += 2 * len(t.Backends) // back, and expiring when it goes
 		}
-		if s := f.Scheduler.schedule(t.Backends); s.table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
+		if s := f.Scheduler.schedule(t.Backends); s.Table && len(t.Backends) > 0 && (i == 0 || !sameBackends(f)) {
 			n += s.slots(len(t.Backends))
 		}
 	}
@@ -167,12 +167,12 @@ func (r *Refused) Error() string {
 }
 
 // refusals are collected while a State is set, by address.
-type refusals map[netip.Addr]Refusal
+type Refusals map[netip.Addr]Refusal
 
-func (r refusals) add(v *VIP, err error) { r[v.Addr] = Refusal{v, err} }
+func (r Refusals) Add(v *VIP, err error) { r[v.Addr] = Refusal{v, err} }
 
 // err is nil if nothing was refused.
-func (r refusals) err() error {
+func (r Refusals) Err() error {
 	if len(r) == 0 {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (r refusals) err() error {
 }
 
 // without is s with the refused addresses as they are in have.
-func (s State) without(have State, refused refusals) State {
+func (s State) Without(have State, refused Refusals) State {
 	if len(refused) == 0 {
 		return s
 	}
@@ -193,7 +193,7 @@ func (s State) without(have State, refused refusals) State {
 	for _, v := range s.VIPs {
 		if _, is := refused[v.Addr]; !is {
 			vips = append(vips, v)
-		} else if old := have.vip(v.Addr); old != nil {
+		} else if old := have.Vip(v.Addr); old != nil {
 			vips = append(vips, old)
 		}
 	}
@@ -203,14 +203,14 @@ func (s State) without(have State, refused refusals) State {
 
 // refuse finds the addresses among the changes that cannot be forwarded, whatever the
 // kernel holds: addresses that break the rules of their types or exceed the limits.
-func (l Limits) refuse(changes []vipChange) refusals {
-	refused := make(refusals)
+func (l Limits) Refuse(changes []VipChange) Refusals {
+	refused := make(Refusals)
 	for _, c := range changes {
-		if c.want == nil {
+		if c.Want == nil {
 			continue
 		}
-		if err := errors.Join(c.want.validate(), l.Check(c.want)); err != nil {
-			refused.add(c.want, err)
+		if err := errors.Join(c.Want.validate(), l.Check(c.Want)); err != nil {
+			refused.Add(c.Want, err)
 		}
 	}
 	return refused
@@ -218,13 +218,13 @@ func (l Limits) refuse(changes []vipChange) refusals {
 
 // refuseTotal refuses changed addresses, the largest first, if all of them and the others have
 // more than total entries together.
-func (l Limits) refuseTotal(have int, changes []vipChange, refused refusals) {
+func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	total := have
-	var grown []vipChange
+	var grown []VipChange
 	for _, c := range changes {
-		grows := c.want.entries(l.Mode) - c.have.entries(l.Mode)
-		if c.want != nil {
-			if _, is := refused[c.want.Addr]; is {
+		grows := c.Want.Entries(l.Mode) - c.Have.Entries(l.Mode)
+		if c.Want != nil {
+			if _, is := refused[c.Want.Addr]; is {
 				continue
 			}
 		}
@@ -235,43 +235,43 @@ func (l Limits) refuseTotal(have int, changes []vipChange, refused refusals) {
 	if total <= l.Total {
 		return
 	}
-	slices.SortStableFunc(grown, func(a, b vipChange) int { return b.want.entries(l.Mode) - a.want.entries(l.Mode) })
+	slices.SortStableFunc(grown, func(a, b VipChange) int { return b.Want.Entries(l.Mode) - a.Want.Entries(l.Mode) })
 	for _, c := range grown {
 		if total <= l.Total {
 			return
 		}
-		n := c.want.entries(l.Mode)
-		total -= n - c.have.entries(l.Mode)
-		refused.add(c.want, fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node can have %d together: "+
+		n := c.Want.Entries(l.Mode)
+		total -= n - c.Have.Entries(l.Mode)
+		refused.Add(c.Want, fmt.Errorf("its %d entries in the kernel are more than are left: in %s mode all addresses of a node can have %d together: "+
 			"use fewer ports or endpoints; the scheduler random needs the fewest entries", n, l.Mode, l.Total))
 	}
 }
 
 // refusePrograms refuses addresses that would have more rules with programs than all
 // addresses may have together: changed ones, since the others have them.
-func (l Limits) refusePrograms(s State, changes []vipChange, refused refusals) {
+func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 	if l.Mode != ModeIPTables {
 		return
 	}
 	total := 0
 	for _, v := range s.VIPs {
 		if _, is := refused[v.Addr]; !is {
-			total += v.programs()
+			total += v.Programs()
 		}
 	}
 	for i := len(changes) - 1; i >= 0 && total > maxPrograms; i-- {
-		v := changes[i].want
-		if v == nil || v.programs() == 0 {
+		v := changes[i].Want
+		if v == nil || v.Programs() == 0 {
 			continue
 		}
 		if _, is := refused[v.Addr]; is {
 			continue
 		}
-		total -= v.programs()
-		if old := changes[i].have; old != nil {
-			total += old.programs()
+		total -= v.Programs()
+		if old := changes[i].Have; old != nil {
+			total += old.Programs()
 		}
-		refused.add(v, fmt.Errorf("rules for the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
-			"choose the scheduler random for some Services, or use nftables mode", v.programs(), maxPrograms))
+		refused.Add(v, fmt.Errorf("rules for the schedulers maglev and source hash: %d more than all addresses of a node can have in iptables mode, which is %d: "+
+			"choose the scheduler random for some Services, or use nftables mode", v.Programs(), maxPrograms))
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"crypto/sha256"
@@ -14,14 +14,14 @@ var tableSizes = []int{251, 1021, 4093, 16381, 65521}
 
 // slotsPerBackend is how many slots each backend has at least, on average. Shares
 // differ by one slot, so by a fifth of the mean at most.
-const slotsPerBackend = 5
+const SlotsPerBackend = 5
 
 // tableSize is the number of slots for n backends. It depends on n alone, since all
 // nodes must agree, and in few large steps, since each of them moves most flows:
 // at 51, 205, 819 and 3,277 backends.
 func tableSize(n int) int {
 	for _, size := range tableSizes {
-		if n*slotsPerBackend <= size {
+		if n*SlotsPerBackend <= size {
 			return size
 		}
 	}
@@ -36,7 +36,7 @@ func tableSize(n int) int {
 // Backends take turns, and who has its turn takes the next free slot on its own
 // walk through the table. A backend of the largest weight has one every round;
 // others when their weights have added up to the largest.
-func maglev(backends []Backend) []int {
+func MaglevSlots(backends []Backend) []int {
 	slots := make([]int, tableSize(len(backends)))
 	for i := range slots {
 		slots[i] = -1
@@ -66,16 +66,16 @@ type walk struct {
 
 func walksOf(backends []Backend, size int) (walks []walk, largest int) {
 	for _, b := range backends {
-		largest = max(largest, b.weight())
+		largest = max(largest, b.Share())
 	}
 	walks = make([]walk, len(backends))
 	for i, b := range backends {
-		h := sha256.Sum256(encoding(nil).addrPort(b.Addr))
+		h := sha256.Sum256(Encoding(nil).AddrPort(b.Addr))
 		walks[i] = walk{
 			at:     int(binary.BigEndian.Uint64(h[:]) % uint64(size)),
 			step:   1 + int(binary.BigEndian.Uint64(h[8:])%uint64(size-1)),
-			weight: b.weight(),
-			credit: largest - b.weight(), // all have a turn in the first round
+			weight: b.Share(),
+			credit: largest - b.Share(), // all have a turn in the first round
 		}
 	}
 	return walks, largest
@@ -90,9 +90,9 @@ func (w *walk) next(slots []int) int {
 }
 
 // weight is the share of a backend in relation to the others'.
-func (b Backend) weight() int { return max(1, int(b.Weight)) }
+func (b Backend) Share() int { return max(1, int(b.Weight)) }
 
 // weighted says whether backends differ in weight.
 func weighted(backends []Backend) bool {
-	return slices.ContainsFunc(backends, func(b Backend) bool { return b.weight() != backends[0].weight() })
+	return slices.ContainsFunc(backends, func(b Backend) bool { return b.Share() != backends[0].Share() })
 }

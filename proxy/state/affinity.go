@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"net/netip"
@@ -10,31 +10,31 @@ import (
 
 const learnPrefix = "learn" // learn10800: remembers for 10,800 s
 
-func learnChain(d time.Duration) string {
+func LearnChain(d time.Duration) string {
 	return learnPrefix + strconv.Itoa(int(d/time.Second))
 }
 
 // parseLearnChain is the timeout in the name of a learning chain.
-func parseLearnChain(name string) (d time.Duration, ok bool) {
+func ParseLearnChain(name string) (d time.Duration, ok bool) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, learnPrefix))
 	d = time.Duration(n) * time.Second
-	return d, err == nil && n > 0 && learnChain(d) == name
+	return d, err == nil && n > 0 && LearnChain(d) == name
 }
 
 // renderAffinity appends what a frontend with affinity needs on both sides.
-func renderAffinity(all []element, vip netip.Addr, fe *Frontend) []element {
+func renderAffinity(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	if fe.Affinity == 0 || len(fe.External.Backends)+len(fe.Internal.Backends) == 0 {
 		return all
 	}
-	f := family(vip)
-	key := make(encoding, 0, 48).addr(vip).proto(fe.Protocol).port(fe.Port)
-	all = append(all, element{set: setLearn + f, key: string(key), data: learnChain(fe.Affinity)})
+	f := Family(vip)
+	key := make(Encoding, 0, 48).Addr(vip).Proto(fe.Protocol).Port(fe.Port)
+	all = append(all, Element{Set: SetLearn + f, Key: string(key), Data: LearnChain(fe.Affinity)})
 	for _, s := range []struct {
-		set      setID
+		set      SetID
 		backends []Backend
-	}{{setExtBack, fe.External.Backends}, {setIntBack, fe.Internal.Backends}} {
+	}{{SetExtBack, fe.External.Backends}, {SetIntBack, fe.Internal.Backends}} {
 		for _, b := range s.backends {
-			all = append(all, element{set: s.set + f, key: string(key.addrPort(b.Addr))})
+			all = append(all, Element{Set: s.set + f, Key: string(key.AddrPort(b.Addr))})
 		}
 	}
 	return all

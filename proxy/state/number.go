@@ -1,4 +1,4 @@
-package proxy
+package state
 
 import (
 	"encoding/binary"
@@ -15,43 +15,43 @@ import (
 type gotoNumber uint32
 
 // fixedNumbers are the chains in the text that frontends go to: 1:1, 1:2 and so on.
-var fixedNumbers = []string{
+var FixedNumbers = []string{
 	chainRefuse, chainIgnore,
-	splitPrefix + chainRefuse, splitPrefix + chainIgnore,
-	external.fence, internal.fence,
-	external.sticky, internal.sticky, splitPrefix + sticky,
-	external.turn, internal.turn, splitPrefix + turn,
+	SplitPrefix + chainRefuse, SplitPrefix + chainIgnore,
+	External.Fence, Internal.Fence,
+	External.Sticky, Internal.Sticky, SplitPrefix + sticky,
+	External.Turn, Internal.Turn, SplitPrefix + turn,
 }
 
 const fixedMajor = 1
 
 // sideMajors is the first digit of a count chain's major number; its second one is
 // the place of the schedule among schedules, and the minor the number of slots.
-var sideMajors = map[string]gotoNumber{external.prefix: 1, internal.prefix: 2, splitPrefix: 3}
+var sideMajors = map[string]gotoNumber{External.Prefix: 1, Internal.Prefix: 2, SplitPrefix: 3}
 
 // numberOf is the number of a chain; none for one that no number leads to.
-func numberOf(chain string) (n gotoNumber, ok bool) {
-	if i := slices.Index(fixedNumbers, chain); i >= 0 {
+func NumberOf(chain string) (n gotoNumber, ok bool) {
+	if i := slices.Index(FixedNumbers, chain); i >= 0 {
 		return fixedMajor<<16 | gotoNumber(i+1), true
 	}
-	c, ok := parseCountChain(chain)
+	c, ok := ParseCountChain(chain)
 	if !ok || c.owner != "" {
 		return 0, false
 	}
-	major := sideMajors[c.side]<<4 | gotoNumber(slices.Index(schedules, c.schedule))
-	return major<<16 | gotoNumber(c.slots), true
+	major := sideMajors[c.Side]<<4 | gotoNumber(slices.Index(Schedules, c.Schedule))
+	return major<<16 | gotoNumber(c.Slots), true
 }
 
 // chain is the name of the chain that n stands for; one that matches nothing if there
 // is none.
-func (n gotoNumber) chain() string {
+func (n gotoNumber) Chain() string {
 	major, minor := n>>16, n&0xffff
-	if major == fixedMajor && minor >= 1 && int(minor) <= len(fixedNumbers) {
-		return fixedNumbers[minor-1]
+	if major == fixedMajor && minor >= 1 && int(minor) <= len(FixedNumbers) {
+		return FixedNumbers[minor-1]
 	}
 	for side, digit := range sideMajors {
-		if major>>4 == digit && int(major&0xf) < len(schedules) && minor > 0 {
-			return countChain{side: side, schedule: schedules[major&0xf], slots: int(minor)}.name()
+		if major>>4 == digit && int(major&0xf) < len(Schedules) && minor > 0 {
+			return CountChain{Side: side, Schedule: Schedules[major&0xf], Slots: int(minor)}.Name()
 		}
 	}
 	return "?" + n.String()
@@ -61,32 +61,32 @@ func (n gotoNumber) chain() string {
 func (n gotoNumber) String() string { return fmt.Sprintf("%x:%x", uint32(n>>16), uint32(n&0xffff)) }
 
 // encode is in the order of bytes of the host, as a packet has its priority.
-func (n gotoNumber) encode() string { return string(binary.NativeEndian.AppendUint32(nil, uint32(n))) }
+func (n gotoNumber) Encode() string { return string(binary.NativeEndian.AppendUint32(nil, uint32(n))) }
 
-func parseNumber(b string) gotoNumber { return gotoNumber(binary.NativeEndian.Uint32([]byte(b))) }
+func ParseNumber(b string) gotoNumber { return gotoNumber(binary.NativeEndian.Uint32([]byte(b))) }
 
 // leads are the maps that a chain's number is in. There is one for each map of
 // frontends: the kernel takes no rules in which a packet could go round, whatever is
 // in the maps, and a fence that could lead to a fence is a round.
-func leads(chain string) []setID {
-	x, i := []setID{setExtSvcTo, setExtFencedTo, setExtSchedTo}, []setID{setIntSvcTo, setIntFencedTo, setIntSchedTo}
-	c, counts := parseCountChain(chain)
+func leads(chain string) []SetID {
+	x, i := []SetID{SetExtSvcTo, setExtFencedTo, setExtSchedTo}, []SetID{setIntSvcTo, setIntFencedTo, setIntSchedTo}
+	c, counts := ParseCountChain(chain)
 	switch {
 	case chain == chainRefuse, chain == chainIgnore:
 		return slices.Concat(x[:2], i[:2])
-	case chain == external.fence:
+	case chain == External.Fence:
 		return x[:1]
-	case chain == internal.fence:
+	case chain == Internal.Fence:
 		return i[:1]
-	case chain == internal.sticky:
+	case chain == Internal.Sticky:
 		return i[:2]
-	case chain == internal.turn, c.side == internal.prefix:
+	case chain == Internal.Turn, c.Side == Internal.Prefix:
 		return i
-	case chain == external.turn:
+	case chain == External.Turn:
 		return x
-	case counts && c.side == external.prefix && c.schedule.table && c.slots > 1: // internal clients may use it
+	case counts && c.Side == External.Prefix && c.Schedule.Table && c.Slots > 1: // internal clients may use it
 		return slices.Concat(x, i)
-	case counts && c.side == external.prefix:
+	case counts && c.Side == External.Prefix:
 		return x
 	default: // xsticky, and what splits
 		return x[:2]
@@ -95,17 +95,17 @@ func leads(chain string) []setID {
 
 // leadElements are the elements of these maps for the chains that numbers lead to,
 // sorted.
-func leadElements(names []string) []element {
-	var all []element
+func LeadElements(names []string) []Element {
+	var all []Element
 	for _, name := range names {
-		n, ok := numberOf(name)
+		n, ok := NumberOf(name)
 		if !ok {
 			continue
 		}
 		for _, set := range leads(name) {
-			all = append(all, element{set: set, key: n.encode(), data: name})
+			all = append(all, Element{Set: set, Key: n.Encode(), Data: name})
 		}
 	}
-	slices.SortFunc(all, element.compare)
+	slices.SortFunc(all, Element.Compare)
 	return all
 }
