@@ -222,17 +222,10 @@ func (n *nftRenderer) forgetAll(f forgetting) {
 		return
 	}
 	n.forget(f)
-	awaitPackets()
+	nfnl.AwaitPackets()
 	if n.forget(f) {
-		awaitPackets()
+		nfnl.AwaitPackets()
 	}
-}
-
-// awaitPackets returns when the packets that were at a hook have left it: a grace period of RCU, mostly 5 to
-// 18 ms. On a kernel without membarrier(2) it does not wait.
-func awaitPackets() {
-	const global = 1 // MEMBARRIER_CMD_GLOBAL of linux/membarrier.h
-	_, _, _ = unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
 }
 
 func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -38,7 +39,7 @@ func affinityState(external, internal [2][]Backend) State {
 // learned is the entries of affinity in the kernel, as text, sorted.
 func learned(t *testing.T) (all []string) {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -406,7 +407,7 @@ const affinitySize = 65536
 
 // fillAffinity puts n entries of a frontend that does not exist into the map for
 // IPv4.
-func fillAffinity(t testing.TB, s *socket, n int) {
+func fillAffinity(t testing.TB, s *nfnl.Socket, n int) {
 	t.Helper()
 	data := string(state.Encoding(nil).AddrPort(netip.MustParseAddrPort("10.0.0.1:80")))
 	var all []state.Element

@@ -22,10 +22,6 @@ type batch struct {
 	family uint8
 }
 
-// maxElementList bounds the list of elements in one message: the length of an
-// attribute has 16 bits.
-const maxElementList = 60 << 10
-
 // setElemKeyEnd is NFTA_SET_ELEM_KEY_END of linux/netfilter/nf_tables.h, which
 // x/sys does not have.
 const setElemKeyEnd = 10
@@ -106,7 +102,7 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Elem
 			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
 			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
-			for len(run) > 0 && len(b.e.B)-at < maxElementList {
+			for len(run) > 0 && len(b.e.B)-at < nfnl.MaxNested {
 				b.element(spec, run[0], data)
 				run = run[1:]
 			}
@@ -171,9 +167,6 @@ func (b *batch) value(spec *state.SetSpec, data string) {
 	b.e.Close(at)
 }
 
-// errUnanswered means that the kernel neither refused nor confirmed a batch.
-var errUnanswered = errors.New("the kernel did not answer")
-
 // largeBatch is from how many bytes on a batch is made without listening: some
 // thousand elements.
 const largeBatch = 128 << 10
@@ -181,8 +174,8 @@ const largeBatch = 128 << 10
 func (b *batch) large() bool { return len(b.e.B) > largeBatch }
 
 // commit sends the batch. After an error nothing of it is done, but for
-// errUnanswered, after which nothing is known.
-func (b *batch) commit(s *socket) error {
+// nfnl.ErrUnanswered, after which nothing is known.
+func (b *batch) commit(s *nfnl.Socket) error {
 	if b.empty() {
 		return nil
 	}
@@ -201,12 +194,12 @@ func (b *batch) commit(s *socket) error {
 
 // answer reads the kernel's answers to the batch. The first error made the kernel undo
 // everything; others follow from it.
-func (b *batch) answer(s *socket) error {
+func (b *batch) answer(s *nfnl.Socket) error {
 	acked := false
 	var failed error
 	for r, err := range s.Replies(false) {
 		if err != nil {
-			return errors.Join(errUnanswered, err)
+			return errors.Join(nfnl.ErrUnanswered, err)
 		}
 		if r.Kind != unix.NLMSG_ERROR {
 			continue
@@ -219,7 +212,7 @@ func (b *batch) answer(s *socket) error {
 		}
 	}
 	if failed == nil && !acked {
-		return errUnanswered
+		return nfnl.ErrUnanswered
 	}
 	return failed
 }
@@ -241,28 +234,5 @@ func isStale(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, errUnanswered) || errors.Is(err, errRefused)
-}
-
-// generation is the number of transactions, of anybody, that changed nftables
-// in this namespace.
-func generation(s *socket) (uint32, error) {
-	s.Seq++
-	var e nfnl.Encoder
-	e.Message(unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETGEN, unix.NLM_F_REQUEST, s.Seq, unix.AF_UNSPEC, func() {})
-	if err := s.Send(e.B); err != nil {
-		return 0, err
-	}
-	for r, err := range s.Replies(false) {
-		if err != nil {
-			return 0, err
-		}
-		if r.Kind == unix.NLMSG_ERROR {
-			return 0, r.Errno()
-		}
-		if id := nfnl.Attribute(r.Data[min(nfnl.SizeofGenMsg, len(r.Data)):], unix.NFTA_GEN_ID); len(id) == 4 {
-			return binary.BigEndian.Uint32(id), nil
-		}
-	}
-	return 0, errUnanswered
+	return errors.Is(err, nfnl.ErrUnanswered) || errors.Is(err, errRefused)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -496,7 +497,7 @@ func TestMoveToNodeWithEndedConnection(t *testing.T) {
 // forget deletes the entries of all flows to the VIPs.
 func (l *lab) forget() {
 	l.t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		l.t.Fatal(err)
 	}

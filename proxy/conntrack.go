@@ -73,7 +73,7 @@ type flow struct {
 // and returns them. wanted is called for each entry: the walk takes a while, in which
 // a new State may make an entry right. Entries that are gone by themselves
 // meanwhile are no error.
-func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted []flow, err error) {
+func deleteFlows(s *nfnl.Socket, p purge, wanted func() [2]State) (deleted []flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
@@ -98,7 +98,7 @@ func deleteFlows(s *socket, p purge, wanted func() [2]State) (deleted []flow, er
 
 // deleteFlowsIf deletes those of the requested entries that are wrong, and returns
 // them.
-func deleteFlowsIf(s *socket, r flowRequest, is func(*flow) bool) (deleted []flow, err error) {
+func deleteFlowsIf(s *nfnl.Socket, r flowRequest, is func(*flow) bool) (deleted []flow, err error) {
 	wrong, err := listFlows(s, r, is)
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
@@ -180,7 +180,7 @@ func (r flowRequest) attributes() []byte {
 
 // listFlows lists the entries that keep chooses. Each is complete: one that is
 // missed because the table changed meanwhile was just born, or is gone.
-func listFlows(s *socket, r flowRequest, keep func(*flow) bool) ([]flow, error) {
+func listFlows(s *nfnl.Socket, r flowRequest, keep func(*flow) bool) ([]flow, error) {
 	var all []flow
 	err := s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.family, r.attributes(), func(data []byte) {
 		f, ok := parseFlow(data)
@@ -297,7 +297,7 @@ const deleteBatch = 256
 // It has to be quick. A SYN may begin another connection in the place of one that has
 // ended, and that one often has the same ID: the kernel makes it of the place in memory,
 // which is free again, and of the tuple. It would be deleted alive.
-func deleteAll(s *socket, all []flow) (deleted []flow, err error) {
+func deleteAll(s *nfnl.Socket, all []flow) (deleted []flow, err error) {
 	var errs []error
 	for batch := range slices.Chunk(all, deleteBatch) {
 		failed, err := deleteSome(s, batch)
@@ -318,7 +318,7 @@ func deleteAll(s *socket, all []flow) (deleted []flow, err error) {
 
 // deleteSome deletes entries, and returns by index why it could not delete some. A message
 // without a tuple would delete all that there are.
-func deleteSome(s *socket, batch []flow) (failed map[int]error, err error) {
+func deleteSome(s *nfnl.Socket, batch []flow) (failed map[int]error, err error) {
 	var e nfnl.Encoder
 	first := s.Seq + 1
 	for i, f := range batch {
@@ -349,7 +349,7 @@ func deleteSome(s *socket, batch []flow) (failed map[int]error, err error) {
 		}
 	}
 	if !answered {
-		return nil, errUnanswered
+		return nil, nfnl.ErrUnanswered
 	}
 	return failed, nil
 }

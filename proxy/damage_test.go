@@ -148,7 +148,7 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 		p := newProxy(t)
 		s := packetState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
-		for _, errs := range [][]error{{errUnanswered}, {errUnanswered, errRefused}, {os.ErrDeadlineExceeded}, {errUnanswered, os.ErrDeadlineExceeded}} {
+		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, errRefused}, {os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
 			before := p.Status().Repairs
 			var found string
 			if testMode == ModeNFTables {
@@ -222,7 +222,7 @@ func (l *lab) checkRepaired(t *testing.T, p *Proxy, s State, before uint64, name
 type xtDamage struct {
 	name    string
 	command string // of iptables
-	sets    func(s *socket) error
+	sets    func(s *nfnl.Socket) error
 	then    string // another command
 	found   string
 }
@@ -242,16 +242,16 @@ var xtDamages = []xtDamage{
 	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
 	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
 
-	{"a set is flushed", "", func(s *socket) error { return s.ipset(4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
+	{"a set is flushed", "", func(s *nfnl.Socket) error { return requestSet(s, 4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"an entry is deleted", "", func(s *socket) error {
-		return s.changeEntries(ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: state.Port{Proto: TCP, Port: portNone}}})
+	{"an entry is deleted", "", func(s *nfnl.Socket) error {
+		return changeEntries(s, ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: state.Port{Proto: TCP, Port: portNone}}})
 	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
-	{"an entry is added", "", func(s *socket) error {
-		return s.changeEntries(ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+	{"an entry is added", "", func(s *nfnl.Socket) error {
+		return changeEntries(s, ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
-	{"an entry says the contrary", "", func(s *socket) error {
-		return s.ipset(ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *nfnl.Encoder) {
+	{"an entry says the contrary", "", func(s *nfnl.Socket) error {
+		return requestSet(s, ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *nfnl.Encoder) {
 			at := e.Open(ipsetAttrData)
 			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
 			e.Bytes(ipsetAttrCIDR, []byte{24})
@@ -260,26 +260,26 @@ var xtDamages = []xtDamage{
 			e.Uint32(ipsetAttrLine, 0)
 		})
 	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
-	{"a set has another's entries", "", func(s *socket) error {
-		return s.replaceSet(setName(ipsetVIPs, 0), staticForm(ipsetVIPs, 0), []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+	{"a set has another's entries", "", func(s *nfnl.Socket) error {
+		return replaceSet(s, setName(ipsetVIPs, 0), staticForm(ipsetVIPs, 0), []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
-	{"a set is another", "", func(s *socket) error {
-		return s.replaceSet(setName(ipsetVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
+	{"a set is another", "", func(s *nfnl.Socket) error {
+		return replaceSet(s, setName(ipsetVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
 	}, "", "sets of another form: fanfare-vips4"},
-	{"a set is destroyed", noLimits, func(s *socket) error {
-		return s.destroySet(setName(ipsetLimited, 0))
+	{"a set is destroyed", noLimits, func(s *nfnl.Socket) error {
+		return destroySet(s, setName(ipsetLimited, 0))
 	}, "", "table filter"},
-	{"a set is of another type", noLimits, func(s *socket) error {
+	{"a set is of another type", noLimits, func(s *nfnl.Socket) error {
 		name := setName(ipsetLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetVIPs, 0)))
+		return errors.Join(destroySet(s, name), createSet(s, name, staticForm(ipsetVIPs, 0)))
 	}, "", "sets of another form: fanfare-limited4"},
-	{"a set that rules ask is of another type", noLimits, func(s *socket) error {
+	{"a set that rules ask is of another type", noLimits, func(s *nfnl.Socket) error {
 		name := setName(ipsetLimited, 0)
-		return errors.Join(s.destroySet(name), s.createSet(name, staticForm(ipsetOwned, 0)))
+		return errors.Join(destroySet(s, name), createSet(s, name, staticForm(ipsetOwned, 0)))
 	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
 }
 
-func (d xtDamage) do(t *testing.T, s *socket, program string) {
+func (d xtDamage) do(t *testing.T, s *nfnl.Socket, program string) {
 	t.Helper()
 	if d.command != "" {
 		iptablesRun(t, program+" "+d.command)

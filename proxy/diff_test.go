@@ -119,10 +119,10 @@ func TestSteps(t *testing.T) {
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
 		before, now, after := c.Steps()
-		if got := setNames(before); got != tc.before {
+		if got := namesOfSets(before); got != tc.before {
 			t.Errorf("%s: %q before; want %q", tc.name, got, tc.before)
 		}
-		if got := setNames(after); got != tc.after {
+		if got := namesOfSets(after); got != tc.after {
 			t.Errorf("%s: %q after; want %q", tc.name, got, tc.after)
 		}
 		// One after the other they make the change, and no element is there but for its own sake.
@@ -137,7 +137,7 @@ func TestSteps(t *testing.T) {
 }
 
 // setNames are the sets that a change is about, with - for what it deletes.
-func setNames(c state.Change) string {
+func namesOfSets(c state.Change) string {
 	var all []string
 	for _, e := range c.Add {
 		all = append(all, state.Specs[e.Set].Name)

@@ -288,7 +288,7 @@ const (
 // packets were dropped since they could not be tracked, for want of room or because
 // two took the same place.
 func conntrackDrops() (early, refused uint64, err error) {
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		return 0, 0, err
 	}

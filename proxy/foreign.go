@@ -52,7 +52,7 @@ func (c hookedChain) sees(f state.SetID) bool {
 // A ruleset is what the kernel's nftables hold, read when asked for and then
 // remembered: of tables with tens of thousands of chains a few are needed.
 type ruleset struct {
-	sock  *socket
+	sock  *nfnl.Socket
 	bases []hookedChain
 	// kubeProxy are kube-proxy's that translate what comes in.
 	kubeProxy []hookedChain
@@ -65,7 +65,7 @@ type ruleset struct {
 
 // readRuleset lists the chains at hooks, but not ours. Of kube-proxy's, which is large
 // and known, only where it translates counts.
-func readRuleset(s *socket, nat int32) (*ruleset, error) {
+func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
 	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases, r.kubeProxy = nil, nil }, func(family uint8, data []byte) {
 		hook := nfnl.Attribute(data, unix.NFTA_CHAIN_HOOK)
@@ -101,10 +101,13 @@ func (t tableID) kubeProxy() bool {
 	return t.name == "kube-proxy" && (t.family == unix.NFPROTO_IPV4 || t.family == unix.NFPROTO_IPV6)
 }
 
+// listAttempts bounds how often a list that changes while it is read is read again.
+const listAttempts = 20
+
 // list dumps again and again until what it lists holds still.
 func (r *ruleset) list(kind, family uint8, request []byte, reset func(), each func(family uint8, data []byte)) error {
 	var err error
-	for range dumpAttempts {
+	for range listAttempts {
 		reset()
 		if err = r.sock.DumpFamilies(unix.NFNL_SUBSYS_NFTABLES, kind, family, request, each); !errors.Is(err, unix.EINTR) {
 			return err

@@ -63,10 +63,10 @@ var ipsetErrors = map[unix.Errno]string{
 }
 
 // ipset does one request, whose attributes body appends after the set's name.
-func (s *socket) ipset(command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
+func requestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
 	s.Seq++
 	var e nfnl.Encoder
-	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, nfFamily(f), func() {
+	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, state.NFFamily(f), func() {
 		e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
 		e.Text(ipsetAttrName, name)
 		if body != nil {
@@ -84,7 +84,7 @@ func (s *socket) ipset(command uint8, flags uint16, f state.SetID, name string, 
 			return ipsetError(name, r.Errno())
 		}
 	}
-	return errUnanswered
+	return nfnl.ErrUnanswered
 }
 
 // A setError is an error code of ipset that is no errno.
@@ -105,11 +105,11 @@ func ipsetError(name string, err error) error {
 
 // createSet makes a set; that it exists in this very form is no error, and in another
 // is EEXIST.
-func (s *socket) createSet(name string, form setForm) error {
-	return s.ipset(ipsetCreate, unix.NLM_F_CREATE, form.family, name, func(e *nfnl.Encoder) {
+func createSet(s *nfnl.Socket, name string, form setForm) error {
+	return requestSet(s, ipsetCreate, unix.NLM_F_CREATE, form.family, name, func(e *nfnl.Encoder) {
 		e.Text(ipsetAttrKind, form.kind)
 		e.Bytes(ipsetAttrRevision, []byte{0})
-		e.Bytes(ipsetAttrFamily, []byte{nfFamily(form.family)})
+		e.Bytes(ipsetAttrFamily, []byte{state.NFFamily(form.family)})
 		at := e.Open(ipsetAttrData)
 		e.Uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
 		if form.timeout > 0 {
@@ -120,8 +120,8 @@ func (s *socket) createSet(name string, form setForm) error {
 }
 
 // destroySet deletes a set that no rule refers to. That there is none is no error.
-func (s *socket) destroySet(name string) error {
-	err := s.ipset(ipsetDestroy, 0, 0, name, nil)
+func destroySet(s *nfnl.Socket, name string) error {
+	err := requestSet(s, ipsetDestroy, 0, 0, name, nil)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -130,27 +130,27 @@ func (s *socket) destroySet(name string) error {
 
 // replaceSet puts a set with these entries in the place of one of the same type, under
 // the eyes of rules that ask it.
-func (s *socket) replaceSet(name string, form setForm, all []entry) error {
+func replaceSet(s *nfnl.Socket, name string, form setForm, all []entry) error {
 	const spare = setPrefix + "spare"
-	if err := errors.Join(s.destroySet(spare), s.createSet(spare, form)); err != nil {
+	if err := errors.Join(destroySet(s, spare), createSet(s, spare, form)); err != nil {
 		return err
 	}
-	err := s.changeSet(ipsetAdd, spare, all)
+	err := changeSet(s, ipsetAdd, spare, all)
 	if err == nil {
-		err = s.ipset(ipsetSwap, 0, form.family, name, func(e *nfnl.Encoder) { e.Text(ipsetAttrName2, spare) })
+		err = requestSet(s, ipsetSwap, 0, form.family, name, func(e *nfnl.Encoder) { e.Text(ipsetAttrName2, spare) })
 	}
-	return errors.Join(err, s.destroySet(spare))
+	return errors.Join(err, destroySet(s, spare))
 }
 
 // changeEntries adds or deletes entries that are sorted by set. An entry that is already as
 // wanted is no error.
-func (s *socket) changeEntries(command uint8, all []entry) error {
+func changeEntries(s *nfnl.Socket, command uint8, all []entry) error {
 	for len(all) > 0 {
 		first, n := all[0], 1
 		for n < len(all) && all[n].set == first.set && all[n].family() == first.family() {
 			n++
 		}
-		if err := s.changeSet(command, setName(first.set, first.family()), all[:n]); err != nil {
+		if err := changeSet(s, command, setName(first.set, first.family()), all[:n]); err != nil {
 			return err
 		}
 		all = all[n:]
@@ -159,12 +159,12 @@ func (s *socket) changeEntries(command uint8, all []entry) error {
 }
 
 // changeSet adds entries to the set of that name, or deletes them.
-func (s *socket) changeSet(command uint8, name string, all []entry) error {
+func changeSet(s *nfnl.Socket, command uint8, name string, all []entry) error {
 	for len(all) > 0 {
 		n := 0
-		err := s.ipset(command, 0, all[0].family(), name, func(e *nfnl.Encoder) {
+		err := requestSet(s, command, 0, all[0].family(), name, func(e *nfnl.Encoder) {
 			at := e.Open(ipsetAttrEntries)
-			for n < len(all) && len(e.B)-at < maxElementList {
+			for n < len(all) && len(e.B)-at < nfnl.MaxNested {
 				all[n].encode(e)
 				n++
 			}
@@ -203,9 +203,9 @@ func encodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
 }
 
 // setNames lists the sets that are ours.
-func (s *socket) setNames() ([]string, error) {
+func setNames(s *nfnl.Socket) ([]string, error) {
 	var names []string
-	err := s.listSets("", func(data []byte) {
+	err := listSets(s, "", func(data []byte) {
 		if name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName)); strings.HasPrefix(name, setPrefix) {
 			names = append(names, name)
 		}
@@ -214,10 +214,10 @@ func (s *socket) setNames() ([]string, error) {
 }
 
 // setEntries lists what is in a set; nothing if there is none.
-func (s *socket) setEntries(m ipsetID, f state.SetID) ([]entry, error) {
+func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]entry, error) {
 	var all []entry
 	name := setName(m, f)
-	err := s.listSets(name, func(data []byte) {
+	err := listSets(s, name, func(data []byte) {
 		if nfnl.CString(nfnl.Attribute(data, ipsetAttrName)) != name {
 			return
 		}
@@ -232,19 +232,19 @@ func (s *socket) setEntries(m ipsetID, f state.SetID) ([]entry, error) {
 }
 
 // listSets lists one set with its entries, or the names of all.
-func (s *socket) listSets(name string, each func(data []byte)) error {
+func listSets(s *nfnl.Socket, name string, each func(data []byte)) error {
 	if name == "" {
-		return s.listAllSets(ipsetListNames, each)
+		return listAllSets(s, ipsetListNames, each)
 	}
-	return s.requestSets(each, func(e *nfnl.Encoder) { e.Text(ipsetAttrName, name) })
+	return requestSets(s, each, func(e *nfnl.Encoder) { e.Text(ipsetAttrName, name) })
 }
 
 // listAllSets lists all sets, but only what the flag says.
-func (s *socket) listAllSets(flag uint32, each func(data []byte)) error {
-	return s.requestSets(each, func(e *nfnl.Encoder) { e.Uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
+func listAllSets(s *nfnl.Socket, flag uint32, each func(data []byte)) error {
+	return requestSets(s, each, func(e *nfnl.Encoder) { e.Uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
 }
 
-func (s *socket) requestSets(each func(data []byte), which func(e *nfnl.Encoder)) error {
+func requestSets(s *nfnl.Socket, each func(data []byte), which func(e *nfnl.Encoder)) error {
 	var e nfnl.Encoder
 	e.Bytes(ipsetAttrProtocol, []byte{ipsetProtocol})
 	which(&e)

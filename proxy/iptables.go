@@ -282,7 +282,7 @@ func xtTree(s state.Side) tree {
 func xtName(s state.Side, port, addr string) string {
 	name := xtMade + s.Prefix + "-" + port + addr
 	if len(name) > maxChainName {
-		name = xtMade + s.Prefix + "-" + port + shortHash(addr)
+		name = xtMade + s.Prefix + "-" + port + state.ShortHash(addr)
 	}
 	return name
 }
@@ -406,13 +406,13 @@ func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s state.Side, b Bac
 }
 
 func backendName(s state.Side, v *VIP, fe *Frontend, b Backend) string {
-	return xtMade + s.Prefix + "-b-" + shortHash(fe.Label(v), b.Addr.String())
+	return xtMade + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
 }
 
 // affinityName is the set of clients that come back to a backend. It is the
 // backend's own, so that no other one inherits them.
 func affinityName(v *VIP, fe *Frontend, b Backend) string {
-	return affinityPrefix(state.Family(v.Addr)) + shortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
+	return affinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
 }
 
 // choices are the matches that give each of the backends of t, in this order, its share

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -129,8 +130,8 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 		able := x.able(*have)
 		have = &able
 	}
-	x.metrics.dumps.Inc()
-	names, err := x.sock.setNames()
+	x.dumped()
+	names, err := setNames(x.sock)
 	if err != nil {
 		return out, err
 	}
@@ -149,7 +150,7 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 		}
 	}
 	slices.SortFunc(out.had, state.Element.Compare)
-	x.record.unsupported(unsupported(want))
+	x.unsupported(unsupported(want))
 	return out, nil
 }
 
@@ -161,7 +162,7 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []
 	}
 	if len(odd) > 0 {
 		out.leaked = true
-		if names, err = x.sock.setNames(); err != nil {
+		if names, err = setNames(x.sock); err != nil {
 			return out, err
 		}
 	}
@@ -198,8 +199,8 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []
 // differs is that of the first family that does.
 func (x *xtRenderer) differs(ctx context.Context, from State) (string, error) {
 	from = x.able(from)
-	x.metrics.dumps.Inc()
-	names, err := x.sock.setNames()
+	x.dumped()
+	names, err := setNames(x.sock)
 	if err != nil {
 		return "", err
 	}
@@ -244,7 +245,7 @@ func (x *xtRenderer) read(ctx context.Context, f state.SetID) (xtKernel, entrySe
 	}
 	entries := make(entrySet)
 	for m := range ipsetCount {
-		all, err := x.sock.setEntries(m, f)
+		all, err := setEntries(x.sock, m, f)
 		if err != nil {
 			return xtKernel{}, nil, err
 		}
@@ -338,7 +339,7 @@ func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []
 		if !ok {
 			continue
 		}
-		switch err := x.sock.createSet(name, form); {
+		switch err := createSet(x.sock, name, form); {
 		case errors.Is(err, unix.EEXIST):
 			odd = append(odd, name)
 		case err != nil:
@@ -358,11 +359,11 @@ func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f s
 	}
 	entries := allEntries(want, f)
 	for _, name := range odd {
-		if x.sock.replaceSet(name, forms[name], entries.in(name)) == nil {
+		if replaceSet(x.sock, name, forms[name], entries.in(name)) == nil {
 			continue
 		}
 		// It is of another type. Without rules it can go, and they come back with it.
-		if err := errors.Join(x.unload(ctx, f), x.sock.destroySet(name)); err != nil {
+		if err := errors.Join(x.unload(ctx, f), destroySet(x.sock, name)); err != nil {
 			return odd, err
 		}
 	}
@@ -388,7 +389,7 @@ func unloadPlan(save string, f state.SetID) xtPlan {
 
 func (x *xtRenderer) createStatic(f state.SetID) error {
 	for m := range ipsetCount {
-		if err := x.sock.createSet(setName(m, f), staticForm(m, f)); err != nil {
+		if err := createSet(x.sock, setName(m, f), staticForm(m, f)); err != nil {
 			return err
 		}
 	}
@@ -440,7 +441,7 @@ func removeChains(ctx context.Context, keep []string) error {
 
 // deleteChains is remove for a process without a Proxy.
 func deleteChains(ctx context.Context) error {
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		return err
 	}
@@ -448,14 +449,14 @@ func deleteChains(ctx context.Context) error {
 	return errors.Join(removeChains(ctx, nil), removeSets(s))
 }
 
-func removeSets(s *socket) error {
-	names, err := s.setNames()
+func removeSets(s *nfnl.Socket) error {
+	names, err := setNames(s)
 	if errors.Is(err, unix.EINVAL) {
 		return nil // this kernel has no sets
 	}
 	errs := []error{err}
 	for _, name := range names {
-		errs = append(errs, s.destroySet(name))
+		errs = append(errs, destroySet(s, name))
 	}
 	return errors.Join(errs...)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -22,11 +22,7 @@ var errRefused = errors.New("iptables-restore refused an update")
 // An xtRenderer is the renderer that writes chains of iptables, and sets that
 // they ask.
 type xtRenderer struct {
-	log     *slog.Logger
-	metrics *metrics
-	record  *record
-	watch   *watch
-	sock    *socket
+	host
 
 	// programs are those of IPv4 and IPv6; nil where there is none that works, for
 	// the reason in missing.
@@ -55,7 +51,7 @@ type xtPlan struct {
 func (x *xtRenderer) vips() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range state.SetID(2) {
-		entries, err := x.sock.setEntries(ipsetVIPs, f)
+		entries, err := setEntries(x.sock, ipsetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
 		}
@@ -81,7 +77,7 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 			return fmt.Errorf("%w: %w", errRefused, err)
 		}
 	}
-	x.record.unsupported(unsupported(u.want))
+	x.unsupported(unsupported(u.want))
 	return nil
 }
 
@@ -105,7 +101,7 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 			if err := run(); err != nil {
 				return err
 			}
-		} else if err := x.watch.ignoringOwn(x.sock, 2, run); err != nil {
+		} else if err := x.ignoringOwn(x.sock, 2, run); err != nil {
 			return err
 		}
 	}
@@ -329,7 +325,7 @@ func (p xtPlan) parts(most int) []xtPlan {
 func (p xtPlan) runParts(run func(script string, tables int) error) error {
 	for i, part := range p.parts(maxFreed) {
 		if i > 0 {
-			awaitPackets() // the kernel frees what a transaction deleted after a grace period
+			nfnl.AwaitPackets() // the kernel frees what a transaction deleted after a grace period
 		}
 		if script, tables := part.script(); script != "" {
 			if err := run(script, tables); err != nil {
@@ -354,27 +350,26 @@ func (x *xtRenderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	if err := x.createSets(p.create); err != nil {
 		return err
 	}
-	if err := x.sock.changeEntries(ipsetAdd, first); err != nil {
+	if err := changeEntries(x.sock, ipsetAdd, first); err != nil {
 		return err
 	}
 	if err := p.runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) }); err != nil {
 		return err
 	}
-	if err := x.sock.changeEntries(ipsetAdd, last); err != nil {
+	if err := changeEntries(x.sock, ipsetAdd, last); err != nil {
 		return err
 	}
 	// Backwards: prefixes go before their VIPs do.
 	slices.Reverse(p.del)
-	if err := x.sock.changeEntries(ipsetDel, p.del); err != nil {
+	if err := changeEntries(x.sock, ipsetDel, p.del); err != nil {
 		return err
 	}
 	for _, name := range p.destroy {
-		if err := x.sock.destroySet(name); err != nil {
+		if err := destroySet(x.sock, name); err != nil {
 			return err
 		}
 	}
-	x.metrics.transactions.Observe(time.Since(start).Seconds())
-	x.record.transaction()
+	x.changed(time.Since(start))
 	return nil
 }
 
@@ -393,7 +388,7 @@ func splitEntries(all []entry) (first, last []entry) {
 
 func (x *xtRenderer) createSets(all map[string]setForm) error {
 	for name, form := range all {
-		if err := x.sock.createSet(name, form); err != nil {
+		if err := createSet(x.sock, name, form); err != nil {
 			return err
 		}
 	}
@@ -407,5 +402,5 @@ func (x *xtRenderer) load(ctx context.Context, f state.SetID, script string, tab
 	if i.legacy() {
 		return run() // it sends no notifications
 	}
-	return x.watch.ignoringOwn(x.sock, uint32(tables), run)
+	return x.ignoringOwn(x.sock, uint32(tables), run)
 }

@@ -71,6 +71,7 @@ type knownPacket struct {
 }
 
 const (
+	statusDstNAT     = 1 << 5 // IPS_DST_NAT: the destination was rewritten
 	stateNew         = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
 	stateEstablished = 1 << 1 // NF_CT_STATE_BIT(IP_CT_ESTABLISHED), replies too
 )
@@ -113,7 +114,7 @@ func (p *knownPacket) tracked(state uint32, reply, rewritten bool) {
 	p.ct[unix.NFT_CT_STATE] = known(binary.NativeEndian.AppendUint32(nil, state))
 	p.ct[unix.NFT_CT_DIRECTION] = known([]byte{map[bool]byte{true: 1}[reply]})
 	if rewritten {
-		bit := binary.NativeEndian.AppendUint32(nil, ipsDstNAT)
+		bit := binary.NativeEndian.AppendUint32(nil, statusDstNAT)
 		p.ct[unix.NFT_CT_STATUS] = knownBits{bit, bit}
 	}
 }

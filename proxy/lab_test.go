@@ -21,6 +21,7 @@ import (
 	"golang.org/x/net/ipv4"
 	"golang.org/x/net/ipv6"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -427,7 +428,7 @@ func nftables(t testing.TB, script string) {
 // flows lists the conntrack entries of the node to an address.
 func (l *lab) flows(vip netip.Addr) []flow {
 	l.t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		l.t.Fatal(err)
 	}

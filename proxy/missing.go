@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
 // A feature is a part of the kernel that can be left out when it is built, or be
@@ -59,10 +61,10 @@ func nftablesMissing(ctx context.Context) error {
 
 // nfTablesMissing asks for the least that there is to ask.
 func nfTablesMissing() error {
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err == nil {
 		defer s.Close()
-		_, err = generation(s)
+		_, err = s.Generation()
 	}
 	switch {
 	case errors.Is(err, unix.EPERM):

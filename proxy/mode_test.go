@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
@@ -141,13 +142,13 @@ func keepPrograms(t testing.TB, names ...string) {
 // checkChains compares what iptables and the sets hold with what s means.
 func checkChains(t *testing.T, s State) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	x := &xtRenderer{sock: sock}
-	names, err := sock.setNames()
+	x := &xtRenderer{host: host{sock: sock}}
+	names, err := setNames(sock)
 	if err != nil {
 		t.Fatal(err)
 	}

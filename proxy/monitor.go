@@ -159,7 +159,7 @@ func (l *monitor) look(before *tallies) (obstacles []Obstacle, unseen []string) 
 // translate, and the chains that were read.
 func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.facts), make(map[chainID]bool)
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		s.miss("nftables", err)
 		return obstacles, met

@@ -5,23 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An nftRenderer is the renderer that writes table inet fanfare.
 type nftRenderer struct {
-	log     *slog.Logger
-	metrics *metrics
-	record  *record
-	watch   *watch
-	sock    *socket
+	host
 
 	// How the kernel's table stands after an update or converge without an error.
 	uses  map[string]int // made chains, and how many elements go to each
@@ -195,7 +191,7 @@ func (n *nftRenderer) remove(context.Context) error {
 }
 
 func (n *nftRenderer) read() (*table, error) {
-	n.metrics.dumps.Inc()
+	n.dumped()
 	return readTable(n.sock)
 }
 
@@ -213,10 +209,10 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []state.Element
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
-		if err := n.watch.ignoringOwn(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
+		if err := n.ignoringOwn(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
 			return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 		}
-		n.record.transaction()
+		n.changed(0)
 	}
 	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
 		return nil, fmt.Errorf("load the rules of affinity: %w", err)
@@ -228,7 +224,7 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []state.Element
 // walk all sets takes as long as to load them, and until it is done the new table forwards
 // nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
 func (n *nftRenderer) readLoaded(elements []state.Element) (*table, error) {
-	n.metrics.dumps.Inc()
+	n.dumped()
 	t, err := readStructure(n.sock)
 	if err != nil || !t.found {
 		return t, err
@@ -269,15 +265,14 @@ func (n *nftRenderer) commit(b *batch) (err error) {
 	}
 	start := time.Now()
 	if b.large() {
-		err = n.watch.ignoringOwn(n.sock, 1, func() error { return b.commit(n.sock) })
+		err = n.ignoringOwn(n.sock, 1, func() error { return b.commit(n.sock) })
 	} else {
 		err = b.commit(n.sock)
 	}
 	if err != nil {
 		return err
 	}
-	n.metrics.transactions.Observe(time.Since(start).Seconds())
-	n.record.transaction()
+	n.changed(time.Since(start))
 	return nil
 }
 
@@ -323,7 +318,7 @@ func deleteTable(name string) error { return deleteTableOf(unix.NFPROTO_INET, na
 
 // deleteTableOf deletes a table of a family. That there is none is no error.
 func deleteTableOf(family uint8, name string) error {
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		return err
 	}

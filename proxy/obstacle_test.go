@@ -342,7 +342,7 @@ func TestUnseen(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		withoutRights(t)
 		s := surveyNode(State{}, &tallies{})
-		if _, err := dial(); errors.Is(err, unix.EPERM) {
+		if _, err := nfnl.Dial(); errors.Is(err, unix.EPERM) {
 			t.Fatal(err)
 		}
 		s.judge(priorityOurNAT)
@@ -355,7 +355,7 @@ func TestUnseen(t *testing.T) {
 // fillConntrack adds the entries of these numbers, which nothing can evict.
 func fillConntrack(t *testing.T, n, want int) {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,12 +15,12 @@ import (
 // waits for a Set.
 type overflow struct {
 	mu   sync.Mutex
-	sock *socket // nil when closed
+	sock *nfnl.Socket // nil when closed
 	last uint64
 }
 
 func newOverflow(r prometheus.Registerer) (*overflow, error) {
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (o *overflow) close() error {
 
 // countedBy is the packets that the counters of a chain have counted; zero where
 // there is no such chain.
-func countedBy(s *socket, chain string) (packets uint64, err error) {
+func countedBy(s *nfnl.Socket, chain string) (packets uint64, err error) {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_RULE_TABLE, tableName)
 	e.Text(unix.NFTA_RULE_CHAIN, chain)

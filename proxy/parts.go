@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -21,7 +22,7 @@ const (
 )
 
 // room is the size of a transaction that the kernel takes from the socket.
-func (s *socket) room() int {
+func room(s *nfnl.Socket) int {
 	size, err := unix.GetsockoptInt(s.FD(), unix.SOL_SOCKET, unix.SO_SNDBUF)
 	if err != nil {
 		return maxBatch
@@ -152,7 +153,7 @@ func partOf(moves []move) (c state.Change) {
 func (n *nftRenderer) applyParts(c state.Change, last func(*batch)) error {
 	slices.SortFunc(c.Del, state.Element.Compare)
 	slices.SortFunc(c.Add, state.Element.Compare)
-	parts := partsOf(c, min(n.sock.room(), cmp.Or(n.part, maxBatch)))
+	parts := partsOf(c, min(room(n.sock), cmp.Or(n.part, maxBatch)))
 	for i, part := range parts {
 		more := last
 		if i < len(parts)-1 {

@@ -27,9 +27,10 @@ const (
 // notification, by counting. Changes that leave the counts alone are left to the next
 // full check. A nil poller does nothing.
 type poller struct {
-	watch *watch
-	sock  *socket
-	xt    [2]int // sockets that read the legacy tables of a family; -1 where they are not used
+	// disturb and lost take why rules, or any tables, may have changed.
+	disturb, lost func(reason string)
+	sock          *nfnl.Socket
+	xt            [2]int // sockets that read the legacy tables of a family; -1 where they are not used
 
 	mu       sync.Mutex
 	settled  bool // no Set is under way, and counts are those after the last
@@ -44,10 +45,10 @@ type poller struct {
 
 // newPoller begins to count for the programs in use, with sockets of the calling thread's
 // namespace.
-func newPoller(w *watch, programs [2]*iptables) (*poller, error) {
-	p := &poller{watch: w, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
+func newPoller(disturb, lost func(reason string), programs [2]*iptables) (*poller, error) {
+	p := &poller{disturb: disturb, lost: lost, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
-	if p.sock, err = dial(); err != nil {
+	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, err
 	}
 	for f, i := range programs {
@@ -91,14 +92,14 @@ func (p *poller) compare() {
 	}
 	if sets, err := p.countSets(); err == nil && sets != p.sets {
 		p.sets = sets
-		p.watch.disturb("another program changed sets of ipset")
+		p.disturb("another program changed sets of ipset")
 	}
 	if time.Since(p.reported) < pollPause {
 		return
 	}
 	if tables, err := p.countTables(); err == nil && tables != p.tables {
 		p.tables, p.reported = tables, time.Now()
-		p.watch.lost("another program changed tables of iptables-legacy") // FORWARD may be among what has changed
+		p.lost("another program changed tables of iptables-legacy") // FORWARD may be among what has changed
 	}
 }
 
@@ -139,7 +140,7 @@ const (
 // entries do not count: the kernel adds and expires them.
 func (p *poller) countSets() (string, error) {
 	var all []string
-	err := p.sock.listAllSets(ipsetListHeader, func(data []byte) {
+	err := listAllSets(p.sock, ipsetListHeader, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
 		if !strings.HasPrefix(name, setPrefix) {
 			return

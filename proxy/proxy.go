@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -45,7 +46,7 @@ type Proxy struct {
 	overflow *overflow
 
 	mu     sync.Mutex // held by Set; guards what follows
-	sock   *socket
+	sock   *nfnl.Socket
 	closed bool
 
 	renderer renderer
@@ -81,7 +82,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.metrics, err = newMetrics(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", err)
 	}
-	if p.sock, err = dial(); err != nil {
+	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, fmt.Errorf("proxy: %w", err)
 	}
 	// Listen before looking, so that no change falls between.

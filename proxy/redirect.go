@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"os/exec"
-	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +18,9 @@ import (
 // host, does not exist in the family inet. The name stays, so that a new version replaces
 // the tables of an older one.
 const redirectTable = tableName + "-handon"
+
+// redirectRetry is the least time between two attempts at what failed.
+const redirectRetry = 5 * time.Second
 
 // redirectText is such a table without elements.
 //
@@ -73,7 +73,7 @@ type redirectTables struct {
 // while another takes its place would find the old map empty, and be refused.
 func (n *nftRenderer) redirect(ctx context.Context, want State, look bool) error {
 	r := &n.redirects
-	if r.err != nil && state.SameRedirects(r.tried, want) && time.Since(r.at) < forwardRetry {
+	if r.err != nil && state.SameRedirects(r.tried, want) && time.Since(r.at) < redirectRetry {
 		return r.err
 	}
 	r.err = r.write(ctx, want, look)
@@ -94,7 +94,7 @@ func (r *redirectTables) write(ctx context.Context, want State, look bool) error
 		switch {
 		case len(has) == 0:
 			if len(had) > 0 || !r.known {
-				if err := deleteTableOf(nfFamily(f), redirectTable); err != nil {
+				if err := deleteTableOf(state.NFFamily(f), redirectTable); err != nil {
 					return err
 				}
 			}
@@ -164,107 +164,4 @@ func listRedirects(ctx context.Context, s State) (listing string) {
 // deleteRedirects removes the tables.
 func deleteRedirects() error {
 	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, redirectTable), deleteTableOf(unix.NFPROTO_IPV6, redirectTable))
-}
-
-// redirect returns what the rules cannot do: they are written with all others.
-func (x *xtRenderer) redirect(_ context.Context, want State, _ bool) error {
-	for f := range state.SetID(2) {
-		if len(state.RedirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
-			return x.teeErr[f]
-		}
-	}
-	return nil
-}
-
-// able is s without the redirects that iptables cannot do here.
-func (x *xtRenderer) able(s State) State {
-	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h Redirect) bool { return x.teeErr[state.Family(h.VIP)] != nil })
-	return s
-}
-
-// xtTee is the rule that redirects, to try whether the kernel takes it.
-func xtTee(f state.SetID) xtFeature {
-	return xtFeature{"mangle", "-j TEE --gateway " + [2]string{"192.0.2.1", "2001:db8::1"}[f], "CONFIG_NETFILTER_XT_TARGET_TEE"}
-}
-
-// xtRedirects are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
-// have connections elsewhere.
-func xtRedirects(s State, f state.SetID) []string {
-	all := state.RedirectsOf(s.Redirects, f)
-	if len(all) == 0 {
-		return nil
-	}
-	rules := []string{
-		"-m conntrack ! --ctstate INVALID,NEW -j RETURN",
-		"-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -j RETURN",
-		"-p tcp -m conntrack --ctstate INVALID -m tcp --tcp-flags FIN,RST NONE -j RETURN",
-	}
-	for _, m := range s.Nodes {
-		rules = append(rules, "-m mac --mac-source "+m.String()+" -j RETURN")
-	}
-	for _, h := range all {
-		match := fmt.Sprintf("-d %s -i %s -j ", netip.PrefixFrom(h.VIP, h.VIP.BitLen()), h.Interface)
-		rules = append(rules, match+"TEE --gateway "+h.Via.String()+" --oif "+h.Interface, match+"DROP")
-	}
-	return rules
-}
-
-// xtRedirected lets copies leave: they pass OUTPUT, with the client's source.
-func xtRedirected(s State, f state.SetID) []string {
-	if len(state.RedirectsOf(s.Redirects, f)) == 0 {
-		return nil
-	}
-	return []string{"-m conntrack --ctstate UNTRACKED -m addrtype ! --src-type LOCAL -j RETURN"}
-}
-
-// redirect writes the redirects of what was set. Its failure does not fail Set: connections
-// that are not redirected are refused, and the rules work.
-func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
-	err := p.renderer.redirect(ctx, want, look)
-	if before := p.record.redirect(err); err != nil && before != err.Error() {
-		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
-	}
-	if err != nil {
-		return
-	}
-	if err := p.forgetEnded(ctx, want); err != nil {
-		p.metrics.flowErrors.Inc()
-		p.log.WarnContext(ctx, "connections to addresses that move to this node may be taken for earlier ones", "err", err)
-	}
-}
-
-// forgetEnded deletes what conntrack and the fast path remember of connections to VIPs that
-// have ended, once for each VIP that this node takes from another one.
-//
-// It is not left to the sweeper: packets of connections that began elsewhere with the same clients'
-// ports may come as soon as Set returns, and packets that fit an ended one would be sent to
-// its backend, which resets them. Nor is it done when the node answers already, as when
-// it learns only then which node did before: a client may have begun another connection by the port of
-// an ended one since that was listed, and would lose it (see deleteAll).
-//
-// What fails is tried by the next Set.
-func (p *Proxy) forgetEnded(ctx context.Context, want State) error {
-	taken, fresh := make(map[netip.Addr]bool), make(map[netip.Addr]bool)
-	for _, h := range want.Redirects {
-		if _, taking := slices.BinarySearchFunc(want.Taking, h.VIP, netip.Addr.Compare); !taking {
-			continue
-		}
-		if p.forgotten[h.VIP] {
-			taken[h.VIP] = true
-		} else {
-			fresh[h.VIP] = true
-		}
-	}
-	p.forgotten = taken
-	if len(fresh) == 0 {
-		return nil
-	}
-	r := requestOf(maps.Keys(fresh))
-	r.status, r.mask = ipsDstNAT, ipsDstNAT
-	deleted, err := deleteFlowsIf(p.sock, r, func(f *flow) bool { return f.dnat && f.ended && fresh[f.vip] })
-	p.metrics.flows.Add(float64(len(deleted)))
-	if err = errors.Join(err, p.bypass.forget(ctx, fresh)); err == nil {
-		maps.Copy(p.forgotten, fresh)
-	}
-	return err
 }

@@ -18,6 +18,7 @@ import (
 	rtnetlink "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -329,7 +330,7 @@ func TestRedirectTakenBack(t *testing.T) {
 func (s *segment) remembers(node int, all ...net.Conn) (n int) {
 	s.t.Helper()
 	s.nodes[node].Do(func() {
-		sock, err := dial()
+		sock, err := nfnl.Dial()
 		if err != nil {
 			s.t.Error(err)
 			return

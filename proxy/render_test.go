@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -108,7 +109,7 @@ func golden(t *testing.T, file, got string) {
 // The text that replaces a table means to nft what the elements mean by netlink.
 func TestReplaceScript(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		s, err := dial()
+		s, err := nfnl.Dial()
 		if err != nil {
 			t.Fatal(err)
 		}

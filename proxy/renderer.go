@@ -1,6 +1,11 @@
 package proxy
 
 import (
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"log/slog"
+	"strings"
+	"time"
+
 	"context"
 	"net/netip"
 
@@ -44,4 +49,25 @@ type finding struct {
 	found  string          // how the kernel differed from have, or what was damaged; empty if it did not
 	had    []state.Element // what it held, sorted, as far as that can be read
 	leaked bool            // for a while there were no rules, and anything could pass
+}
+
+// A host is what a renderer uses of the Proxy.
+type host struct {
+	log  *slog.Logger
+	sock *nfnl.Socket
+	// dumped is called when all rules are read from the kernel, and changed when a
+	// transaction is made, with the time that it took; zero: that is not measured.
+	dumped  func()
+	changed func(took time.Duration)
+	// unsupported takes what of the State the renderer does otherwise.
+	unsupported func([]string)
+	// ignoringOwn runs change, which makes a number of transactions, without listening to
+	// their notifications.
+	ignoringOwn func(s *nfnl.Socket, transactions uint32, change func() error) error
+}
+
+// firstLines are the first lines of what a program printed, for an error.
+func firstLines(s string, n int) string {
+	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
+	return strings.Join(lines[:min(n, len(lines))], "; ")
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -356,7 +357,7 @@ func (s *scene) rules(m Mode) (rules, error) {
 // remember lets the kernel have learned that, and nothing else.
 func (s *scene) remember(t *testing.T) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -369,7 +370,7 @@ func (s *scene) remember(t *testing.T) {
 			continue
 		}
 		client := entry{addr: netip.PrefixFrom(k.client, k.client.BitLen())}
-		if err := sock.changeSet(ipsetAdd, k.set(&s.state), []entry{client}); err != nil {
+		if err := changeSet(sock, ipsetAdd, k.set(&s.state), []entry{client}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -379,16 +380,16 @@ func (s *scene) remember(t *testing.T) {
 }
 
 // forgetAll empties what remembers clients.
-func forgetAll(t *testing.T, s *socket) {
+func forgetAll(t *testing.T, s *nfnl.Socket) {
 	t.Helper()
 	if testMode == ModeNFTables {
 		nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
 		return
 	}
-	names, err := s.setNames()
+	names, err := setNames(s)
 	for _, name := range names {
 		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
-			err = errors.Join(err, s.ipset(4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
+			err = errors.Join(err, requestSet(s, 4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
 		}
 	}
 	if err != nil {

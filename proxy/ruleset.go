@@ -2,9 +2,7 @@ package proxy
 
 import (
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 	"os/exec"
 	"slices"
@@ -145,15 +143,7 @@ func textHash() string {
 	for _, r := range slices.Concat(learnRules(time.Second, bothFamily), staleRules(bothFamily)) {
 		parts = append(parts, string(r))
 	}
-	return shortHash(parts...)
-}
-
-func shortHash(parts ...string) string {
-	h := sha256.New()
-	for _, p := range parts {
-		fmt.Fprintf(h, "%d:%s", len(p), p)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:6])
+	return state.ShortHash(parts...)
 }
 
 // schemaPrefix begins the name of the empty chain that says what the table is:
@@ -180,9 +170,4 @@ func runNFT(ctx context.Context, script string, args ...string) error {
 		return fmt.Errorf("nft: %w: %s", err, firstLines(string(out), 3))
 	}
 	return nil
-}
-
-func firstLines(s string, n int) string {
-	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
-	return strings.Join(lines[:min(n, len(lines))], "; ")
 }

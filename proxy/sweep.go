@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -35,7 +36,7 @@ const (
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
 type sweeper struct {
-	sock       *socket
+	sock       *nfnl.Socket
 	challenges challengeSockets
 	log        *slog.Logger
 	metrics    *metrics
@@ -59,7 +60,7 @@ type sweeper struct {
 
 // newSweeper opens a socket of its own, in the calling thread's namespace.
 func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
 	}

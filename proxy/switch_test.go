@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // traces says which of our rules are in the kernel.
 func traces(t *testing.T) (found []string) {
 	t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func traces(t *testing.T) (found []string) {
 			found = append(found, i.name)
 		}
 	}
-	names, err := s.setNames()
+	names, err := setNames(s)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func (c chain) equal(o chain) bool {
 const dumpAttempts = 20
 
 // readTable reads the whole table, and of one that is not ours only what VIPs it has.
-func readTable(s *socket) (*table, error) {
+func readTable(s *nfnl.Socket) (*table, error) {
 	t, err := readStructure(s)
 	if err != nil || !t.found {
 		return t, err
@@ -62,7 +62,7 @@ func readTable(s *socket) (*table, error) {
 }
 
 // readStructure reads all but the elements.
-func readStructure(s *socket) (*table, error) {
+func readStructure(s *nfnl.Socket) (*table, error) {
 	t := &table{chains: make(map[string]chain), sets: make(map[string]string)}
 	if err := t.readTable(s); err != nil {
 		return nil, fmt.Errorf("list tables: %w", err)
@@ -84,7 +84,7 @@ func readStructure(s *socket) (*table, error) {
 
 // list dumps one kind of object of our table, again and again until it held
 // still. reset is called before each attempt.
-func list(s *socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
+func list(s *nfnl.Socket, kind uint8, request []byte, reset func(), each func(data []byte)) error {
 	var err error
 	for range dumpAttempts {
 		reset()
@@ -95,7 +95,7 @@ func list(s *socket, kind uint8, request []byte, reset func(), each func(data []
 	return err
 }
 
-func (t *table) readTable(s *socket) error {
+func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
 		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
@@ -108,7 +108,7 @@ func (t *table) readTable(s *socket) error {
 	})
 }
 
-func (t *table) readChains(s *socket) error {
+func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
 		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != tableName {
@@ -127,7 +127,7 @@ func (t *table) readChains(s *socket) error {
 	})
 }
 
-func (t *table) readRules(s *socket) error {
+func (t *table) readRules(s *nfnl.Socket) error {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_RULE_TABLE, tableName)
 	reset := func() {
@@ -162,7 +162,7 @@ const (
 	setExpressions = 18 // NFTA_SET_EXPRESSIONS
 )
 
-func (t *table) readSets(s *socket) error {
+func (t *table) readSets(s *nfnl.Socket) error {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_TABLE, tableName)
 	return list(s, unix.NFT_MSG_GETSET, e.B, func() { clear(t.sets) }, func(data []byte) {
@@ -245,7 +245,7 @@ func withMark(expressions []byte, m Mark) []byte {
 	return out
 }
 
-func (t *table) readElements(s *socket, whole bool) error {
+func (t *table) readElements(s *nfnl.Socket, whole bool) error {
 	t.elements, t.leads, t.missing, t.catchAll = nil, nil, nil, nil
 	for id := range state.SetID(state.SetCount) {
 		if !whole && id != state.SetVIPs && id != state.SetVIPs+1 {
@@ -269,7 +269,7 @@ func (t *table) readElements(s *socket, whole bool) error {
 
 // readLeads lists what numbers stand for. A table without such a map is an older one,
 // or has other rules than ours.
-func (t *table) readLeads(s *socket) error {
+func (t *table) readLeads(s *nfnl.Socket) error {
 	for id := state.SetID(state.SetExtSvcTo); id < state.SetsAll; id++ {
 		all, catchAll, err := dumpSet(s, id)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
@@ -284,14 +284,14 @@ func (t *table) readLeads(s *socket) error {
 }
 
 // readSet lists the elements of one set, sorted.
-func readSet(s *socket, id state.SetID) ([]state.Element, error) {
+func readSet(s *nfnl.Socket, id state.SetID) ([]state.Element, error) {
 	all, _, err := dumpSet(s, id)
 	return all, err
 }
 
 // dumpSet is readSet that also says whether there is an element for all keys that have
 // none.
-func dumpSet(s *socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
+func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
 	spec := &state.Specs[id]
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
@@ -372,7 +372,7 @@ func (t *table) rulesHash() string {
 	for _, name := range slices.Sorted(maps.Keys(t.sets)) {
 		parts = append(parts, name, t.sets[name])
 	}
-	return shortHash(parts...)
+	return state.ShortHash(parts...)
 }
 
 // ours says whether the table was made by a process with the same text.
@@ -431,7 +431,7 @@ func (t *table) madeChains() []string {
 
 // readVIPs lists the addresses that the table forwards, sorted, whatever its
 // schema: none when there is no table.
-func readVIPs(s *socket) ([]netip.Addr, error) {
+func readVIPs(s *nfnl.Socket) ([]netip.Addr, error) {
 	var all []netip.Addr
 	for _, id := range []state.SetID{state.SetVIPs, state.SetVIPs + 1} {
 		elements, err := readSet(s, id)

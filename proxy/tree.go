@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -90,6 +88,3 @@ func ofFamily(vips []*VIP, f state.SetID) []*VIP {
 	}
 	return vips[n:]
 }
-
-// nfFamily is what the kernel calls a family.
-func nfFamily(f state.SetID) uint8 { return [2]uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f] }

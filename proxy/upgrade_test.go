@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/tools/txtar"
 
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -88,7 +89,7 @@ func TestUpgradeOfIPTables(t *testing.T) {
 // loadOlder forwards a State by chains as an older version might have made them.
 func loadOlder(t *testing.T, s State) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +98,12 @@ func loadOlder(t *testing.T, s State) {
 	for _, i := range xtPrograms() {
 		f := i.family()
 		for m := range ipsetCount {
-			if err := sock.createSet(setName(m, f), setForm{setShapes[m].kind, f, 24 * time.Hour}); err != nil {
+			if err := createSet(sock, setName(m, f), setForm{setShapes[m].kind, f, 24 * time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f))
-		if err := sock.changeEntries(ipsetAdd, p.add); err != nil {
+		if err := changeEntries(sock, ipsetAdd, p.add); err != nil {
 			t.Fatal(err)
 		}
 		p.jumps = xtKernel{others: make(map[string]chainSet)}.jumpLines(f)

@@ -38,7 +38,7 @@ type watch struct {
 }
 
 // newWatch starts listening. Changes made by the socket own are ignored.
-func newWatch(own *socket, log *slog.Logger) (*watch, error) {
+func newWatch(own *nfnl.Socket, log *slog.Logger) (*watch, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return nil, err
@@ -189,8 +189,8 @@ func (w *watch) poke() {
 // listener, the kernel keeps several kilobytes for every element until the
 // transaction is done. The generation's number shows whether another program changed
 // anything meanwhile, which counts as a disturbance.
-func (w *watch) ignoringOwn(s *socket, transactions uint32, change func() error) error {
-	before, err := generation(s)
+func (w *watch) ignoringOwn(s *nfnl.Socket, transactions uint32, change func() error) error {
+	before, err := s.Generation()
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (w *watch) ignoringOwn(s *socket, transactions uint32, change func() error)
 	if changed != nil {
 		want = before
 	}
-	if after, err := generation(s); err != nil || after != want {
+	if after, err := s.Generation(); err != nil || after != want {
 		w.lost("nftables changed while the rules were loaded")
 	}
 	return changed
