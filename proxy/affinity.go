@@ -141,7 +141,7 @@ func withTimeout(rule []byte, d time.Duration) []byte {
 // addAffinityRules fills the chains of affinity of a table that was just loaded
 // with these elements.
 func (n *nftRenderer) addAffinityRules(all []state.Element, families state.SetID) error {
-	b := newBatch(n.sock.Seq)
+	b := newBatch(n.Sock.Seq)
 	b.addRules(chainStale, staleRules(families))
 	b.addRules(patternLearn, learnRules(time.Second, families))
 	for name := range state.ChainUses(all) {
@@ -149,7 +149,7 @@ func (n *nftRenderer) addAffinityRules(all []state.Element, families state.SetID
 			b.addRules(name, learnRules(d, families))
 		}
 	}
-	return b.commit(n.sock)
+	return b.commit(n.Sock)
 }
 
 // goneBacks are the frontends' backends, as in xback4, that a change takes away,
@@ -208,7 +208,7 @@ func (n *nftRenderer) forget(f forgetting) (found bool) {
 		}
 	}
 	if err != nil {
-		n.log.Warn("clients may lose a packet before they find another backend", "err", err)
+		n.Log.Warn("clients may lose a packet before they find another backend", "err", err)
 	}
 	return found
 }
@@ -229,9 +229,9 @@ func (n *nftRenderer) forgetAll(f forgetting) {
 }
 
 func (n *nftRenderer) forgetOnce(f forgetting) (found bool, err error) {
-	b := newBatch(n.sock.Seq)
+	b := newBatch(n.Sock.Seq)
 	for set := state.SetAff; set < state.SetAff+2; set++ {
-		all, err := readSet(n.sock, set)
+		all, err := readSet(n.Sock, set)
 		if err != nil {
 			return found, fmt.Errorf("list %s: %w", state.Specs[set].Name, err)
 		}

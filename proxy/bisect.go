@@ -62,7 +62,7 @@ func (p *Proxy) bisect(ctx context.Context, want State, refused state.Refusals, 
 	if err := p.set(ctx, base); err != nil {
 		return want, failed
 	}
-	if err := p.renderer.probe(ctx); err != nil {
+	if err := p.renderer.Probe(ctx); err != nil {
 		return want, failed
 	}
 	p.log.WarnContext(ctx, "the kernel refuses a change: looking for the addresses that it does not take", "addresses", len(doubted), "err", failed)

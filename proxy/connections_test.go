@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -528,7 +529,7 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.renderer.update(t.Context(), step{have: s, want: after, vips: vips, elements: state.DiffStates(s, after, vips)}); err != nil {
+		if err := p.renderer.Update(t.Context(), renderer.Step{Have: s, Want: after, VIPs: vips, Elements: state.DiffStates(s, after, vips)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Close(); err != nil {

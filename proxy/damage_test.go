@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -129,12 +130,12 @@ func TestRepair(t *testing.T) {
 
 // A stumbler is a renderer whose first attempts mend what they find, and fail after that.
 type stumbler struct {
-	renderer
+	renderer.Renderer
 	errs []error
 }
 
-func (r *stumbler) converge(ctx context.Context, have *State, want State) (finding, error) {
-	out, err := r.renderer.converge(ctx, have, want)
+func (r *stumbler) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
+	out, err := r.Renderer.Converge(ctx, have, want)
 	if err == nil && len(r.errs) > 0 {
 		err, r.errs = r.errs[0], r.errs[1:]
 	}
@@ -200,7 +201,7 @@ func awaitDamage(t *testing.T, p *Proxy, what string) {
 // checkDiffers compares the kernel with a State that it held before it was damaged.
 func checkDiffers(t *testing.T, p *Proxy, s State, name, found string) {
 	t.Helper()
-	if got, err := p.renderer.differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
+	if got, err := p.renderer.Differs(t.Context(), s); err != nil || !strings.Contains(got, found) {
 		t.Errorf("%s: compared: %q, %v; want %q", name, got, err, found)
 	}
 }

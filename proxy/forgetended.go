@@ -11,7 +11,7 @@ import (
 // redirect writes the redirects of what was set. Its failure does not fail Set: connections
 // that are not redirected are refused, and the rules work.
 func (p *Proxy) redirect(ctx context.Context, want State, look bool) {
-	err := p.renderer.redirect(ctx, want, look)
+	err := p.renderer.Redirect(ctx, want, look)
 	if before := p.record.redirect(err); err != nil && before != err.Error() {
 		p.log.WarnContext(ctx, "connections to addresses that move to this node cannot be redirected to the previous owner", "err", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -146,7 +147,7 @@ func TestPlanStepIsTheDifference(t *testing.T) {
 			t.Fatal(err)
 		}
 		for f := range state.SetID(2) {
-			p := planStep(step{have: have, want: want, vips: vips}, f)
+			p := planStep(renderer.Step{Have: have, Want: want, VIPs: vips}, f)
 			got, entries := xtState(have, f), allEntries(have, f)
 			for table, chains := range p.write {
 				for name, rules := range chains {

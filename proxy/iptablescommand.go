@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // An iptables is one of the four that a kernel can have rules of: two families,
@@ -74,7 +76,7 @@ func (i iptables) runFor(ctx context.Context, patience time.Duration, input, suf
 	cmd := exec.CommandContext(ctx, i.name+suffix, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &complaint
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s%s: %w: %s", i.name, suffix, err, firstLines(complaint.String(), 3))
+		return "", fmt.Errorf("%s%s: %w: %s", i.name, suffix, err, renderer.FirstLines(complaint.String(), 3))
 	}
 	return out.String(), nil
 }

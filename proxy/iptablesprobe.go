@@ -68,7 +68,7 @@ func (x *xtRenderer) find(ctx context.Context) error {
 	for f := range state.SetID(2) {
 		x.programs[f], x.missing[f] = x.findFamily(ctx, f)
 		if x.missing[f] != nil {
-			x.log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
+			x.Log.InfoContext(ctx, "no iptables", "family", []string{"IPv4", "IPv6"}[f], "reason", x.missing[f])
 			continue
 		}
 		x.teeErr[f] = x.programs[f].tryOne(ctx, xtTee(f))
@@ -154,10 +154,10 @@ func probeSet(f state.SetID) string { return setPrefix + "probe" + string("46"[f
 func (x *xtRenderer) setsMissing() error {
 	for m := range ipsetCount {
 		for f := range state.SetID(2) {
-			if err := createSet(x.sock, probeSet(f), staticForm(m, f)); err != nil {
+			if err := createSet(x.Sock, probeSet(f), staticForm(m, f)); err != nil {
 				return fmt.Errorf("iptables mode needs sets (CONFIG_IP_SET and its %s): %w", setShapes[m].kind, err)
 			}
-			if err := destroySet(x.sock, probeSet(f)); err != nil {
+			if err := destroySet(x.Sock, probeSet(f)); err != nil {
 				return err
 			}
 		}
@@ -169,10 +169,10 @@ func (x *xtRenderer) setsMissing() error {
 // by one only if all at once fail: each is a process.
 func (x *xtRenderer) try(ctx context.Context, i iptables) (err error) {
 	f := i.family()
-	if err := createSet(x.sock, probeSet(f), setForm{affinityKind, f, time.Second}); err != nil {
+	if err := createSet(x.Sock, probeSet(f), setForm{affinityKind, f, time.Second}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, destroySet(x.sock, probeSet(f))) }()
+	defer func() { err = errors.Join(err, destroySet(x.Sock, probeSet(f))) }()
 	have, want := make(map[string]chainSet), make(map[string]chainSet)
 	for _, feature := range xtFeatures(f) {
 		if want[feature.table] == nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -123,15 +124,15 @@ func (k xtKernel) unjumpLines(f state.SetID) map[string][]string {
 }
 
 // converge reads each family's chains and sets, and makes them want's.
-func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
-	var out finding
+func (x *xtRenderer) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
+	var out renderer.Finding
 	want = x.able(want)
 	if have != nil {
 		able := x.able(*have)
 		have = &able
 	}
-	x.dumped()
-	names, err := setNames(x.sock)
+	x.Dumped()
+	names, err := setNames(x.Sock)
 	if err != nil {
 		return out, err
 	}
@@ -140,29 +141,29 @@ func (x *xtRenderer) converge(ctx context.Context, have *State, want State) (fin
 			continue
 		}
 		found, err := x.convergeFamily(ctx, f, names, have, want)
-		out.had = append(out.had, found.had...)
-		out.leaked = out.leaked || found.leaked
-		if out.found == "" {
-			out.found = found.found
+		out.Had = append(out.Had, found.Had...)
+		out.Leaked = out.Leaked || found.Leaked
+		if out.Found == "" {
+			out.Found = found.Found
 		}
 		if err != nil {
 			return out, err
 		}
 	}
-	slices.SortFunc(out.had, state.Element.Compare)
-	x.unsupported(unsupported(want))
+	slices.SortFunc(out.Had, state.Element.Compare)
+	x.Unsupported(unsupported(want))
 	return out, nil
 }
 
-func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *State, want State) (out finding, err error) {
+func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *State, want State) (out renderer.Finding, err error) {
 	i := x.programs[f]
 	odd, err := x.reform(ctx, names, want, f)
 	if err != nil {
 		return out, err
 	}
 	if len(odd) > 0 {
-		out.leaked = true
-		if names, err = setNames(x.sock); err != nil {
+		out.Leaked = true
+		if names, err = setNames(x.Sock); err != nil {
 			return out, err
 		}
 	}
@@ -170,17 +171,17 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []
 	if err != nil {
 		return out, err
 	}
-	out.had = heldElements(k.tables["nat"], entries, f)
+	out.Had = heldElements(k.tables["nat"], entries, f)
 	plan := x.plan(k, entries, want, f)
 	remembered := affinityPlan(&plan, names, want, f)
 	script, _ := plan.script()
 	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
 	if have != nil && len(odd) > 0 {
-		out.found = oddText(odd)
+		out.Found = oddText(odd)
 	} else if have != nil && !clean {
-		out.found = i.name + ": " + x.plan(k, entries, *have, f).damage()
+		out.Found = i.name + ": " + x.plan(k, entries, *have, f).damage()
 	}
-	out.leaked = out.leaked || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
+	out.Leaked = out.Leaked || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
 	if clean {
 		return out, nil
 	}
@@ -197,10 +198,10 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []
 }
 
 // differs is that of the first family that does.
-func (x *xtRenderer) differs(ctx context.Context, from State) (string, error) {
+func (x *xtRenderer) Differs(ctx context.Context, from State) (string, error) {
 	from = x.able(from)
-	x.dumped()
-	names, err := setNames(x.sock)
+	x.Dumped()
+	names, err := setNames(x.Sock)
 	if err != nil {
 		return "", err
 	}
@@ -245,7 +246,7 @@ func (x *xtRenderer) read(ctx context.Context, f state.SetID) (xtKernel, entrySe
 	}
 	entries := make(entrySet)
 	for m := range ipsetCount {
-		all, err := setEntries(x.sock, m, f)
+		all, err := setEntries(x.Sock, m, f)
 		if err != nil {
 			return xtKernel{}, nil, err
 		}
@@ -339,7 +340,7 @@ func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []
 		if !ok {
 			continue
 		}
-		switch err := createSet(x.sock, name, form); {
+		switch err := createSet(x.Sock, name, form); {
 		case errors.Is(err, unix.EEXIST):
 			odd = append(odd, name)
 		case err != nil:
@@ -359,11 +360,11 @@ func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f s
 	}
 	entries := allEntries(want, f)
 	for _, name := range odd {
-		if replaceSet(x.sock, name, forms[name], entries.in(name)) == nil {
+		if replaceSet(x.Sock, name, forms[name], entries.in(name)) == nil {
 			continue
 		}
 		// It is of another type. Without rules it can go, and they come back with it.
-		if err := errors.Join(x.unload(ctx, f), destroySet(x.sock, name)); err != nil {
+		if err := errors.Join(x.unload(ctx, f), destroySet(x.Sock, name)); err != nil {
 			return odd, err
 		}
 	}
@@ -389,7 +390,7 @@ func unloadPlan(save string, f state.SetID) xtPlan {
 
 func (x *xtRenderer) createStatic(f state.SetID) error {
 	for m := range ipsetCount {
-		if err := createSet(x.sock, setName(m, f), staticForm(m, f)); err != nil {
+		if err := createSet(x.Sock, setName(m, f), staticForm(m, f)); err != nil {
 			return err
 		}
 	}
@@ -410,7 +411,7 @@ func (x *xtRenderer) verify(ctx context.Context, f state.SetID, want State) erro
 	if !x.loose {
 		x.loose = true
 		if p := x.plan(k, entries, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
-			x.log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.programs[f].name)
+			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.programs[f].name)
 			return nil
 		}
 		x.loose = false
@@ -419,8 +420,8 @@ func (x *xtRenderer) verify(ctx context.Context, f state.SetID, want State) erro
 }
 
 // remove removes our chains and rules from all iptables of this namespace, and the sets.
-func (x *xtRenderer) remove(ctx context.Context) error {
-	return errors.Join(removeChains(ctx, nil), removeSets(x.sock))
+func (x *xtRenderer) Remove(ctx context.Context) error {
+	return errors.Join(removeChains(ctx, nil), removeSets(x.Sock))
 }
 
 // removeChains removes them from all programs but those to keep.

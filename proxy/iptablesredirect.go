@@ -10,7 +10,7 @@ import (
 )
 
 // redirect returns what the rules cannot do: they are written with all others.
-func (x *xtRenderer) redirect(_ context.Context, want State, _ bool) error {
+func (x *xtRenderer) Redirect(_ context.Context, want State, _ bool) error {
 	for f := range state.SetID(2) {
 		if len(state.RedirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
 			return x.teeErr[f]

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -22,7 +23,7 @@ var errRefused = errors.New("iptables-restore refused an update")
 // An xtRenderer is the renderer that writes chains of iptables, and sets that
 // they ask.
 type xtRenderer struct {
-	host
+	renderer.Host
 
 	// programs are those of IPv4 and IPv6; nil where there is none that works, for
 	// the reason in missing.
@@ -48,10 +49,10 @@ type xtPlan struct {
 	destroy []string
 }
 
-func (x *xtRenderer) vips() ([]netip.Addr, error) {
+func (x *xtRenderer) VIPs() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range state.SetID(2) {
-		entries, err := setEntries(x.sock, ipsetVIPs, f)
+		entries, err := setEntries(x.Sock, ipsetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
 		}
@@ -66,8 +67,8 @@ func (x *xtRenderer) vips() ([]netip.Addr, error) {
 	return all, nil
 }
 
-func (x *xtRenderer) update(ctx context.Context, u step) error {
-	u.have, u.want = x.able(u.have), x.able(u.want)
+func (x *xtRenderer) Update(ctx context.Context, u renderer.Step) error {
+	u.Have, u.Want = x.able(u.Have), x.able(u.Want)
 	for f := range state.SetID(2) {
 		plan := planStep(u, f)
 		if x.programs[f] == nil {
@@ -77,12 +78,12 @@ func (x *xtRenderer) update(ctx context.Context, u step) error {
 			return fmt.Errorf("%w: %w", errRefused, err)
 		}
 	}
-	x.unsupported(unsupported(u.want))
+	x.Unsupported(unsupported(u.Want))
 	return nil
 }
 
 // lacks is part of renderer.
-func (x *xtRenderer) lacks(f state.SetID) error {
+func (x *xtRenderer) Lacks(f state.SetID) error {
 	if x.programs[f] != nil {
 		return nil
 	}
@@ -90,7 +91,7 @@ func (x *xtRenderer) lacks(f state.SetID) error {
 }
 
 // probe makes a chain that no packet meets, and deletes it.
-func (x *xtRenderer) probe(ctx context.Context) error {
+func (x *xtRenderer) Probe(ctx context.Context) error {
 	for _, i := range x.programs {
 		if i == nil {
 			continue
@@ -101,7 +102,7 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 			if err := run(); err != nil {
 				return err
 			}
-		} else if err := x.ignoringOwn(x.sock, 2, run); err != nil {
+		} else if err := x.IgnoringOwn(x.Sock, 2, run); err != nil {
 			return err
 		}
 	}
@@ -109,8 +110,8 @@ func (x *xtRenderer) probe(ctx context.Context) error {
 }
 
 // planStep compares two States by what changed between them.
-func planStep(u step, f state.SetID) xtPlan {
-	have, want := u.have, u.want
+func planStep(u renderer.Step, f state.SetID) xtPlan {
+	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
 		return planTables(xtState(have, f), xtState(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
 	}
@@ -118,7 +119,7 @@ func planStep(u step, f state.SetID) xtPlan {
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
 	var had, has []*VIP
 	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
-	for _, c := range u.vips {
+	for _, c := range u.VIPs {
 		if c.Family() != f {
 			continue
 		}
@@ -350,26 +351,26 @@ func (x *xtRenderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	if err := x.createSets(p.create); err != nil {
 		return err
 	}
-	if err := changeEntries(x.sock, ipsetAdd, first); err != nil {
+	if err := changeEntries(x.Sock, ipsetAdd, first); err != nil {
 		return err
 	}
 	if err := p.runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) }); err != nil {
 		return err
 	}
-	if err := changeEntries(x.sock, ipsetAdd, last); err != nil {
+	if err := changeEntries(x.Sock, ipsetAdd, last); err != nil {
 		return err
 	}
 	// Backwards: prefixes go before their VIPs do.
 	slices.Reverse(p.del)
-	if err := changeEntries(x.sock, ipsetDel, p.del); err != nil {
+	if err := changeEntries(x.Sock, ipsetDel, p.del); err != nil {
 		return err
 	}
 	for _, name := range p.destroy {
-		if err := destroySet(x.sock, name); err != nil {
+		if err := destroySet(x.Sock, name); err != nil {
 			return err
 		}
 	}
-	x.changed(time.Since(start))
+	x.Changed(time.Since(start))
 	return nil
 }
 
@@ -388,7 +389,7 @@ func splitEntries(all []entry) (first, last []entry) {
 
 func (x *xtRenderer) createSets(all map[string]setForm) error {
 	for name, form := range all {
-		if err := createSet(x.sock, name, form); err != nil {
+		if err := createSet(x.Sock, name, form); err != nil {
 			return err
 		}
 	}
@@ -402,5 +403,5 @@ func (x *xtRenderer) load(ctx context.Context, f state.SetID, script string, tab
 	if i.legacy() {
 		return run() // it sends no notifications
 	}
-	return x.ignoringOwn(x.sock, uint32(tables), run)
+	return x.IgnoringOwn(x.Sock, uint32(tables), run)
 }

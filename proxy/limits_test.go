@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -204,7 +205,7 @@ func TestSetRefusesOneAddress(t *testing.T) {
 func TestBisect(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
 		p := newProxy(t)
-		k := &picky{renderer: p.renderer}
+		k := &picky{Renderer: p.renderer}
 		p.renderer = k
 		var s State
 		s.Node, s.Owned = "n1", prefixes("198.18.0.0/15")
@@ -254,7 +255,7 @@ func TestBisect(t *testing.T) {
 
 // A picky renderer has a kernel that does not take some addresses, or nothing.
 type picky struct {
-	renderer
+	renderer.Renderer
 	refuses []*VIP
 	all     error
 	calls   int
@@ -270,18 +271,18 @@ func (k *picky) fails(want State) error {
 	return k.all
 }
 
-func (k *picky) update(ctx context.Context, u step) error {
-	if err := k.fails(u.want); err != nil {
+func (k *picky) Update(ctx context.Context, u renderer.Step) error {
+	if err := k.fails(u.Want); err != nil {
 		return err
 	}
-	return k.renderer.update(ctx, u)
+	return k.Renderer.Update(ctx, u)
 }
 
-func (k *picky) converge(ctx context.Context, have *State, want State) (finding, error) {
+func (k *picky) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
 	if err := k.fails(want); err != nil {
-		return finding{}, err
+		return renderer.Finding{}, err
 	}
-	return k.renderer.converge(ctx, have, want)
+	return k.Renderer.Converge(ctx, have, want)
 }
 
 // Rules with programs go in parts of a number that is safe, and chains are deleted when all

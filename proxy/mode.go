@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // choose finds out which mode works here, and makes its renderer.
@@ -24,7 +26,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 		}
 	}
 	h := p.host()
-	n, x := &nftRenderer{host: h}, &xtRenderer{host: h}
+	n, x := &nftRenderer{Host: h}, &xtRenderer{Host: h}
 	if m == ModeNFTables {
 		p.renderer, p.former = n, x
 		p.record.mode(m, nil, "")
@@ -48,18 +50,18 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 }
 
 // host is what the renderers use of p.
-func (p *Proxy) host() host {
-	return host{
-		log: p.log, sock: p.sock,
-		dumped: p.metrics.dumps.Inc,
-		changed: func(took time.Duration) {
+func (p *Proxy) host() renderer.Host {
+	return renderer.Host{
+		Log: p.log, Sock: p.sock,
+		Dumped: p.metrics.dumps.Inc,
+		Changed: func(took time.Duration) {
 			if took > 0 {
 				p.metrics.transactions.Observe(took.Seconds())
 			}
 			p.record.transaction()
 		},
-		unsupported: p.record.unsupported,
-		ignoringOwn: p.watch.ignoringOwn,
+		Unsupported: p.record.unsupported,
+		IgnoringOwn: p.watch.ignoringOwn,
 	}
 }
 
@@ -71,7 +73,7 @@ func (p *Proxy) leave(ctx context.Context) {
 		return
 	}
 	p.left = time.Now()
-	err := p.former.remove(ctx)
+	err := p.former.Remove(ctx)
 	if x, ok := p.renderer.(*xtRenderer); ok {
 		err = errors.Join(err, removeChains(ctx, x.names()))
 	}

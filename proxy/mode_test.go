@@ -14,6 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // testMode is the mode of the Proxies that a test makes. A test in a namespace
@@ -147,7 +148,7 @@ func checkChains(t *testing.T, s State) {
 		t.Fatal(err)
 	}
 	defer sock.Close()
-	x := &xtRenderer{host: host{sock: sock}}
+	x := &xtRenderer{Host: renderer.Host{Sock: sock}}
 	names, err := setNames(sock)
 	if err != nil {
 		t.Fatal(err)

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An nftRenderer is the renderer that writes table inet fanfare.
 type nftRenderer struct {
-	host
+	renderer.Host
 
 	// How the kernel's table stands after an update or converge without an error.
 	uses  map[string]int // made chains, and how many elements go to each
@@ -28,17 +29,17 @@ type nftRenderer struct {
 	part int // the size of a part of a large change; 0: maxBatch
 }
 
-func (n *nftRenderer) vips() ([]netip.Addr, error) { return readVIPs(n.sock) }
+func (n *nftRenderer) VIPs() ([]netip.Addr, error) { return readVIPs(n.Sock) }
 
-func (n *nftRenderer) update(ctx context.Context, u step) error {
-	if u.elements.Empty() {
+func (n *nftRenderer) Update(ctx context.Context, u renderer.Step) error {
+	if u.Elements.Empty() {
 		return nil
 	}
-	if n.table.affinityFamilies() < affinityFamilies(u.elements.Add) {
-		_, err := n.converge(ctx, nil, u.want)
+	if n.table.affinityFamilies() < affinityFamilies(u.Elements.Add) {
+		_, err := n.Converge(ctx, nil, u.Want)
 		return err
 	}
-	return n.change(u.elements, "", u.want)
+	return n.change(u.Elements, "", u.Want)
 }
 
 // change makes a change, in its steps, and makes clients forget the backends that it
@@ -134,18 +135,18 @@ func replaceChains(b *batch, idle []string, schema string) {
 	}
 }
 
-func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (finding, error) {
+func (n *nftRenderer) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
 	t, err := n.read()
 	if err != nil {
-		return finding{}, err
+		return renderer.Finding{}, err
 	}
 	all := state.RenderState(want)
-	out := finding{found: t.damage(), had: t.elements}
-	if out.found == "" && have != nil {
-		out.found = differenceText(state.DiffElements(t.elements, state.RenderState(*have)))
+	out := renderer.Finding{Found: t.damage(), Had: t.elements}
+	if out.Found == "" && have != nil {
+		out.Found = differenceText(state.DiffElements(t.elements, state.RenderState(*have)))
 	}
 	schema, reason := "", t.damage()
-	out.leaked = reason != "" // while the rules were away, anything could arise
+	out.Leaked = reason != "" // while the rules were away, anything could arise
 	if reason == "" && t.affinityFamilies() < affinityFamilies(all) {
 		reason = "no rules for affinity over IPv6"
 	}
@@ -166,7 +167,7 @@ func (n *nftRenderer) converge(ctx context.Context, have *State, want State) (fi
 	return out, nil
 }
 
-func (n *nftRenderer) differs(_ context.Context, from State) (string, error) {
+func (n *nftRenderer) Differs(_ context.Context, from State) (string, error) {
 	t, err := n.read()
 	if err != nil {
 		return "", err
@@ -175,24 +176,24 @@ func (n *nftRenderer) differs(_ context.Context, from State) (string, error) {
 }
 
 // lacks is part of renderer: one table is for both families.
-func (n *nftRenderer) lacks(state.SetID) error { return nil }
+func (n *nftRenderer) Lacks(state.SetID) error { return nil }
 
 // probe adds an element that no rule asks for and deletes it.
-func (n *nftRenderer) probe(context.Context) error {
+func (n *nftRenderer) Probe(context.Context) error {
 	e := []state.Element{{Set: state.SetDrain, Key: string(make([]byte, state.FieldsSize(state.Specs[state.SetDrain].Key)))}}
-	b := newBatch(n.sock.Seq)
+	b := newBatch(n.Sock.Seq)
 	b.addElements(e)
 	b.delElements(e)
 	return n.commit(b)
 }
 
-func (n *nftRenderer) remove(context.Context) error {
+func (n *nftRenderer) Remove(context.Context) error {
 	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects())
 }
 
 func (n *nftRenderer) read() (*table, error) {
-	n.dumped()
-	return readTable(n.sock)
+	n.Dumped()
+	return readTable(n.Sock)
 }
 
 // install loads the rules from scratch. Where there is a table, another takes its
@@ -203,16 +204,16 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []state.Element
 	if !t.found {
 		all = nil
 	}
-	n.log.InfoContext(ctx, "loading the rules", "reason", reason)
+	n.Log.InfoContext(ctx, "loading the rules", "reason", reason)
 	scripts := []string{replaceScript(all)}
 	if t.schema != "" && (!t.ours() || t.damage() == "") {
 		scripts = upgradeScripts(all)
 	}
 	for _, script := range scripts {
-		if err := n.ignoringOwn(n.sock, 1, func() error { return nft(ctx, script) }); err != nil {
+		if err := n.IgnoringOwn(n.Sock, 1, func() error { return nft(ctx, script) }); err != nil {
 			return nil, fmt.Errorf("load the rules: %w", explain(ctx, err))
 		}
-		n.changed(0)
+		n.Changed(0)
 	}
 	if err := n.addAffinityRules(all, affinityFamilies(wanted)); err != nil {
 		return nil, fmt.Errorf("load the rules of affinity: %w", err)
@@ -224,8 +225,8 @@ func (n *nftRenderer) install(ctx context.Context, t *table, all []state.Element
 // walk all sets takes as long as to load them, and until it is done the new table forwards
 // nothing. If another program has changed any meanwhile, the watch signals it, and the next Set looks.
 func (n *nftRenderer) readLoaded(elements []state.Element) (*table, error) {
-	n.dumped()
-	t, err := readStructure(n.sock)
+	n.Dumped()
+	t, err := readStructure(n.Sock)
 	if err != nil || !t.found {
 		return t, err
 	}
@@ -244,7 +245,7 @@ func (n *nftRenderer) adopt(t *table) {
 
 // apply makes a transaction of a change, whose lists have the elements of a set together, and of what more is.
 func (n *nftRenderer) apply(c state.Change, more func(*batch)) error {
-	b := newBatch(n.sock.Seq)
+	b := newBatch(n.Sock.Seq)
 	if more != nil {
 		more(b)
 	}
@@ -265,14 +266,14 @@ func (n *nftRenderer) commit(b *batch) (err error) {
 	}
 	start := time.Now()
 	if b.large() {
-		err = n.ignoringOwn(n.sock, 1, func() error { return b.commit(n.sock) })
+		err = n.IgnoringOwn(n.Sock, 1, func() error { return b.commit(n.Sock) })
 	} else {
-		err = b.commit(n.sock)
+		err = b.commit(n.Sock)
 	}
 	if err != nil {
 		return err
 	}
-	n.changed(time.Since(start))
+	n.Changed(time.Since(start))
 	return nil
 }
 

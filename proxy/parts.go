@@ -153,7 +153,7 @@ func partOf(moves []move) (c state.Change) {
 func (n *nftRenderer) applyParts(c state.Change, last func(*batch)) error {
 	slices.SortFunc(c.Del, state.Element.Compare)
 	slices.SortFunc(c.Add, state.Element.Compare)
-	parts := partsOf(c, min(room(n.sock), cmp.Or(n.part, maxBatch)))
+	parts := partsOf(c, min(room(n.Sock), cmp.Or(n.part, maxBatch)))
 	for i, part := range parts {
 		more := last
 		if i < len(parts)-1 {

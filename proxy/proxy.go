@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -49,11 +50,11 @@ type Proxy struct {
 	sock   *nfnl.Socket
 	closed bool
 
-	renderer renderer
+	renderer renderer.Renderer
 	bypass   *bypass
 	// former is the renderer of the other mode, until all that it may have left is
 	// gone, and left when that was last tried.
-	former renderer
+	former renderer.Renderer
 	left   time.Time
 
 	have     State  // the State that was set last
@@ -118,12 +119,12 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 
 // forwarded is the VIPs that rules of either mode forward, sorted.
 func (p *Proxy) forwarded(ctx context.Context) ([]netip.Addr, error) {
-	all, err := p.renderer.vips()
+	all, err := p.renderer.VIPs()
 	if err != nil {
 		return nil, explain(ctx, err)
 	}
 	// What the other mode needs may well not be here.
-	former, err := p.former.vips()
+	former, err := p.former.VIPs()
 	if err == nil {
 		all = append(all, former...)
 	}
@@ -235,7 +236,7 @@ func (p *Proxy) setAccepted(ctx context.Context, want State) (State, state.Refus
 		if v.Want == nil {
 			continue
 		}
-		if err := p.renderer.lacks(state.Family(v.Want.Addr)); err != nil {
+		if err := p.renderer.Lacks(state.Family(v.Want.Addr)); err != nil {
 			refused.Add(v.Want, err)
 		}
 	}
@@ -271,7 +272,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return nil
 	}
 	// What changes no element may change a chain's name: the renderer has the say.
-	switch err := p.renderer.update(ctx, step{have: p.have, want: want, vips: vips, elements: c}); {
+	switch err := p.renderer.Update(ctx, renderer.Step{Have: p.have, Want: want, VIPs: vips, Elements: c}); {
 	case isStale(err):
 		p.metrics.retries.Inc()
 		return p.reconcile(ctx, want)
@@ -335,12 +336,12 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	if expected {
 		have = &p.have
 	}
-	out, err := p.renderer.converge(ctx, have, want)
-	if out.leaked {
+	out, err := p.renderer.Converge(ctx, have, want)
+	if out.Leaked {
 		p.swept = nil
 	}
 	if expected && p.damage == "" {
-		p.damage = out.found
+		p.damage = out.Found
 	}
 	if err != nil {
 		return err
@@ -348,9 +349,9 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	p.watch.rules.confirm(p.mark, time.Now())
 	all := state.RenderState(want)
 	p.settle(want, len(all))
-	purge := planPurge(state.DiffElements(out.had, all))
+	purge := planPurge(state.DiffElements(out.Had, all))
 	if !expected {
-		purge.orphan(out.had)
+		purge.orphan(out.Had)
 	}
 	p.sweeper.add(purge, want, p.swept)
 	if p.damage != "" {

@@ -71,7 +71,7 @@ type redirectTables struct {
 //
 // Elements are changed one by one where a table is there: a packet that is in the chain
 // while another takes its place would find the old map empty, and be refused.
-func (n *nftRenderer) redirect(ctx context.Context, want State, look bool) error {
+func (n *nftRenderer) Redirect(ctx context.Context, want State, look bool) error {
 	r := &n.redirects
 	if r.err != nil && state.SameRedirects(r.tried, want) && time.Since(r.at) < redirectRetry {
 		return r.err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -167,7 +168,7 @@ func runNFT(ctx context.Context, script string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "nft", args...)
 	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("nft: %w: %s", err, firstLines(string(out), 3))
+		return fmt.Errorf("nft: %w: %s", err, renderer.FirstLines(string(out), 3))
 	}
 	return nil
 }
