@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -234,5 +235,5 @@ func isStale(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, nfnl.ErrUnanswered) || errors.Is(err, errRefused)
+	return errors.Is(err, nfnl.ErrUnanswered) || errors.Is(err, iptables.ErrRefused)
 }

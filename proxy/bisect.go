@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -32,7 +33,7 @@ func blamesState(err error) bool {
 		return false
 	}
 	var exit *exec.ExitError
-	var set *setError
+	var set *iptables.SetError
 	if errors.As(err, &exit) { // of iptables-restore, which says no more than text
 		return exit.Exited() && !strings.Contains(err.Error(), "xtables lock")
 	}

@@ -9,12 +9,13 @@ import (
 
 	"golang.org/x/net/bpf"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // programSlot is what clientProgram computes.
 func programSlot(client netip.Addr, slots int) int {
-	hash := uint32(hashSeed)
+	hash := uint32(iptables.HashSeed)
 	for b := client.AsSlice(); len(b) > 0; b = b[4:] {
 		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
 		hash ^= hash >> 13
@@ -25,7 +26,7 @@ func programSlot(client netip.Addr, slots int) int {
 
 // programFlowSlot is what slotsProgram computes.
 func programFlowSlot(client netip.AddrPort, slots int) int {
-	hash := (uint32(client.Port()) ^ hashSeed) * 0x85ebca6b
+	hash := (uint32(client.Port()) ^ iptables.HashSeed) * 0x85ebca6b
 	for b := client.Addr().AsSlice(); len(b) > 0; b = b[4:] {
 		hash = (hash ^ binary.BigEndian.Uint32(b)) * 0x85ebca6b
 	}
@@ -37,7 +38,7 @@ func programFlowSlot(client netip.AddrPort, slots int) int {
 // xtProgram is a program as a rule has it, on a packet from a client to a VIP.
 func xtProgram(t *testing.T, f state.SetID, program []bpf.Instruction) func(client netip.AddrPort) bool {
 	t.Helper()
-	text := strings.Trim(strings.TrimPrefix(bytecode(program), "-m bpf --bytecode "), `" `)
+	text := strings.Trim(strings.TrimPrefix(iptables.Bytecode(program), "-m bpf --bytecode "), `" `)
 	if n, _ := strconv.Atoi(strings.Split(text, ",")[0]); n > 64 || n != strings.Count(text, ",") {
 		t.Fatalf("a program of %d instructions, %s", n, text)
 	}
@@ -69,7 +70,7 @@ func TestClientProgram(t *testing.T) {
 		for _, slots := range []int{2, 3, 33, 100} {
 			runs := make([]func(netip.AddrPort) bool, slots)
 			for slot := range runs {
-				runs[slot] = xtProgram(t, state.SetID(f), clientProgram(state.SetID(f), slots, slot))
+				runs[slot] = xtProgram(t, state.SetID(f), iptables.ClientProgram(state.SetID(f), slots, slot))
 			}
 			counts := make([]int, slots)
 			for range each * slots {
@@ -98,7 +99,7 @@ func TestSlotsProgram(t *testing.T) {
 			}
 			runs := make([]func(netip.AddrPort) bool, n)
 			for owner := range runs {
-				runs[owner] = xtProgram(t, state.SetID(f), slotsProgram(state.SetID(f), slots, owner))
+				runs[owner] = xtProgram(t, state.SetID(f), iptables.SlotsProgram(state.SetID(f), slots, owner))
 			}
 			for _, next := range []func(i int, before netip.AddrPort) netip.AddrPort{
 				func(i int, before netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(first, uint16(i)) },

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -149,7 +150,7 @@ func TestRepairInSeveralAttempts(t *testing.T) {
 		p := newProxy(t)
 		s := packetState(LocalClients{InterfacePrefix: "cali"})
 		mustSet(t, p, s)
-		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, errRefused}, {os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
+		for _, errs := range [][]error{{nfnl.ErrUnanswered}, {nfnl.ErrUnanswered, iptables.ErrRefused}, {os.ErrDeadlineExceeded}, {nfnl.ErrUnanswered, os.ErrDeadlineExceeded}} {
 			before := p.Status().Repairs
 			var found string
 			if testMode == ModeNFTables {
@@ -243,40 +244,42 @@ var xtDamages = []xtDamage{
 	{"a chain is added", "-t nat -N FAN-mine", nil, "", "1 unknown chains, such as FAN-mine"},
 	{"a table is flushed", "-t nat -F", nil, "", "chains missing or changed"},
 
-	{"a set is flushed", "", func(s *nfnl.Socket) error { return requestSet(s, 4, 0, 0, setName(ipsetVIPs, 0), nil) }, // IPSET_CMD_FLUSH
+	{"a set is flushed", "", func(s *nfnl.Socket) error {
+		return iptables.RequestSet(s, 4, 0, 0, iptables.SetName(iptables.IPSetVIPs, 0), nil)
+	}, // IPSET_CMD_FLUSH
 		"", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"an entry is deleted", "", func(s *nfnl.Socket) error {
-		return changeEntries(s, ipsetDel, []entry{{set: ipsetExternalReject, addr: prefixes("192.0.2.1/32")[0], port: state.Port{Proto: TCP, Port: portNone}}})
+		return iptables.ChangeEntries(s, iptables.CommandDel, []iptables.Entry{{Set: iptables.IPSetExternalReject, Addr: prefixes("192.0.2.1/32")[0], Port: state.Port{Proto: TCP, Port: portNone}}})
 	}, "", "1 entries missing, such as fanfare-xreject4 192.0.2.1,tcp:83"},
 	{"an entry is added", "", func(s *nfnl.Socket) error {
-		return changeEntries(s, ipsetAdd, []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+		return iptables.ChangeEntries(s, iptables.CommandAdd, []iptables.Entry{{Set: iptables.IPSetVIPs, Addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 unknown entries, such as fanfare-vips4 192.0.2.33"},
 	{"an entry says the contrary", "", func(s *nfnl.Socket) error {
-		return requestSet(s, ipsetAdd, 0, 0, setName(ipsetOwned, 0), func(e *nfnl.Encoder) {
-			at := e.Open(ipsetAttrData)
-			encodeIP(e, ipsetAttrIP, netip.MustParseAddr("192.0.2.0"))
-			e.Bytes(ipsetAttrCIDR, []byte{24})
-			e.Uint32(ipsetAttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
+		return iptables.RequestSet(s, iptables.CommandAdd, 0, 0, iptables.SetName(iptables.IPSetOwned, 0), func(e *nfnl.Encoder) {
+			at := e.Open(iptables.AttrData)
+			iptables.EncodeIP(e, iptables.AttrIP, netip.MustParseAddr("192.0.2.0"))
+			e.Bytes(iptables.AttrCIDR, []byte{24})
+			e.Uint32(iptables.AttrOptions|unix.NLA_F_NET_BYTEORDER, 1<<2) // IPSET_FLAG_NOMATCH
 			e.Close(at)
-			e.Uint32(ipsetAttrLine, 0)
+			e.Uint32(iptables.AttrLine, 0)
 		})
 	}, "", "1 entries missing, such as fanfare-owned4 192.0.2.0/24"},
 	{"a set has another's entries", "", func(s *nfnl.Socket) error {
-		return replaceSet(s, setName(ipsetVIPs, 0), staticForm(ipsetVIPs, 0), []entry{{set: ipsetVIPs, addr: prefixes("192.0.2.33/32")[0]}})
+		return iptables.ReplaceSet(s, iptables.SetName(iptables.IPSetVIPs, 0), iptables.StaticForm(iptables.IPSetVIPs, 0), []iptables.Entry{{Set: iptables.IPSetVIPs, Addr: prefixes("192.0.2.33/32")[0]}})
 	}, "", "1 entries missing, such as fanfare-vips4 192.0.2.1"},
 	{"a set is another", "", func(s *nfnl.Socket) error {
-		return replaceSet(s, setName(ipsetVIPs, 0), setForm{"hash:ip", 0, time.Hour}, nil)
+		return iptables.ReplaceSet(s, iptables.SetName(iptables.IPSetVIPs, 0), iptables.SetForm{Kind: "hash:ip", Timeout: time.Hour}, nil)
 	}, "", "sets of another form: fanfare-vips4"},
 	{"a set is destroyed", noLimits, func(s *nfnl.Socket) error {
-		return destroySet(s, setName(ipsetLimited, 0))
+		return iptables.DestroySet(s, iptables.SetName(iptables.IPSetLimited, 0))
 	}, "", "table filter"},
 	{"a set is of another type", noLimits, func(s *nfnl.Socket) error {
-		name := setName(ipsetLimited, 0)
-		return errors.Join(destroySet(s, name), createSet(s, name, staticForm(ipsetVIPs, 0)))
+		name := iptables.SetName(iptables.IPSetLimited, 0)
+		return errors.Join(iptables.DestroySet(s, name), iptables.CreateSet(s, name, iptables.StaticForm(iptables.IPSetVIPs, 0)))
 	}, "", "sets of another form: fanfare-limited4"},
 	{"a set that rules ask is of another type", noLimits, func(s *nfnl.Socket) error {
-		name := setName(ipsetLimited, 0)
-		return errors.Join(destroySet(s, name), createSet(s, name, staticForm(ipsetOwned, 0)))
+		name := iptables.SetName(iptables.IPSetLimited, 0)
+		return errors.Join(iptables.DestroySet(s, name), iptables.CreateSet(s, name, iptables.StaticForm(iptables.IPSetOwned, 0)))
 	}, "-t filter -A FANFARE-SOURCES -m set --match-set fanfare-limited4 dst -j DROP", "sets of another form: fanfare-limited4"},
 }
 
@@ -357,7 +360,7 @@ func TestSilentDamageIsNoticed(t *testing.T) {
 		mustSet(t, p, affinityState(podBackends("pod1"), podBackends("pod1")))
 		l.who(l.client, "udp", 0, netip.AddrPortFrom(at("vip", 0), 80))
 		p.watch.take()
-		p.poller.poll()
+		p.poller.Poll()
 		if p.watch.take() {
 			t.Error("disturbed without a change")
 		}

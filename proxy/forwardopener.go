@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -29,13 +30,13 @@ type forwardOpener struct {
 // last State that was set.
 func (o *forwardOpener) plan(want State, changed []state.VipChange, look bool) {
 	same := o.settled && slices.Equal(o.owned, want.Owned) &&
-		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return straysFrom(c, want.Owned) })
+		!slices.ContainsFunc(changed, func(c state.VipChange) bool { return iptables.StraysFrom(c, want.Owned) })
 	o.settled = false
 	o.due = o.due || look
 	if same {
 		return
 	}
-	prefixes := forwardPrefixes(want)
+	prefixes := iptables.ForwardPrefixes(want)
 	o.due = o.due || !slices.Equal(prefixes, o.prefixes)
 	o.owned, o.prefixes = want.Owned, prefixes
 }
@@ -48,7 +49,7 @@ func (p *Proxy) openForward(ctx context.Context) {
 	if !o.due || !o.failed.IsZero() && time.Since(o.failed) < forwardRetry {
 		return
 	}
-	opened, changed, err := openForward(ctx, o.prefixes)
+	opened, changed, err := iptables.OpenForward(ctx, o.prefixes)
 	if len(changed) > 0 {
 		p.log.InfoContext(ctx, "changed FORWARD of iptables", "reason", changedForward(changed, opened))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -19,17 +20,17 @@ import (
 func xtText(s State) string {
 	var b strings.Builder
 	for f := range state.SetID(2) {
-		k := xtKernel{others: make(map[string]chainSet)}
-		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f)).remember(nil, s.VIPs, f)
-		p.jumps = k.jumpLines(f)
-		script, _ := p.script()
+		k := iptables.Kernel{Others: make(map[string]iptables.ChainSet)}
+		p := iptables.PlanTables(nil, iptables.Chains(s, f)).Entries(nil, iptables.AllEntries(s, f)).Remember(nil, s.VIPs, f)
+		p.Jumps = k.JumpLines(f)
+		script, _ := p.Script()
 		fmt.Fprintf(&b, "# IPv%c\n%s", "46"[f], script)
-		for _, e := range p.add {
+		for _, e := range p.Add {
 			fmt.Fprintln(&b, e)
 		}
 		var names []string
-		for name, set := range p.create {
-			names = append(names, fmt.Sprintf("%s %s", name, set.timeout))
+		for name, set := range p.Create {
+			names = append(names, fmt.Sprintf("%s %s", name, set.Timeout))
 		}
 		slices.Sort(names)
 		for _, name := range names {
@@ -91,20 +92,20 @@ func TestTree(t *testing.T) {
 	}
 	slices.SortFunc(sparse, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 	for name, vips := range map[string][]*VIP{"dense": dense, "sparse": sparse, "one": dense[:1], "none": nil} {
-		chains := make(chainSet)
-		tr := tree{root: "root", name: netip.Prefix.String, leaf: func(v *VIP) []string {
+		chains := make(iptables.ChainSet)
+		tr := iptables.Tree{Root: "root", Name: netip.Prefix.String, Leaf: func(v *VIP) []string {
 			return []string{"-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " -g " + v.Addr.String()}
 		}}
-		tr.add(chains, vips)
+		tr.Add(chains, vips)
 		for _, v := range vips {
 			chain, met := "root", 0
 			for chain != v.Addr.String() {
-				i := slices.IndexFunc(chains[chain], func(rule string) bool { return parseRule(rule).dest.Contains(v.Addr) })
+				i := slices.IndexFunc(chains[chain], func(rule string) bool { return iptables.ParseRule(rule).Dest.Contains(v.Addr) })
 				if i < 0 {
 					t.Fatalf("%s: %s ends in %s", name, v.Addr, chain)
 				}
 				met += i + 1
-				chain = parseRule(chains[chain][i]).target
+				chain = iptables.ParseRule(chains[chain][i]).Target
 			}
 			if met > 80 {
 				t.Fatalf("%s: %s meets %d rules", name, v.Addr, met)
@@ -120,14 +121,14 @@ func TestChainNames(t *testing.T) {
 		for _, p := range []Protocol{TCP, UDP, SCTP} {
 			fe := &Frontend{Protocol: p, Port: 65535}
 			for _, name := range []string{
-				frontendName(state.External, v, fe), xtName(state.Internal, "", a), xtName(state.External, "", netip.PrefixFrom(v.Addr, 28).String()),
-				backendName(state.Internal, v, fe, Backend{}),
+				iptables.FrontendName(state.External, v, fe), iptables.ChainName(state.Internal, "", a), iptables.ChainName(state.External, "", netip.PrefixFrom(v.Addr, 28).String()),
+				iptables.BackendName(state.Internal, v, fe, Backend{}),
 			} {
-				if len(name) > maxChainName || !xtOurs(name) {
+				if len(name) > iptables.MaxChainName || !iptables.Ours(name) {
 					t.Errorf("%s has %d bytes, or is not ours", name, len(name))
 				}
 			}
-			if name := affinityName(v, fe, Backend{}); len(name) > 31 {
+			if name := iptables.AffinityName(v, fe, Backend{}); len(name) > 31 {
 				t.Errorf("%s has %d bytes", name, len(name))
 			}
 		}
@@ -147,26 +148,26 @@ func TestPlanStepIsTheDifference(t *testing.T) {
 			t.Fatal(err)
 		}
 		for f := range state.SetID(2) {
-			p := planStep(renderer.Step{Have: have, Want: want, VIPs: vips}, f)
-			got, entries := xtState(have, f), allEntries(have, f)
-			for table, chains := range p.write {
+			p := iptables.PlanStep(renderer.Step{Have: have, Want: want, VIPs: vips}, f)
+			got, entries := iptables.Chains(have, f), iptables.AllEntries(have, f)
+			for table, chains := range p.Write {
 				for name, rules := range chains {
 					got[table][name] = rules
 				}
 			}
-			for table, names := range p.drop {
+			for table, names := range p.Drop {
 				for _, name := range names {
 					delete(got[table], name)
 				}
 			}
-			for _, e := range p.del {
+			for _, e := range p.Del {
 				delete(entries, e)
 			}
-			entries.add(p.add...)
-			if diff := cmp.Diff(xtState(want, f), got); diff != "" {
+			entries.Add(p.Add...)
+			if diff := cmp.Diff(iptables.Chains(want, f), got); diff != "" {
 				t.Fatalf("chains (-want +got)\n%s", diff)
 			}
-			if n := len(entries.without(allEntries(want, f))) + len(allEntries(want, f).without(entries)); n > 0 {
+			if n := len(entries.Without(iptables.AllEntries(want, f))) + len(iptables.AllEntries(want, f).Without(entries)); n > 0 {
 				t.Fatalf("%d entries differ", n)
 			}
 		}
@@ -181,8 +182,8 @@ func TestHeldElements(t *testing.T) {
 	for range 50 {
 		s = w.next(s)
 		for f := range state.SetID(2) {
-			held := heldElements(xtState(s, f)["nat"], allEntries(s, f), f)
-			p := planPurge(state.DiffElements(held, state.RenderState(State{Node: s.Node, VIPs: ofFamily(s.VIPs, f)})))
+			held := iptables.HeldElements(iptables.Chains(s, f)["nat"], iptables.AllEntries(s, f), f)
+			p := planPurge(state.DiffElements(held, state.RenderState(State{Node: s.Node, VIPs: iptables.OfFamily(s.VIPs, f)})))
 			for vip, v := range p {
 				if v.born || len(v.ports) > 0 || len(v.gone) > 0 {
 					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.born, v.ports, v.gone, s)
@@ -203,7 +204,7 @@ func TestUnsupported(t *testing.T) {
 		{Protocol: UDP, Port: 53, Scheduler: SourceHash, Internal: Target{Backends: backends(1, "pod1", "pod2")}},
 	}}}}
 	want := []string{"192.0.2.1 tcp/80 a/b: with iptables Maglev has room for 50 backends; these 51 are chosen at random"}
-	if diff := cmp.Diff(want, unsupported(s)); diff != "" {
+	if diff := cmp.Diff(want, iptables.Unsupported(s)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -28,8 +29,8 @@ func TestEntriesCountWhatIsRendered(t *testing.T) {
 			if n := len(state.RenderVIP(v, s.Node)); n > v.Entries(ModeNFTables) {
 				t.Fatalf("%d entries for %d elements of\n%s", v.Entries(ModeNFTables), n, State{Node: "n1", VIPs: []*VIP{v}})
 			}
-			chains := make(chainSet)
-			xtRender{node: s.Node, mark: defaultFlag}.vip(chains, v)
+			chains := make(iptables.ChainSet)
+			iptables.Render{Node: s.Node, Mark: iptables.DefaultFlag}.VIP(chains, v)
 			rules, programs := 0, 0
 			for _, all := range chains {
 				rules += len(all)
@@ -288,19 +289,19 @@ func (k *picky) Converge(ctx context.Context, have *State, want State) (renderer
 // Rules with programs go in parts of a number that is safe, and chains are deleted when all
 // that lead to them are empty.
 func TestProgramsGoInParts(t *testing.T) {
-	have := map[string]chainSet{"nat": make(chainSet)}
+	have := map[string]iptables.ChainSet{"nat": make(iptables.ChainSet)}
 	for i := range 5 {
 		for range 100 {
-			have["nat"].add(fmt.Sprintf("FAN-x-%d", i), `-m bpf --bytecode "1,6 0 0 0" -j DNAT`)
+			have["nat"].Add(fmt.Sprintf("FAN-x-%d", i), `-m bpf --bytecode "1,6 0 0 0" -j DNAT`)
 		}
 	}
-	have["nat"].add("FAN-x", "-g FAN-x-0")
-	want := map[string]chainSet{"nat": {"FAN-new": {"-j RETURN"}}}
-	p := planTables(have, want)
+	have["nat"].Add("FAN-x", "-g FAN-x-0")
+	want := map[string]iptables.ChainSet{"nat": {"FAN-new": {"-j RETURN"}}}
+	p := iptables.PlanTables(have, want)
 	var got []string
-	all := p.parts(maxFreed)
+	all := p.Parts(iptables.MaxFreed)
 	for _, part := range all {
-		script, _ := part.script()
+		script, _ := part.Script()
 		got = append(got, strings.ReplaceAll(strings.TrimSpace(script), "\n", " "))
 	}
 	expected := []string{
@@ -313,7 +314,7 @@ func TestProgramsGoInParts(t *testing.T) {
 	if !slices.Equal(got, expected) {
 		t.Errorf("got %q", got)
 	}
-	if few := p.parts(500); len(few) != 1 {
+	if few := p.Parts(500); len(few) != 1 {
 		t.Errorf("%d parts for what is few enough", len(few))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
@@ -26,26 +27,26 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 		}
 	}
 	h := p.host()
-	n, x := &nftRenderer{Host: h}, &xtRenderer{Host: h}
+	n, x := &nftRenderer{Host: h}, &iptables.Renderer{Host: h}
 	if m == ModeNFTables {
 		p.renderer, p.former = n, x
 		p.record.mode(m, nil, "")
 		return nil
 	}
 	p.renderer, p.former = x, n
-	if err := x.find(ctx); err != nil {
+	if err := x.Find(ctx); err != nil {
 		if why != "" {
 			return fmt.Errorf("nftables: %s; iptables: %w", why, err)
 		}
 		return fmt.Errorf("iptables: %w", err)
 	}
-	if p.poller, err = newPoller(p.watch.disturb, p.watch.lost, x.programs); err != nil {
+	if p.poller, err = iptables.NewPoller(p.watch.disturb, p.watch.lost, x.Programs); err != nil {
 		return fmt.Errorf("iptables: %w", err)
 	}
 	p.watch.iptables.Store(true)
 	p.monitor.nat.Store(priorityXTNAT)
-	p.record.mode(m, x.names(), why)
-	p.log.InfoContext(ctx, "using iptables", "programs", x.names())
+	p.record.mode(m, x.Names(), why)
+	p.log.InfoContext(ctx, "using iptables", "programs", x.Names())
 	return nil
 }
 
@@ -74,8 +75,8 @@ func (p *Proxy) leave(ctx context.Context) {
 	}
 	p.left = time.Now()
 	err := p.former.Remove(ctx)
-	if x, ok := p.renderer.(*xtRenderer); ok {
-		err = errors.Join(err, removeChains(ctx, x.names()))
+	if x, ok := p.renderer.(*iptables.Renderer); ok {
+		err = errors.Join(err, iptables.RemoveChains(ctx, x.Names()))
 	}
 	if err != nil {
 		p.log.WarnContext(ctx, "rules of another mode remain", "err", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -42,7 +43,7 @@ type Proxy struct {
 	recheck atomic.Bool
 	sweeper *sweeper
 	monitor *monitor
-	poller  *poller // of iptables; nil in another mode
+	poller  *iptables.Poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
 	overflow *overflow
 
@@ -166,7 +167,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
+	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -174,8 +175,8 @@ func (p *Proxy) Close() error {
 // else, such as kube-proxy or a CNI, keeps NAT in use: the kernel stops tracking
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
-	_, _, err := openForward(ctx, nil)
-	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects(), deleteChains(ctx), err); err != nil {
+	_, _, err := iptables.OpenForward(ctx, nil)
+	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects(), iptables.DeleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -200,7 +201,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	if p.closed {
 		return fmt.Errorf("proxy: %w", os.ErrClosed)
 	}
-	p.poller.pause()
+	p.poller.Pause()
 	recheck, disturbed := p.recheck.Load(), p.watch.dirty.Load()
 	want, refused, err := p.setAccepted(ctx, want)
 	if err == nil {
@@ -213,7 +214,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 	} else {
 		p.examine(ctx)
 	}
-	p.poller.settle()
+	p.poller.Settle()
 	p.record.set(p.have, err)
 	if err != nil {
 		return fmt.Errorf("proxy: %w", err)

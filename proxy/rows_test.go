@@ -16,6 +16,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -334,7 +335,7 @@ func (m sceneMemory) element() state.Element {
 
 // set is the set of iptables that has the client.
 func (m sceneMemory) set(s *State) string {
-	return affinityName(s.Vip(m.vip), s.Frontend(m.vip, m.port), m.backend)
+	return iptables.AffinityName(s.Vip(m.vip), s.Frontend(m.vip, m.port), m.backend)
 }
 
 // rules are those of a mode, and what it has learned.
@@ -369,8 +370,8 @@ func (s *scene) remember(t *testing.T) {
 			b.addElements([]state.Element{k.element()})
 			continue
 		}
-		client := entry{addr: netip.PrefixFrom(k.client, k.client.BitLen())}
-		if err := changeSet(sock, ipsetAdd, k.set(&s.state), []entry{client}); err != nil {
+		client := iptables.Entry{Addr: netip.PrefixFrom(k.client, k.client.BitLen())}
+		if err := iptables.ChangeSet(sock, iptables.CommandAdd, k.set(&s.state), []iptables.Entry{client}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -386,10 +387,10 @@ func forgetAll(t *testing.T, s *nfnl.Socket) {
 		nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
 		return
 	}
-	names, err := setNames(s)
+	names, err := iptables.SetNames(s)
 	for _, name := range names {
-		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
-			err = errors.Join(err, requestSet(s, 4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
+		if strings.HasPrefix(name, iptables.AffinityPrefix(0)) || strings.HasPrefix(name, iptables.AffinityPrefix(1)) {
+			err = errors.Join(err, iptables.RequestSet(s, 4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
 		}
 	}
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 )
 
 // iptables-legacy shows its rules as text alone. This file simulates FORWARD and other
@@ -41,11 +43,11 @@ func legacyPacketOf(s sample, reply bool) legacyPacket {
 }
 
 // judgeLegacy finds chains of the old tables that drop all samples of a passage.
-func judgeLegacy(i iptables, save string, samples []sample) (all []Obstacle) {
+func judgeLegacy(i iptables.Program, save string, samples []sample) (all []Obstacle) {
 	chains := parseChains(save)
 	told := make(map[string]bool)
 	for _, p := range passages() {
-		if p.own || p.family != i.family() {
+		if p.own || p.family != i.Family() {
 			continue
 		}
 		chain := ""
@@ -60,7 +62,7 @@ func judgeLegacy(i iptables, save string, samples []sample) (all []Obstacle) {
 			}
 			chain = w.dropped
 		}
-		about := fmt.Sprintf("chain %s of %s", chain, i.name)
+		about := fmt.Sprintf("chain %s of %s", chain, i.Name)
 		if chain == "" || told[about] {
 			continue
 		}
@@ -96,14 +98,14 @@ func parseChains(save string) map[string][]string {
 
 // chain says what may become of the packet in a chain.
 func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
-	if depth > maxDepth {
+	if depth > iptables.MaxDepth {
 		return mayAccept | mayDrop | mayFall
 	}
 	for _, rule := range w.chains[name] {
 		if w.budget--; w.budget < 0 {
 			return out | mayAccept | mayDrop | mayFall
 		}
-		match, how, target := w.packet.meets(ruleWords(rule))
+		match, how, target := w.packet.meets(iptables.RuleWords(rule))
 		if match == no {
 			continue
 		}
@@ -210,7 +212,7 @@ func (p legacyPacket) inState(states []string) bool {
 
 // inPrefix says whether an address, if it is known, is in what a rule names.
 func inPrefix(prefix string, a netip.Addr) tri {
-	p := parsePrefix(prefix)
+	p := iptables.ParsePrefix(prefix)
 	if !p.IsValid() || !a.IsValid() {
 		return maybe
 	}
@@ -230,17 +232,17 @@ func named(name, iface string) tri {
 
 // legacyRules looks at the old tables that there are.
 func (s *survey) legacyRules() (all []Obstacle) {
-	for _, i := range allIPTables {
-		if !i.legacy() {
+	for _, i := range iptables.Programs {
+		if !i.Legacy() {
 			continue
 		}
-		has, err := i.has()
-		s.miss("tables of "+i.name, err)
+		has, err := i.Has()
+		s.miss("tables of "+i.Name, err)
 		if !has {
 			continue
 		}
-		save, err := i.save(context.Background()) // which ends by itself in some seconds
-		s.miss("rules of "+i.name, err)
+		save, err := i.Save(context.Background()) // which ends by itself in some seconds
+		s.miss("rules of "+i.Name, err)
 		if err == nil {
 			all = append(all, judgeLegacy(i, save, s.facts.arrivals())...)
 		}

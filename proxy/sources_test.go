@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -159,7 +160,7 @@ func crowdedState(sources []netip.Prefix, turn int) State {
 func (l *lab) refusals() (n int) {
 	l.t.Helper()
 	if testMode == ModeIPTables {
-		return xtCount(l.t, "-A "+xtSources+" ")
+		return xtCount(l.t, "-A "+iptables.SourcesChain+" ")
 	}
 	out, err := exec.Command("nft", "list", "chain", "inet", tableName, "forbidden").CombinedOutput()
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -24,16 +25,16 @@ func traces(t *testing.T) (found []string) {
 	if got, err := readTable(s); err != nil || got.found {
 		found = append(found, "table")
 	}
-	for _, i := range xtPrograms() {
-		save, err := i.saveAll(t.Context())
+	for _, i := range iptables.Installed() {
+		save, err := i.SaveAll(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(save, xtPrefix) || strings.Contains(save, xtMade) {
-			found = append(found, i.name)
+		if strings.Contains(save, iptables.Prefix) || strings.Contains(save, iptables.MadePrefix) {
+			found = append(found, i.Name)
 		}
 	}
-	names, err := setNames(s)
+	names, err := iptables.SetNames(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,12 +181,12 @@ func TestModeAuto(t *testing.T) {
 // by which it can be had.
 func TestModeSaysWhatIsMissing(t *testing.T) {
 	inNamespace(t, func(t *testing.T) {
-		i := iptables{name: "iptables-nft"}
-		if err := i.lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
+		i := iptables.Program{Name: "iptables-nft"}
+		if err := i.Lacks(0); err == nil || !strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_SET") || strings.Contains(err.Error(), "CONFIG_NETFILTER_XT_NAT") {
 			// The rules about a set need the set, which is not made here.
 			t.Errorf("%v; want it to name the match set alone", err)
 		}
-		if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, probeChain) {
+		if save, err := i.SaveAll(t.Context()); err != nil || strings.Contains(save, iptables.ProbeChain) {
 			t.Errorf("a trace of the search: %v\n%s", err, save)
 		}
 	})

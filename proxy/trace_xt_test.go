@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -101,7 +102,7 @@ func parseXT(text string) (xtRules, error) {
 	lines := strings.Split(text, "\n")
 	// Rules come before the sets that they ask.
 	for _, line := range lines {
-		if name, entry, _ := strings.Cut(line, " "); strings.HasPrefix(name, setPrefix) {
+		if name, entry, _ := strings.Cut(line, " "); strings.HasPrefix(name, iptables.SetPrefix) {
 			f := r[strings.Index("46", name[strings.IndexAny(name, "46"):][:1])]
 			if err := f.entry(name, entry); err != nil {
 				return r, fmt.Errorf("%s: %w", line, err)
@@ -114,7 +115,7 @@ func parseXT(text string) (xtRules, error) {
 		switch {
 		case line == "# IPv4" || line == "# IPv6":
 			of = state.SetID(strings.Index("46", line[len(line)-1:]))
-		case line == "" || line == "COMMIT" || verb == "#" || strings.HasPrefix(verb, setPrefix):
+		case line == "" || line == "COMMIT" || verb == "#" || strings.HasPrefix(verb, iptables.SetPrefix):
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
 			r[of].tables[table] = make(map[string][]xtTraced)
@@ -135,8 +136,8 @@ func parseXT(text string) (xtRules, error) {
 
 func newXTFamily(f state.SetID) *xtFamily {
 	x := &xtFamily{tables: make(map[string]map[string][]xtTraced), sets: make(map[string]map[xtKey]bool)}
-	for m := range ipsetCount {
-		x.sets[setName(m, f)] = make(map[xtKey]bool)
+	for m := range iptables.IPSetCount {
+		x.sets[iptables.SetName(m, f)] = make(map[xtKey]bool)
 	}
 	return x
 }
@@ -147,7 +148,7 @@ func (f *xtFamily) entry(set, text string) error {
 		f.sets[set] = make(map[xtKey]bool)
 	}
 	parts := strings.Split(text, ",")
-	k := xtKey{addr: parsePrefix(parts[0])}
+	k := xtKey{addr: iptables.ParsePrefix(parts[0])}
 	if !k.addr.IsValid() {
 		if strings.Contains(set, "-aff") {
 			return nil
@@ -163,7 +164,7 @@ func (f *xtFamily) entry(set, text string) error {
 		k.port = state.Port{Proto: sceneProtocols[proto][0], Port: uint16(n)}
 	}
 	if len(parts) > 2 {
-		k.net = parsePrefix(parts[2])
+		k.net = iptables.ParsePrefix(parts[2])
 	}
 	f.sets[set][k] = true
 	return nil
@@ -171,7 +172,7 @@ func (f *xtFamily) entry(set, text string) error {
 
 // rule reads one rule.
 func (f *xtFamily) rule(table, chain, text string, first bool) error {
-	in := &xtReader{family: f, table: table, words: ruleWords(text)}
+	in := &xtReader{family: f, table: table, words: iptables.RuleWords(text)}
 	var rule xtTraced
 	for len(in.words) > 0 {
 		part, err := in.part()
@@ -240,7 +241,7 @@ func (in *xtReader) part() (nftStatement, error) {
 	not := in.take("!")
 	switch w := in.next(); w {
 	case "-d", "-s":
-		p := parsePrefix(in.next())
+		p := iptables.ParsePrefix(in.next())
 		if !p.IsValid() {
 			return nil, fmt.Errorf("no prefix")
 		}
@@ -377,7 +378,7 @@ func (in *xtReader) conntrack(not bool) (nftStatement, error) {
 	var tests []func(*nftRun) bool
 	for len(in.words) > 0 && strings.HasPrefix(in.words[0], "--ct") {
 		option, arg := in.next(), in.next()
-		p := parsePrefix(arg)
+		p := iptables.ParsePrefix(arg)
 		switch {
 		case option == "--ctstate" && arg == "INVALID":
 			tests = append(tests, func(x *nftRun) bool { return x.p.ct.state == "invalid" })

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/tools/txtar"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -78,9 +79,9 @@ func TestUpgradeOfIPTables(t *testing.T) {
 		l := newLab(t)
 		loadOlder(t, old.state)
 		upgrade(t, old, l)
-		for _, i := range xtPrograms() {
-			if save, err := i.saveAll(t.Context()); err != nil || strings.Contains(save, "FAN-old") {
-				t.Errorf("%s: %v; of the older version there is\n%s", i.name, err, save)
+		for _, i := range iptables.Installed() {
+			if save, err := i.SaveAll(t.Context()); err != nil || strings.Contains(save, "FAN-old") {
+				t.Errorf("%s: %v; of the older version there is\n%s", i.Name, err, save)
 			}
 		}
 	})
@@ -95,20 +96,20 @@ func loadOlder(t *testing.T, s State) {
 	}
 	defer sock.Close()
 	names := strings.NewReplacer("FAN-x-", "FAN-old-", "FAN-i-", "FAN-oldi-", "FANFARE-KEEP", "FANFARE-OLD", "FANFARE-UNSERVED", "FANFARE-OLD")
-	for _, i := range xtPrograms() {
-		f := i.family()
-		for m := range ipsetCount {
-			if err := createSet(sock, setName(m, f), setForm{setShapes[m].kind, f, 24 * time.Hour}); err != nil {
+	for _, i := range iptables.Installed() {
+		f := i.Family()
+		for m := range iptables.IPSetCount {
+			if err := iptables.CreateSet(sock, iptables.SetName(m, f), iptables.SetForm{Kind: iptables.SetShapes[m].Kind, Family: f, Timeout: 24 * time.Hour}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		p := planTables(nil, xtState(s, f)).entries(nil, allEntries(s, f))
-		if err := changeEntries(sock, ipsetAdd, p.add); err != nil {
+		p := iptables.PlanTables(nil, iptables.Chains(s, f)).Entries(nil, iptables.AllEntries(s, f))
+		if err := iptables.ChangeEntries(sock, iptables.CommandAdd, p.Add); err != nil {
 			t.Fatal(err)
 		}
-		p.jumps = xtKernel{others: make(map[string]chainSet)}.jumpLines(f)
-		script, _ := p.script()
-		if err := i.load(t.Context(), names.Replace(script)); err != nil {
+		p.Jumps = iptables.Kernel{Others: make(map[string]iptables.ChainSet)}.JumpLines(f)
+		script, _ := p.Script()
+		if err := i.Load(t.Context(), names.Replace(script)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
 )
 
 // A watch receives the kernel's notifications of changes of nftables and
@@ -131,15 +132,15 @@ func ofOurTable(data []byte) bool {
 // time, are ignored.
 func ofForward(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
-	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == forwardChain)
+	return ok && table == "filter" && (chain == "" || chain == "FORWARD" || chain == iptables.ForwardChain)
 }
 
 // ofOurChains says whether a notification may be of a change of our chains of
 // iptables-nft, or of chains that lead to them.
 func ofOurChains(m netlink.Message) bool {
 	table, chain, ok := ofIPTables(m)
-	jumps := xtJumps(0)[table]
-	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || xtOurs(chain))
+	jumps := iptables.Jumps(0)[table]
+	return ok && jumps != nil && (chain == "" || jumps[chain] != "" || iptables.Ours(chain))
 }
 
 // ofIPTables reads the table of iptables-nft that a notification is about, and the

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ const (
 // A poller finds changes of ipset and of iptables-legacy, for which the kernel sends no
 // notification, by counting. Changes that leave the counts alone are left to the next
 // full check. A nil poller does nothing.
-type poller struct {
+type Poller struct {
 	// disturb and lost take why rules, or any tables, may have changed.
 	disturb, lost func(reason string)
 	sock          *nfnl.Socket
@@ -45,14 +45,14 @@ type poller struct {
 
 // newPoller begins to count for the programs in use, with sockets of the calling thread's
 // namespace.
-func newPoller(disturb, lost func(reason string), programs [2]*iptables) (*poller, error) {
-	p := &poller{disturb: disturb, lost: lost, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
+func NewPoller(disturb, lost func(reason string), programs [2]*Program) (*Poller, error) {
+	p := &Poller{disturb: disturb, lost: lost, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
 	if p.sock, err = nfnl.Dial(); err != nil {
 		return nil, err
 	}
 	for f, i := range programs {
-		if i == nil || !i.legacy() {
+		if i == nil || !i.Legacy() {
 			continue
 		}
 		domain := [2]int{unix.AF_INET, unix.AF_INET6}[f]
@@ -64,7 +64,7 @@ func newPoller(disturb, lost func(reason string), programs [2]*iptables) (*polle
 	return p, nil
 }
 
-func (p *poller) run() {
+func (p *Poller) run() {
 	defer close(p.done)
 	t := time.NewTicker(pollInterval)
 	defer t.Stop()
@@ -73,20 +73,20 @@ func (p *poller) run() {
 		case <-p.quit:
 			return
 		case <-t.C:
-			p.poll()
+			p.Poll()
 		}
 	}
 }
 
 // poll compares the counts with those after the last Set, and reports a difference
 // once. What cannot be read is left to the next full check.
-func (p *poller) poll() {
+func (p *Poller) Poll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.compare()
 }
 
-func (p *poller) compare() {
+func (p *Poller) compare() {
 	if !p.settled {
 		return
 	}
@@ -105,7 +105,7 @@ func (p *poller) compare() {
 
 // pause announces changes of our own. Earlier changes are reported first, so that they are
 // not taken for our own.
-func (p *poller) pause() {
+func (p *Poller) Pause() {
 	if p == nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (p *poller) pause() {
 }
 
 // settle takes the present counts as the wanted ones.
-func (p *poller) settle() {
+func (p *Poller) Settle() {
 	if p == nil {
 		return
 	}
@@ -138,16 +138,16 @@ const (
 
 // countSets is the number of entries of each of our sets, and of rules that use it. Affinity
 // entries do not count: the kernel adds and expires them.
-func (p *poller) countSets() (string, error) {
+func (p *Poller) countSets() (string, error) {
 	var all []string
 	err := listAllSets(p.sock, ipsetListHeader, func(data []byte) {
 		name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName))
-		if !strings.HasPrefix(name, setPrefix) {
+		if !strings.HasPrefix(name, SetPrefix) {
 			return
 		}
-		header := nfnl.Attribute(data, ipsetAttrData)
+		header := nfnl.Attribute(data, AttrData)
 		elements := nfnl.Uint32(nfnl.Attribute(header, ipsetAttrElements))
-		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
+		if strings.HasPrefix(name, AffinityPrefix(0)) || strings.HasPrefix(name, AffinityPrefix(1)) {
 			elements = 0
 		}
 		all = append(all, fmt.Sprint(name, " ", nfnl.CString(nfnl.Attribute(data, ipsetAttrKind)), " ", elements, " ", nfnl.Uint32(nfnl.Attribute(header, ipsetAttrReferences))))
@@ -171,7 +171,7 @@ const getTableInfo = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 
 // countTables is the number of rules of the legacy tables, their size, and where each hook
 // begins.
-func (p *poller) countTables() (string, error) {
+func (p *Poller) countTables() (string, error) {
 	var all []string
 	for f, fd := range p.xt {
 		if fd < 0 {
@@ -193,7 +193,7 @@ func (p *poller) countTables() (string, error) {
 	return strings.Join(all, "\n"), nil
 }
 
-func (p *poller) release() error {
+func (p *Poller) release() error {
 	err := p.sock.Close()
 	for _, fd := range p.xt {
 		if fd >= 0 {
@@ -203,7 +203,7 @@ func (p *poller) release() error {
 	return err
 }
 
-func (p *poller) close() (err error) {
+func (p *Poller) Close() (err error) {
 	if p == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"encoding/binary"
@@ -19,8 +19,8 @@ const (
 	ipsetDestroy = 3
 	ipsetSwap    = 6
 	ipsetList    = 7
-	ipsetAdd     = 9
-	ipsetDel     = 10
+	CommandAdd   = 9
+	CommandDel   = 10
 
 	ipsetProtocol = 6 // that of Linux 2.6.39; 7 came with 4.20 and is the same here
 
@@ -31,16 +31,16 @@ const (
 	ipsetAttrRevision = 4
 	ipsetAttrFamily   = 5
 	ipsetAttrFlags    = 6
-	ipsetAttrData     = 7
+	AttrData          = 7
 	ipsetAttrEntries  = 8
-	ipsetAttrLine     = 9
+	AttrLine          = 9
 
-	ipsetAttrIP      = 1
-	ipsetAttrCIDR    = 3
+	AttrIP           = 1
+	AttrCIDR         = 3
 	ipsetAttrPort    = 4
 	ipsetAttrTimeout = 6
 	ipsetAttrProto   = 7
-	ipsetAttrOptions = 8 // IPSET_ATTR_CADT_FLAGS
+	AttrOptions      = 8 // IPSET_ATTR_CADT_FLAGS
 	ipsetAttrMaxElem = 19
 	ipsetAttrIP2     = 20
 	ipsetAttrCIDR2   = 21
@@ -63,7 +63,7 @@ var ipsetErrors = map[unix.Errno]string{
 }
 
 // ipset does one request, whose attributes body appends after the set's name.
-func requestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
+func RequestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
 	s.Seq++
 	var e nfnl.Encoder
 	e.Message(unix.NFNL_SUBSYS_IPSET, command, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags, s.Seq, state.NFFamily(f), func() {
@@ -88,9 +88,9 @@ func requestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name
 }
 
 // A setError is an error code of ipset that is no errno.
-type setError struct{ set, text string }
+type SetError struct{ set, text string }
 
-func (e *setError) Error() string { return "set " + e.set + ": " + e.text }
+func (e *SetError) Error() string { return "set " + e.set + ": " + e.text }
 
 func ipsetError(name string, err error) error {
 	if err == nil {
@@ -98,30 +98,30 @@ func ipsetError(name string, err error) error {
 	}
 	var errno unix.Errno
 	if errors.As(err, &errno) && ipsetErrors[errno] != "" {
-		return &setError{name, ipsetErrors[errno]}
+		return &SetError{name, ipsetErrors[errno]}
 	}
 	return fmt.Errorf("set %s: %w", name, err)
 }
 
 // createSet makes a set; that it exists in this very form is no error, and in another
 // is EEXIST.
-func createSet(s *nfnl.Socket, name string, form setForm) error {
-	return requestSet(s, ipsetCreate, unix.NLM_F_CREATE, form.family, name, func(e *nfnl.Encoder) {
-		e.Text(ipsetAttrKind, form.kind)
+func CreateSet(s *nfnl.Socket, name string, form SetForm) error {
+	return RequestSet(s, ipsetCreate, unix.NLM_F_CREATE, form.Family, name, func(e *nfnl.Encoder) {
+		e.Text(ipsetAttrKind, form.Kind)
 		e.Bytes(ipsetAttrRevision, []byte{0})
-		e.Bytes(ipsetAttrFamily, []byte{state.NFFamily(form.family)})
-		at := e.Open(ipsetAttrData)
+		e.Bytes(ipsetAttrFamily, []byte{state.NFFamily(form.Family)})
+		at := e.Open(AttrData)
 		e.Uint32(ipsetAttrMaxElem|unix.NLA_F_NET_BYTEORDER, maxEntries)
-		if form.timeout > 0 {
-			e.Uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, uint32(form.timeout.Seconds()))
+		if form.Timeout > 0 {
+			e.Uint32(ipsetAttrTimeout|unix.NLA_F_NET_BYTEORDER, uint32(form.Timeout.Seconds()))
 		}
 		e.Close(at)
 	})
 }
 
 // destroySet deletes a set that no rule refers to. That there is none is no error.
-func destroySet(s *nfnl.Socket, name string) error {
-	err := requestSet(s, ipsetDestroy, 0, 0, name, nil)
+func DestroySet(s *nfnl.Socket, name string) error {
+	err := RequestSet(s, ipsetDestroy, 0, 0, name, nil)
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -130,27 +130,27 @@ func destroySet(s *nfnl.Socket, name string) error {
 
 // replaceSet puts a set with these entries in the place of one of the same type, under
 // the eyes of rules that ask it.
-func replaceSet(s *nfnl.Socket, name string, form setForm, all []entry) error {
-	const spare = setPrefix + "spare"
-	if err := errors.Join(destroySet(s, spare), createSet(s, spare, form)); err != nil {
+func ReplaceSet(s *nfnl.Socket, name string, form SetForm, all []Entry) error {
+	const spare = SetPrefix + "spare"
+	if err := errors.Join(DestroySet(s, spare), CreateSet(s, spare, form)); err != nil {
 		return err
 	}
-	err := changeSet(s, ipsetAdd, spare, all)
+	err := ChangeSet(s, CommandAdd, spare, all)
 	if err == nil {
-		err = requestSet(s, ipsetSwap, 0, form.family, name, func(e *nfnl.Encoder) { e.Text(ipsetAttrName2, spare) })
+		err = RequestSet(s, ipsetSwap, 0, form.Family, name, func(e *nfnl.Encoder) { e.Text(ipsetAttrName2, spare) })
 	}
-	return errors.Join(err, destroySet(s, spare))
+	return errors.Join(err, DestroySet(s, spare))
 }
 
 // changeEntries adds or deletes entries that are sorted by set. An entry that is already as
 // wanted is no error.
-func changeEntries(s *nfnl.Socket, command uint8, all []entry) error {
+func ChangeEntries(s *nfnl.Socket, command uint8, all []Entry) error {
 	for len(all) > 0 {
 		first, n := all[0], 1
-		for n < len(all) && all[n].set == first.set && all[n].family() == first.family() {
+		for n < len(all) && all[n].Set == first.Set && all[n].family() == first.family() {
 			n++
 		}
-		if err := changeSet(s, command, setName(first.set, first.family()), all[:n]); err != nil {
+		if err := ChangeSet(s, command, SetName(first.Set, first.family()), all[:n]); err != nil {
 			return err
 		}
 		all = all[n:]
@@ -159,17 +159,17 @@ func changeEntries(s *nfnl.Socket, command uint8, all []entry) error {
 }
 
 // changeSet adds entries to the set of that name, or deletes them.
-func changeSet(s *nfnl.Socket, command uint8, name string, all []entry) error {
+func ChangeSet(s *nfnl.Socket, command uint8, name string, all []Entry) error {
 	for len(all) > 0 {
 		n := 0
-		err := requestSet(s, command, 0, all[0].family(), name, func(e *nfnl.Encoder) {
+		err := RequestSet(s, command, 0, all[0].family(), name, func(e *nfnl.Encoder) {
 			at := e.Open(ipsetAttrEntries)
 			for n < len(all) && len(e.B)-at < nfnl.MaxNested {
 				all[n].encode(e)
 				n++
 			}
 			e.Close(at)
-			e.Uint32(ipsetAttrLine, 0)
+			e.Uint32(AttrLine, 0)
 		})
 		if err != nil {
 			return err
@@ -179,34 +179,34 @@ func changeSet(s *nfnl.Socket, command uint8, name string, all []entry) error {
 	return nil
 }
 
-func (e entry) encode(to *nfnl.Encoder) {
-	at := to.Open(ipsetAttrData)
-	encodeIP(to, ipsetAttrIP, e.addr.Addr())
-	if setShapes[e.set].kind == "hash:net" {
-		to.Bytes(ipsetAttrCIDR, []byte{byte(e.addr.Bits())})
+func (e Entry) encode(to *nfnl.Encoder) {
+	at := to.Open(AttrData)
+	EncodeIP(to, AttrIP, e.Addr.Addr())
+	if SetShapes[e.Set].Kind == "hash:net" {
+		to.Bytes(AttrCIDR, []byte{byte(e.Addr.Bits())})
 	}
-	if e.port.Port != 0 {
-		to.Bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.port.Port))
-		to.Bytes(ipsetAttrProto, []byte{byte(e.port.Proto)})
+	if e.Port.Port != 0 {
+		to.Bytes(ipsetAttrPort|unix.NLA_F_NET_BYTEORDER, binary.BigEndian.AppendUint16(nil, e.Port.Port))
+		to.Bytes(ipsetAttrProto, []byte{byte(e.Port.Proto)})
 	}
 	if e.net.IsValid() {
-		encodeIP(to, ipsetAttrIP2, e.net.Addr())
+		EncodeIP(to, ipsetAttrIP2, e.net.Addr())
 		to.Bytes(ipsetAttrCIDR2, []byte{byte(e.net.Bits())})
 	}
 	to.Close(at)
 }
 
-func encodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
+func EncodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
 	at := e.Open(t)
 	e.Bytes(uint16(state.Family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
 	e.Close(at)
 }
 
 // setNames lists the sets that are ours.
-func setNames(s *nfnl.Socket) ([]string, error) {
+func SetNames(s *nfnl.Socket) ([]string, error) {
 	var names []string
 	err := listSets(s, "", func(data []byte) {
-		if name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName)); strings.HasPrefix(name, setPrefix) {
+		if name := nfnl.CString(nfnl.Attribute(data, ipsetAttrName)); strings.HasPrefix(name, SetPrefix) {
 			names = append(names, name)
 		}
 	})
@@ -214,9 +214,9 @@ func setNames(s *nfnl.Socket) ([]string, error) {
 }
 
 // setEntries lists what is in a set; nothing if there is none.
-func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]entry, error) {
-	var all []entry
-	name := setName(m, f)
+func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]Entry, error) {
+	var all []Entry
+	name := SetName(m, f)
 	err := listSets(s, name, func(data []byte) {
 		if nfnl.CString(nfnl.Attribute(data, ipsetAttrName)) != name {
 			return
@@ -254,32 +254,32 @@ func requestSets(s *nfnl.Socket, each func(data []byte), which func(e *nfnl.Enco
 	return nil
 }
 
-func parseEntry(m ipsetID, data []byte) entry {
-	e := entry{set: m}
+func parseEntry(m ipsetID, data []byte) Entry {
+	e := Entry{Set: m}
 	var addr, net netip.Addr
 	var bits, netBits int
 	for t, v := range nfnl.Attributes(data) {
 		switch {
-		case t == ipsetAttrIP:
+		case t == AttrIP:
 			addr = parseIP(v)
 		case t == ipsetAttrIP2:
 			net = parseIP(v)
-		case t == ipsetAttrCIDR && len(v) == 1:
+		case t == AttrCIDR && len(v) == 1:
 			bits = int(v[0])
 		case t == ipsetAttrCIDR2 && len(v) == 1:
 			netBits = int(v[0])
 		case t == ipsetAttrPort && len(v) == 2:
-			e.port.Port = binary.BigEndian.Uint16(v)
+			e.Port.Port = binary.BigEndian.Uint16(v)
 		case t == ipsetAttrProto && len(v) == 1:
-			e.port.Proto = Protocol(v[0])
-		case t == ipsetAttrOptions && len(v) == 4:
+			e.Port.Proto = state.Protocol(v[0])
+		case t == AttrOptions && len(v) == 4:
 			e.options = binary.BigEndian.Uint32(v)
 		}
 	}
 	if bits == 0 {
 		bits = addr.BitLen()
 	}
-	e.addr = netip.PrefixFrom(addr, bits)
+	e.Addr = netip.PrefixFrom(addr, bits)
 	if net.IsValid() {
 		if netBits == 0 {
 			netBits = net.BitLen()

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 
 // hashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
 // nft_hash does: a node with iptables chooses as those with nftables.
-const hashSeed = 0xfa17
+const HashSeed = 0xfa17
 
 // Where the addresses of the client begin, and in how many words they are.
 var (
@@ -35,13 +35,13 @@ const headerLength6 = 40
 // bytes): all clients of a network would have one backend.
 func hashMatch(f state.SetID, slots, slot int) string {
 	if f == 0 && slots <= state.MaxHashed {
-		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, hashSeed)
+		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, HashSeed)
 	}
-	return bytecode(clientProgram(f, slots, slot))
+	return Bytecode(ClientProgram(f, slots, slot))
 }
 
 // bytecode is the match of a program.
-func bytecode(program []bpf.Instruction) string {
+func Bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
 		panic("BUG: " + err.Error()) // numbers alone change
@@ -71,8 +71,8 @@ var (
 )
 
 // clientProgram matches the clients of one slot of so many, by a hash of the address.
-func clientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
-	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: hashSeed}}
+func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
+	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: HashSeed}}
 	for word := range sourceWords[f] {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(append(append(program, multiply(0x85ebca6b)...), fold(13)...), bpf.TAX{})
@@ -85,7 +85,7 @@ func clientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 
 // slotsProgram matches the flows whose slot is the owner's. The slot is that of a hash of
 // the client's address and port: those of the VIP are the same for all of the frontend's.
-func slotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
+func SlotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
 	program := append(flowHash(f), bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(len(slots))})
 	return append(program, among(slots, owner)...)
 }
@@ -96,7 +96,7 @@ func flowHash(f state.SetID) []bpf.Instruction {
 	if f == 1 {
 		program = []bpf.Instruction{bpf.LoadAbsolute{Off: headerLength6, Size: 2}}
 	}
-	program = append(append(program, bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: hashSeed}), multiply(0x85ebca6b)...)
+	program = append(append(program, bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: HashSeed}), multiply(0x85ebca6b)...)
 	for word := range sourceWords[f] {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(program, multiply(0x85ebca6b)...)

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"context"
@@ -16,16 +16,16 @@ import (
 )
 
 // An xtKernel is what one iptables has of our chains and rules.
-type xtKernel struct {
-	tables map[string]chainSet
+type Kernel struct {
+	tables map[string]ChainSet
 	// others is the chains of others that ours hang in, with all rules, by table.
-	others map[string]chainSet
+	Others map[string]ChainSet
 }
 
 // parseSave reads what iptables-save prints.
-func parseSave(save string, f state.SetID) xtKernel {
-	k := xtKernel{tables: make(map[string]chainSet), others: make(map[string]chainSet)}
-	jumps := xtJumps(f)
+func parseSave(save string, f state.SetID) Kernel {
+	k := Kernel{tables: make(map[string]ChainSet), Others: make(map[string]ChainSet)}
+	jumps := Jumps(f)
 	table := ""
 	for line := range strings.Lines(save) {
 		line = strings.TrimSpace(line)
@@ -33,15 +33,15 @@ func parseSave(save string, f state.SetID) xtKernel {
 		switch {
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
-			k.tables[table], k.others[table] = make(chainSet), make(chainSet)
-		case strings.HasPrefix(verb, ":") && xtOurs(verb[1:]):
-			k.tables[table].add(verb[1:])
+			k.tables[table], k.Others[table] = make(ChainSet), make(ChainSet)
+		case strings.HasPrefix(verb, ":") && Ours(verb[1:]):
+			k.tables[table].Add(verb[1:])
 		case verb == "-A":
 			chain, rule, _ := strings.Cut(rest, " ")
-			if xtOurs(chain) {
-				k.tables[table].add(chain, rule)
+			if Ours(chain) {
+				k.tables[table].Add(chain, rule)
 			} else if jumps[table][chain] != "" {
-				k.others[table].add(chain, rule)
+				k.Others[table].Add(chain, rule)
 			}
 		}
 	}
@@ -49,8 +49,8 @@ func parseSave(save string, f state.SetID) xtKernel {
 }
 
 // xtOurs says whether a chain is the renderer's.
-func xtOurs(name string) bool {
-	return strings.HasPrefix(name, xtPrefix) && name != forwardChain || strings.HasPrefix(name, xtMade)
+func Ours(name string) bool {
+	return strings.HasPrefix(name, Prefix) && name != ForwardChain || strings.HasPrefix(name, MadePrefix)
 }
 
 // target is the chain or verdict that a rule leads to.
@@ -66,9 +66,9 @@ func ruleTarget(rule string) string {
 
 // jumpLines are what makes each jump to us the first rule of its chain, and the only
 // one; none if it is.
-func (k xtKernel) jumpLines(f state.SetID) map[string][]string {
+func (k Kernel) JumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
-	for table, chains := range xtJumps(f) {
+	for table, chains := range Jumps(f) {
 		for chain, jump := range chains {
 			stale := k.jumps(table, chain)
 			if len(stale) == 1 && stale[0] == jump && k.first(table, chain) {
@@ -85,10 +85,10 @@ func (k xtKernel) jumpLines(f state.SetID) map[string][]string {
 }
 
 // jumps are the rules of a chain that lead to ours.
-func (k xtKernel) jumps(table, chain string) []string {
+func (k Kernel) jumps(table, chain string) []string {
 	var ours []string
-	for _, rule := range k.others[table][chain] {
-		if xtOurs(ruleTarget(rule)) {
+	for _, rule := range k.Others[table][chain] {
+		if Ours(ruleTarget(rule)) {
 			ours = append(ours, rule)
 		}
 	}
@@ -97,10 +97,10 @@ func (k xtKernel) jumps(table, chain string) []string {
 
 // first says whether nothing before the jump may take a packet from us. Calico's
 // chains do not, and Calico puts them back in front of whatever comes before them.
-func (k xtKernel) first(table, chain string) bool {
-	for _, rule := range k.others[table][chain] {
+func (k Kernel) first(table, chain string) bool {
+	for _, rule := range k.Others[table][chain] {
 		target := ruleTarget(rule)
-		if xtOurs(target) {
+		if Ours(target) {
 			return true
 		}
 		if !strings.HasPrefix(target, "cali-") {
@@ -111,9 +111,9 @@ func (k xtKernel) first(table, chain string) bool {
 }
 
 // unjumpLines take all that leads to our chains out of those of others.
-func (k xtKernel) unjumpLines(f state.SetID) map[string][]string {
+func (k Kernel) unjumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
-	for table, chains := range xtJumps(f) {
+	for table, chains := range Jumps(f) {
 		for chain := range chains {
 			for _, rule := range k.jumps(table, chain) {
 				lines[table] = append(lines[table], "-D "+chain+" "+rule)
@@ -124,7 +124,7 @@ func (k xtKernel) unjumpLines(f state.SetID) map[string][]string {
 }
 
 // converge reads each family's chains and sets, and makes them want's.
-func (x *xtRenderer) Converge(ctx context.Context, have *State, want State) (renderer.Finding, error) {
+func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
 	var out renderer.Finding
 	want = x.able(want)
 	if have != nil {
@@ -132,12 +132,12 @@ func (x *xtRenderer) Converge(ctx context.Context, have *State, want State) (ren
 		have = &able
 	}
 	x.Dumped()
-	names, err := setNames(x.Sock)
+	names, err := SetNames(x.Sock)
 	if err != nil {
 		return out, err
 	}
 	for f := range state.SetID(2) {
-		if x.programs[f] == nil {
+		if x.Programs[f] == nil {
 			continue
 		}
 		found, err := x.convergeFamily(ctx, f, names, have, want)
@@ -151,37 +151,37 @@ func (x *xtRenderer) Converge(ctx context.Context, have *State, want State) (ren
 		}
 	}
 	slices.SortFunc(out.Had, state.Element.Compare)
-	x.Unsupported(unsupported(want))
+	x.Unsupported(Unsupported(want))
 	return out, nil
 }
 
-func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *State, want State) (out renderer.Finding, err error) {
-	i := x.programs[f]
+func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *state.State, want state.State) (out renderer.Finding, err error) {
+	i := x.Programs[f]
 	odd, err := x.reform(ctx, names, want, f)
 	if err != nil {
 		return out, err
 	}
 	if len(odd) > 0 {
 		out.Leaked = true
-		if names, err = setNames(x.Sock); err != nil {
+		if names, err = SetNames(x.Sock); err != nil {
 			return out, err
 		}
 	}
-	k, entries, err := x.read(ctx, f)
+	k, entries, err := x.Read(ctx, f)
 	if err != nil {
 		return out, err
 	}
-	out.Had = heldElements(k.tables["nat"], entries, f)
-	plan := x.plan(k, entries, want, f)
-	remembered := affinityPlan(&plan, names, want, f)
-	script, _ := plan.script()
-	clean := script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered
+	out.Had = HeldElements(k.tables["nat"], entries, f)
+	plan := x.Plan(k, entries, want, f)
+	remembered := AffinityPlan(&plan, names, want, f)
+	script, _ := plan.Script()
+	clean := script == "" && len(plan.Add) == 0 && len(plan.Del) == 0 && remembered
 	if have != nil && len(odd) > 0 {
 		out.Found = oddText(odd)
 	} else if have != nil && !clean {
-		out.Found = i.name + ": " + x.plan(k, entries, *have, f).damage()
+		out.Found = i.Name + ": " + x.Plan(k, entries, *have, f).Damage()
 	}
-	out.Leaked = out.Leaked || len(plan.write["raw"]) > 0 || len(plan.jumps["raw"]) > 0
+	out.Leaked = out.Leaked || len(plan.Write["raw"]) > 0 || len(plan.Jumps["raw"]) > 0
 	if clean {
 		return out, nil
 	}
@@ -198,15 +198,15 @@ func (x *xtRenderer) convergeFamily(ctx context.Context, f state.SetID, names []
 }
 
 // differs is that of the first family that does.
-func (x *xtRenderer) Differs(ctx context.Context, from State) (string, error) {
+func (x *Renderer) Differs(ctx context.Context, from state.State) (string, error) {
 	from = x.able(from)
 	x.Dumped()
-	names, err := setNames(x.Sock)
+	names, err := SetNames(x.Sock)
 	if err != nil {
 		return "", err
 	}
 	for f := range state.SetID(2) {
-		if x.programs[f] == nil {
+		if x.Programs[f] == nil {
 			continue
 		}
 		if found, err := x.differsFamily(ctx, f, names, from); found != "" || err != nil {
@@ -216,20 +216,20 @@ func (x *xtRenderer) Differs(ctx context.Context, from State) (string, error) {
 	return "", nil
 }
 
-func (x *xtRenderer) differsFamily(ctx context.Context, f state.SetID, names []string, from State) (string, error) {
+func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, names []string, from state.State) (string, error) {
 	if odd, err := x.misshapen(names, setForms(from, f)); len(odd) > 0 || err != nil {
 		return oddText(odd), err
 	}
-	k, entries, err := x.read(ctx, f)
+	k, entries, err := x.Read(ctx, f)
 	if err != nil {
 		return "", err
 	}
-	plan := x.plan(k, entries, from, f)
-	remembered := affinityPlan(&plan, names, from, f)
-	if script, _ := plan.script(); script == "" && len(plan.add) == 0 && len(plan.del) == 0 && remembered {
+	plan := x.Plan(k, entries, from, f)
+	remembered := AffinityPlan(&plan, names, from, f)
+	if script, _ := plan.Script(); script == "" && len(plan.Add) == 0 && len(plan.Del) == 0 && remembered {
 		return "", nil
 	}
-	return x.programs[f].name + ": " + plan.damage(), nil
+	return x.Programs[f].Name + ": " + plan.Damage(), nil
 }
 
 func oddText(odd []string) string {
@@ -239,36 +239,36 @@ func oddText(odd []string) string {
 	return "sets of another form: " + strings.Join(odd, ", ")
 }
 
-func (x *xtRenderer) read(ctx context.Context, f state.SetID) (xtKernel, entrySet, error) {
-	save, err := x.programs[f].saveAll(ctx)
+func (x *Renderer) Read(ctx context.Context, f state.SetID) (Kernel, entrySet, error) {
+	save, err := x.Programs[f].SaveAll(ctx)
 	if err != nil {
-		return xtKernel{}, nil, err
+		return Kernel{}, nil, err
 	}
 	entries := make(entrySet)
-	for m := range ipsetCount {
+	for m := range IPSetCount {
 		all, err := setEntries(x.Sock, m, f)
 		if err != nil {
-			return xtKernel{}, nil, err
+			return Kernel{}, nil, err
 		}
-		entries.add(all...)
+		entries.Add(all...)
 	}
 	return parseSave(save, f), entries, nil
 }
 
 // plan compares the kernel with a State.
-func (x *xtRenderer) plan(k xtKernel, entries entrySet, s State, f state.SetID) xtPlan {
-	have, want := k.tables, xtState(s, f)
+func (x *Renderer) Plan(k Kernel, entries entrySet, s state.State, f state.SetID) xtPlan {
+	have, want := k.tables, Chains(s, f)
 	if x.loose {
 		have = reworded(have, want)
 	}
-	p := planTables(have, want).entries(entries, allEntries(s, f))
-	p.jumps = k.jumpLines(f)
+	p := PlanTables(have, want).Entries(entries, AllEntries(s, f))
+	p.Jumps = k.JumpLines(f)
 	return p
 }
 
 // reworded accepts chains with the right number of rules as the wanted ones.
-func reworded(have, want map[string]chainSet) map[string]chainSet {
-	out := make(map[string]chainSet)
+func reworded(have, want map[string]ChainSet) map[string]ChainSet {
+	out := make(map[string]ChainSet)
 	for table, chains := range have {
 		out[table] = maps.Clone(chains)
 		for name, rules := range chains {
@@ -281,24 +281,24 @@ func reworded(have, want map[string]chainSet) map[string]chainSet {
 }
 
 // damage says what a plan is to mend.
-func (p xtPlan) damage() string {
+func (p xtPlan) Damage() string {
 	var words []string
 	for _, table := range xtTables {
-		if n := len(p.jumps[table]); n > 0 {
+		if n := len(p.Jumps[table]); n > 0 {
 			words = append(words, fmt.Sprintf("table %s does not lead to our chains first", table))
 		}
-		if names := slices.Sorted(maps.Keys(p.write[table])); len(names) > 0 {
+		if names := slices.Sorted(maps.Keys(p.Write[table])); len(names) > 0 {
 			words = append(words, fmt.Sprintf("table %s: %d chains missing or changed, such as %s", table, len(names), names[0]))
 		}
-		if names := slices.Sorted(slices.Values(p.drop[table])); len(names) > 0 {
+		if names := slices.Sorted(slices.Values(p.Drop[table])); len(names) > 0 {
 			words = append(words, fmt.Sprintf("table %s: %d unknown chains, such as %s", table, len(names), names[0]))
 		}
 	}
-	if len(p.add) > 0 {
-		words = append(words, fmt.Sprintf("%d entries missing, such as %s", len(p.add), p.add[0]))
+	if len(p.Add) > 0 {
+		words = append(words, fmt.Sprintf("%d entries missing, such as %s", len(p.Add), p.Add[0]))
 	}
-	if len(p.del) > 0 {
-		words = append(words, fmt.Sprintf("%d unknown entries, such as %s", len(p.del), p.del[0]))
+	if len(p.Del) > 0 {
+		words = append(words, fmt.Sprintf("%d unknown entries, such as %s", len(p.Del), p.Del[0]))
 	}
 	if len(words) == 0 {
 		return "sets missing"
@@ -308,39 +308,39 @@ func (p xtPlan) damage() string {
 
 // affinityPlan adds the sets that remember clients, and says whether those there are
 // are right. Their entries are left to the kernel.
-func affinityPlan(p *xtPlan, names []string, want State, f state.SetID) bool {
-	*p = p.remember(nil, want.VIPs, f)
-	wanted := maps.Clone(p.create)
+func AffinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
+	*p = p.Remember(nil, want.VIPs, f)
+	wanted := maps.Clone(p.Create)
 	for _, name := range names {
-		delete(p.create, name)
+		delete(p.Create, name)
 	}
 	for _, name := range names {
-		if _, ok := wanted[name]; !ok && strings.HasPrefix(name, affinityPrefix(f)) {
-			p.destroy = append(p.destroy, name)
+		if _, ok := wanted[name]; !ok && strings.HasPrefix(name, AffinityPrefix(f)) {
+			p.Destroy = append(p.Destroy, name)
 		}
 	}
-	return len(p.create) == 0 && len(p.destroy) == 0
+	return len(p.Create) == 0 && len(p.Destroy) == 0
 }
 
 // setForms are the forms of all sets of a State, by name.
-func setForms(s State, f state.SetID) map[string]setForm {
+func setForms(s state.State, f state.SetID) map[string]SetForm {
 	var plan xtPlan
-	affinityPlan(&plan, nil, s, f)
-	for m := range ipsetCount {
-		plan.create[setName(m, f)] = staticForm(m, f)
+	AffinityPlan(&plan, nil, s, f)
+	for m := range IPSetCount {
+		plan.Create[SetName(m, f)] = StaticForm(m, f)
 	}
-	return plan.create
+	return plan.Create
 }
 
 // misshapen are those of the sets that are there in another form. The kernel says so when it is
 // asked to make them; those of the right form stay as they are.
-func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []string, err error) {
+func (x *Renderer) misshapen(names []string, forms map[string]SetForm) (odd []string, err error) {
 	for _, name := range names {
 		form, ok := forms[name]
 		if !ok {
 			continue
 		}
-		switch err := createSet(x.Sock, name, form); {
+		switch err := CreateSet(x.Sock, name, form); {
 		case errors.Is(err, unix.EEXIST):
 			odd = append(odd, name)
 		case err != nil:
@@ -353,18 +353,18 @@ func (x *xtRenderer) misshapen(names []string, forms map[string]setForm) (odd []
 // reform gives sets of another form the wanted form again, with the wanted entries,
 // and says which. A set that rules ask can not be destroyed, but swapped with
 // another of its type.
-func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f state.SetID) (odd []string, err error) {
+func (x *Renderer) reform(ctx context.Context, names []string, want state.State, f state.SetID) (odd []string, err error) {
 	forms := setForms(want, f)
 	if odd, err = x.misshapen(names, forms); err != nil {
 		return odd, err
 	}
-	entries := allEntries(want, f)
+	entries := AllEntries(want, f)
 	for _, name := range odd {
-		if replaceSet(x.Sock, name, forms[name], entries.in(name)) == nil {
+		if ReplaceSet(x.Sock, name, forms[name], entries.in(name)) == nil {
 			continue
 		}
 		// It is of another type. Without rules it can go, and they come back with it.
-		if err := errors.Join(x.unload(ctx, f), destroySet(x.Sock, name)); err != nil {
+		if err := errors.Join(x.unload(ctx, f), DestroySet(x.Sock, name)); err != nil {
 			return odd, err
 		}
 	}
@@ -372,8 +372,8 @@ func (x *xtRenderer) reform(ctx context.Context, names []string, want State, f s
 }
 
 // unload takes our chains of a family away.
-func (x *xtRenderer) unload(ctx context.Context, f state.SetID) error {
-	save, err := x.programs[f].saveAll(ctx)
+func (x *Renderer) unload(ctx context.Context, f state.SetID) error {
+	save, err := x.Programs[f].SaveAll(ctx)
 	if err != nil {
 		return err
 	}
@@ -383,14 +383,14 @@ func (x *xtRenderer) unload(ctx context.Context, f state.SetID) error {
 // unloadPlan removes all our chains and rules that iptables-save shows.
 func unloadPlan(save string, f state.SetID) xtPlan {
 	k := parseSave(save, f)
-	p := planTables(k.tables, nil)
-	p.jumps = k.unjumpLines(f)
+	p := PlanTables(k.tables, nil)
+	p.Jumps = k.unjumpLines(f)
 	return p
 }
 
-func (x *xtRenderer) createStatic(f state.SetID) error {
-	for m := range ipsetCount {
-		if err := createSet(x.Sock, setName(m, f), staticForm(m, f)); err != nil {
+func (x *Renderer) createStatic(f state.SetID) error {
+	for m := range IPSetCount {
+		if err := CreateSet(x.Sock, SetName(m, f), StaticForm(m, f)); err != nil {
 			return err
 		}
 	}
@@ -399,65 +399,65 @@ func (x *xtRenderer) createStatic(f state.SetID) error {
 
 // verify reads back what was written. An iptables that shows rules in other words
 // would have us write them over and over.
-func (x *xtRenderer) verify(ctx context.Context, f state.SetID, want State) error {
-	k, entries, err := x.read(ctx, f)
+func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) error {
+	k, entries, err := x.Read(ctx, f)
 	if err != nil {
 		return err
 	}
-	p := x.plan(k, entries, want, f)
-	if script, _ := p.script(); script == "" {
+	p := x.Plan(k, entries, want, f)
+	if script, _ := p.Script(); script == "" {
 		return nil
 	}
 	if !x.loose {
 		x.loose = true
-		if p := x.plan(k, entries, want, f); len(p.write) == 0 && len(p.drop) == 0 && len(p.jumps) == 0 {
-			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.programs[f].name)
+		if p := x.Plan(k, entries, want, f); len(p.Write) == 0 && len(p.Drop) == 0 && len(p.Jumps) == 0 {
+			x.Log.WarnContext(ctx, "iptables shows our rules in other words: only their number can be checked", "program", x.Programs[f].Name)
 			return nil
 		}
 		x.loose = false
 	}
-	return fmt.Errorf("%s: after it was written: %s", x.programs[f].name, p.damage())
+	return fmt.Errorf("%s: after it was written: %s", x.Programs[f].Name, p.Damage())
 }
 
 // remove removes our chains and rules from all iptables of this namespace, and the sets.
-func (x *xtRenderer) Remove(ctx context.Context) error {
-	return errors.Join(removeChains(ctx, nil), removeSets(x.Sock))
+func (x *Renderer) Remove(ctx context.Context) error {
+	return errors.Join(RemoveChains(ctx, nil), removeSets(x.Sock))
 }
 
 // removeChains removes them from all programs but those to keep.
-func removeChains(ctx context.Context, keep []string) error {
+func RemoveChains(ctx context.Context, keep []string) error {
 	var errs []error
-	for _, i := range xtPrograms() {
-		if slices.Contains(keep, i.name) {
+	for _, i := range Installed() {
+		if slices.Contains(keep, i.Name) {
 			continue
 		}
-		save, err := i.saveAll(ctx)
-		if err != nil || !strings.Contains(save, ":"+xtPrefix) {
+		save, err := i.SaveAll(ctx)
+		if err != nil || !strings.Contains(save, ":"+Prefix) {
 			continue // what cannot be asked has nothing
 		}
-		errs = append(errs, unloadPlan(save, i.family()).runParts(func(script string, _ int) error { return i.load(ctx, script) }))
+		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.Load(ctx, script) }))
 	}
 	return errors.Join(errs...)
 }
 
 // deleteChains is remove for a process without a Proxy.
-func deleteChains(ctx context.Context) error {
+func DeleteChains(ctx context.Context) error {
 	s, err := nfnl.Dial()
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	return errors.Join(removeChains(ctx, nil), removeSets(s))
+	return errors.Join(RemoveChains(ctx, nil), removeSets(s))
 }
 
 func removeSets(s *nfnl.Socket) error {
-	names, err := setNames(s)
+	names, err := SetNames(s)
 	if errors.Is(err, unix.EINVAL) {
 		return nil // this kernel has no sets
 	}
 	errs := []error{err}
 	for _, name := range names {
-		errs = append(errs, destroySet(s, name))
+		errs = append(errs, DestroySet(s, name))
 	}
 	return errors.Join(errs...)
 }

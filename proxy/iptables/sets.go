@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"cmp"
@@ -15,75 +15,75 @@ import (
 type ipsetID uint8
 
 const (
-	ipsetVIPs ipsetID = iota
-	ipsetOwned
+	IPSetVIPs ipsetID = iota
+	IPSetOwned
 	ipsetClients
 	ipsetNever
 	ipsetRedirects
 	ipsetSources // before the sets that send packets to it
-	ipsetLimited
+	IPSetLimited
 	ipsetExternalDrop
 	ipsetInternalDrop
-	ipsetExternalReject
+	IPSetExternalReject
 	ipsetInternalReject
-	ipsetCount
+	IPSetCount
 )
 
 // A setShape is what a set of the kernel's ipset holds.
 type setShape struct {
 	name string
-	kind string // in ipset's words
+	Kind string // in ipset's words
 }
 
-var setShapes = [ipsetCount]setShape{
-	ipsetVIPs:           {"fanfare-vips", "hash:ip"},
-	ipsetOwned:          {"fanfare-owned", "hash:net"},
+var SetShapes = [IPSetCount]setShape{
+	IPSetVIPs:           {"fanfare-vips", "hash:ip"},
+	IPSetOwned:          {"fanfare-owned", "hash:net"},
 	ipsetClients:        {"fanfare-clients", "hash:net"},
 	ipsetNever:          {"fanfare-never", "hash:net"},
 	ipsetRedirects:      {"fanfare-handon", "hash:ip"},
-	ipsetLimited:        {"fanfare-limited", "hash:ip,port"},
+	IPSetLimited:        {"fanfare-limited", "hash:ip,port"},
 	ipsetSources:        {"fanfare-sources", "hash:ip,port,net"},
 	ipsetExternalDrop:   {"fanfare-xdrop", "hash:ip,port"},
 	ipsetInternalDrop:   {"fanfare-idrop", "hash:ip,port"},
-	ipsetExternalReject: {"fanfare-xreject", "hash:ip,port"},
+	IPSetExternalReject: {"fanfare-xreject", "hash:ip,port"},
 	ipsetInternalReject: {"fanfare-ireject", "hash:ip,port"},
 }
 
 const (
-	setPrefix    = "fanfare-"
+	SetPrefix    = "fanfare-"
 	affinityKind = "hash:ip"
 )
 
 // affinityPrefix begins the names of the sets that remember clients of a family.
-func affinityPrefix(f state.SetID) string { return setPrefix + "aff" + string("46"[f]) + "-" }
+func AffinityPrefix(f state.SetID) string { return SetPrefix + "aff" + string("46"[f]) + "-" }
 
-func setName(m ipsetID, f state.SetID) string { return setShapes[m].name + string("46"[f]) }
+func SetName(m ipsetID, f state.SetID) string { return SetShapes[m].name + string("46"[f]) }
 
 // An entry is what is in a set.
-type entry struct {
-	set  ipsetID
-	addr netip.Prefix // of one address where the set has no networks
-	port state.Port   // zero where the set has none
+type Entry struct {
+	Set  ipsetID
+	Addr netip.Prefix // of one address where the set has no networks
+	Port state.Port   // zero where the set has none
 	net  netip.Prefix // of the client; zero where the set has none
 	// options are such as nomatch, by which an entry says the contrary. Our entries
 	// have none.
 	options uint32
 }
 
-func (e entry) family() state.SetID { return state.Family(e.addr.Addr()) }
+func (e Entry) family() state.SetID { return state.Family(e.Addr.Addr()) }
 
 // compare orders by set and family, as changeEntries needs them.
-func (e entry) compare(o entry) int {
+func (e Entry) compare(o Entry) int {
 	return cmp.Or(
-		cmp.Compare(e.set, o.set), e.addr.Addr().Compare(o.addr.Addr()), cmp.Compare(e.addr.Bits(), o.addr.Bits()),
-		cmp.Compare(e.port.Proto, o.port.Proto), cmp.Compare(e.port.Port, o.port.Port),
+		cmp.Compare(e.Set, o.Set), e.Addr.Addr().Compare(o.Addr.Addr()), cmp.Compare(e.Addr.Bits(), o.Addr.Bits()),
+		cmp.Compare(e.Port.Proto, o.Port.Proto), cmp.Compare(e.Port.Port, o.Port.Port),
 		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()), cmp.Compare(e.options, o.options))
 }
 
-func (e entry) String() string {
-	s := setName(e.set, e.family()) + " " + prefixText(e.addr)
-	if e.port.Port != 0 {
-		s += fmt.Sprintf(",%s:%d", e.port.Proto, e.port.Port)
+func (e Entry) String() string {
+	s := SetName(e.Set, e.family()) + " " + prefixText(e.Addr)
+	if e.Port.Port != 0 {
+		s += fmt.Sprintf(",%s:%d", e.Port.Proto, e.Port.Port)
 	}
 	if e.net.IsValid() {
 		s += "," + e.net.String()
@@ -95,19 +95,19 @@ func (e entry) String() string {
 }
 
 // sharedEntries are the entries that belong to no VIP.
-func sharedEntries(s State) []entry {
-	var all []entry
-	for m, prefixes := range map[ipsetID][]netip.Prefix{ipsetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
+func sharedEntries(s state.State) []Entry {
+	var all []Entry
+	for m, prefixes := range map[ipsetID][]netip.Prefix{IPSetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
 		for _, p := range prefixes {
 			for _, half := range halves(p) {
-				all = append(all, entry{set: m, addr: half})
+				all = append(all, Entry{Set: m, Addr: half})
 			}
 		}
 	}
 	for i, h := range s.Redirects {
 		// A VIP may come by several interfaces.
 		if i == 0 || s.Redirects[i-1].VIP != h.VIP {
-			all = append(all, entry{set: ipsetRedirects, addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
+			all = append(all, Entry{Set: ipsetRedirects, Addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
 		}
 	}
 	return all
@@ -125,28 +125,28 @@ func halves(p netip.Prefix) []netip.Prefix {
 }
 
 // vipEntries is those of one VIP, whose address all have.
-func vipEntries(v *VIP) []entry {
+func vipEntries(v *state.VIP) []Entry {
 	if v == nil {
 		return nil
 	}
 	addr := netip.PrefixFrom(v.Addr, v.Addr.BitLen())
-	all := []entry{{set: ipsetVIPs, addr: addr}}
+	all := []Entry{{Set: IPSetVIPs, Addr: addr}}
 	for i := range v.Frontends {
 		fe := &v.Frontends[i]
-		e := entry{addr: addr, port: state.Port{Proto: fe.Protocol, Port: fe.Port}}
+		e := Entry{Addr: addr, Port: state.Port{Proto: fe.Protocol, Port: fe.Port}}
 		add := func(m ipsetID, when bool) {
-			if e.set = m; when {
+			if e.Set = m; when {
 				all = append(all, e)
 			}
 		}
-		add(ipsetExternalDrop, misses(&fe.External, Drop))
-		add(ipsetExternalReject, misses(&fe.External, Reject))
-		add(ipsetInternalDrop, misses(&fe.Internal, Drop))
-		add(ipsetInternalReject, misses(&fe.Internal, Reject))
+		add(ipsetExternalDrop, misses(&fe.External, state.Drop))
+		add(IPSetExternalReject, misses(&fe.External, state.Reject))
+		add(ipsetInternalDrop, misses(&fe.Internal, state.Drop))
+		add(ipsetInternalReject, misses(&fe.Internal, state.Reject))
 		if !fe.Fenced(v.Addr) {
 			continue
 		}
-		add(ipsetLimited, true)
+		add(IPSetLimited, true)
 		for _, e.net = range fe.Sources {
 			add(ipsetSources, state.Family(e.net.Addr()) == state.Family(v.Addr))
 		}
@@ -154,11 +154,11 @@ func vipEntries(v *VIP) []entry {
 	return all
 }
 
-func misses(t *Target, m Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
+func misses(t *state.Target, m state.Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
 
 // affinities is the sets that the frontends of a VIP remember their clients in, and
 // for how long.
-func affinities(to map[string]setForm, v *VIP) {
+func affinities(to map[string]SetForm, v *state.VIP) {
 	if v == nil {
 		return
 	}
@@ -167,48 +167,48 @@ func affinities(to map[string]setForm, v *VIP) {
 		if fe.Affinity == 0 {
 			continue
 		}
-		for _, t := range []*Target{&fe.External, &fe.Internal} {
+		for _, t := range []*state.Target{&fe.External, &fe.Internal} {
 			for _, b := range t.Backends {
-				to[affinityName(v, fe, b)] = setForm{affinityKind, state.Family(v.Addr), fe.Affinity}
+				to[AffinityName(v, fe, b)] = SetForm{affinityKind, state.Family(v.Addr), fe.Affinity}
 			}
 		}
 	}
 }
 
 // A setForm is what a set is made with.
-type setForm struct {
-	kind    string // in ipset's words
-	family  state.SetID
-	timeout time.Duration // how long an entry lives; zero: for ever
+type SetForm struct {
+	Kind    string // in ipset's words
+	Family  state.SetID
+	Timeout time.Duration // how long an entry lives; zero: for ever
 }
 
-func staticForm(m ipsetID, f state.SetID) setForm { return setForm{kind: setShapes[m].kind, family: f} }
+func StaticForm(m ipsetID, f state.SetID) SetForm { return SetForm{Kind: SetShapes[m].Kind, Family: f} }
 
 // without is the entries of a that are not in b.
-func (a entrySet) without(b entrySet) []entry {
-	var out []entry
+func (a entrySet) Without(b entrySet) []Entry {
+	var out []Entry
 	for e := range a {
 		if !b[e] {
 			out = append(out, e)
 		}
 	}
-	slices.SortFunc(out, entry.compare)
+	slices.SortFunc(out, Entry.compare)
 	return out
 }
 
-type entrySet map[entry]bool
+type entrySet map[Entry]bool
 
 // in is the entries of one set.
-func (a entrySet) in(name string) (all []entry) {
+func (a entrySet) in(name string) (all []Entry) {
 	for e := range a {
-		if setName(e.set, e.family()) == name {
+		if SetName(e.Set, e.family()) == name {
 			all = append(all, e)
 		}
 	}
 	return all
 }
 
-func (a entrySet) add(all ...entry) {
+func (a entrySet) Add(all ...Entry) {
 	for _, e := range all {
 		a[e] = true
 	}

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"fmt"
@@ -24,33 +24,33 @@ const (
 	xtKeep     = "FANFARE-KEEP"
 	xtLeave    = "FANFARE-POSTROUTING"
 
-	xtForward  = "FANFARE-FILTER"
-	xtOutput   = "FANFARE-OUTPUT"
-	xtUnserved = "FANFARE-UNSERVED"
-	xtSources  = "FANFARE-SOURCES"
-	xtPorts    = "FANFARE-PORTS"
-	xtExternal = "FANFARE-EXTERNAL"
-	xtInternal = "FANFARE-INTERNAL"
-	xtRefuse   = "FANFARE-REFUSE"
+	xtForward    = "FANFARE-FILTER"
+	xtOutput     = "FANFARE-OUTPUT"
+	xtUnserved   = "FANFARE-UNSERVED"
+	SourcesChain = "FANFARE-SOURCES"
+	xtPorts      = "FANFARE-PORTS"
+	xtExternal   = "FANFARE-EXTERNAL"
+	xtInternal   = "FANFARE-INTERNAL"
+	xtRefuse     = "FANFARE-REFUSE"
 
 	// xtPrefix begins the names of all of them, and xtMade those of the chains for
 	// VIPs, frontends and backends.
-	xtPrefix = "FANFARE-"
-	xtMade   = "FAN-"
+	Prefix     = "FANFARE-"
+	MadePrefix = "FAN-"
 )
 
 // maxChainName is the longest name of a chain (XT_EXTENSION_MAXNAMELEN).
-const maxChainName = 28
+const MaxChainName = 28
 
 // xtJumps are the rules of the chains of others that lead to ours, by table and
 // chain. Each must be the first there that may lead to a translation.
-func xtJumps(f state.SetID) map[string]map[string]string {
+func Jumps(f state.SetID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
-	vip := "-m set --match-set " + setName(ipsetVIPs, f) + " dst "
+	vip := "-m set --match-set " + SetName(IPSetVIPs, f) + " dst "
 	return map[string]map[string]string{
-		"raw": {"PREROUTING": "-m set --match-set " + setName(ipsetOwned, f) + " dst -m set ! --match-set " +
-			setName(ipsetVIPs, f) + " dst " + by + xtUnassigned},
-		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + setName(ipsetRedirects, f) + " dst " + by + xtRedirect},
+		"raw": {"PREROUTING": "-m set --match-set " + SetName(IPSetOwned, f) + " dst -m set ! --match-set " +
+			SetName(IPSetVIPs, f) + " dst " + by + xtUnassigned},
+		"mangle": {"PREROUTING": "-p tcp -m set --match-set " + SetName(ipsetRedirects, f) + " dst " + by + xtRedirect},
 		"nat": {
 			"PREROUTING":  vip + by + xtArriving,
 			"OUTPUT":      vip + by + xtLeaving,
@@ -65,22 +65,22 @@ func xtJumps(f state.SetID) map[string]map[string]string {
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
 // xtState is all chains of one family, by table.
-func xtState(s State, f state.SetID) map[string]chainSet {
+func Chains(s state.State, f state.SetID) map[string]ChainSet {
 	tables := xtShared(s, f)
 	nat := tables["nat"]
-	vips := ofFamily(s.VIPs, f)
-	xtTree(state.External).add(nat, vips)
-	xtTree(state.Internal).add(nat, vips)
-	r := xtRender{node: s.Node, mark: flagOf(s.SNAT)}
+	vips := OfFamily(s.VIPs, f)
+	xtTree(state.External).Add(nat, vips)
+	xtTree(state.Internal).Add(nat, vips)
+	r := Render{Node: s.Node, Mark: flagOf(s.SNAT)}
 	for _, v := range vips {
-		r.vip(nat, v)
+		r.VIP(nat, v)
 	}
 	return tables
 }
 
 // xtShared is the chains that depend on no VIP.
-func xtShared(s State, f state.SetID) map[string]chainSet {
-	return map[string]chainSet{
+func xtShared(s state.State, f state.SetID) map[string]ChainSet {
+	return map[string]ChainSet{
 		"raw": {xtUnassigned: slices.Concat(
 			[]string{"-m addrtype --dst-type LOCAL -j RETURN"},
 			discovery(f),
@@ -105,8 +105,8 @@ func discovery(f state.SetID) []string {
 	}
 }
 
-func xtFilter(s State, f state.SetID) chainSet {
-	in := func(m ipsetID, fields string) string { return "-m set --match-set " + setName(m, f) + " " + fields }
+func xtFilter(s state.State, f state.SetID) ChainSet {
+	in := func(m ipsetID, fields string) string { return "-m set --match-set " + SetName(m, f) + " " + fields }
 	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	invalid := "-m conntrack --ctstate INVALID -j DROP"
 	miss := func(drop, reject ipsetID) []string {
@@ -115,19 +115,19 @@ func xtFilter(s State, f state.SetID) chainSet {
 			in(drop, "dst,dst") + " -j DROP", in(reject, "dst,dst") + " -g " + xtRefuse,
 		}
 	}
-	return chainSet{
+	return ChainSet{
 		xtForward: {
-			in(ipsetVIPs, "dst") + " -g " + xtUnserved,
-			in(ipsetOwned, "dst") + " -g " + xtRefuse,
+			in(IPSetVIPs, "dst") + " -g " + xtUnserved,
+			in(IPSetOwned, "dst") + " -g " + xtRefuse,
 		},
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
 		// A VIP may be an address of the node: what it does not serve is the host's.
-		xtOutput: append(xtRedirected(s, f), "-j "+xtSources, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
+		xtOutput: append(xtRedirected(s, f), "-j "+SourcesChain, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
 		// nat drops nothing. What it left untranslated is refused or dropped here.
-		xtPorts:    slices.Concat([]string{"-j " + xtSources}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
-		xtSources:  {in(ipsetLimited, "dst,dst") + " -m set ! --match-set " + setName(ipsetSources, f) + " dst,dst,src -j DROP"},
-		xtExternal: miss(ipsetExternalDrop, ipsetExternalReject),
-		xtInternal: miss(ipsetInternalDrop, ipsetInternalReject),
+		xtPorts:      slices.Concat([]string{"-j " + SourcesChain}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
+		SourcesChain: {in(IPSetLimited, "dst,dst") + " -m set ! --match-set " + SetName(ipsetSources, f) + " dst,dst,src -j DROP"},
+		xtExternal:   miss(ipsetExternalDrop, IPSetExternalReject),
+		xtInternal:   miss(ipsetInternalDrop, ipsetInternalReject),
 		xtRefuse: slices.Concat(discovery(f), []string{
 			"-p tcp -j REJECT --reject-with tcp-reset",
 			"-j REJECT --reject-with " + unreachable,
@@ -140,8 +140,8 @@ func xtFilter(s State, f state.SetID) chainSet {
 const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
 // xtClients leads the clients on this node to a chain.
-func xtClients(s State, f state.SetID, chain string) []string {
-	rules := []string{"-m set --match-set " + setName(ipsetClients, f) + " src -g " + chain}
+func xtClients(s state.State, f state.SetID, chain string) []string {
+	rules := []string{"-m set --match-set " + SetName(ipsetClients, f) + " src -g " + chain}
 	if p := s.Clients.InterfacePrefix; p != "" {
 		rules = append(rules, "-i "+p+"+ -g "+chain)
 	}
@@ -159,30 +159,30 @@ func echo(f state.SetID) string {
 	}[f]
 }
 
-func xtNAT(s State, f state.SetID) chainSet {
-	x, i := xtTree(state.External).root, xtTree(state.Internal).root
+func xtNAT(s state.State, f state.SetID) ChainSet {
+	x, i := xtTree(state.External).Root, xtTree(state.Internal).Root
 	m := flagOf(s.SNAT)
-	nat := chainSet{
+	nat := ChainSet{
 		xtArriving: slices.Concat([]string{echo(f)}, xtClients(s, f, i), []string{"-g " + x}),
 		xtLeaving:  {echo(f), "-g " + i},
 		xtLeave:    nil,
 		xtSource: {
 			// A process of the host has the VIP for its source where that is on an
 			// interface of this node. Other nodes have it too, and would get the answer.
-			"! -o lo -m set --match-set " + setName(ipsetVIPs, f) + " src -g " + xtReplace,
+			"! -o lo -m set --match-set " + SetName(IPSetVIPs, f) + " src -g " + xtReplace,
 			// Others of the host have an address to which replies return.
 			"-m addrtype --src-type LOCAL -g " + xtKeep,
 			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
 			"-m mark ! --mark " + matchMark(m) + " -j RETURN",
-			"-m set --match-set " + setName(ipsetNever, f) + " dst -g " + xtKeep,
+			"-m set --match-set " + SetName(ipsetNever, f) + " dst -g " + xtKeep,
 			"-g " + xtReplace,
 		},
 		xtKeep:    {unmark(m)},
 		xtReplace: xtNewSource(s.SNAT, f),
 	}
-	for _, p := range joined(forwardPrefixes(s)) {
+	for _, p := range joined(ForwardPrefixes(s)) {
 		if state.Family(p.Addr()) == f {
-			nat.add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
+			nat.Add(xtLeave, "-m conntrack --ctstate DNAT --ctorigdst "+prefixText(p)+" -g "+xtSource)
 		}
 	}
 	return nat
@@ -212,34 +212,34 @@ func prefixText(p netip.Prefix) string {
 
 // defaultFlag is the bit by which kube-proxy marks packets whose source must be
 // replaced. It means the same here, and is removed before kube-proxy's rules see it.
-var defaultFlag = Mark{Value: 0x4000, Mask: 0x4000}
+var DefaultFlag = state.Mark{Value: 0x4000, Mask: 0x4000}
 
 // flag is the mark that tells POSTROUTING which flows need a new source: rules that
 // choose a backend can not know yet which source there will be.
-func flagOf(s SNAT) Mark {
+func flagOf(s state.SNAT) state.Mark {
 	if s.Mark.Value == 0 {
-		return defaultFlag
+		return DefaultFlag
 	}
 	return s.Mark
 }
 
 // match is the mark as the match of the name shows it.
-func matchMark(m Mark) string {
+func matchMark(m state.Mark) string {
 	if m.Mask == math.MaxUint32 {
 		return fmt.Sprintf("%#x", m.Value)
 	}
 	return m.String()
 }
 
-func setMark(m Mark) string { return "-j MARK --set-xmark " + m.String() }
-func unmark(m Mark) string  { return setMark(Mark{Mask: m.Mask}) }
+func setMark(m state.Mark) string { return "-j MARK --set-xmark " + m.String() }
+func unmark(m state.Mark) string  { return setMark(state.Mark{Mask: m.Mask}) }
 
 // xtNewSource replaces the source. A mark that was asked for stays.
-func xtNewSource(s SNAT, f state.SetID) []string {
+func xtNewSource(s state.SNAT, f state.SetID) []string {
 	var rules []string
 	if s.Mark.Value == 0 {
-		rules = append(rules, unmark(defaultFlag))
-		if s.Mark != (Mark{}) {
+		rules = append(rules, unmark(DefaultFlag))
+		if s.Mark != (state.Mark{}) {
 			rules = append(rules, setMark(s.Mark))
 		}
 	} else {
@@ -250,7 +250,7 @@ func xtNewSource(s SNAT, f state.SetID) []string {
 	if from := s.Source(f); from.IsValid() {
 		rule = "-j SNAT --to-source " + from.String()
 	}
-	return append(rules, rule+[...]string{PortFullyRandom: " --random-fully", PortRandom: " --random", PortKept: ""}[s.Ports])
+	return append(rules, rule+[...]string{state.PortFullyRandom: " --random-fully", state.PortRandom: " --random", state.PortKept: ""}[s.Ports])
 }
 
 // sameAddrs is a program of the packet filter for packets whose source is their
@@ -269,31 +269,31 @@ func sameAddrs(f state.SetID) string {
 }
 
 // xtTree is the tree of one kind of clients.
-func xtTree(s state.Side) tree {
-	return tree{
-		root: "FANFARE-" + strings.ToUpper(s.Prefix),
-		name: func(p netip.Prefix) string { return xtName(s, "", p.String()) },
-		leaf: func(v *VIP) []string { return xtLeaf(s, v) },
+func xtTree(s state.Side) Tree {
+	return Tree{
+		Root: "FANFARE-" + strings.ToUpper(s.Prefix),
+		Name: func(p netip.Prefix) string { return ChainName(s, "", p.String()) },
+		Leaf: func(v *state.VIP) []string { return xtLeaf(s, v) },
 	}
 }
 
 // xtName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
 // is too long for that, as most of IPv6 is, is hashed.
-func xtName(s state.Side, port, addr string) string {
-	name := xtMade + s.Prefix + "-" + port + addr
-	if len(name) > maxChainName {
-		name = xtMade + s.Prefix + "-" + port + state.ShortHash(addr)
+func ChainName(s state.Side, port, addr string) string {
+	name := MadePrefix + s.Prefix + "-" + port + addr
+	if len(name) > MaxChainName {
+		name = MadePrefix + s.Prefix + "-" + port + state.ShortHash(addr)
 	}
 	return name
 }
 
-func frontendName(s state.Side, v *VIP, fe *Frontend) string {
-	return xtName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
+func FrontendName(s state.Side, v *state.VIP, fe *state.Frontend) string {
+	return ChainName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
 }
 
 // xtLeaf leads to the one port of a VIP, or to the chain that tells its ports
 // apart.
-func xtLeaf(s state.Side, v *VIP) []string {
+func xtLeaf(s state.Side, v *state.VIP) []string {
 	to := "-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " "
 	switch len(v.Frontends) {
 	case 0:
@@ -301,35 +301,35 @@ func xtLeaf(s state.Side, v *VIP) []string {
 	case 1:
 		return []string{to + xtPort(s, v, &v.Frontends[0])}
 	default:
-		return []string{to + "-g " + xtName(s, "", v.Addr.String())}
+		return []string{to + "-g " + ChainName(s, "", v.Addr.String())}
 	}
 }
 
 // xtPort leads from a VIP to one of its ports. Where there is no backend, the flow
 // is translated to what it is: so no other proxy translates it, and the filter
 // refuses it.
-func xtPort(s state.Side, v *VIP, fe *Frontend) string {
+func xtPort(s state.Side, v *state.VIP, fe *state.Frontend) string {
 	match := fmt.Sprintf("-p %[1]s -m %[1]s --dport %[2]d ", fe.Protocol, fe.Port)
 	t := fe.Target(s)
 	if len(t.Backends) == 0 {
 		return match + "-j DNAT --to-destination " + v.Addr.String()
 	}
-	return match + "-g " + frontendName(fe.ChainSide(s), v, fe)
+	return match + "-g " + FrontendName(fe.ChainSide(s), v, fe)
 }
 
 // An xtRender renders VIPs.
-type xtRender struct {
-	node string
-	mark Mark
+type Render struct {
+	Node string
+	Mark state.Mark
 }
 
 // vip adds the chains of one VIP. Their names all have its address.
-func (r xtRender) vip(to chainSet, v *VIP) {
+func (r Render) VIP(to ChainSet, v *state.VIP) {
 	for _, s := range []state.Side{state.External, state.Internal} {
 		for i := range v.Frontends {
 			fe := &v.Frontends[i]
 			if len(v.Frontends) > 1 {
-				to.add(xtName(s, "", v.Addr.String()), xtPort(s, v, fe))
+				to.Add(ChainName(s, "", v.Addr.String()), xtPort(s, v, fe))
 			}
 			if fe.ChainSide(s).Prefix == s.Prefix && len(fe.Target(s).Backends) > 0 {
 				r.frontend(to, v, fe, s)
@@ -340,21 +340,21 @@ func (r xtRender) vip(to chainSet, v *VIP) {
 
 // frontend adds the chain that chooses a backend, and those of backends that have
 // to remember who came.
-func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s state.Side) {
-	name := frontendName(s, v, fe)
+func (r Render) frontend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side) {
+	name := FrontendName(s, v, fe)
 	if fe.Fenced(v.Addr) {
-		to.add(name, "-m set ! --match-set "+setName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
+		to.Add(name, "-m set ! --match-set "+SetName(ipsetSources, state.Family(v.Addr))+" dst,dst,src -j DNAT --to-destination "+v.Addr.String())
 	}
 	t := fe.Target(s)
 	if fe.Affinity > 0 {
 		for _, b := range t.Backends {
-			to.add(name, "-m set --match-set "+affinityName(v, fe, b)+" src -g "+backendName(s, v, fe, b))
+			to.Add(name, "-m set --match-set "+AffinityName(v, fe, b)+" src -g "+BackendName(s, v, fe, b))
 			r.backend(to, v, fe, s, b)
 		}
 	}
 	if fe.Strays(s) {
 		// The filter refuses it.
-		to.add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
+		to.Add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}
 	marked := false
 	ordered := r.ordered(t)
@@ -362,16 +362,16 @@ func (r xtRender) frontend(to chainSet, v *VIP, fe *Frontend, s state.Side) {
 	for i, b := range ordered {
 		// Backends that need a new source come last, so that one rule marks all.
 		if r.replaced(t, b) && !marked && fe.Affinity == 0 {
-			to.add(name, setMark(r.mark))
+			to.Add(name, setMark(r.Mark))
 			marked = true
 		}
-		to.add(name, "-p "+fe.Protocol.String()+" "+choices[i]+r.verdict(v, fe, s, b))
+		to.Add(name, "-p "+fe.Protocol.String()+" "+choices[i]+r.verdict(v, fe, s, b))
 	}
 }
 
 // ordered is the backends, those whose flows keep their source first.
-func (r xtRender) ordered(t *Target) []Backend {
-	var kept, replaced []Backend
+func (r Render) ordered(t *state.Target) []state.Backend {
+	var kept, replaced []state.Backend
 	for _, b := range t.Backends {
 		if r.replaced(t, b) {
 			replaced = append(replaced, b)
@@ -383,48 +383,48 @@ func (r xtRender) ordered(t *Target) []Backend {
 }
 
 // replaced says whether the backend gets to see another source than the client.
-func (r xtRender) replaced(t *Target, b Backend) bool {
-	return t.Remote == Masquerade && b.Node != r.node
+func (r Render) replaced(t *state.Target, b state.Backend) bool {
+	return t.Remote == state.Masquerade && b.Node != r.Node
 }
 
-func (r xtRender) verdict(v *VIP, fe *Frontend, s state.Side, b Backend) string {
+func (r Render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) string {
 	if fe.Affinity > 0 {
-		return "-g " + backendName(s, v, fe, b)
+		return "-g " + BackendName(s, v, fe, b)
 	}
 	return "-j DNAT --to-destination " + b.Addr.String()
 }
 
 // backend adds the chain of a backend that remembers its clients.
-func (r xtRender) backend(to chainSet, v *VIP, fe *Frontend, s state.Side, b Backend) {
-	name := backendName(s, v, fe, b)
+func (r Render) backend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
+	name := BackendName(s, v, fe, b)
 	if r.replaced(fe.Target(s), b) {
-		to.add(name, setMark(r.mark))
+		to.Add(name, setMark(r.Mark))
 	}
-	to.add(name,
-		"-j SET --add-set "+affinityName(v, fe, b)+" src --exist",
+	to.Add(name,
+		"-j SET --add-set "+AffinityName(v, fe, b)+" src --exist",
 		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
 }
 
-func backendName(s state.Side, v *VIP, fe *Frontend, b Backend) string {
-	return xtMade + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
+func BackendName(s state.Side, v *state.VIP, fe *state.Frontend, b state.Backend) string {
+	return MadePrefix + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
 }
 
 // affinityName is the set of clients that come back to a backend. It is the
 // backend's own, so that no other one inherits them.
-func affinityName(v *VIP, fe *Frontend, b Backend) string {
-	return affinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
+func AffinityName(v *state.VIP, fe *state.Frontend, b state.Backend) string {
+	return AffinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
 }
 
 // choices are the matches that give each of the backends of t, in this order, its share
 // of what the ones before it left. The last has all that is left.
-func choices(f *Frontend, t *Target, ordered []Backend) []string {
+func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []string {
 	matches := make([]string, len(ordered))
 	if len(ordered) < 2 {
 		return matches
 	}
 	scheduler := f.XtScheduler(t)
 	var slots []int
-	if scheduler == Maglev {
+	if scheduler == state.Maglev {
 		slots = state.MaglevSlots(t.Backends)
 	}
 	for i, b := range ordered[:len(ordered)-1] {
@@ -432,12 +432,12 @@ func choices(f *Frontend, t *Target, ordered []Backend) []string {
 		// By the backend's place among all, which is the same on all nodes.
 		place := slices.Index(t.Backends, b)
 		switch scheduler {
-		case RoundRobin:
+		case state.RoundRobin:
 			matches[i] = fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", len(left))
-		case SourceHash:
+		case state.SourceHash:
 			matches[i] = hashMatch(state.Family(b.Addr.Addr()), len(t.Backends), place)
-		case Maglev:
-			matches[i] = bytecode(slotsProgram(state.Family(b.Addr.Addr()), slots, place))
+		case state.Maglev:
+			matches[i] = Bytecode(SlotsProgram(state.Family(b.Addr.Addr()), slots, place))
 		default:
 			sum := 0
 			for _, l := range left {

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"fmt"
@@ -11,16 +11,16 @@ import (
 
 // heldElements is what chains and sets mean, in the words of nftables, as far as
 // conntrack's care needs it: which backends new flows were led to.
-func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element {
+func HeldElements(nat ChainSet, entries entrySet, f state.SetID) []state.Element {
 	var all []state.Element
 	for e := range entries {
-		if e.set == ipsetVIPs {
-			all = append(all, state.Element{Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.addr.Addr()))})
+		if e.Set == IPSetVIPs {
+			all = append(all, state.Element{Set: state.SetVIPs + f, Key: string(state.Encoding(nil).Addr(e.Addr.Addr()))})
 		}
 	}
 	for _, s := range []state.Side{state.External, state.Internal} {
 		h := holder{nat: nat, side: s, family: f}
-		h.visit(xtTree(s).root, netip.Addr{}, 0)
+		h.visit(xtTree(s).Root, netip.Addr{}, 0)
 		all = append(all, h.all...)
 	}
 	slices.SortFunc(all, state.Element.Compare)
@@ -29,26 +29,26 @@ func heldElements(nat chainSet, entries entrySet, f state.SetID) []state.Element
 
 // A holder walks a tree that is in the kernel.
 type holder struct {
-	nat    chainSet
+	nat    ChainSet
 	side   state.Side
 	family state.SetID
 	all    []state.Element
 }
 
 // maxDepth is more than our trees have: another program may have led one to itself.
-const maxDepth = 40
+const MaxDepth = 40
 
 func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 	for _, rule := range h.nat[chain] {
-		r := parseRule(rule)
-		if r.dest.IsValid() && r.dest.IsSingleIP() {
-			vip = r.dest.Addr()
+		r := ParseRule(rule)
+		if r.Dest.IsValid() && r.Dest.IsSingleIP() {
+			vip = r.Dest.Addr()
 		}
 		switch {
 		case r.port.Port != 0 && vip.IsValid():
 			h.frontend(vip, r)
-		case depth < maxDepth && r.target != chain:
-			h.visit(r.target, vip, depth+1)
+		case depth < MaxDepth && r.Target != chain:
+			h.visit(r.Target, vip, depth+1)
 		}
 	}
 }
@@ -57,9 +57,9 @@ func (h *holder) frontend(vip netip.Addr, r xtRule) {
 	key := state.Encoding(nil).Addr(vip).Proto(r.port.Proto).Port(r.port.Port)
 	h.all = append(h.all, state.Element{Set: h.side.Svc + h.family, Key: string(key)})
 	var backends []netip.AddrPort
-	for _, chain := range append([]string{r.target}, h.targets(r.target)...) {
+	for _, chain := range append([]string{r.Target}, h.targets(r.Target)...) {
 		for _, rule := range h.nat[chain] {
-			if b := parseRule(rule).to; b.Port() != 0 {
+			if b := ParseRule(rule).to; b.Port() != 0 {
 				backends = append(backends, b)
 			}
 		}
@@ -85,24 +85,24 @@ func (h *holder) targets(chain string) (names []string) {
 
 // An xtRule is a rule, as far as the walk needs it.
 type xtRule struct {
-	dest   netip.Prefix
+	Dest   netip.Prefix
 	port   state.Port
-	target string
+	Target string
 	to     netip.AddrPort
 }
 
-func parseRule(rule string) (r xtRule) {
+func ParseRule(rule string) (r xtRule) {
 	words := strings.Fields(rule)
 	for i, w := range words[:max(len(words)-1, 0)] {
 		switch arg := words[i+1]; w {
 		case "-d":
-			r.dest = parsePrefix(arg)
+			r.Dest = ParsePrefix(arg)
 		case "-p":
-			r.port.Proto = map[string]Protocol{"tcp": TCP, "udp": UDP, "sctp": SCTP}[arg]
+			r.port.Proto = map[string]state.Protocol{"tcp": state.TCP, "udp": state.UDP, "sctp": state.SCTP}[arg]
 		case "--dport":
 			_, _ = fmt.Sscan(arg, &r.port.Port)
 		case "-g", "-j":
-			r.target = arg
+			r.Target = arg
 		case "--to-destination":
 			r.to, _ = netip.ParseAddrPort(arg)
 		}

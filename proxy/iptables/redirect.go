@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // redirect returns what the rules cannot do: they are written with all others.
-func (x *xtRenderer) Redirect(_ context.Context, want State, _ bool) error {
+func (x *Renderer) Redirect(_ context.Context, want state.State, _ bool) error {
 	for f := range state.SetID(2) {
 		if len(state.RedirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {
 			return x.teeErr[f]
@@ -20,8 +20,8 @@ func (x *xtRenderer) Redirect(_ context.Context, want State, _ bool) error {
 }
 
 // able is s without the redirects that iptables cannot do here.
-func (x *xtRenderer) able(s State) State {
-	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h Redirect) bool { return x.teeErr[state.Family(h.VIP)] != nil })
+func (x *Renderer) able(s state.State) state.State {
+	s.Redirects = slices.DeleteFunc(slices.Clone(s.Redirects), func(h state.Redirect) bool { return x.teeErr[state.Family(h.VIP)] != nil })
 	return s
 }
 
@@ -32,7 +32,7 @@ func xtTee(f state.SetID) xtFeature {
 
 // xtRedirects are the rules of FANFARE-HANDON, which has the packets of TCP for the VIPs that
 // have connections elsewhere.
-func xtRedirects(s State, f state.SetID) []string {
+func xtRedirects(s state.State, f state.SetID) []string {
 	all := state.RedirectsOf(s.Redirects, f)
 	if len(all) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func xtRedirects(s State, f state.SetID) []string {
 }
 
 // xtRedirected lets copies leave: they pass OUTPUT, with the client's source.
-func xtRedirected(s State, f state.SetID) []string {
+func xtRedirected(s state.State, f state.SetID) []string {
 	if len(state.RedirectsOf(s.Redirects, f)) == 0 {
 		return nil
 	}

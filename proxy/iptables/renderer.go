@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"context"
@@ -18,16 +18,16 @@ import (
 )
 
 // errRefused is why an update is tried again from what the kernel has.
-var errRefused = errors.New("iptables-restore refused an update")
+var ErrRefused = errors.New("iptables-restore refused an update")
 
 // An xtRenderer is the renderer that writes chains of iptables, and sets that
 // they ask.
-type xtRenderer struct {
+type Renderer struct {
 	renderer.Host
 
 	// programs are those of IPv4 and IPv6; nil where there is none that works, for
 	// the reason in missing.
-	programs [2]*iptables
+	Programs [2]*Program
 	missing  [2]error
 	// teeErr is why a family cannot redirect; nil: it can.
 	teeErr [2]error
@@ -38,21 +38,21 @@ type xtRenderer struct {
 
 // An xtPlan is what to do to one family.
 type xtPlan struct {
-	write   map[string]chainSet // by table; chains that exist are replaced
-	drop    map[string][]string
+	Write   map[string]ChainSet // by table; chains that exist are replaced
+	Drop    map[string][]string
 	flush   map[string][]string // only emptied
 	frees   map[string]int      // how many programs of the packet filter go with a chain of drop
-	jumps   map[string][]string // lines for chains of others
-	add     []entry
-	del     []entry
-	create  map[string]setForm
-	destroy []string
+	Jumps   map[string][]string // lines for chains of others
+	Add     []Entry
+	Del     []Entry
+	Create  map[string]SetForm
+	Destroy []string
 }
 
-func (x *xtRenderer) VIPs() ([]netip.Addr, error) {
+func (x *Renderer) VIPs() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range state.SetID(2) {
-		entries, err := setEntries(x.Sock, ipsetVIPs, f)
+		entries, err := setEntries(x.Sock, IPSetVIPs, f)
 		if errors.Is(err, unix.EINVAL) {
 			return nil, nil // this kernel has no sets
 		}
@@ -60,45 +60,45 @@ func (x *xtRenderer) VIPs() ([]netip.Addr, error) {
 			return nil, err
 		}
 		for _, e := range entries {
-			all = append(all, e.addr.Addr())
+			all = append(all, e.Addr.Addr())
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)
 	return all, nil
 }
 
-func (x *xtRenderer) Update(ctx context.Context, u renderer.Step) error {
+func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	u.Have, u.Want = x.able(u.Have), x.able(u.Want)
 	for f := range state.SetID(2) {
-		plan := planStep(u, f)
-		if x.programs[f] == nil {
+		plan := PlanStep(u, f)
+		if x.Programs[f] == nil {
 			continue // of this family there are no addresses: lacks
 		}
 		if err := x.apply(ctx, f, plan); err != nil {
-			return fmt.Errorf("%w: %w", errRefused, err)
+			return fmt.Errorf("%w: %w", ErrRefused, err)
 		}
 	}
-	x.Unsupported(unsupported(u.Want))
+	x.Unsupported(Unsupported(u.Want))
 	return nil
 }
 
 // lacks is part of renderer.
-func (x *xtRenderer) Lacks(f state.SetID) error {
-	if x.programs[f] != nil {
+func (x *Renderer) Lacks(f state.SetID) error {
+	if x.Programs[f] != nil {
 		return nil
 	}
 	return fmt.Errorf("no iptables for its family: %w", x.missing[f])
 }
 
 // probe makes a chain that no packet meets, and deletes it.
-func (x *xtRenderer) Probe(ctx context.Context) error {
-	for _, i := range x.programs {
+func (x *Renderer) Probe(ctx context.Context) error {
+	for _, i := range x.Programs {
 		if i == nil {
 			continue
 		}
 		harmless := xtFeature{"filter", "-j DROP", "the target DROP"}
 		run := func() error { return i.tryOne(ctx, harmless) }
-		if i.legacy() {
+		if i.Legacy() {
 			if err := run(); err != nil {
 				return err
 			}
@@ -110,14 +110,14 @@ func (x *xtRenderer) Probe(ctx context.Context) error {
 }
 
 // planStep compares two States by what changed between them.
-func planStep(u renderer.Step, f state.SetID) xtPlan {
+func PlanStep(u renderer.Step, f state.SetID) xtPlan {
 	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
-		return planTables(xtState(have, f), xtState(want, f)).entries(allEntries(have, f), allEntries(want, f)).remember(have.VIPs, want.VIPs, f)
+		return PlanTables(Chains(have, f), Chains(want, f)).Entries(AllEntries(have, f), AllEntries(want, f)).Remember(have.VIPs, want.VIPs, f)
 	}
-	before, after := make(chainSet), make(chainSet)
+	before, after := make(ChainSet), make(ChainSet)
 	haveEntries, wantEntries := make(entrySet), make(entrySet)
-	var had, has []*VIP
+	var had, has []*state.VIP
 	leaves, strays := false, !state.SameShared(have, want) || !state.SameRedirects(have, want)
 	for _, c := range u.VIPs {
 		if c.Family() != f {
@@ -125,31 +125,31 @@ func planStep(u renderer.Step, f state.SetID) xtPlan {
 		}
 		renderChange(c, have, before, c.Have)
 		renderChange(c, want, after, c.Want)
-		haveEntries.add(vipEntries(c.Have)...)
-		wantEntries.add(vipEntries(c.Want)...)
+		haveEntries.Add(vipEntries(c.Have)...)
+		wantEntries.Add(vipEntries(c.Want)...)
 		had, has = append(had, c.Have), append(has, c.Want)
 		leaves = leaves || turnsTree(c)
-		strays = strays || straysFrom(c, want.Owned)
+		strays = strays || StraysFrom(c, want.Owned)
 	}
 	if leaves {
 		for _, s := range []state.Side{state.External, state.Internal} {
-			xtTree(s).add(before, ofFamily(have.VIPs, f))
-			xtTree(s).add(after, ofFamily(want.VIPs, f))
+			xtTree(s).Add(before, OfFamily(have.VIPs, f))
+			xtTree(s).Add(after, OfFamily(want.VIPs, f))
 		}
 	}
-	a, b := map[string]chainSet{"nat": before}, map[string]chainSet{"nat": after}
+	a, b := map[string]ChainSet{"nat": before}, map[string]ChainSet{"nat": after}
 	if strays {
-		haveEntries.add(ofEntries(sharedEntries(have), f)...)
-		wantEntries.add(ofEntries(sharedEntries(want), f)...)
+		haveEntries.Add(ofEntries(sharedEntries(have), f)...)
+		wantEntries.Add(ofEntries(sharedEntries(want), f)...)
 		merge(a, xtShared(have, f))
 		merge(b, xtShared(want, f))
 	}
-	return planTables(a, b).entries(haveEntries, wantEntries).remember(had, has, f)
+	return PlanTables(a, b).Entries(haveEntries, wantEntries).Remember(had, has, f)
 }
 
-func renderChange(c state.VipChange, s State, to chainSet, v *VIP) {
+func renderChange(c state.VipChange, s state.State, to ChainSet, v *state.VIP) {
 	if v != nil {
-		xtRender{node: s.Node, mark: flagOf(s.SNAT)}.vip(to, v)
+		Render{Node: s.Node, Mark: flagOf(s.SNAT)}.VIP(to, v)
 	}
 }
 
@@ -163,43 +163,43 @@ func turnsTree(c state.VipChange) bool {
 	})
 }
 
-func merge(to, from map[string]chainSet) {
+func merge(to, from map[string]ChainSet) {
 	for table, chains := range from {
 		if to[table] == nil {
-			to[table] = make(chainSet)
+			to[table] = make(ChainSet)
 		}
 		maps.Copy(to[table], chains)
 	}
 }
 
-func ofEntries(all []entry, f state.SetID) []entry {
-	return slices.DeleteFunc(all, func(e entry) bool { return e.family() != f })
+func ofEntries(all []Entry, f state.SetID) []Entry {
+	return slices.DeleteFunc(all, func(e Entry) bool { return e.family() != f })
 }
 
-func allEntries(s State, f state.SetID) entrySet {
+func AllEntries(s state.State, f state.SetID) entrySet {
 	all := make(entrySet)
-	all.add(ofEntries(sharedEntries(s), f)...)
-	for _, v := range ofFamily(s.VIPs, f) {
-		all.add(vipEntries(v)...)
+	all.Add(ofEntries(sharedEntries(s), f)...)
+	for _, v := range OfFamily(s.VIPs, f) {
+		all.Add(vipEntries(v)...)
 	}
 	return all
 }
 
 // planTables compares chains.
-func planTables(have, want map[string]chainSet) xtPlan {
-	p := xtPlan{write: make(map[string]chainSet), drop: make(map[string][]string), frees: make(map[string]int)}
+func PlanTables(have, want map[string]ChainSet) xtPlan {
+	p := xtPlan{Write: make(map[string]ChainSet), Drop: make(map[string][]string), frees: make(map[string]int)}
 	for _, table := range xtTables {
 		for name, rules := range want[table] {
 			if old, ok := have[table][name]; !ok || !slices.Equal(old, rules) {
-				if p.write[table] == nil {
-					p.write[table] = make(chainSet)
+				if p.Write[table] == nil {
+					p.Write[table] = make(ChainSet)
 				}
-				p.write[table][name] = rules
+				p.Write[table][name] = rules
 			}
 		}
 		for name, rules := range have[table] {
 			if _, ok := want[table][name]; !ok {
-				p.drop[table] = append(p.drop[table], name)
+				p.Drop[table] = append(p.Drop[table], name)
 				p.frees[name] = freedBy(rules)
 			}
 		}
@@ -207,47 +207,47 @@ func planTables(have, want map[string]chainSet) xtPlan {
 	return p
 }
 
-func (p xtPlan) entries(have, want entrySet) xtPlan {
-	p.add = want.without(have)
-	for _, e := range have.without(want) {
+func (p xtPlan) Entries(have, want entrySet) xtPlan {
+	p.Add = want.Without(have)
+	for _, e := range have.Without(want) {
 		plain := e
 		plain.options = 0
 		// To add an entry takes the options off one that is there.
 		if !want[plain] {
-			p.del = append(p.del, e)
+			p.Del = append(p.Del, e)
 		}
 	}
 	return p
 }
 
 // remember compares the sets that clients are remembered in.
-func (p xtPlan) remember(have, want []*VIP, f state.SetID) xtPlan {
-	before, after := make(map[string]setForm), make(map[string]setForm)
+func (p xtPlan) Remember(have, want []*state.VIP, f state.SetID) xtPlan {
+	before, after := make(map[string]SetForm), make(map[string]SetForm)
 	for _, v := range have {
 		affinities(before, v)
 	}
 	for _, v := range want {
 		affinities(after, v)
 	}
-	p.create = make(map[string]setForm)
+	p.Create = make(map[string]SetForm)
 	for name, set := range after {
-		if _, ok := before[name]; !ok && set.family == f {
-			p.create[name] = set
+		if _, ok := before[name]; !ok && set.Family == f {
+			p.Create[name] = set
 		}
 	}
 	for name, set := range before {
-		if _, ok := after[name]; !ok && set.family == f {
-			p.destroy = append(p.destroy, name)
+		if _, ok := after[name]; !ok && set.Family == f {
+			p.Destroy = append(p.Destroy, name)
 		}
 	}
 	return p
 }
 
 // script is the input for iptables-restore, and how many tables it changes.
-func (p xtPlan) script() (text string, tables int) {
+func (p xtPlan) Script() (text string, tables int) {
 	var b strings.Builder
 	for _, table := range xtTables {
-		write, drop, flush, jumps := p.write[table], p.drop[table], p.flush[table], p.jumps[table]
+		write, drop, flush, jumps := p.Write[table], p.Drop[table], p.flush[table], p.Jumps[table]
 		if len(write) == 0 && len(drop) == 0 && len(flush) == 0 && len(jumps) == 0 {
 			continue
 		}
@@ -279,7 +279,7 @@ func (p xtPlan) script() (text string, tables int) {
 }
 
 // maxFreed is how many programs of the packet filter go in one transaction: see maxPrograms.
-const maxFreed = 256
+const MaxFreed = 256
 
 // freedBy counts the rules of a chain that have one.
 func freedBy(rules []string) (n int) {
@@ -294,7 +294,7 @@ func freedBy(rules []string) (n int) {
 // parts splits a plan so that no part frees more than so many programs, unless one chain has
 // more. Chains that go are emptied in parts and deleted in the last: until then one may lead
 // to another.
-func (p xtPlan) parts(most int) []xtPlan {
+func (p xtPlan) Parts(most int) []xtPlan {
 	total := 0
 	for _, n := range p.frees {
 		total += n
@@ -304,9 +304,9 @@ func (p xtPlan) parts(most int) []xtPlan {
 	}
 	var all []xtPlan
 	part, freed := p, 0
-	part.drop, part.flush = nil, make(map[string][]string)
+	part.Drop, part.flush = nil, make(map[string][]string)
 	for _, table := range xtTables {
-		for _, name := range slices.Sorted(slices.Values(p.drop[table])) {
+		for _, name := range slices.Sorted(slices.Values(p.Drop[table])) {
 			n := p.frees[name]
 			if n == 0 {
 				continue
@@ -319,16 +319,16 @@ func (p xtPlan) parts(most int) []xtPlan {
 			freed += n
 		}
 	}
-	return append(all, part, xtPlan{drop: p.drop})
+	return append(all, part, xtPlan{Drop: p.Drop})
 }
 
 // runParts has a program of iptables do what the parts of a plan say.
 func (p xtPlan) runParts(run func(script string, tables int) error) error {
-	for i, part := range p.parts(maxFreed) {
+	for i, part := range p.Parts(MaxFreed) {
 		if i > 0 {
 			nfnl.AwaitPackets() // the kernel frees what a transaction deleted after a grace period
 		}
-		if script, tables := part.script(); script != "" {
+		if script, tables := part.Script(); script != "" {
 			if err := run(script, tables); err != nil {
 				return err
 			}
@@ -341,32 +341,32 @@ func (p xtPlan) runParts(run func(script string, tables int) error) error {
 // and after goes without: a rule finds the sets that it asks, an address is in
 // fanfare-vips when all rules for it are there, and a prefix is in fanfare-owned
 // when its VIPs are known.
-func (x *xtRenderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
+func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	start := time.Now()
-	script, _ := p.script()
-	if script == "" && len(p.add) == 0 && len(p.del) == 0 && len(p.create) == 0 && len(p.destroy) == 0 {
+	script, _ := p.Script()
+	if script == "" && len(p.Add) == 0 && len(p.Del) == 0 && len(p.Create) == 0 && len(p.Destroy) == 0 {
 		return nil
 	}
-	first, last := splitEntries(p.add)
-	if err := x.createSets(p.create); err != nil {
+	first, last := splitEntries(p.Add)
+	if err := x.createSets(p.Create); err != nil {
 		return err
 	}
-	if err := changeEntries(x.Sock, ipsetAdd, first); err != nil {
+	if err := ChangeEntries(x.Sock, CommandAdd, first); err != nil {
 		return err
 	}
 	if err := p.runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) }); err != nil {
 		return err
 	}
-	if err := changeEntries(x.Sock, ipsetAdd, last); err != nil {
+	if err := ChangeEntries(x.Sock, CommandAdd, last); err != nil {
 		return err
 	}
 	// Backwards: prefixes go before their VIPs do.
-	slices.Reverse(p.del)
-	if err := changeEntries(x.Sock, ipsetDel, p.del); err != nil {
+	slices.Reverse(p.Del)
+	if err := ChangeEntries(x.Sock, CommandDel, p.Del); err != nil {
 		return err
 	}
-	for _, name := range p.destroy {
-		if err := destroySet(x.Sock, name); err != nil {
+	for _, name := range p.Destroy {
+		if err := DestroySet(x.Sock, name); err != nil {
 			return err
 		}
 	}
@@ -376,9 +376,9 @@ func (x *xtRenderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 
 // splitEntries separates entries that rules may match at once from entries that lead
 // packets to rules.
-func splitEntries(all []entry) (first, last []entry) {
+func splitEntries(all []Entry) (first, last []Entry) {
 	for _, e := range all {
-		if e.set == ipsetVIPs || e.set == ipsetOwned {
+		if e.Set == IPSetVIPs || e.Set == IPSetOwned {
 			last = append(last, e)
 		} else {
 			first = append(first, e)
@@ -387,9 +387,9 @@ func splitEntries(all []entry) (first, last []entry) {
 	return first, last
 }
 
-func (x *xtRenderer) createSets(all map[string]setForm) error {
+func (x *Renderer) createSets(all map[string]SetForm) error {
 	for name, form := range all {
-		if err := createSet(x.Sock, name, form); err != nil {
+		if err := CreateSet(x.Sock, name, form); err != nil {
 			return err
 		}
 	}
@@ -397,10 +397,10 @@ func (x *xtRenderer) createSets(all map[string]setForm) error {
 }
 
 // load runs iptables-restore without receiving its own notifications.
-func (x *xtRenderer) load(ctx context.Context, f state.SetID, script string, tables int) error {
-	i := x.programs[f]
-	run := func() error { return i.load(ctx, script) }
-	if i.legacy() {
+func (x *Renderer) load(ctx context.Context, f state.SetID, script string, tables int) error {
+	i := x.Programs[f]
+	run := func() error { return i.Load(ctx, script) }
+	if i.Legacy() {
 		return run() // it sends no notifications
 	}
 	return x.IgnoringOwn(x.Sock, uint32(tables), run)

@@ -1,4 +1,4 @@
-package proxy
+package iptables
 
 import (
 	"context"
@@ -14,13 +14,13 @@ import (
 
 // strays says whether the address is in none of the prefixes, as one of a pool that
 // was deleted and that still lingers.
-func straysFrom(c state.VipChange, owned []netip.Prefix) bool {
+func StraysFrom(c state.VipChange, owned []netip.Prefix) bool {
 	return c.Have != nil && !state.ContainsAddr(owned, c.Have.Addr) || c.Want != nil && !state.ContainsAddr(owned, c.Want.Addr)
 }
 
 // forwardPrefixes are the addresses whose flows must pass. One prefix for a pool
 // is less for every packet to walk along than its VIPs, and changes less often.
-func forwardPrefixes(want State) []netip.Prefix {
+func ForwardPrefixes(want state.State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
 	for _, v := range want.VIPs {
 		if !state.ContainsAddr(want.Owned, v.Addr) {
@@ -34,18 +34,18 @@ func forwardPrefixes(want State) []netip.Prefix {
 // openForward makes every iptables of this namespace accept the flows to the
 // prefixes where it would drop them. It returns the names of the iptables that have a
 // rule for that, and of the changed ones. With no prefixes it removes our chain and rules.
-func openForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
+func OpenForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
 	var errs []error
-	for _, i := range allIPTables {
+	for _, i := range Programs {
 		open, wrote, err := i.open(ctx, prefixes)
 		if err != nil {
 			errs = append(errs, err)
 		}
 		if open {
-			opened = append(opened, i.name)
+			opened = append(opened, i.Name)
 		}
 		if wrote {
-			changed = append(changed, i.name)
+			changed = append(changed, i.Name)
 		}
 	}
 	return opened, changed, errors.Join(errs...)
@@ -53,36 +53,36 @@ func openForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed 
 
 // open says whether our rule is there afterwards, and whether anything was
 // written.
-func (i iptables) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote bool, err error) {
-	if has, err := i.has(); !has || err != nil {
+func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote bool, err error) {
+	if has, err := i.Has(); !has || err != nil {
 		return false, false, err
 	}
 	prefixes = slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return p.Addr().Is6() != i.ipv6 })
-	f, err := i.filter(ctx)
+	f, err := i.Filter(ctx)
 	if err != nil {
 		return false, false, err
 	}
-	script := planForward(f, prefixes)
+	script := PlanForward(f, prefixes)
 	if script == "" {
 		return f.chain, false, nil
 	}
 	if err := i.restore(ctx, script); err != nil {
 		return f.chain, false, err
 	}
-	if f, err = i.filter(ctx); err != nil {
+	if f, err = i.Filter(ctx); err != nil {
 		return false, true, err
 	}
-	if planForward(f, prefixes) != "" {
+	if PlanForward(f, prefixes) != "" {
 		// Without this an iptables that shows rules in other words would have us
 		// write them over and over.
-		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.name)
+		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.Name)
 	}
 	return f.chain, true, nil
 }
 
-func (i iptables) filter(ctx context.Context) (filter, error) {
-	save, err := i.save(ctx)
-	return parseFilter(save), err
+func (i Program) Filter(ctx context.Context) (filter, error) {
+	save, err := i.Save(ctx)
+	return ParseFilter(save), err
 }
 
 // A filter is what one iptables does to forwarded packets, and what of that is
@@ -92,7 +92,7 @@ type filter struct {
 	rules  []string // of FORWARD, others' alone
 	jumps  []jump   // of FORWARD, to our chain
 	chain  bool     // ours is there
-	own    []string // its rules
+	Own    []string // its rules
 }
 
 // A jump is a rule of FORWARD that leads to our chain.
@@ -102,19 +102,19 @@ type jump struct {
 }
 
 const (
-	forwardChain = "FANFARE-FORWARD"
-	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + forwardChain
+	ForwardChain = "FANFARE-FORWARD"
+	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + ForwardChain
 )
 
 // parseFilter reads what iptables-save prints.
-func parseFilter(save string) filter {
+func ParseFilter(save string) filter {
 	var f filter
 	for line := range strings.Lines(save) {
 		line = strings.TrimSpace(line)
 		switch verb, rest, _ := strings.Cut(line, " "); {
 		case verb == ":FORWARD":
 			f.policy, _, _ = strings.Cut(rest, " ")
-		case verb == ":"+forwardChain:
+		case verb == ":"+ForwardChain:
 			f.chain = true
 		case verb == "-A":
 			chain, rule, _ := strings.Cut(rest, " ")
@@ -126,10 +126,10 @@ func parseFilter(save string) filter {
 
 func (f *filter) add(chain, rule string) {
 	switch {
-	case chain == forwardChain:
-		f.own = append(f.own, rule)
+	case chain == ForwardChain:
+		f.Own = append(f.Own, rule)
 	case chain != "FORWARD":
-	case strings.HasSuffix(rule, "-j "+forwardChain):
+	case strings.HasSuffix(rule, "-j "+ForwardChain):
 		f.jumps = append(f.jumps, jump{rule: rule, at: len(f.rules)})
 	default:
 		f.rules = append(f.rules, rule)
@@ -164,19 +164,19 @@ func (f *filter) closed() (at int, closed bool) {
 //
 // The jump is the last rule before FORWARD drops everything: what others drop
 // before, such as the network policies of a CNI, stays dropped.
-func planForward(f filter, prefixes []netip.Prefix) string {
+func PlanForward(f filter, prefixes []netip.Prefix) string {
 	at, closed := f.closed()
 	if !closed || len(prefixes) == 0 {
 		return f.without()
 	}
-	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(ownPrefixes(f.own), prefixes) {
+	if len(f.jumps) == 1 && f.jumps[0].at == at && slices.Equal(OwnPrefixes(f.Own), prefixes) {
 		return ""
 	}
 	var b strings.Builder
 	// The line with the chain's name empties it.
-	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", forwardChain)
+	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", ForwardChain)
 	for _, p := range prefixes {
-		fmt.Fprintf(&b, "-A %s -m conntrack --ctstate DNAT --ctorigdst %s -j ACCEPT\n", forwardChain, p)
+		fmt.Fprintf(&b, "-A %s -m conntrack --ctstate DNAT --ctorigdst %s -j ACCEPT\n", ForwardChain, p)
 	}
 	f.unjump(&b)
 	if at == len(f.rules) {
@@ -197,7 +197,7 @@ func (f *filter) without() string {
 	b.WriteString("*filter\n")
 	f.unjump(&b)
 	if f.chain {
-		fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", forwardChain)
+		fmt.Fprintf(&b, "-F %[1]s\n-X %[1]s\n", ForwardChain)
 	}
 	b.WriteString("COMMIT\n")
 	return b.String()
@@ -214,12 +214,12 @@ var ownRule = regexp.MustCompile(`^-m conntrack --ctstate DNAT --ctorigdst (\S+)
 
 // ownPrefixes are those of the rules of our chain; an invalid one stands for a rule
 // that is not ours.
-func ownPrefixes(rules []string) []netip.Prefix {
+func OwnPrefixes(rules []string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, rule := range rules {
 		var p netip.Prefix
 		if m := ownRule.FindStringSubmatch(rule); m != nil {
-			p = parsePrefix(m[1])
+			p = ParsePrefix(m[1])
 		}
 		all = append(all, p)
 	}
@@ -228,7 +228,7 @@ func ownPrefixes(rules []string) []netip.Prefix {
 
 // parsePrefix reads a prefix, which is shown as an address if that is all it is. It
 // returns an invalid one for what is neither.
-func parsePrefix(s string) netip.Prefix {
+func ParsePrefix(s string) netip.Prefix {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p
 	}
