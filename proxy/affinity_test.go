@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -353,7 +354,7 @@ func TestAffinityTimeout(t *testing.T) {
 		if got := l.who(l.client, "tcp", 0, netip.AddrPortFrom(at("vip", 0), 80)); got != "pod2" {
 			t.Errorf("%s; want pod2", got)
 		}
-		out, err := exec.Command("nft", "list", "map", "inet", tableName, "aff4").CombinedOutput()
+		out, err := exec.Command("nft", "list", "map", "inet", renderer.TableName, "aff4").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "expires 59m") && !strings.Contains(string(out), "expires 1h") {
 			t.Errorf("want an entry that expires in an hour, not in 100 seconds: %v\n%s", err, out)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -49,7 +50,7 @@ func (b *batch) op(what string, kind uint8, flags uint16, body func()) {
 // addChain adds a chain that is on no hook, with its rules.
 func (b *batch) addChain(name string, c chain) {
 	b.op("add chain "+name, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE|unix.NLM_F_EXCL, func() {
-		b.e.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
 		b.e.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 	b.addRules(name, c.rules)
@@ -59,7 +60,7 @@ func (b *batch) addChain(name string, c chain) {
 func (b *batch) addRules(name string, rules [][]byte) {
 	for _, r := range rules {
 		b.op("add rule to "+name, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, func() {
-			b.e.Text(unix.NFTA_RULE_TABLE, tableName)
+			b.e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 			b.e.Text(unix.NFTA_RULE_CHAIN, name)
 			b.e.Bytes(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, r)
 		})
@@ -69,7 +70,7 @@ func (b *batch) addRules(name string, rules [][]byte) {
 // delChain deletes a chain and its rules.
 func (b *batch) delChain(name string) {
 	b.op("delete chain "+name, unix.NFT_MSG_DELCHAIN, 0, func() {
-		b.e.Text(unix.NFTA_CHAIN_TABLE, tableName)
+		b.e.Text(unix.NFTA_CHAIN_TABLE, renderer.TableName)
 		b.e.Text(unix.NFTA_CHAIN_NAME, name)
 	})
 }
@@ -100,7 +101,7 @@ func (b *batch) elements(what string, kind uint8, flags uint16, run []state.Elem
 	spec := &state.Specs[run[0].Set]
 	for len(run) > 0 {
 		b.op(what+spec.Name, kind, flags, func() {
-			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+			b.e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
 			b.e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 			at := b.e.Open(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 			for len(run) > 0 && len(b.e.B)-at < nfnl.MaxNested {

@@ -92,7 +92,7 @@ func (d damage) text(t *testing.T) string {
 	if d.chain == "" {
 		return script
 	}
-	out, err := exec.Command("nft", "-a", "list", "chain", "inet", tableName, d.chain).CombinedOutput()
+	out, err := exec.Command("nft", "-a", "list", "chain", "inet", renderer.TableName, d.chain).CombinedOutput()
 	// The first handle is the chain's own.
 	handles := regexp.MustCompile(`# handle (\d+)`).FindAllStringSubmatch(string(out), 2)
 	if err != nil || len(handles) < 2 {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -150,18 +151,18 @@ func onlyPort(s State, port uint16) State {
 // ourPriority is the one at which our rules translate.
 func ourPriority() int32 {
 	if testMode == ModeIPTables {
-		return priorityXTNAT
+		return obstacle.PriorityIPTables
 	}
-	return priorityOurNAT
+	return obstacle.PriorityNFTables
 }
 
 // obstaclesNow is what a look finds.
 func obstaclesNow(t *testing.T, s State) []Obstacle {
 	t.Helper()
-	look := surveyNode(s, &tallies{})
-	all, _ := look.judge(ourPriority())
-	if len(look.unseen) > 0 {
-		t.Errorf("not seen: %q", look.unseen)
+	look := obstacle.Survey(s, &obstacle.Tallies{})
+	all, _ := look.Judge(ourPriority())
+	if len(look.Unseen) > 0 {
+		t.Errorf("not seen: %q", look.Unseen)
 	}
 	return all
 }

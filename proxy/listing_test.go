@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -20,7 +21,7 @@ func TestListingCanBeLoaded(t *testing.T) {
 		p := newProxy(t)
 		s := listedState()
 		mustSet(t, p, s)
-		listed := nftSays(t, "list", "table", "inet", tableName)
+		listed := nftSays(t, "list", "table", "inet", renderer.TableName)
 		file := filepath.Join(t.TempDir(), "nftables.conf")
 		if err := os.WriteFile(file, []byte(listed), 0o600); err != nil {
 			t.Fatal(err)
@@ -28,7 +29,7 @@ func TestListingCanBeLoaded(t *testing.T) {
 		elsewhere := nstest.New(t, "elsewhere")
 		elsewhere.Do(func() {
 			nftSays(t, "-f", file)
-			if diff := cmp.Diff(listed, nftSays(t, "list", "table", "inet", tableName)); diff != "" {
+			if diff := cmp.Diff(listed, nftSays(t, "list", "table", "inet", renderer.TableName)); diff != "" {
 				t.Errorf("loaded and listed again (-want +got)\n%s", diff)
 			}
 			// The kernel has the very same rules: a process takes it for its own.

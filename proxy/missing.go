@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // A feature is a part of the kernel that can be left out when it is built, or be
@@ -35,7 +36,7 @@ var features = []feature{
 }
 
 // probeTable is the table of tries. They are never committed.
-const probeTable = tableName + "-probe"
+const probeTable = renderer.TableName + "-probe"
 
 // nftablesMissing says what keeps the rules from being loaded here: a program, a
 // right or a part of the kernel, by the name that the kernel's configuration has for it;
@@ -49,7 +50,7 @@ func nftablesMissing(ctx context.Context) error {
 	if err := nfTablesMissing(); err != nil {
 		return err
 	}
-	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+tableName+" ", "table inet "+probeTable+" ", 1))
+	err := nftCheck(ctx, strings.Replace(rulesetText(nil), "table inet "+renderer.TableName+" ", "table inet "+probeTable+" ", 1))
 	if err == nil || ctx.Err() != nil {
 		return errors.Join(err, ctx.Err())
 	}

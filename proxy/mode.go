@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
@@ -44,7 +45,7 @@ func (p *Proxy) choose(ctx context.Context, m Mode) error {
 		return fmt.Errorf("iptables: %w", err)
 	}
 	p.watch.iptables.Store(true)
-	p.monitor.nat.Store(priorityXTNAT)
+	p.monitor.TranslateAt(obstacle.PriorityIPTables)
 	p.record.mode(m, x.Names(), why)
 	p.log.InfoContext(ctx, "using iptables", "programs", x.Names())
 	return nil

@@ -162,7 +162,7 @@ func (n *nftRenderer) Converge(ctx context.Context, have *State, want State) (re
 	}
 	t.elements = nil // large, and from now on the State says it
 	if t.spare {
-		return out, deleteTable(spareTable)
+		return out, deleteTable(renderer.SpareTable)
 	}
 	return out, nil
 }
@@ -188,7 +188,7 @@ func (n *nftRenderer) Probe(context.Context) error {
 }
 
 func (n *nftRenderer) Remove(context.Context) error {
-	return errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects())
+	return errors.Join(deleteTable(renderer.SpareTable), deleteTable(renderer.TableName), deleteRedirects())
 }
 
 func (n *nftRenderer) read() (*table, error) {

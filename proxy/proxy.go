@@ -17,6 +17,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -42,7 +43,7 @@ type Proxy struct {
 	record  record
 	recheck atomic.Bool
 	sweeper *sweeper
-	monitor *monitor
+	monitor *obstacle.Monitor
 	poller  *iptables.Poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
 	overflow *overflow
@@ -98,7 +99,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.Close()))
 	}
-	if p.monitor, err = newMonitor(p.log, p.metrics, p.watch.poke); err != nil {
+	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
@@ -145,7 +146,7 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 func (p *Proxy) Status() Status {
 	s := p.record.get()
 	s.ConntrackError = p.sweeper.lastError()
-	s.Obstacles, s.Unseen = p.monitor.found()
+	s.Obstacles, s.Unseen = p.monitor.Found()
 	s.AffinityFull = p.overflow.count()
 	s.FastPath = p.bypass.status(p.record.state())
 	return s
@@ -153,7 +154,7 @@ func (p *Proxy) Status() Status {
 
 // Obstacles are those of Status, which to put together takes a look at all frontends.
 func (p *Proxy) Obstacles() []Obstacle {
-	all, _ := p.monitor.found()
+	all, _ := p.monitor.Found()
 	return all
 }
 
@@ -167,7 +168,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
+	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -176,7 +177,7 @@ func (p *Proxy) Close() error {
 // and translating when the last rule that needs it goes.
 func Cleanup(ctx context.Context) error {
 	_, _, err := iptables.OpenForward(ctx, nil)
-	if err := errors.Join(deleteTable(spareTable), deleteTable(tableName), deleteRedirects(), iptables.DeleteChains(ctx), err); err != nil {
+	if err := errors.Join(deleteTable(renderer.SpareTable), deleteTable(renderer.TableName), deleteRedirects(), iptables.DeleteChains(ctx), err); err != nil {
 		return fmt.Errorf("proxy: %w", err)
 	}
 	return nil
@@ -209,7 +210,7 @@ func (p *Proxy) Set(ctx context.Context, want State) error {
 		p.bypass.grow(ctx)
 		p.sweepOwned(want.Owned)
 		p.openForward(ctx)
-		p.monitor.setState(want, recheck)
+		p.monitor.SetState(want, recheck)
 		p.leave(ctx)
 	} else {
 		p.examine(ctx)

@@ -10,14 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
-
-// redirectTable is the name of the tables, one for each family, that redirect connections;
-// each exists as long as there is any. The statement dup, which sends a packet to another
-// host, does not exist in the family inet. The name stays, so that a new version replaces
-// the tables of an older one.
-const redirectTable = tableName + "-handon"
 
 // redirectRetry is the least time between two attempts at what failed.
 const redirectRetry = 5 * time.Second
@@ -94,12 +89,12 @@ func (r *redirectTables) write(ctx context.Context, want State, look bool) error
 		switch {
 		case len(has) == 0:
 			if len(had) > 0 || !r.known {
-				if err := deleteTableOf(state.NFFamily(f), redirectTable); err != nil {
+				if err := deleteTableOf(state.NFFamily(f), renderer.RedirectTable); err != nil {
 					return err
 				}
 			}
 		case !r.known || len(had) == 0:
-			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+redirectText, redirectFamilies[f], redirectTable)
+			fmt.Fprintf(&script, "add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n"+redirectText, redirectFamilies[f], renderer.RedirectTable)
 			redirectElements(&script, f, State{}, want)
 		default:
 			redirectElements(&script, f, r.have, want)
@@ -121,7 +116,7 @@ func redirectElements(b *strings.Builder, f state.SetID, have, want State) {
 	via := func(h Redirect) string { return fmt.Sprintf("%s . %q : %s", h.VIP, h.Interface, h.Via) }
 	change := func(verb, set string, all []string) {
 		if len(all) > 0 {
-			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, redirectFamilies[f], redirectTable, set, strings.Join(all, ", "))
+			fmt.Fprintf(b, "%s element %s %s %s { %s }\n", verb, redirectFamilies[f], renderer.RedirectTable, set, strings.Join(all, ", "))
 		}
 	}
 	text := func(m MAC) string { return m.String() }
@@ -152,7 +147,7 @@ func listRedirects(ctx context.Context, s State) (listing string) {
 		if len(state.RedirectsOf(s.Redirects, f)) == 0 {
 			continue
 		}
-		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], redirectTable).Output()
+		out, err := exec.CommandContext(ctx, "nft", "--stateless", "list", "table", redirectFamilies[f], renderer.RedirectTable).Output()
 		if err != nil {
 			return ""
 		}
@@ -163,5 +158,5 @@ func listRedirects(ctx context.Context, s State) (listing string) {
 
 // deleteRedirects removes the tables.
 func deleteRedirects() error {
-	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, redirectTable), deleteTableOf(unix.NFPROTO_IPV6, redirectTable))
+	return errors.Join(deleteTableOf(unix.NFPROTO_IPV4, renderer.RedirectTable), deleteTableOf(unix.NFPROTO_IPV6, renderer.RedirectTable))
 }

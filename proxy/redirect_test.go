@@ -20,6 +20,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -282,7 +283,7 @@ func TestRedirect(t *testing.T) {
 		for _, c := range open {
 			s.ask(c, "reset")
 		}
-		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), redirectTable) {
+		if testMode != ModeIPTables && strings.Contains(listRules(t, s.nodes[1]), renderer.RedirectTable) {
 			t.Error("there is a table, and nothing to redirect")
 		}
 	})
@@ -445,10 +446,10 @@ func TestRedirectTables(t *testing.T) {
 		node := s.nodes[0]
 		s.set(0, true)
 		listed := listRules(t, node)
-		if strings.Count(listed, " "+redirectTable+" {") != 2 {
+		if strings.Count(listed, " "+renderer.RedirectTable+" {") != 2 {
 			t.Fatalf("no tables:\n%s", listed)
 		}
-		nftables(t, "delete table ip "+redirectTable)
+		nftables(t, "delete table ip "+renderer.RedirectTable)
 		s.proxy[0].Recheck()
 		s.set(0, true)
 		if got := listRules(t, node); got != listed {
@@ -461,7 +462,7 @@ func TestRedirectTables(t *testing.T) {
 		}
 		s.via = 0
 		s.set(0, true)
-		nftables(t, "add element ip6 "+redirectTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
+		nftables(t, "add element ip6 "+renderer.RedirectTable+` via { fd00:9::101 . "eth0" : fd00:9::2 }`)
 		if err := s.proxy[0].Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -156,7 +157,7 @@ func TestListedByNft(t *testing.T) {
 		s := goldenStates()["cluster"]
 		s.Clients = goldenStates()["shared"].Clients
 		mustSet(t, p, s)
-		out, err := exec.Command("nft", "list", "table", "inet", tableName).CombinedOutput()
+		out, err := exec.Command("nft", "list", "table", "inet", renderer.TableName).CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}

@@ -13,13 +13,6 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// tableName is our table's, in family inet. Nothing else of nftables is ours but what
-// redirectTable names.
-const tableName = "fanfare"
-
-// spareTable does the table's work while that is replaced.
-const spareTable = tableName + "-spare"
-
 // Schema is the version of the table's layout for people. What machines go by
 // is the hash of the text beside it: a change of the text can not be forgotten.
 const Schema = 2
@@ -58,7 +51,7 @@ func countPatterns() []string {
 // besides the patterns, as nft reads it.
 func rulesetText(made []string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "table inet %s {\n", tableName)
+	fmt.Fprintf(&b, "table inet %s {\n", renderer.TableName)
 	for run := range state.BySet(state.LeadElements(slices.Concat(state.FixedNumbers, patterns, made))) {
 		id := run[0].Set
 		fmt.Fprintf(&b, "\tmap %s { typeof meta priority : verdict; comment \"what the numbers in %s stand for\"; elements = {%s }; }\n",
@@ -106,9 +99,9 @@ func replaceScript(all []state.Element) string {
 
 	var b strings.Builder
 	// Adding first makes the deletion right whether or not it exists.
-	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", tableName, rulesetText(made))
+	fmt.Fprintf(&b, "add table inet %[1]s\ndelete table inet %[1]s\n%s", renderer.TableName, rulesetText(made))
 	for chunk := range state.BySet(all) {
-		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", tableName, state.Specs[chunk[0].Set].Name, listText(chunk))
+		fmt.Fprintf(&b, "add element inet %s %s {%s }\n", renderer.TableName, state.Specs[chunk[0].Set].Name, listText(chunk))
 	}
 	return b.String()
 }
@@ -123,18 +116,18 @@ func replaceScript(all []state.Element) string {
 // same meanwhile. (nft_do_chain keeps to one generation, nft_lookup does not;
 // nf_tables_commit calls the sets' commit last.)
 func upgradeScripts(all []state.Element) []string {
-	head := fmt.Sprintf("table inet %s {\n", tableName)
+	head := fmt.Sprintf("table inet %s {\n", renderer.TableName)
 	asleep := strings.Replace(replaceScript(all), "\n"+head, "\n"+head+"\tflags dormant\n", 1)
 	awake := head + "}\n"
-	spare := strings.NewReplacer("inet "+tableName, "inet "+spareTable)
+	spare := strings.NewReplacer("inet "+renderer.TableName, "inet "+renderer.SpareTable)
 	return []string{
 		spare.Replace(asleep),
 		spare.Replace(awake),
-		"flush table inet " + tableName,
+		"flush table inet " + renderer.TableName,
 		asleep,
 		awake,
-		"flush table inet " + spareTable,
-		"delete table inet " + spareTable,
+		"flush table inet " + renderer.SpareTable,
+		"delete table inet " + renderer.SpareTable,
 	}
 }
 

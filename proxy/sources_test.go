@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -162,7 +163,7 @@ func (l *lab) refusals() (n int) {
 	if testMode == ModeIPTables {
 		return xtCount(l.t, "-A "+iptables.SourcesChain+" ")
 	}
-	out, err := exec.Command("nft", "list", "chain", "inet", tableName, "forbidden").CombinedOutput()
+	out, err := exec.Command("nft", "list", "chain", "inet", renderer.TableName, "forbidden").CombinedOutput()
 	if err != nil {
 		l.t.Fatalf("%v: %s", err, out)
 	}

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -99,10 +100,10 @@ func (t *table) readTable(s *nfnl.Socket) error {
 	reset := func() { t.found, t.flags, t.spare = false, "", false }
 	return list(s, unix.NFT_MSG_GETTABLE, nil, reset, func(data []byte) {
 		switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TABLE_NAME)) {
-		case tableName:
+		case renderer.TableName:
 			t.found = true
 			t.flags = string(nfnl.Attribute(data, unix.NFTA_TABLE_FLAGS))
-		case spareTable:
+		case renderer.SpareTable:
 			t.spare = true
 		}
 	})
@@ -111,7 +112,7 @@ func (t *table) readTable(s *nfnl.Socket) error {
 func (t *table) readChains(s *nfnl.Socket) error {
 	reset := func() { t.schema = ""; clear(t.chains) }
 	return list(s, unix.NFT_MSG_GETCHAIN, nil, reset, func(data []byte) {
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_TABLE)) != renderer.TableName {
 			return
 		}
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_CHAIN_NAME))
@@ -129,7 +130,7 @@ func (t *table) readChains(s *nfnl.Socket) error {
 
 func (t *table) readRules(s *nfnl.Socket) error {
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_RULE_TABLE, tableName)
+	e.Text(unix.NFTA_RULE_TABLE, renderer.TableName)
 	reset := func() {
 		for name, c := range t.chains {
 			t.chains[name] = chain{base: c.base}
@@ -137,7 +138,7 @@ func (t *table) readRules(s *nfnl.Socket) error {
 	}
 	return list(s, unix.NFT_MSG_GETRULE, e.B, reset, func(data []byte) {
 		// Old kernels ignore the table in the request.
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) != renderer.TableName {
 			return
 		}
 		name := nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN))
@@ -164,9 +165,9 @@ const (
 
 func (t *table) readSets(s *nfnl.Socket) error {
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_TABLE, tableName)
+	e.Text(unix.NFTA_SET_TABLE, renderer.TableName)
 	return list(s, unix.NFT_MSG_GETSET, e.B, func() { clear(t.sets) }, func(data []byte) {
-		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != tableName {
+		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_SET_TABLE)) != renderer.TableName {
 			return
 		}
 		var made nfnl.Encoder
@@ -294,7 +295,7 @@ func readSet(s *nfnl.Socket, id state.SetID) ([]state.Element, error) {
 func dumpSet(s *nfnl.Socket, id state.SetID) (all []state.Element, catchAll bool, err error) {
 	spec := &state.Specs[id]
 	var e nfnl.Encoder
-	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, tableName)
+	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, renderer.TableName)
 	e.Text(unix.NFTA_SET_ELEM_LIST_SET, spec.Name)
 	var ends []string
 	reset := func() { all, ends, catchAll = nil, nil, false }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -145,7 +146,7 @@ func TestUpgradeThatStopped(t *testing.T) {
 			for _, script := range upgradeScripts(state.RenderState(other))[:2] {
 				nftables(t, script)
 			}
-			if !strings.Contains(listTables(t), spareTable) {
+			if !strings.Contains(listTables(t), renderer.SpareTable) {
 				t.Fatal("there is no spare table")
 			}
 		}

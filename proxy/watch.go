@@ -15,6 +15,8 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/obstacle"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
 // A watch receives the kernel's notifications of changes of nftables and
@@ -29,7 +31,7 @@ type watch struct {
 	// notifications; iptables-legacy sends none.
 	forward atomic.Bool
 	// monitor receives changes of other tables; nil: not yet there.
-	monitor atomic.Pointer[monitor]
+	monitor atomic.Pointer[obstacle.Monitor]
 	// iptables says that our rules are chains of iptables, whose changes count too.
 	iptables atomic.Bool
 	notify   chan struct{}
@@ -99,12 +101,12 @@ func (w *watch) run() {
 		for _, m := range messages {
 			switch {
 			case w.foreign(m):
-				w.disturb("another program changed table inet " + tableName)
+				w.disturb("another program changed table inet " + renderer.TableName)
 			case w.iptables.Load() && ofOurChains(m):
 				w.disturb("another program changed chains of iptables that are ours or lead to ours")
 			}
 			if l := w.monitor.Load(); l != nil && m.Header.Type>>8 == unix.NFNL_SUBSYS_NFTABLES {
-				l.receive(uint8(m.Header.Type), m.Data)
+				l.Receive(uint8(m.Header.Type), m.Data)
 			}
 			if ofForward(m) {
 				w.forward.Store(true)
@@ -124,7 +126,7 @@ func (w *watch) foreign(m netlink.Message) bool {
 func ofOurTable(data []byte) bool {
 	const name = unix.NFTA_TABLE_NAME
 	return len(data) >= nfnl.SizeofGenMsg && data[0] == unix.NFPROTO_INET &&
-		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == tableName
+		nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], name)) == renderer.TableName
 }
 
 // ofForward says whether a notification may be of a change of what iptables-nft

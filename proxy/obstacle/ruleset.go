@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"encoding/binary"
@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // Priorities of hooks, from linux/netfilter_ipv4.h.
 const (
 	priorityConntrack = -200
-	priorityOurNAT    = -101
-	priorityXTNAT     = -100 // that of iptables
+	PriorityNFTables  = -101
+	PriorityIPTables  = -100 // that of iptables
 )
 
 // A tableID names a table of nftables in the kernel, iptables-nft's too.
@@ -91,7 +92,7 @@ func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
-		return t.name != tableName && t.name != spareTable && t.name != redirectTable && !t.kubeProxy()
+		return t.name != renderer.TableName && t.name != renderer.SpareTable && t.name != renderer.RedirectTable && !t.kubeProxy()
 	}
 	return false
 }

@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"net/netip"
@@ -10,7 +10,7 @@ import (
 // unknown client, to a VIP, to a backend.
 type sample struct {
 	family  state.SetID
-	proto   Protocol
+	proto   state.Protocol
 	vip     netip.AddrPort
 	backend netip.AddrPort
 	remote  bool   // on another node
@@ -28,7 +28,7 @@ const (
 )
 
 type samplePort struct {
-	proto   Protocol
+	proto   state.Protocol
 	backend netip.AddrPort
 }
 
@@ -39,12 +39,12 @@ type sampler struct {
 	all   []sample
 }
 
-func takeSamples(s State) []sample {
+func takeSamples(s state.State) []sample {
 	t := sampler{seen: make(map[samplePort]bool)}
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {
 			f := &v.Frontends[i]
-			for _, backends := range [][]Backend{f.External.Backends, f.Internal.Backends} {
+			for _, backends := range [][]state.Backend{f.External.Backends, f.Internal.Backends} {
 				for _, b := range backends {
 					t.add(sample{
 						family: state.Family(v.Addr), proto: f.Protocol, vip: netip.AddrPortFrom(v.Addr, f.Port),
@@ -70,7 +70,7 @@ func (t *sampler) add(s sample) {
 }
 
 // families says which families have VIPs.
-func familiesOf(s *State) (has [2]bool) {
+func familiesOf(s *state.State) (has [2]bool) {
 	for _, v := range s.VIPs {
 		has[state.Family(v.Addr)] = true
 	}

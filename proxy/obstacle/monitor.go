@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"context"
@@ -11,9 +11,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // When the monitor looks. A look takes milliseconds, tens of them beside tens of
@@ -27,13 +29,14 @@ const (
 
 // A monitor finds obstacles to traffic on this node. It runs beside Set, which never
 // waits for it.
-type monitor struct {
-	log     *slog.Logger
-	metrics *metrics
-	notify  func() // obstacles have come or gone
-	netns   *os.File
+type Monitor struct {
+	log    *slog.Logger
+	looks  prometheus.Observer // how long each took, in seconds
+	count  func(now []Obstacle)
+	notify func() // obstacles have come or gone
+	netns  *os.File
 
-	state atomic.Pointer[State]
+	state atomic.Pointer[state.State]
 	nat   atomic.Int32  // the priority at which our rules translate
 	soon  chan struct{} // capacity 1: look soon
 	later chan struct{} // capacity 1: look within lookLater
@@ -43,7 +46,7 @@ type monitor struct {
 
 	// met are the chains that the last look simulated: changes of
 	// other chains are not worth a look.
-	met atomic.Pointer[map[chainID]bool]
+	Met atomic.Pointer[map[chainID]bool]
 	// looking says that met is about to change.
 	looking atomic.Bool
 
@@ -52,23 +55,28 @@ type monitor struct {
 	unseen    []string
 }
 
-func newMonitor(log *slog.Logger, m *metrics, notify func()) (*monitor, error) {
+// newMonitor begins in the network namespace of the calling thread. count is called with what
+// each look found, and notify if that is not what the look before found.
+func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func()) (*Monitor, error) {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
 	ctx, quit := context.WithCancel(context.Background())
-	l := &monitor{
-		log: log, metrics: m, notify: notify, netns: netns,
+	l := &Monitor{
+		log: log, looks: looks, count: count, notify: notify, netns: netns,
 		soon: make(chan struct{}, 1), later: make(chan struct{}, 1), quit: quit, done: make(chan struct{}),
 	}
-	l.nat.Store(priorityOurNAT)
+	l.nat.Store(PriorityNFTables)
 	go l.run(ctx)
 	return l, nil
 }
 
+// translateAt says at which priority our rules translate.
+func (l *Monitor) TranslateAt(priority int32) { l.nat.Store(priority) }
+
 // setState takes a State that was set. look asks for a look soon.
-func (l *monitor) setState(s State, look bool) {
+func (l *Monitor) SetState(s state.State, look bool) {
 	before := l.state.Swap(&s)
 	switch {
 	case look || before == nil || (len(before.VIPs) == 0) != (len(s.VIPs) == 0):
@@ -85,7 +93,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-func (l *monitor) run(ctx context.Context) {
+func (l *Monitor) run(ctx context.Context) {
 	defer close(l.done)
 	// Files below /proc and new sockets are of the thread's namespace. The thread ends
 	// with this goroutine.
@@ -96,7 +104,7 @@ func (l *monitor) run(ctx context.Context) {
 	}
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
-	var before tallies
+	var before Tallies
 	var last, due time.Time // due: zero when no look is
 	interval := lookSoon
 	by := func(at time.Time) {
@@ -144,21 +152,21 @@ func enter(netns *os.File) error {
 }
 
 // look returns what is in the way now, and what could not be looked at.
-func (l *monitor) look(before *tallies) (obstacles []Obstacle, unseen []string) {
+func (l *Monitor) look(before *Tallies) (obstacles []Obstacle, unseen []string) {
 	l.looking.Store(true)
 	defer l.looking.Store(false)
 	start := time.Now()
-	s := surveyNode(*l.state.Load(), before)
-	obstacles, met := s.judge(l.nat.Load())
-	l.met.Store(&met)
-	l.metrics.looks.Observe(time.Since(start).Seconds())
-	return obstacles, s.unseen
+	s := Survey(*l.state.Load(), before)
+	obstacles, met := s.Judge(l.nat.Load())
+	l.Met.Store(&met)
+	l.looks.Observe(time.Since(start).Seconds())
+	return obstacles, s.Unseen
 }
 
 // judge returns the obstacles among what was found, by the priority at which our rules
 // translate, and the chains that were read.
-func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
-	obstacles, met = judge(&s.facts), make(map[chainID]bool)
+func (s *survey) Judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
+	obstacles, met = judge(&s.Facts), make(map[chainID]bool)
 	sock, err := nfnl.Dial()
 	if err != nil {
 		s.miss("nftables", err)
@@ -167,8 +175,8 @@ func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	defer sock.Close()
 	rules, err := readRuleset(sock, nat)
 	s.miss("chains of nftables", err)
-	obstacles = append(obstacles, judgeRules(rules, s.facts.arrivals())...)
-	obstacles = append(obstacles, judgeOrder(rules, s.facts.families)...)
+	obstacles = append(obstacles, judgeRules(rules, s.Facts.arrivals())...)
+	obstacles = append(obstacles, judgeOrder(rules, s.Facts.families)...)
 	s.miss("rules of nftables", rules.err)
 	for id := range rules.rules {
 		met[id] = true
@@ -179,8 +187,8 @@ func (s *survey) judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 }
 
 // publish stores the obstacles, logs what has changed, and notifies.
-func (l *monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []string) {
-	l.metrics.count(obstacles)
+func (l *Monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []string) {
+	l.count(obstacles)
 	l.mu.Lock()
 	before := l.obstacles
 	l.obstacles, l.unseen = obstacles, unseen
@@ -201,7 +209,7 @@ func (l *monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []st
 }
 
 // found is what is in the way, and what could not be looked at.
-func (l *monitor) found() ([]Obstacle, []string) {
+func (l *Monitor) Found() ([]Obstacle, []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.obstacles, l.unseen
@@ -209,12 +217,12 @@ func (l *monitor) found() ([]Obstacle, []string) {
 
 // receive takes a notification of nftables. While a look runs, the change may be in a chain
 // that the look has read already, or that it has yet to find.
-func (l *monitor) receive(kind uint8, data []byte) {
+func (l *Monitor) Receive(kind uint8, data []byte) {
 	if l.state.Load() == nil {
 		return // no State has been set yet
 	}
 	var met map[chainID]bool
-	if known := l.met.Load(); known != nil {
+	if known := l.Met.Load(); known != nil {
 		met = *known
 	}
 	if concerns(met, kind, data) || l.looking.Load() && tableOf(data).foreign() {
@@ -248,7 +256,7 @@ func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	return false
 }
 
-func (l *monitor) close() error {
+func (l *Monitor) Close() error {
 	var err error
 	l.once.Do(func() {
 		l.quit()

@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"bufio"
@@ -24,35 +24,35 @@ import (
 // Interfaces by which network plug-ins show. Felix makes the first only in its eBPF
 // mode, and deletes it when it leaves that; Cilium always has the second.
 const (
-	calicoInterface = "bpfin.cali"
-	ciliumInterface = "cilium_host"
+	CalicoInterface = "bpfin.cali"
+	CiliumInterface = "cilium_host"
 )
 
 // A survey reads facts. It changes nothing, and records what cannot be read.
 type survey struct {
-	facts  facts
+	Facts  facts
 	names  map[int]string // of interfaces, by index
-	unseen []string
+	Unseen []string
 }
 
 // miss records what could not be looked at.
 func (s *survey) miss(what string, err error) {
 	if err != nil {
-		s.unseen = append(s.unseen, fmt.Sprintf("%s: %v", what, err))
+		s.Unseen = append(s.Unseen, fmt.Sprintf("%s: %v", what, err))
 	}
 }
 
 // tallies are counters of the kernel that only ever grow. What matters is whether they
 // did since the last look.
-type tallies struct {
+type Tallies struct {
 	known                    bool
 	reversed, early, refused uint64
 }
 
 // surveyNode looks at everything but the rules of others. before are the counters of the
 // last look, and are brought up to date.
-func surveyNode(state State, before *tallies) *survey {
-	s := &survey{names: make(map[int]string), facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
+func Survey(state state.State, before *Tallies) *survey {
+	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
 	s.links()
 	s.routes()
 	s.sysctls()
@@ -92,16 +92,16 @@ func (s *survey) links() {
 				w.called[family] = len(called) == 1 && called[0] == 1
 			}
 		}
-		s.facts.interfaces = append(s.facts.interfaces, w)
+		s.Facts.interfaces = append(s.Facts.interfaces, w)
 	}
 }
 
 func (s *survey) plugin(iface string) {
-	p := &s.facts.plugin
+	p := &s.Facts.plugin
 	switch iface {
-	case calicoInterface:
+	case CalicoInterface:
 		p.calico = true
-	case ciliumInterface:
+	case CiliumInterface:
 		p.cilium = true
 		p.nodePort, p.blind = ciliumNodePort()
 	}
@@ -147,12 +147,12 @@ func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 // routes finds out where interfaces lead, and by which of them samples go.
 func (s *survey) routes() {
 	for f := range state.SetID(2) {
-		if s.facts.families[f] {
+		if s.Facts.families[f] {
 			s.networks(f)
 		}
 	}
-	for i := range s.facts.samples {
-		s.route(&s.facts.samples[i])
+	for i := range s.Facts.samples {
+		s.route(&s.Facts.samples[i])
 	}
 }
 
@@ -183,11 +183,11 @@ func (s *survey) networks(f state.SetID) {
 }
 
 func (s *survey) iface(name string) *iface {
-	i := slices.IndexFunc(s.facts.interfaces, func(w iface) bool { return w.name == name })
+	i := slices.IndexFunc(s.Facts.interfaces, func(w iface) bool { return w.name == name })
 	if i < 0 {
 		return nil
 	}
-	return &s.facts.interfaces[i]
+	return &s.Facts.interfaces[i]
 }
 
 // route asks the kernel how it would send to a sample's backend.
@@ -209,13 +209,13 @@ func (s *survey) route(p *sample) {
 // sysctls reads variables. Most that do not exist are as good as zero: of a kernel
 // that does not know them, or of a module that is not loaded.
 func (s *survey) sysctls() {
-	f := &s.facts
+	f := &s.Facts
 	f.forward4 = s.sysctl("net/ipv4/ip_forward", 0) != 0
 	f.forward6 = s.sysctl("net/ipv6/conf/all/forwarding", 0) != 0
 	f.bridgeNF[0] = s.sysctl("net/bridge/bridge-nf-call-iptables", 0) != 0
 	f.bridgeNF[1] = s.sysctl("net/bridge/bridge-nf-call-ip6tables", 0) != 0
-	f.conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
-	f.conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
+	f.Conntrack.count = s.sysctl("net/netfilter/nf_conntrack_count", 0)
+	f.Conntrack.max = s.sysctl("net/netfilter/nf_conntrack_max", 0)
 	strict := s.sysctl("net/ipv4/conf/all/rp_filter", 0)
 	for i := range f.interfaces {
 		w := &f.interfaces[i]
@@ -245,18 +245,18 @@ func (s *survey) sysctl(name string, absent int) int {
 }
 
 // counters compares what the kernel has counted with the last time.
-func (s *survey) counters(before *tallies) {
-	now := tallies{known: true}
+func (s *survey) counters(before *Tallies) {
+	now := Tallies{known: true}
 	var err error
 	now.reversed, err = reversedPackets()
 	s.miss("packets dropped by rp_filter", err)
 	now.early, now.refused, err = conntrackDrops()
 	s.miss("packets dropped by conntrack", err)
 	if before.known {
-		f := &s.facts
+		f := &s.Facts
 		f.reversed = now.reversed > before.reversed
-		f.conntrack.evicted = now.early > before.early
-		f.conntrack.refused = now.refused > before.refused && f.conntrack.count*100 >= f.conntrack.max*nearlyFull
+		f.Conntrack.evicted = now.early > before.early
+		f.Conntrack.Refused = now.refused > before.refused && f.Conntrack.count*100 >= f.Conntrack.max*NearlyFull
 	}
 	*before = now
 }

@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"bytes"
@@ -77,7 +77,7 @@ const (
 )
 
 // newPacket knows the family, the protocol, and addresses and ports where given.
-func newPacket(f state.SetID, proto Protocol) *knownPacket {
+func newPacket(f state.SetID, proto state.Protocol) *knownPacket {
 	length, etherType, nfproto, at := 20, uint16(unix.ETH_P_IP), byte(unix.NFPROTO_IPV4), 9
 	if f == 1 {
 		length, etherType, nfproto, at = 40, unix.ETH_P_IPV6, unix.NFPROTO_IPV6, 6

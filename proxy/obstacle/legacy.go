@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"context"
@@ -8,12 +8,13 @@ import (
 	"strings"
 
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // iptables-legacy shows its rules as text alone. This file simulates FORWARD and other
 // programs' chains that it leads to, such as DOCKER-USER, as simulate.go does for
 // nftables: what is not understood of a rule is open. FORWARD's policy does not count:
-// forwardchain.go opens it.
+// package iptables opens it.
 
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
@@ -27,7 +28,7 @@ type legacyWalk struct {
 // A legacyPacket is what is known of a forwarded packet: an invalid address, or an empty
 // interface, is not.
 type legacyPacket struct {
-	proto    Protocol
+	proto    state.Protocol
 	src, dst netip.AddrPort
 	in, out  string
 	vip      netip.Addr
@@ -244,7 +245,7 @@ func (s *survey) legacyRules() (all []Obstacle) {
 		save, err := i.Save(context.Background()) // which ends by itself in some seconds
 		s.miss("rules of "+i.Name, err)
 		if err == nil {
-			all = append(all, judgeLegacy(i, save, s.facts.arrivals())...)
+			all = append(all, judgeLegacy(i, save, s.Facts.arrivals())...)
 		}
 	}
 	return all

@@ -1,4 +1,4 @@
-package proxy
+package obstacle
 
 import (
 	"cmp"
@@ -35,7 +35,7 @@ const (
 	ForeignDataPath  ObstacleCode = "ForeignDataPath"  // A network plug-in translates the addresses before netfilter.
 )
 
-var obstacleCodes = []ObstacleCode{
+var Codes = []ObstacleCode{
 	ForwardingOff, ReversePath, ConntrackFull, BridgeBypass, Firewall, Untracked, TranslatedBefore, ForeignDataPath,
 }
 
@@ -55,7 +55,7 @@ type facts struct {
 	forward4   bool // net.ipv4.ip_forward
 	// reversed: since the look before, rp_filter has dropped packets.
 	reversed  bool
-	conntrack conntrackFacts
+	Conntrack conntrackFacts
 	bridgeNF  [2]bool // net.bridge.bridge-nf-call-iptables and -ip6tables
 	plugin    pluginFacts
 }
@@ -83,12 +83,12 @@ type conntrackFacts struct {
 	count, max int // max 0: unknown
 	// evicted: since the look before, flows were thrown out to make room; refused:
 	// packets were dropped because there was none.
-	evicted, refused bool
+	evicted, Refused bool
 }
 
 // nearlyFull is how much of conntrack's room may be taken, in percent, before that is an
 // obstacle: the load doubles in less time than a user needs to look.
-const nearlyFull = 90
+const NearlyFull = 90
 
 // pluginFacts are signs of a network plug-in that translates by BPF.
 type pluginFacts struct {
@@ -220,14 +220,14 @@ func (f *facts) leadsToPods(w *iface) bool {
 
 func judgeConntrack(f *facts) []Obstacle {
 	const name = "net.netfilter.nf_conntrack_max"
-	c := f.conntrack
+	c := f.Conntrack
 	switch {
-	case c.refused || c.evicted:
+	case c.Refused || c.evicted:
 		return []Obstacle{{ConntrackFull, name, fmt.Sprintf(
 			"conntrack is full (%s is %d): the kernel drops new flows, or makes room by forgetting others; raise it", name, c.max)}}
-	case c.max > 0 && c.count*100 >= c.max*nearlyFull:
+	case c.max > 0 && c.count*100 >= c.max*NearlyFull:
 		return []Obstacle{{ConntrackFull, name, fmt.Sprintf(
-			"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", nearlyFull, name, c.max)}}
+			"conntrack is more than %d %% full (%s is %d): once it is full, new flows are dropped; raise it", NearlyFull, name, c.max)}}
 	}
 	return nil
 }
@@ -257,7 +257,7 @@ func judgeBridges(f *facts) (all []Obstacle) {
 func judgePlugin(p pluginFacts) (all []Obstacle) {
 	const what = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
 	if p.calico {
-		all = append(all, Obstacle{ForeignDataPath, "Calico", "Calico is in its eBPF mode (interface " + calicoInterface + "): " + what +
+		all = append(all, Obstacle{ForeignDataPath, "Calico", "Calico is in its eBPF mode (interface " + CalicoInterface + "): " + what +
 			"; to have Fanfare forward, set linuxDataplane to Nftables or Iptables (bpfEnabled to false)"})
 	}
 	const cure = "; to have Fanfare forward, set kubeProxyReplacement to false and run kube-proxy"
