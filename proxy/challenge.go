@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -107,4 +108,16 @@ func (s *sweeper) challenge(deleted []flow) {
 		// Their own keepalive or next packet shows them.
 		s.log.Debug("send challenge packets: clients that only listen may not notice that their connections ended", "err", failed)
 	}
+}
+
+// endedFlows sends challenge packets to the clients of connections that the fast path ended.
+func (s *sweeper) endedFlows(all []fastpath.Flow) {
+	flows := make([]flow, 0, len(all))
+	for _, f := range all {
+		flows = append(flows, flow{
+			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: state.Port{Proto: Protocol(f.Protocol), Port: f.VIP.Port()},
+			backend: f.Backend, dnat: true, replied: true,
+		})
+	}
+	s.challenge(flows)
 }

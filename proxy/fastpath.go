@@ -292,15 +292,3 @@ func (b *bypass) close() error {
 	}
 	return b.path.Close()
 }
-
-// endedFlows sends challenge packets to the clients of connections that the fast path ended.
-func (s *sweeper) endedFlows(all []fastpath.Flow) {
-	flows := make([]flow, 0, len(all))
-	for _, f := range all {
-		flows = append(flows, flow{
-			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: state.Port{Proto: Protocol(f.Protocol), Port: f.VIP.Port()},
-			backend: f.Backend, dnat: true, replied: true,
-		})
-	}
-	s.challenge(flows)
-}

@@ -93,7 +93,7 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 		p.sock.Close()
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
 	}
-	if p.sweeper, err = newSweeper(p.log, p.metrics); err != nil {
+	if p.sweeper, err = newSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
 	}
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {

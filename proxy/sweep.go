@@ -5,14 +5,12 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 const (
@@ -39,7 +37,8 @@ type sweeper struct {
 	sock       *nfnl.Socket
 	challenges challengeSockets
 	log        *slog.Logger
-	metrics    *metrics
+	deleted    prometheus.Counter // entries
+	failures   prometheus.Counter
 	wake       chan struct{} // capacity 1
 	quit       chan struct{}
 	done       chan struct{}
@@ -59,7 +58,7 @@ type sweeper struct {
 }
 
 // newSweeper opens a socket of its own, in the calling thread's namespace.
-func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
+func newSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*sweeper, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
@@ -69,7 +68,7 @@ func newSweeper(log *slog.Logger, m *metrics) (*sweeper, error) {
 		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
 	s := &sweeper{
-		sock: sock, challenges: challenges, log: log, metrics: m, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
+		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -176,9 +175,9 @@ func (s *sweeper) sweep() error {
 		deleted, err = deleteFlows(s.sock, p, s.wanted)
 	}
 	s.challenge(deleted)
-	s.metrics.flows.Add(float64(len(deleted)))
+	s.deleted.Add(float64(len(deleted)))
 	if err != nil {
-		s.metrics.flowErrors.Inc()
+		s.failures.Inc()
 		s.log.Warn("conntrack entries remain", "err", err)
 	}
 	s.mu.Lock()
@@ -224,38 +223,6 @@ func (s *sweeper) close() (err error) {
 		s.challenges.close()
 		err = s.sock.Close()
 	})
-	return err
-}
-
-// sweepOwned deletes the flows to owned addresses that are not translated, once
-// the rules keep new ones from arising. It is not left to the sweeper: an address
-// of these may be announced as soon as Set returns, and a client port whose
-// flow goes past the rules would be refused. What fails is tried by the next Set.
-func (p *Proxy) sweepOwned(owned []netip.Prefix) {
-	covered := func(o netip.Prefix) bool {
-		return slices.ContainsFunc(p.swept, func(s netip.Prefix) bool { return s.Bits() <= o.Bits() && s.Contains(o.Addr()) })
-	}
-	if !slices.ContainsFunc(owned, func(o netip.Prefix) bool { return !covered(o) }) {
-		p.swept = owned
-		return
-	}
-	own, err := ownAddrs()
-	if err == nil {
-		err = p.deleteUntranslated(owned, own)
-	}
-	if err != nil {
-		p.metrics.flowErrors.Inc()
-		p.log.Warn("flows to addresses of the pools may go past the rules", "err", err)
-		return
-	}
-	p.swept = owned
-}
-
-func (p *Proxy) deleteUntranslated(owned []netip.Prefix, own []netip.Addr) error {
-	deleted, err := deleteFlowsIf(p.sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
-		return !f.dnat && state.ContainsAddr(owned, f.vip) && !slices.Contains(own, f.vip)
-	})
-	p.metrics.flows.Add(float64(len(deleted)))
 	return err
 }
 
