@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -504,7 +505,7 @@ func (l *lab) forget() {
 	}
 	defer s.Close()
 	for family := range state.SetID(2) {
-		if _, err := deleteAll(s, l.flows(at("vip", family))); err != nil {
+		if _, err := conntrack.DeleteAll(s, l.flows(at("vip", family))); err != nil {
 			l.t.Fatal(err)
 		}
 	}

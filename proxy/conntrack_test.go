@@ -13,30 +13,31 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // text is a purge in words, sorted.
-func (p purge) text() string {
+func purgeText(p conntrack.Purge) string {
 	var lines []string
 	for vip, v := range p {
-		if v.born {
+		if v.Born {
 			lines = append(lines, fmt.Sprintf("%s born", vip))
 		}
-		if v.left {
+		if v.Left {
 			lines = append(lines, fmt.Sprintf("%s left", vip))
 		}
-		for k := range v.ports {
-			if !v.born {
+		for k := range v.Ports {
+			if !v.Born {
 				lines = append(lines, fmt.Sprintf("%s %s/%d new", vip, k.Proto, k.Port))
 			}
 		}
-		for k := range v.fenced {
+		for k := range v.Fenced {
 			lines = append(lines, fmt.Sprintf("%s %s/%d fewer sources", vip, k.Proto, k.Port))
 		}
-		for k, s := range v.gone {
+		for k, s := range v.Gone {
 			side := map[state.Sides]string{state.SideExternal: "external", state.SideInternal: "internal", state.SideExternal | state.SideInternal: "all"}[s]
-			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.Proto, k.Port.Port, k.backend, side))
+			lines = append(lines, fmt.Sprintf("%s %s/%d %s gone for %s", vip, k.Proto, k.Port.Port, k.Backend, side))
 		}
 	}
 	slices.Sort(lines)
@@ -93,7 +94,7 @@ func TestPlanPurge(t *testing.T) {
 		{"no longer fenced", fenced("10.0.0.0/8"), stateWith(fe(TCP, 80, target("pod1"), target("pod1"))), "192.0.2.1 tcp/80 fewer sources"},
 	} {
 		c := state.DiffElements(state.RenderState(tc.have), state.RenderState(tc.want))
-		if diff := cmp.Diff(tc.purge, planPurge(c).text()); diff != "" {
+		if diff := cmp.Diff(tc.purge, purgeText(conntrack.PlanPurge(c))); diff != "" {
 			t.Errorf("%s (-want +got)\n%s", tc.name, diff)
 		}
 	}
@@ -111,39 +112,39 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 		VIPs:    []*VIP{{Addr: served, Frontends: []Frontend{{Protocol: TCP, Port: 80}}}},
 	}
 	dns, web := state.Port{Proto: UDP, Port: 53}, state.Port{Proto: TCP, Port: 80}
-	born := purge{vip: {born: true}}
-	added := purge{vip: {ports: map[state.Port]bool{web: true}}}
-	away := purge{vip: {gone: map[goneBackend]state.Sides{{dns, gone}: state.SideExternal}}}
-	all := purge{vip: {gone: map[goneBackend]state.Sides{{dns, gone}: state.SideExternal | state.SideInternal}}}
-	tcp := purge{
-		vip:    {gone: map[goneBackend]state.Sides{{web, gone}: state.SideExternal}},
-		served: {gone: map[goneBackend]state.Sides{{web, gone}: state.SideExternal}},
+	born := conntrack.Purge{vip: {Born: true}}
+	added := conntrack.Purge{vip: {Ports: map[state.Port]bool{web: true}}}
+	away := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{dns, gone}: state.SideExternal}}}
+	all := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{dns, gone}: state.SideExternal | state.SideInternal}}}
+	tcp := conntrack.Purge{
+		vip:    {Gone: map[conntrack.GoneBackend]state.Sides{{web, gone}: state.SideExternal}},
+		served: {Gone: map[conntrack.GoneBackend]state.Sides{{web, gone}: state.SideExternal}},
 	}
 	for _, tc := range []struct {
 		name string
-		p    purge
-		f    flow
+		p    conntrack.Purge
+		f    conntrack.Flow
 		want bool
 	}{
-		{"born before its VIP", born, flow{client: outside, vip: vip, port: web}, true},
-		{"a ping born before its VIP", born, flow{client: outside, vip: vip, port: state.Port{Proto: 1, Port: 0}}, true},
-		{"to another address", born, flow{client: outside, vip: other, port: web}, false},
-		{"translated by us or others", born, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, false},
-		{"born before its port", added, flow{client: outside, vip: vip, port: web}, true},
-		{"to another port", added, flow{client: outside, vip: vip, port: dns}, false},
-		{"at a removed backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, true},
-		{"at another backend", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: stays}, false},
-		{"at a removed backend, other port", all, flow{client: pod, vip: vip, port: web, dnat: true, backend: gone}, false},
-		{"external, at one removed for external", away, flow{client: outside, vip: vip, port: dns, dnat: true, backend: gone}, true},
-		{"TCP, waiting for a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone}, true},
-		{"TCP, at a removed backend", tcp, flow{client: outside, vip: vip, port: web, dnat: true, backend: gone, replied: true}, false},
-		{"TCP, at a removed backend of a frontend that is there", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true}, true},
-		{"TCP, ended there, and blocks its port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true}, true},
-		{"TCP, ended there, and blocks no port", tcp, flow{client: outside, vip: served, port: web, dnat: true, backend: gone, replied: true, ended: true, yields: true}, false},
-		{"UDP, at a removed backend that answers", all, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone, replied: true}, true},
-		{"internal, at one removed for external", away, flow{client: pod, vip: vip, port: dns, dnat: true, backend: gone}, false},
+		{"born before its VIP", born, conntrack.Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"a ping born before its VIP", born, conntrack.Flow{Client: outside, VIP: vip, Port: state.Port{Proto: 1, Port: 0}}, true},
+		{"to another address", born, conntrack.Flow{Client: outside, VIP: other, Port: web}, false},
+		{"translated by us or others", born, conntrack.Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"born before its port", added, conntrack.Flow{Client: outside, VIP: vip, Port: web}, true},
+		{"to another port", added, conntrack.Flow{Client: outside, VIP: vip, Port: dns}, false},
+		{"at a removed backend", all, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"at another backend", all, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: stays}, false},
+		{"at a removed backend, other port", all, conntrack.Flow{Client: pod, VIP: vip, Port: web, DNAT: true, Backend: gone}, false},
+		{"external, at one removed for external", away, conntrack.Flow{Client: outside, VIP: vip, Port: dns, DNAT: true, Backend: gone}, true},
+		{"TCP, waiting for a removed backend", tcp, conntrack.Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone}, true},
+		{"TCP, at a removed backend", tcp, conntrack.Flow{Client: outside, VIP: vip, Port: web, DNAT: true, Backend: gone, Replied: true}, false},
+		{"TCP, at a removed backend of a frontend that is there", tcp, conntrack.Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, Replied: true}, true},
+		{"TCP, ended there, and blocks its port", tcp, conntrack.Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, Replied: true, Ended: true}, true},
+		{"TCP, ended there, and blocks no port", tcp, conntrack.Flow{Client: outside, VIP: served, Port: web, DNAT: true, Backend: gone, Replied: true, Ended: true, Yields: true}, false},
+		{"UDP, at a removed backend that answers", all, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone, Replied: true}, true},
+		{"internal, at one removed for external", away, conntrack.Flow{Client: pod, VIP: vip, Port: dns, DNAT: true, Backend: gone}, false},
 	} {
-		if got := tc.p.wrong(&tc.f, &want); got != tc.want {
+		if got := tc.p.Wrong(&tc.f, &want); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -153,7 +154,7 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 // takes a moment longer than Set.
 func swept(t *testing.T, p *Proxy) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !p.sweeper.isIdle() || p.bypass.busy(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !p.sweeper.IsIdle() || p.bypass.busy(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not swept: %s", p.Status().ConntrackError)
 		}
@@ -215,7 +216,7 @@ func TestOwnedIsSweptBeforeSetReturns(t *testing.T) {
 		if len(l.flows(at("vip", 0))) != 2 || len(l.flows(at("vip", 1))) != 2 || kept == 0 {
 			t.Fatal("not the entries that the test needs")
 		}
-		if err := p.sweeper.close(); err != nil { // so that it is Set who sweeps
+		if err := p.sweeper.Close(); err != nil { // so that it is Set who sweeps
 			t.Fatal(err)
 		}
 		mustSet(t, p, s)
@@ -301,26 +302,26 @@ func TestListFlows(t *testing.T) {
 				t.Fatal(got)
 			}
 			vip, other := at("vip", family), at("other", family)
-			gone := &vipPurge{gone: map[goneBackend]state.Sides{{state.Port{Proto: TCP, Port: portLocal}, backends(family, "pod1")[0].Addr}: state.SideExternal}}
+			gone := &conntrack.VIPPurge{Gone: map[conntrack.GoneBackend]state.Sides{{state.Port{Proto: TCP, Port: portLocal}, backends(family, "pod1")[0].Addr}: state.SideExternal}}
 			for _, tc := range []struct {
-				p                        purge
+				p                        conntrack.Purge
 				untranslated, translated bool // must be listed
 			}{
-				{purge{other: {born: true}}, true, false},
-				{purge{vip: gone}, false, true},
-				{purge{vip: gone, other: {born: true}}, true, true},
+				{conntrack.Purge{other: {Born: true}}, true, false},
+				{conntrack.Purge{vip: gone}, false, true},
+				{conntrack.Purge{vip: gone, other: {Born: true}}, true, true},
 			} {
 				var untranslated, translated bool
-				_, err := listFlows(p.sweeper.sock, tc.p.request(), func(f *flow) bool {
-					untranslated = untranslated || f.vip == other && !f.dnat
-					translated = translated || f.vip == vip && f.dnat
+				_, err := conntrack.ListFlows(p.sweeper.Sock, tc.p.Request(), func(f *conntrack.Flow) bool {
+					untranslated = untranslated || f.VIP == other && !f.DNAT
+					translated = translated || f.VIP == vip && f.DNAT
 					return false
 				})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if tc.untranslated && !untranslated || tc.translated && !translated {
-					t.Errorf("%s: untranslated listed %v, translated %v", tc.p.text(), untranslated, translated)
+					t.Errorf("%s: untranslated listed %v, translated %v", purgeText(tc.p), untranslated, translated)
 				}
 			}
 		}
@@ -404,17 +405,17 @@ func TestSweepThatFails(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer null.Close()
-		if err := unix.Dup3(int(null.Fd()), p.sweeper.sock.FD(), unix.O_CLOEXEC); err != nil {
+		if err := unix.Dup3(int(null.Fd()), p.sweeper.Sock.FD(), unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
 		vip := netip.MustParseAddr("192.0.2.1")
-		p.sweeper.add(purge{vip: {born: true}}, State{}, nil)
+		p.sweeper.Add(conntrack.Purge{vip: {Born: true}}, State{}, nil)
 		for end := time.Now().Add(5 * time.Second); p.Status().ConntrackError == ""; time.Sleep(time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("no error in the status")
 			}
 		}
-		if p.sweeper.isIdle() {
+		if p.sweeper.IsIdle() {
 			t.Error("forgotten")
 		}
 	})
@@ -425,13 +426,13 @@ func TestSweepThatFails(t *testing.T) {
 func TestBackendThatCameBackKeepsFlows(t *testing.T) {
 	s := udpState("pod1")
 	vip, b := at("vip", 0), backends(0, "pod1")[0].Addr
-	p := make(purge)
-	p.at(vip).gone[goneBackend{state.Port{Proto: UDP, Port: 53}, b}] = state.SideExternal | state.SideInternal
-	f := &flow{client: at("client", 0), vip: vip, port: state.Port{Proto: UDP, Port: 53}, backend: b, dnat: true}
-	if p.wrong(f, &s) {
+	p := make(conntrack.Purge)
+	p.At(vip).Gone[conntrack.GoneBackend{state.Port{Proto: UDP, Port: 53}, b}] = state.SideExternal | state.SideInternal
+	f := &conntrack.Flow{Client: at("client", 0), VIP: vip, Port: state.Port{Proto: UDP, Port: 53}, Backend: b, DNAT: true}
+	if p.Wrong(f, &s) {
 		t.Error("the flow must go, though its backend is wanted")
 	}
-	if s = udpState("remote"); !p.wrong(f, &s) {
+	if s = udpState("remote"); !p.Wrong(f, &s) {
 		t.Error("the flow may stay, though its backend is gone")
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 )
 
 // redirect writes the redirects of what was set. Its failure does not fail Set: connections
@@ -50,9 +52,9 @@ func (p *Proxy) forgetEnded(ctx context.Context, want State) error {
 	if len(fresh) == 0 {
 		return nil
 	}
-	r := requestOf(maps.Keys(fresh))
-	r.status, r.mask = ipsDstNAT, ipsDstNAT
-	deleted, err := deleteFlowsIf(p.sock, r, func(f *flow) bool { return f.dnat && f.ended && fresh[f.vip] })
+	r := conntrack.RequestOf(maps.Keys(fresh))
+	r.Status, r.Mask = conntrack.StatusDstNAT, conntrack.StatusDstNAT
+	deleted, err := conntrack.DeleteFlowsIf(p.sock, r, func(f *conntrack.Flow) bool { return f.DNAT && f.Ended && fresh[f.VIP] })
 	p.metrics.flows.Add(float64(len(deleted)))
 	if err = errors.Join(err, p.bypass.forget(ctx, fresh)); err == nil {
 		maps.Copy(p.forgotten, fresh)

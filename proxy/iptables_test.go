@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
@@ -183,10 +184,10 @@ func TestHeldElements(t *testing.T) {
 		s = w.next(s)
 		for f := range state.SetID(2) {
 			held := iptables.HeldElements(iptables.Chains(s, f)["nat"], iptables.AllEntries(s, f), f)
-			p := planPurge(state.DiffElements(held, state.RenderState(State{Node: s.Node, VIPs: iptables.OfFamily(s.VIPs, f)})))
+			p := conntrack.PlanPurge(state.DiffElements(held, state.RenderState(State{Node: s.Node, VIPs: iptables.OfFamily(s.VIPs, f)})))
 			for vip, v := range p {
-				if v.born || len(v.ports) > 0 || len(v.gone) > 0 {
-					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.born, v.ports, v.gone, s)
+				if v.Born || len(v.Ports) > 0 || len(v.Gone) > 0 {
+					t.Fatalf("%s: born %v, new ports %v, gone backends %v; want nothing to be news\n%s", vip, v.Born, v.Ports, v.Gone, s)
 				}
 			}
 		}

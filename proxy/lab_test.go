@@ -23,6 +23,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -426,14 +427,14 @@ func nftables(t testing.TB, script string) {
 }
 
 // flows lists the conntrack entries of the node to an address.
-func (l *lab) flows(vip netip.Addr) []flow {
+func (l *lab) flows(vip netip.Addr) []conntrack.Flow {
 	l.t.Helper()
 	s, err := nfnl.Dial()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	defer s.Close()
-	all, err := listFlows(s, requestOf(slices.Values([]netip.Addr{vip})), func(f *flow) bool { return f.vip == vip })
+	all, err := conntrack.ListFlows(s, conntrack.RequestOf(slices.Values([]netip.Addr{vip})), func(f *conntrack.Flow) bool { return f.VIP == vip })
 	if err != nil {
 		l.t.Fatal(err)
 	}

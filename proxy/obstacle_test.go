@@ -16,6 +16,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -253,14 +254,14 @@ func fillConntrack(t *testing.T, n, want int) {
 	)
 	tuple := func(e *nfnl.Encoder, kind uint16, from, to uint32, sport, dport uint16) {
 		at := e.Open(kind)
-		ip := e.Open(ctaTupleIP)
-		e.Uint32(ctaIPv4Src, from)
-		e.Uint32(ctaIPv4Dst, to)
+		ip := e.Open(conntrack.CtaTupleIP)
+		e.Uint32(conntrack.CtaIPv4Src, from)
+		e.Uint32(conntrack.CtaIPv4Dst, to)
 		e.Close(ip)
-		proto := e.Open(ctaTupleProto)
-		e.Bytes(ctaProtoNum, []byte{unix.IPPROTO_UDP})
-		e.Bytes(ctaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
-		e.Bytes(ctaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
+		proto := e.Open(conntrack.CtaTupleProto)
+		e.Bytes(conntrack.CtaProtoNum, []byte{unix.IPPROTO_UDP})
+		e.Bytes(conntrack.CtaProtoSrc, binary.BigEndian.AppendUint16(nil, sport))
+		e.Bytes(conntrack.CtaProtoDst, binary.BigEndian.AppendUint16(nil, dport))
 		e.Close(proto)
 		e.Close(at)
 	}
@@ -270,9 +271,9 @@ func fillConntrack(t *testing.T, n, want int) {
 			from, port := uint32(0x0a630000)+uint32(n>>14), uint16(1+n&(1<<14-1))
 			s.Seq++
 			e.Message(unix.NFNL_SUBSYS_CTNETLINK, ctNew, unix.NLM_F_REQUEST|unix.NLM_F_CREATE, s.Seq, unix.AF_INET, func() {
-				tuple(&e, ctaTupleOrig, from, 0x0a640001, port, 53)
-				tuple(&e, ctaTupleReply, 0x0a640001, from, 53, port)
-				e.Uint32(ctaStatus, status)
+				tuple(&e, conntrack.CtaTupleOrig, from, 0x0a640001, port, 53)
+				tuple(&e, conntrack.CtaTupleReply, 0x0a640001, from, 53, port)
+				e.Uint32(conntrack.CtaStatus, status)
 				e.Uint32(ctaTimeout, 600)
 			})
 			n++

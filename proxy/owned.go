@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -21,7 +22,7 @@ func (p *Proxy) sweepOwned(owned []netip.Prefix) {
 		p.swept = owned
 		return
 	}
-	own, err := ownAddrs()
+	own, err := conntrack.OwnAddrs()
 	if err == nil {
 		err = p.deleteUntranslated(owned, own)
 	}
@@ -34,8 +35,8 @@ func (p *Proxy) sweepOwned(owned []netip.Prefix) {
 }
 
 func (p *Proxy) deleteUntranslated(owned []netip.Prefix, own []netip.Addr) error {
-	deleted, err := deleteFlowsIf(p.sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
-		return !f.dnat && state.ContainsAddr(owned, f.vip) && !slices.Contains(own, f.vip)
+	deleted, err := conntrack.DeleteFlowsIf(p.sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
+		return !f.DNAT && state.ContainsAddr(owned, f.VIP) && !slices.Contains(own, f.VIP)
 	})
 	p.metrics.flows.Add(float64(len(deleted)))
 	return err

@@ -133,8 +133,8 @@ func TestUnassignedAddresses(t *testing.T) {
 			}
 			for _, f := range l.flows(other) {
 				// The node's own packets are tracked before they leave it.
-				if f.client != at("node", family) {
-					t.Errorf("a flow from %s to %s is tracked", f.client, other)
+				if f.Client != at("node", family) {
+					t.Errorf("a flow from %s to %s is tracked", f.Client, other)
 				}
 			}
 		}

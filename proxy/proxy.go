@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/obstacle"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
@@ -42,7 +43,7 @@ type Proxy struct {
 	adopted []netip.Addr
 	record  record
 	recheck atomic.Bool
-	sweeper *sweeper
+	sweeper *conntrack.Sweeper
 	monitor *obstacle.Monitor
 	poller  *iptables.Poller // of iptables; nil in another mode
 	// overflow is of affinity's maps.
@@ -93,17 +94,17 @@ func New(ctx context.Context, o Options) (*Proxy, error) {
 		p.sock.Close()
 		return nil, fmt.Errorf("proxy: nftables notifications: %w", explain(ctx, err))
 	}
-	if p.sweeper, err = newSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
+	if p.sweeper, err = conntrack.NewSweeper(p.log, p.metrics.flows, p.metrics.flowErrors); err != nil {
 		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.watch.close(), p.sock.Close()))
 	}
 	if p.overflow, err = newOverflow(o.Registerer); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.sweeper.Close(), p.watch.close(), p.sock.Close()))
 	}
 	if p.monitor, err = obstacle.New(p.log, p.metrics.looks, p.metrics.count, p.watch.poke); err != nil {
-		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.close(), p.watch.close(), p.sock.Close()))
+		return nil, fmt.Errorf("proxy: %w", errors.Join(err, p.overflow.close(), p.sweeper.Close(), p.watch.close(), p.sock.Close()))
 	}
 	p.watch.monitor.Store(p.monitor)
-	p.bypass = newBypass(o.FastPath, p.sweeper.endedFlows, p.log, p.watch.poke)
+	p.bypass = newBypass(o.FastPath, p.sweeper.EndedFlows, p.log, p.watch.poke)
 	if err := p.bypass.register(o.Registerer); err != nil {
 		return nil, fmt.Errorf("proxy: metrics: %w", errors.Join(err, p.Close()))
 	}
@@ -145,7 +146,7 @@ func (p *Proxy) Recheck() { p.recheck.Store(true) }
 // Status is what the Proxy has done so far.
 func (p *Proxy) Status() Status {
 	s := p.record.get()
-	s.ConntrackError = p.sweeper.lastError()
+	s.ConntrackError = p.sweeper.LastError()
 	s.Obstacles, s.Unseen = p.monitor.Found()
 	s.AffinityFull = p.overflow.count()
 	s.FastPath = p.bypass.status(p.record.state())
@@ -168,7 +169,7 @@ func (p *Proxy) Close() error {
 	p.closed = true
 	p.forward.stop()
 	// The fast path tells the sweeper what ends.
-	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.close(), p.overflow.close(), p.watch.close(), p.sock.Close())
+	return errors.Join(p.bypass.close(), p.poller.Close(), p.monitor.Close(), p.sweeper.Close(), p.overflow.close(), p.watch.close(), p.sock.Close())
 }
 
 // Cleanup removes the table, and chains and sets of iptables, which is all that a Proxy
@@ -259,7 +260,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 	if err != nil {
 		return err
 	}
-	p.sweeper.expect(want)
+	p.sweeper.Expect(want)
 	p.bypass.shrink(ctx, want)
 	// Taken before the kernel is read: later changes signal again.
 	p.mark = p.watch.rules.mark()
@@ -286,7 +287,7 @@ func (p *Proxy) set(ctx context.Context, want State) error {
 		return nil
 	}
 	p.settle(want, p.elements+len(c.Add)-len(c.Del))
-	p.sweeper.add(planPurge(c), want, p.swept)
+	p.sweeper.Add(conntrack.PlanPurge(c), want, p.swept)
 	return nil
 }
 
@@ -351,11 +352,11 @@ func (p *Proxy) converge(ctx context.Context, want State, expected bool) error {
 	p.watch.rules.confirm(p.mark, time.Now())
 	all := state.RenderState(want)
 	p.settle(want, len(all))
-	purge := planPurge(state.DiffElements(out.Had, all))
+	purge := conntrack.PlanPurge(state.DiffElements(out.Had, all))
 	if !expected {
-		purge.orphan(out.Had)
+		purge.Orphan(out.Had)
 	}
-	p.sweeper.add(purge, want, p.swept)
+	p.sweeper.Add(purge, want, p.swept)
 	if p.damage != "" {
 		p.metrics.repairs.Inc()
 		p.record.repaired(p.damage)

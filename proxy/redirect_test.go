@@ -20,6 +20,7 @@ import (
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
@@ -337,9 +338,9 @@ func (s *segment) remembers(node int, all ...net.Conn) (n int) {
 			return
 		}
 		defer sock.Close()
-		found, err := listFlows(sock, flowRequest{family: unix.AF_UNSPEC}, func(f *flow) bool {
+		found, err := conntrack.ListFlows(sock, conntrack.Request{Family: unix.AF_UNSPEC}, func(f *conntrack.Flow) bool {
 			for _, c := range all {
-				if c.LocalAddr().String() == netip.AddrPortFrom(f.client, f.from).String() {
+				if c.LocalAddr().String() == netip.AddrPortFrom(f.Client, f.From).String() {
 					return true
 				}
 			}

@@ -609,8 +609,8 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		l.play(t, s)
 		for _, v := range s.state.VIPs {
 			for _, f := range l.flows(v.Addr) {
-				if !f.dnat && !s.binds(v.Addr) {
-					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.client, f.port.Port, v.Addr)
+				if !f.DNAT && !s.binds(v.Addr) {
+					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.Client, f.Port.Port, v.Addr)
 				}
 			}
 		}

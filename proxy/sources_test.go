@@ -84,9 +84,9 @@ node   80 pod1 saw node`, false},
 					t.Errorf("sources %v: ping: %s", tc.sources, got)
 				}
 				for _, f := range l.flows(at("vip", family)) {
-					fe := s.Frontend(f.vip, f.port)
-					if fe != nil && !state.ContainsAddr(fe.Sources, f.client) {
-						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.client, f.port.Port)
+					fe := s.Frontend(f.VIP, f.Port)
+					if fe != nil && !state.ContainsAddr(fe.Sources, f.Client) {
+						t.Errorf("sources %v: %s left an entry for port %d", tc.sources, f.Client, f.Port.Port)
 					}
 				}
 			}
@@ -220,8 +220,8 @@ func TestSourcesEndFlows(t *testing.T) {
 		}
 		for family := range state.SetID(2) {
 			for _, f := range l.flows(at("vip", family)) {
-				if f.client == at("client", family) {
-					t.Errorf("an entry of the client's for port %d of protocol %s is left", f.port.Port, f.port.Proto)
+				if f.Client == at("client", family) {
+					t.Errorf("an entry of the client's for port %d of protocol %s is left", f.Port.Port, f.Port.Proto)
 				}
 			}
 		}

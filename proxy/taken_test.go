@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
@@ -24,8 +25,8 @@ func fastLab(t *testing.T, f func(t *testing.T, l *lab)) {
 
 // tracked says whether conntrack of the node knows a flow from there to a VIP's port.
 func (l *lab) tracked(from, network string, to netip.AddrPort) bool {
-	return slices.ContainsFunc(l.flows(to.Addr()), func(f flow) bool {
-		return f.port.Port == to.Port() && f.port.Proto.String() == network && f.client == at(from, state.Family(to.Addr()))
+	return slices.ContainsFunc(l.flows(to.Addr()), func(f conntrack.Flow) bool {
+		return f.Port.Port == to.Port() && f.Port.Proto.String() == network && f.Client == at(from, state.Family(to.Addr()))
 	})
 }
 

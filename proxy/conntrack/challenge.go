@@ -1,4 +1,4 @@
-package proxy
+package conntrack
 
 import (
 	"encoding/binary"
@@ -51,29 +51,29 @@ func (q challengeSockets) close() {
 }
 
 // send sends the packet for a flow.
-func (q challengeSockets) send(f *flow) error {
-	fd := q[state.Family(f.vip)]
+func (q challengeSockets) send(f *Flow) error {
+	fd := q[state.Family(f.VIP)]
 	if fd < 0 {
 		return nil
 	}
-	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: f.client.As16()}
-	if f.client.Is4() {
-		to = &unix.SockaddrInet4{Addr: f.client.As4()}
+	var to unix.Sockaddr = &unix.SockaddrInet6{Addr: f.Client.As16()}
+	if f.Client.Is4() {
+		to = &unix.SockaddrInet4{Addr: f.Client.As4()}
 	}
 	return unix.Sendto(fd, challengePacket(f), 0, to)
 }
 
 // challengePacket is the segment with SYN and ACK, with its IP header.
-func challengePacket(f *flow) []byte {
+func challengePacket(f *Flow) []byte {
 	const ackSYN, ttl = 0x12, 64
-	tcp := binary.BigEndian.AppendUint16(nil, f.port.Port)
-	tcp = binary.BigEndian.AppendUint16(tcp, f.from)
+	tcp := binary.BigEndian.AppendUint16(nil, f.Port.Port)
+	tcp = binary.BigEndian.AppendUint16(tcp, f.From)
 	tcp = append(tcp, 0, 0, 0, 0, 0, 0, 0, 0, 5<<4, ackSYN, 0, 0, 0, 0, 0, 0)
-	addrs := slices.Concat(f.vip.AsSlice(), f.client.AsSlice())
+	addrs := slices.Concat(f.VIP.AsSlice(), f.Client.AsSlice())
 	pseudo := append(slices.Clone(addrs), 0, unix.IPPROTO_TCP, 0, byte(len(tcp)))
-	binary.BigEndian.PutUint16(tcp[16:], checksum(append(pseudo, tcp...)))
+	binary.BigEndian.PutUint16(tcp[16:], Checksum(append(pseudo, tcp...)))
 	head := []byte{6 << 4, 0, 0, 0, 0, byte(len(tcp)), unix.IPPROTO_TCP, ttl}
-	if f.vip.Is4() {
+	if f.VIP.Is4() {
 		// The kernel fills in length, identification and checksum.
 		head = []byte{4<<4 | 5, 0, 0, 0, 0, 0, 0, 0, ttl, unix.IPPROTO_TCP, 0, 0}
 	}
@@ -81,7 +81,7 @@ func challengePacket(f *flow) []byte {
 }
 
 // checksum is that of the Internet (RFC 1071) of an even number of bytes.
-func checksum(b []byte) uint16 {
+func Checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))
@@ -94,11 +94,11 @@ func checksum(b []byte) uint16 {
 
 // challenge makes the clients of deleted connections send a packet. Clients that may
 // no longer use a frontend get none.
-func (s *sweeper) challenge(deleted []flow) {
+func (s *Sweeper) challenge(deleted []Flow) {
 	want := s.wanted()[0]
 	var failed error
 	for i := range deleted {
-		if f := &deleted[i]; f.port.Proto == TCP && f.dnat && f.replied && !f.ended && !forbids(&want, f) {
+		if f := &deleted[i]; f.Port.Proto == state.TCP && f.DNAT && f.Replied && !f.Ended && !forbids(&want, f) {
 			if err := s.challenges.send(f); failed == nil {
 				failed = err
 			}
@@ -111,12 +111,12 @@ func (s *sweeper) challenge(deleted []flow) {
 }
 
 // endedFlows sends challenge packets to the clients of connections that the fast path ended.
-func (s *sweeper) endedFlows(all []fastpath.Flow) {
-	flows := make([]flow, 0, len(all))
+func (s *Sweeper) EndedFlows(all []fastpath.Flow) {
+	flows := make([]Flow, 0, len(all))
 	for _, f := range all {
-		flows = append(flows, flow{
-			client: f.Client.Addr(), from: f.Client.Port(), vip: f.VIP.Addr(), port: state.Port{Proto: Protocol(f.Protocol), Port: f.VIP.Port()},
-			backend: f.Backend, dnat: true, replied: true,
+		flows = append(flows, Flow{
+			Client: f.Client.Addr(), From: f.Client.Port(), VIP: f.VIP.Addr(), Port: state.Port{Proto: state.Protocol(f.Protocol), Port: f.VIP.Port()},
+			Backend: f.Backend, DNAT: true, Replied: true,
 		})
 	}
 	s.challenge(flows)

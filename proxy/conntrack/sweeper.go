@@ -1,4 +1,4 @@
-package proxy
+package conntrack
 
 import (
 	"fmt"
@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 const (
@@ -33,8 +34,8 @@ const (
 // A sweeper deletes conntrack entries that changes have made wrong. It does so
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
-type sweeper struct {
-	sock       *nfnl.Socket
+type Sweeper struct {
+	Sock       *nfnl.Socket
 	challenges challengeSockets
 	log        *slog.Logger
 	deleted    prometheus.Counter // entries
@@ -45,20 +46,20 @@ type sweeper struct {
 	once       sync.Once
 
 	mu      sync.Mutex
-	pending purge
-	want    State // what was set last
-	coming  State // what is being set: the flows that it makes are there before Set returns
-	err     error // of the last sweep
-	idle    bool  // nothing is pending or under way
+	pending Purge
+	want    state.State // what was set last
+	coming  state.State // what is being set: the flows that it makes are there before Set returns
+	err     error       // of the last sweep
+	idle    bool        // nothing is pending or under way
 
 	// What is patient waits for synPatience to be pending. What comes while other
 	// things wait is the next to, so that one sweep serves many.
-	waiting, next purge
+	waiting, next Purge
 	timer         *time.Timer
 }
 
 // newSweeper opens a socket of its own, in the calling thread's namespace.
-func newSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*sweeper, error) {
+func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweeper, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
 		return nil, err
@@ -67,8 +68,8 @@ func newSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*sweepe
 	if err != nil {
 		log.Warn("open challenge sockets: clients that only listen will not notice that their connections ended", "err", err)
 	}
-	s := &sweeper{
-		sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(purge), waiting: make(purge), next: make(purge), idle: true,
+	s := &Sweeper{
+		Sock: sock, challenges: challenges, log: log, deleted: deleted, failures: failures, pending: make(Purge), waiting: make(Purge), next: make(Purge), idle: true,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
 	go s.run()
@@ -77,23 +78,23 @@ func newSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*sweepe
 
 // expect says what is about to be set. A flow that this makes must not be judged by
 // what was wanted before it.
-func (s *sweeper) expect(want State) {
+func (s *Sweeper) Expect(want state.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.coming = want
 }
 
 // wanted is what was set last and what is being set, at this very moment.
-func (s *sweeper) wanted() [2]State {
+func (s *Sweeper) wanted() [2]state.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return [2]State{s.want, s.coming}
+	return [2]state.State{s.want, s.coming}
 }
 
 // add asks for a sweep. want is what is set now: what has changed back by the
 // time of the sweep is judged by that. swept are prefixes where nothing that the
 // rules refuse has left an entry.
-func (s *sweeper) add(p purge, want State, swept []netip.Prefix) {
+func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
 	patient := p.splitPatient(swept)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,18 +118,18 @@ func (s *sweeper) add(p purge, want State, swept []netip.Prefix) {
 }
 
 // lose gives up the SYNs that have waited long enough.
-func (s *sweeper) lose() {
+func (s *Sweeper) lose() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending.merge(s.waiting)
-	s.waiting, s.next = s.next, make(purge)
+	s.waiting, s.next = s.next, make(Purge)
 	if len(s.waiting) > 0 {
 		s.timer.Reset(synPatience)
 	}
 	s.poke()
 }
 
-func (s *sweeper) run() {
+func (s *Sweeper) run() {
 	defer close(s.done)
 	for {
 		select {
@@ -153,7 +154,7 @@ func (s *sweeper) run() {
 	}
 }
 
-func (s *sweeper) poke() {
+func (s *Sweeper) poke() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -161,18 +162,18 @@ func (s *sweeper) poke() {
 }
 
 // sweep deletes what is pending. What fails stays pending.
-func (s *sweeper) sweep() error {
+func (s *Sweeper) sweep() error {
 	s.mu.Lock()
 	p := s.pending
-	s.pending = make(purge)
+	s.pending = make(Purge)
 	s.mu.Unlock()
 	if len(p) == 0 {
 		return nil
 	}
-	var deleted []flow
+	var deleted []Flow
 	err := p.spareOwn()
 	if err == nil {
-		deleted, err = deleteFlows(s.sock, p, s.wanted)
+		deleted, err = deleteFlows(s.Sock, p, s.wanted)
 	}
 	s.challenge(deleted)
 	s.deleted.Add(float64(len(deleted)))
@@ -191,7 +192,7 @@ func (s *sweeper) sweep() error {
 }
 
 // lastError is that of the last sweep, empty when it did all it should.
-func (s *sweeper) lastError() string {
+func (s *Sweeper) LastError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -201,7 +202,7 @@ func (s *sweeper) lastError() string {
 }
 
 // isIdle says whether everything asked for is done.
-func (s *sweeper) isIdle() bool {
+func (s *Sweeper) IsIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idle
@@ -209,7 +210,7 @@ func (s *sweeper) isIdle() bool {
 
 // close does what is pending, and what still waits, and ends the sweeper: no later
 // process would do it. Further calls do nothing.
-func (s *sweeper) close() (err error) {
+func (s *Sweeper) Close() (err error) {
 	s.once.Do(func() {
 		s.mu.Lock()
 		if s.timer != nil {
@@ -221,14 +222,14 @@ func (s *sweeper) close() (err error) {
 		close(s.quit)
 		<-s.done
 		s.challenges.close()
-		err = s.sock.Close()
+		err = s.Sock.Close()
 	})
 	return err
 }
 
 // ownAddrs are the addresses of this namespace's interfaces. A careless pool may
 // contain some, and their flows are not ours.
-func ownAddrs() (own []netip.Addr, err error) {
+func OwnAddrs() (own []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("addresses of the interfaces: %w", err)

@@ -1,4 +1,4 @@
-package proxy
+package conntrack
 
 import (
 	"maps"
@@ -12,21 +12,21 @@ import (
 // A purge says, by VIP, which conntrack entries a change has made wrong. NAT
 // is decided once for each entry, so without this they would outlive the rules
 // that they were born under for as long as packets come.
-type purge map[netip.Addr]*vipPurge
+type Purge map[netip.Addr]*VIPPurge
 
-type vipPurge struct {
+type VIPPurge struct {
 	// born: the VIP is new. Entries to it that were not rewritten go, of
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
-	born bool
+	Born bool
 	// left: the address is no longer a VIP. If it is still one of Owned, entries that remain in
 	// conntrack would misdirect the clients of the next Service that gets it.
-	left bool
+	Left bool
 	// ports are frontends that are new at a VIP that is not.
-	ports map[state.Port]bool
+	Ports map[state.Port]bool
 	// fenced are frontends that fewer sources may use than before. Their flows of
 	// others go.
-	fenced map[state.Port]bool
+	Fenced map[state.Port]bool
 	// filled are frontends that have a backend again. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
@@ -35,33 +35,33 @@ type vipPurge struct {
 	// have no end of their own would keep sending there, and so would those of TCP
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when no frontend has the backend.
-	gone map[goneBackend]state.Sides
+	Gone map[GoneBackend]state.Sides
 	// orphaned are frontends of a table that was found: the process that wrote it may have
 	// ended between a change and its sweep. Their flows to unknown backends go.
 	orphaned map[state.Port]bool
 }
 
-type goneBackend struct {
+type GoneBackend struct {
 	state.Port
-	backend netip.AddrPort
+	Backend netip.AddrPort
 }
 
-func (p purge) at(vip netip.Addr) *vipPurge {
+func (p Purge) At(vip netip.Addr) *VIPPurge {
 	v := p[vip]
 	if v == nil {
-		v = &vipPurge{ports: make(map[state.Port]bool), fenced: make(map[state.Port]bool), filled: make(map[state.Port]bool), gone: make(map[goneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
+		v = &VIPPurge{Ports: make(map[state.Port]bool), Fenced: make(map[state.Port]bool), filled: make(map[state.Port]bool), Gone: make(map[GoneBackend]state.Sides), orphaned: make(map[state.Port]bool)}
 		p[vip] = v
 	}
 	return v
 }
 
-func (v *vipPurge) empty() bool {
-	return !v.born && !v.left && len(v.ports) == 0 && len(v.fenced) == 0 && len(v.filled) == 0 && len(v.gone) == 0 && len(v.orphaned) == 0
+func (v *VIPPurge) empty() bool {
+	return !v.Born && !v.Left && len(v.Ports) == 0 && len(v.Fenced) == 0 && len(v.filled) == 0 && len(v.Gone) == 0 && len(v.orphaned) == 0
 }
 
 // planPurge derives from a change of elements what it makes wrong.
-func planPurge(c state.Change) purge {
-	p := make(purge)
+func PlanPurge(c state.Change) Purge {
+	p := make(Purge)
 	before := make(map[state.Element]bool) // the keys that existed
 	for _, e := range c.Del {
 		before[state.Element{Set: e.Set, Key: e.Key}] = true
@@ -76,9 +76,9 @@ func planPurge(c state.Change) purge {
 		}
 	}
 	for vip, v := range p {
-		for b, s := range v.gone {
+		for b, s := range v.Gone {
 			if s == 0 {
-				delete(v.gone, b)
+				delete(v.Gone, b)
 			}
 		}
 		if v.empty() {
@@ -89,36 +89,36 @@ func planPurge(c state.Change) purge {
 }
 
 // orphan notes the frontends of a table that was found.
-func (p purge) orphan(had []state.Element) {
+func (p Purge) Orphan(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
 			vip, proto, n := state.FrontendOf(e.Set, e.Key)
-			p.at(vip).orphaned[state.Port{Proto: proto, Port: n}] = true
+			p.At(vip).orphaned[state.Port{Proto: proto, Port: n}] = true
 		}
 	}
 }
 
 // narrowed notes, if it is so, that fewer sources may use the frontend of e.
-func (p purge) narrowed(e state.Element, is bool) {
+func (p Purge) narrowed(e state.Element, is bool) {
 	if is {
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.at(vip).fenced[state.Port{Proto: proto, Port: n}] = true
+		p.At(vip).Fenced[state.Port{Proto: proto, Port: n}] = true
 	}
 }
 
 // appeared notes a new VIP or frontend.
-func (p purge) appeared(e state.Element) {
+func (p Purge) appeared(e state.Element) {
 	switch state.Base(e.Set) {
 	case state.SetVIPs:
 		vip, _ := netip.AddrFromSlice([]byte(e.Key))
-		p.at(vip).born = true
+		p.At(vip).Born = true
 	case state.SetExtSvc, state.SetIntSvc:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		p.at(vip).ports[state.Port{Proto: proto, Port: n}] = true
+		p.At(vip).Ports[state.Port{Proto: proto, Port: n}] = true
 	case state.SetExtEps, state.SetIntEps:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
-		if proto != TCP && strings.HasSuffix(e.Key, firstSlot) {
-			p.at(vip).filled[state.Port{Proto: proto, Port: n}] = true
+		if proto != state.TCP && strings.HasSuffix(e.Key, firstSlot) {
+			p.At(vip).filled[state.Port{Proto: proto, Port: n}] = true
 		}
 	default: // the others follow from these
 	}
@@ -129,30 +129,30 @@ var firstSlot = string(state.Encoding(nil).Slot(0))
 
 // removed records that a backend has left a slot or stopped draining, and kept
 // that it is in another slot.
-func (p purge) removed(e state.Element) {
+func (p Purge) removed(e state.Element) {
 	if state.Base(e.Set) == state.SetVIPs {
 		vip, _ := netip.AddrFromSlice([]byte(e.Key))
-		p.at(vip).left = true
+		p.At(vip).Left = true
 	}
 	if vip, b, s := slotOf(e); s != 0 {
-		p.at(vip).gone[b] |= s
+		p.At(vip).Gone[b] |= s
 	}
 }
 
-func (p purge) kept(e state.Element) {
+func (p Purge) kept(e state.Element) {
 	if state.Base(e.Set) == state.SetDrain {
 		return // it gets no new flows, and what it keeps is for wrong to say
 	}
 	vip, b, s := slotOf(e)
 	// Most additions replace nothing. s is 0 for what is no slot.
-	if v := p[vip]; v != nil && v.gone[b]&s != 0 {
-		v.gone[b] &^= s
+	if v := p[vip]; v != nil && v.Gone[b]&s != 0 {
+		v.Gone[b] &^= s
 	}
 }
 
 // slotOf is the backend in a slot, or one that drains, the VIP it is for, and for
 // which clients; no sides if e is neither.
-func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
+func slotOf(e state.Element) (vip netip.Addr, b GoneBackend, s state.Sides) {
 	switch state.Base(e.Set) {
 	case state.SetExtEps:
 		s = state.SideExternal
@@ -161,33 +161,33 @@ func slotOf(e state.Element) (vip netip.Addr, b goneBackend, s state.Sides) {
 	case state.SetDrain:
 		vip, proto, n := state.FrontendOf(e.Set, e.Key)
 		backend := e.Key[state.FieldsSize(state.Specs[state.SetExtSvc+state.Family(vip)].Key):]
-		return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
+		return vip, GoneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(backend)}, state.SideExternal | state.SideInternal
 	default:
 		return vip, b, 0
 	}
 	vip, proto, n := state.FrontendOf(e.Set, e.Key)
-	return vip, goneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
+	return vip, GoneBackend{state.Port{Proto: proto, Port: n}, state.BackendOf(e.Data)}, s
 }
 
 // splitPatient takes out of p and returns what can wait: removed backends of TCP,
 // and what is new in prefixes that were swept. There only processes of the host can
 // have made entries before, whose packets the rules let pass.
-func (p purge) splitPatient(swept []netip.Prefix) purge {
-	patient := make(purge)
+func (p Purge) splitPatient(swept []netip.Prefix) Purge {
+	patient := make(Purge)
 	for vip, v := range p {
-		for b, s := range v.gone {
-			if b.Proto == TCP {
-				patient.at(vip).gone[b] = s
-				delete(v.gone, b)
+		for b, s := range v.Gone {
+			if b.Proto == state.TCP {
+				patient.At(vip).Gone[b] = s
+				delete(v.Gone, b)
 			}
 		}
-		if (v.born || len(v.ports) > 0) && state.ContainsAddr(swept, vip) {
-			to := patient.at(vip)
-			to.born, v.born = v.born, false
-			to.ports, v.ports = v.ports, to.ports
+		if (v.Born || len(v.Ports) > 0) && state.ContainsAddr(swept, vip) {
+			to := patient.At(vip)
+			to.Born, v.Born = v.Born, false
+			to.Ports, v.Ports = v.Ports, to.Ports
 		}
-		if v.left {
-			patient.at(vip).left, v.left = true, false
+		if v.Left {
+			patient.At(vip).Left, v.Left = true, false
 		}
 		if v.empty() {
 			delete(p, vip)
@@ -197,49 +197,49 @@ func (p purge) splitPatient(swept []netip.Prefix) purge {
 }
 
 // merge adds what o asks for.
-func (p purge) merge(o purge) {
+func (p Purge) merge(o Purge) {
 	for vip, from := range o {
-		to := p.at(vip)
-		to.born, to.left = to.born || from.born, to.left || from.left
-		maps.Copy(to.ports, from.ports)
-		maps.Copy(to.fenced, from.fenced)
+		to := p.At(vip)
+		to.Born, to.Left = to.Born || from.Born, to.Left || from.Left
+		maps.Copy(to.Ports, from.Ports)
+		maps.Copy(to.Fenced, from.Fenced)
 		maps.Copy(to.filled, from.filled)
 		maps.Copy(to.orphaned, from.orphaned)
-		for k, s := range from.gone {
-			to.gone[k] |= s
+		for k, s := range from.Gone {
+			to.Gone[k] |= s
 		}
 	}
 }
 
 // wrong says whether the flow must go, now that s is what is wanted.
-func (p purge) wrong(f *flow, s *State) bool {
-	v := p[f.vip]
+func (p Purge) Wrong(f *Flow, s *state.State) bool {
+	v := p[f.VIP]
 	if v == nil {
 		return false
 	}
-	if !f.dnat {
-		return v.born || v.ports[f.port]
+	if !f.DNAT {
+		return v.Born || v.Ports[f.Port]
 	}
-	if v.left && abandons(s, f.vip) {
+	if v.Left && abandons(s, f.VIP) {
 		return true
 	}
-	if v.fenced[f.port] && forbids(s, f) || v.filled[f.port] && outlives(s, f) {
+	if v.Fenced[f.Port] && forbids(s, f) || v.filled[f.Port] && outlives(s, f) {
 		return true
 	}
-	if v.orphaned[f.port] && endsFlow(s, f) {
+	if v.orphaned[f.Port] && endsFlow(s, f) {
 		return true
 	}
-	gone := v.gone[goneBackend{f.port, f.backend}]
+	gone := v.Gone[GoneBackend{f.Port, f.Backend}]
 	switch {
 	case gone == 0:
 		return false
-	case f.port.Proto == TCP && f.replied:
-		return !f.yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
-	case takes(s, f), f.port.Proto != TCP && strands(s, f):
+	case f.Port.Proto == state.TCP && f.Replied:
+		return !f.Yields && endsFlow(s, f) // nothing goes by what yields, and deleteAll says what may begin in its place
+	case takes(s, f), f.Port.Proto != state.TCP && strands(s, f):
 		return false
 	}
 	// Whether other clients are this node's pods, an entry does not tell.
-	if gone == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.client) {
+	if gone == state.SideExternal && state.ContainsAddr(s.Clients.CIDRs, f.Client) {
 		return false
 	}
 	return true
@@ -247,73 +247,75 @@ func (p purge) wrong(f *flow, s *State) bool {
 
 // takes says whether new flows go where this one does: the backend may have come
 // back before its flows were looked at, or be one for other clients all along.
-func takes(s *State, f *flow) bool {
-	fe := s.Frontend(f.vip, f.port)
-	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *Target) bool { return t.Has(f.backend) })
+func takes(s *state.State, f *Flow) bool {
+	fe := s.Frontend(f.VIP, f.Port)
+	return fe != nil && slices.ContainsFunc(targetsOf(s, fe, f), func(t *state.Target) bool { return t.Has(f.Backend) })
 }
 
 // ended says whether a connection must not go on. Where the frontend is gone, it
 // may.
-func endsFlow(s *State, f *flow) bool {
-	fe := s.Frontend(f.vip, f.port)
-	return fe != nil && !fe.Has(f.backend)
+func endsFlow(s *state.State, f *Flow) bool {
+	fe := s.Frontend(f.VIP, f.Port)
+	return fe != nil && !fe.Has(f.Backend)
 }
 
 // abandons says whether the first packets to an address are refused.
-func abandons(s *State, a netip.Addr) bool { return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a) }
+func abandons(s *state.State, a netip.Addr) bool {
+	return s.Vip(a) == nil && state.ContainsAddr(s.Owned, a)
+}
 
 // spareOwn takes addresses of the node itself for what they are, whatever a careless
 // pool contains. A node may have thousands, so it asks only if one has left.
-func (p purge) spareOwn() error {
-	left := func(v *vipPurge) bool { return v.left }
+func (p Purge) spareOwn() error {
+	left := func(v *VIPPurge) bool { return v.Left }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(p)), left) {
 		return nil
 	}
-	own, err := ownAddrs()
+	own, err := OwnAddrs()
 	for _, a := range own {
 		if v := p[a]; v != nil {
-			v.left = false
+			v.Left = false
 		}
 	}
 	return err
 }
 
 // strands says whether a flow that left a backend which drains would find none.
-func strands(s *State, f *flow) bool {
-	fe := s.Frontend(f.vip, f.port)
-	return fe != nil && fe.Drains(f.backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*Target).Empty)
+func strands(s *state.State, f *Flow) bool {
+	fe := s.Frontend(f.VIP, f.Port)
+	return fe != nil && fe.Drains(f.Backend) && slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
 // outlives says whether a flow of a protocol without an end stayed with a backend
 // that drains, though there is another.
-func outlives(s *State, f *flow) bool {
-	fe := s.Frontend(f.vip, f.port)
-	return f.port.Proto != TCP && fe != nil && fe.Drains(f.backend) && !slices.ContainsFunc(targetsOf(s, fe, f), (*Target).Empty)
+func outlives(s *state.State, f *Flow) bool {
+	fe := s.Frontend(f.VIP, f.Port)
+	return f.Port.Proto != state.TCP && fe != nil && fe.Drains(f.Backend) && !slices.ContainsFunc(targetsOf(s, fe, f), (*state.Target).Empty)
 }
 
 // targets are where new flows of that client may go. An entry does not tell by which
 // interface its client came.
-func targetsOf(s *State, fe *Frontend, f *flow) []*Target {
+func targetsOf(s *state.State, fe *state.Frontend, f *Flow) []*state.Target {
 	switch {
-	case state.ContainsAddr(s.Clients.CIDRs, f.client):
-		return []*Target{&fe.Internal}
+	case state.ContainsAddr(s.Clients.CIDRs, f.Client):
+		return []*state.Target{&fe.Internal}
 	case s.Clients.InterfacePrefix != "" || s.Clients.Bridge != "":
-		return []*Target{&fe.External, &fe.Internal}
+		return []*state.Target{&fe.External, &fe.Internal}
 	default:
-		return []*Target{&fe.External}
+		return []*state.Target{&fe.External}
 	}
 }
 
 // asHost is s in the eyes of a process of the host that has an address: it is a
 // client on this node, whatever Clients says.
-func asHost(s State, client netip.Addr) *State {
-	s.Clients = LocalClients{CIDRs: []netip.Prefix{netip.PrefixFrom(client, client.BitLen())}}
+func asHost(s state.State, client netip.Addr) *state.State {
+	s.Clients = state.LocalClients{CIDRs: []netip.Prefix{netip.PrefixFrom(client, client.BitLen())}}
 	return &s
 }
 
 // forbids says whether the flow is of one of our frontends and backends, and of a
 // source that may not use them.
-func forbids(s *State, f *flow) bool {
-	fe := s.Frontend(f.vip, f.port)
-	return fe != nil && fe.Sources != nil && fe.Has(f.backend) && !state.ContainsAddr(fe.Sources, f.client)
+func forbids(s *state.State, f *Flow) bool {
+	fe := s.Frontend(f.VIP, f.Port)
+	return fe != nil && fe.Sources != nil && fe.Has(f.Backend) && !state.ContainsAddr(fe.Sources, f.Client)
 }

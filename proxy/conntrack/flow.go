@@ -1,4 +1,4 @@
-package proxy
+package conntrack
 
 import (
 	"encoding/binary"
@@ -22,24 +22,24 @@ const (
 	ctGet    = 1 // IPCTNL_MSG_CT_GET
 	ctDelete = 2 // IPCTNL_MSG_CT_DELETE
 
-	ctaTupleOrig  = 1
-	ctaTupleReply = 2
-	ctaStatus     = 3
+	CtaTupleOrig  = 1
+	CtaTupleReply = 2
+	CtaStatus     = 3
 	ctaProtoInfo  = 4
 	ctaID         = 12
 	ctaZone       = 18
 	ctaFilter     = 25
 	ctaStatusMask = 26
 
-	ctaTupleIP    = 1
-	ctaTupleProto = 2
-	ctaIPv4Src    = 1
-	ctaIPv4Dst    = 2
+	CtaTupleIP    = 1
+	CtaTupleProto = 2
+	CtaIPv4Src    = 1
+	CtaIPv4Dst    = 2
 	ctaIPv6Src    = 3
 	ctaIPv6Dst    = 4
-	ctaProtoNum   = 1
-	ctaProtoSrc   = 2
-	ctaProtoDst   = 3
+	CtaProtoNum   = 1
+	CtaProtoSrc   = 2
+	CtaProtoDst   = 3
 
 	ctaProtoInfoTCP              = 1
 	ctaProtoInfoTCPState         = 1
@@ -50,20 +50,20 @@ const (
 	ctaFilterIPDst     = 1 << 1
 
 	ipsSeenReply = 1 << 1 // IPS_SEEN_REPLY: packets went both ways
-	ipsDstNAT    = 1 << 5 // IPS_DST_NAT: the destination was rewritten
+	StatusDstNAT = 1 << 5 // IPS_DST_NAT: the destination was rewritten
 )
 
 // A flow is a conntrack entry, as far as it matters here.
-type flow struct {
-	client  netip.Addr     // original source
-	from    uint16         // its port; 0 where there is none
-	vip     netip.Addr     // original destination
-	port    state.Port     // original protocol and destination port; port 0 where there is none
-	backend netip.AddrPort // source of replies
-	dnat    bool
-	replied bool // the backend has answered
-	ended   bool // a connection of TCP that waits for nothing but to be forgotten
-	yields  bool // and that a SYN by the same port takes the place of
+type Flow struct {
+	Client  netip.Addr     // original source
+	From    uint16         // its port; 0 where there is none
+	VIP     netip.Addr     // original destination
+	Port    state.Port     // original protocol and destination port; port 0 where there is none
+	Backend netip.AddrPort // source of replies
+	DNAT    bool
+	Replied bool // the backend has answered
+	Ended   bool // a connection of TCP that waits for nothing but to be forgotten
+	Yields  bool // and that a SYN by the same port takes the place of
 
 	family uint8
 	key    []byte // the attributes that name this very entry to the kernel
@@ -73,21 +73,21 @@ type flow struct {
 // and returns them. wanted is called for each entry: the walk takes a while, in which
 // a new State may make an entry right. Entries that are gone by themselves
 // meanwhile are no error.
-func deleteFlows(s *nfnl.Socket, p purge, wanted func() [2]State) (deleted []flow, err error) {
+func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State) (deleted []Flow, err error) {
 	// A node may have thousands of addresses: only a flow that seems wrong asks.
 	var unknown error
 	own := sync.OnceValue(func() (own []netip.Addr) {
-		own, unknown = ownAddrs()
+		own, unknown = OwnAddrs()
 		return own
 	})
-	wrong := func(f *flow, want *State) bool {
-		if !p.wrong(f, want) {
+	wrong := func(f *Flow, want *state.State) bool {
+		if !p.Wrong(f, want) {
 			return false
 		}
-		return !slices.Contains(own(), f.client) && unknown == nil || p.wrong(f, asHost(*want, f.client))
+		return !slices.Contains(own(), f.Client) && unknown == nil || p.Wrong(f, asHost(*want, f.Client))
 	}
-	deleted, err = deleteFlowsIf(s, p.request(), func(f *flow) bool {
-		if p[f.vip] == nil {
+	deleted, err = DeleteFlowsIf(s, p.Request(), func(f *Flow) bool {
+		if p[f.VIP] == nil {
 			return false
 		}
 		w := wanted()
@@ -98,20 +98,20 @@ func deleteFlows(s *nfnl.Socket, p purge, wanted func() [2]State) (deleted []flo
 
 // deleteFlowsIf deletes those of the requested entries that are wrong, and returns
 // them.
-func deleteFlowsIf(s *nfnl.Socket, r flowRequest, is func(*flow) bool) (deleted []flow, err error) {
-	wrong, err := listFlows(s, r, is)
+func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Flow, err error) {
+	wrong, err := ListFlows(s, r, is)
 	if err != nil {
 		return nil, fmt.Errorf("list conntrack entries: %w", err)
 	}
-	return deleteAll(s, wrong)
+	return DeleteAll(s, wrong)
 }
 
 // A flowRequest asks for entries of one family or all, to one address if it
 // is valid, with those bits of the status that are in the mask.
-type flowRequest struct {
-	family       uint8
+type Request struct {
+	Family       uint8
 	vip          netip.Addr
-	status, mask uint32
+	Status, Mask uint32
 }
 
 // request asks for all entries that may be wrong. It is always one: the kernel
@@ -120,34 +120,34 @@ type flowRequest struct {
 // them all takes 230 ms of a core, and one that lists none 30 ms. Not by an address
 // of IPv6: the kernel compares those the wrong way round (seen in 6.18), and lists
 // all but the right ones.
-func (p purge) request() flowRequest {
-	r := requestOf(maps.Keys(p))
+func (p Purge) Request() Request {
+	r := RequestOf(maps.Keys(p))
 	untranslated, translated := false, false
 	for _, v := range p {
-		untranslated = untranslated || v.born || len(v.ports) > 0
-		translated = translated || len(v.fenced) > 0 || len(v.filled) > 0 || len(v.gone) > 0 || v.left
+		untranslated = untranslated || v.Born || len(v.Ports) > 0
+		translated = translated || len(v.Fenced) > 0 || len(v.filled) > 0 || len(v.Gone) > 0 || v.Left
 	}
 	switch {
 	case untranslated && !translated:
-		r.mask = ipsDstNAT
+		r.Mask = StatusDstNAT
 	case translated && !untranslated:
-		r.status, r.mask = ipsDstNAT, ipsDstNAT
+		r.Status, r.Mask = StatusDstNAT, StatusDstNAT
 	}
 	return r
 }
 
 // requestOf asks for all entries to some addresses.
-func requestOf(vips iter.Seq[netip.Addr]) (r flowRequest) {
+func RequestOf(vips iter.Seq[netip.Addr]) (r Request) {
 	n := 0
 	for vip := range vips {
 		f := uint8(unix.AF_INET)
 		if vip.Is6() {
 			f = unix.AF_INET6
 		}
-		if n++; n > 1 && r.family != f {
-			return flowRequest{family: unix.AF_UNSPEC}
+		if n++; n > 1 && r.Family != f {
+			return Request{Family: unix.AF_UNSPEC}
 		}
-		r = flowRequest{family: f}
+		r = Request{Family: f}
 		if n == 1 && vip.Is4() {
 			r.vip = vip
 		}
@@ -158,18 +158,18 @@ func requestOf(vips iter.Seq[netip.Addr]) (r flowRequest) {
 // attributes make the kernel filter (since 5.8 by address, since
 // 5.16 by status; older ones list all, which is why the answer is checked in any
 // case).
-func (r flowRequest) attributes() []byte {
+func (r Request) attributes() []byte {
 	var e nfnl.Encoder
-	if r.mask != 0 {
-		e.Uint32(ctaStatus, r.status)
-		e.Uint32(ctaStatusMask, r.mask)
+	if r.Mask != 0 {
+		e.Uint32(CtaStatus, r.Status)
+		e.Uint32(ctaStatusMask, r.Mask)
 	}
 	if !r.vip.IsValid() {
 		return e.B
 	}
-	t := e.Open(ctaTupleOrig)
-	ip := e.Open(ctaTupleIP)
-	e.Bytes(ctaIPv4Dst, r.vip.AsSlice())
+	t := e.Open(CtaTupleOrig)
+	ip := e.Open(CtaTupleIP)
+	e.Bytes(CtaIPv4Dst, r.vip.AsSlice())
 	e.Close(ip)
 	e.Close(t)
 	f := e.Open(ctaFilter)
@@ -180,13 +180,13 @@ func (r flowRequest) attributes() []byte {
 
 // listFlows lists the entries that keep chooses. Each is complete: one that is
 // missed because the table changed meanwhile was just born, or is gone.
-func listFlows(s *nfnl.Socket, r flowRequest, keep func(*flow) bool) ([]flow, error) {
-	var all []flow
-	err := s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.family, r.attributes(), func(data []byte) {
+func ListFlows(s *nfnl.Socket, r Request, keep func(*Flow) bool) ([]Flow, error) {
+	var all []Flow
+	err := s.Dump(unix.NFNL_SUBSYS_CTNETLINK, ctGet, r.Family, r.attributes(), func(data []byte) {
 		f, ok := parseFlow(data)
 		if ok && keep(&f) {
 			f.family = unix.AF_INET
-			if f.vip.Is6() {
+			if f.VIP.Is6() {
 				f.family = unix.AF_INET6
 			}
 			f.key = flowKey(data)
@@ -199,29 +199,29 @@ func listFlows(s *nfnl.Socket, r flowRequest, keep func(*flow) bool) ([]flow, er
 	return all, err
 }
 
-func parseFlow(data []byte) (f flow, ok bool) {
+func parseFlow(data []byte) (f Flow, ok bool) {
 	var orig, reply []byte
 	for t, v := range nfnl.Attributes(data) {
 		switch t {
-		case ctaTupleOrig:
+		case CtaTupleOrig:
 			orig = v
-		case ctaTupleReply:
+		case CtaTupleReply:
 			reply = v
-		case ctaStatus:
+		case CtaStatus:
 			if len(v) == 4 {
 				status := binary.BigEndian.Uint32(v)
-				f.dnat, f.replied = status&ipsDstNAT != 0, status&ipsSeenReply != 0
+				f.DNAT, f.Replied = status&StatusDstNAT != 0, status&ipsSeenReply != 0
 			}
 		case ctaProtoInfo:
-			f.ended, f.yields = parseEnd(v)
+			f.Ended, f.Yields = parseEnd(v)
 		}
 	}
 	var src, dst, from netip.Addr
 	var toPort, fromPort uint16
-	src, dst, f.port.Proto, f.from, toPort = parseTuple(orig)
+	src, dst, f.Port.Proto, f.From, toPort = parseTuple(orig)
 	from, _, _, fromPort, _ = parseTuple(reply)
-	f.client, f.vip, f.port.Port = src, dst, toPort
-	f.backend = netip.AddrPortFrom(from, fromPort)
+	f.Client, f.VIP, f.Port.Port = src, dst, toPort
+	f.Backend = netip.AddrPortFrom(from, fromPort)
 	return f, src.IsValid() && dst.IsValid() && from.IsValid()
 }
 
@@ -250,22 +250,22 @@ func parseEnd(info []byte) (ended, yields bool) {
 }
 
 // parseTuple reads one direction of an entry.
-func parseTuple(tuple []byte) (src, dst netip.Addr, proto Protocol, srcPort, dstPort uint16) {
-	for t, v := range nfnl.Attributes(nfnl.Attribute(tuple, ctaTupleIP)) {
+func parseTuple(tuple []byte) (src, dst netip.Addr, proto state.Protocol, srcPort, dstPort uint16) {
+	for t, v := range nfnl.Attributes(nfnl.Attribute(tuple, CtaTupleIP)) {
 		switch a, _ := netip.AddrFromSlice(v); t {
-		case ctaIPv4Src, ctaIPv6Src:
+		case CtaIPv4Src, ctaIPv6Src:
 			src = a
-		case ctaIPv4Dst, ctaIPv6Dst:
+		case CtaIPv4Dst, ctaIPv6Dst:
 			dst = a
 		}
 	}
-	for t, v := range nfnl.Attributes(nfnl.Attribute(tuple, ctaTupleProto)) {
+	for t, v := range nfnl.Attributes(nfnl.Attribute(tuple, CtaTupleProto)) {
 		switch {
-		case t == ctaProtoNum && len(v) == 1:
-			proto = Protocol(v[0])
-		case t == ctaProtoSrc && len(v) == 2:
+		case t == CtaProtoNum && len(v) == 1:
+			proto = state.Protocol(v[0])
+		case t == CtaProtoSrc && len(v) == 2:
 			srcPort = binary.BigEndian.Uint16(v)
-		case t == ctaProtoDst && len(v) == 2:
+		case t == CtaProtoDst && len(v) == 2:
 			dstPort = binary.BigEndian.Uint16(v)
 		}
 	}
@@ -278,7 +278,7 @@ func flowKey(data []byte) []byte {
 	var e nfnl.Encoder
 	for t, v := range nfnl.Attributes(data) {
 		switch t {
-		case ctaTupleOrig:
+		case CtaTupleOrig:
 			e.Bytes(t|unix.NLA_F_NESTED, v)
 		case ctaID, ctaZone:
 			e.Bytes(t, v)
@@ -297,7 +297,7 @@ const deleteBatch = 256
 // It has to be quick. A SYN may begin another connection in the place of one that has
 // ended, and that one often has the same ID: the kernel makes it of the place in memory,
 // which is free again, and of the tuple. It would be deleted alive.
-func deleteAll(s *nfnl.Socket, all []flow) (deleted []flow, err error) {
+func DeleteAll(s *nfnl.Socket, all []Flow) (deleted []Flow, err error) {
 	var errs []error
 	for batch := range slices.Chunk(all, deleteBatch) {
 		failed, err := deleteSome(s, batch)
@@ -309,7 +309,7 @@ func deleteAll(s *nfnl.Socket, all []flow) (deleted []flow, err error) {
 			case err == nil:
 				deleted = append(deleted, f)
 			case !errors.Is(err, unix.ENOENT):
-				errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.client, f.vip, err))
+				errs = append(errs, fmt.Errorf("delete conntrack entry %s to %s: %w", f.Client, f.VIP, err))
 			}
 		}
 	}
@@ -318,11 +318,11 @@ func deleteAll(s *nfnl.Socket, all []flow) (deleted []flow, err error) {
 
 // deleteSome deletes entries, and returns by index why it could not delete some. A message
 // without a tuple would delete all that there are.
-func deleteSome(s *nfnl.Socket, batch []flow) (failed map[int]error, err error) {
+func deleteSome(s *nfnl.Socket, batch []Flow) (failed map[int]error, err error) {
 	var e nfnl.Encoder
 	first := s.Seq + 1
 	for i, f := range batch {
-		if nfnl.Attribute(f.key, ctaTupleOrig) == nil {
+		if nfnl.Attribute(f.key, CtaTupleOrig) == nil {
 			return nil, errors.New("BUG: no tuple")
 		}
 		flags := uint16(unix.NLM_F_REQUEST)
