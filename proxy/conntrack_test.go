@@ -114,11 +114,11 @@ func TestPurgeIsWrongAbout(t *testing.T) {
 	dns, web := state.Port{Proto: UDP, Port: 53}, state.Port{Proto: TCP, Port: 80}
 	born := conntrack.Purge{vip: {Born: true}}
 	added := conntrack.Purge{vip: {Ports: map[state.Port]bool{web: true}}}
-	away := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{dns, gone}: state.SideExternal}}}
-	all := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{dns, gone}: state.SideExternal | state.SideInternal}}}
+	away := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal}}}
+	all := conntrack.Purge{vip: {Gone: map[conntrack.GoneBackend]state.Sides{{Port: dns, Backend: gone}: state.SideExternal | state.SideInternal}}}
 	tcp := conntrack.Purge{
-		vip:    {Gone: map[conntrack.GoneBackend]state.Sides{{web, gone}: state.SideExternal}},
-		served: {Gone: map[conntrack.GoneBackend]state.Sides{{web, gone}: state.SideExternal}},
+		vip:    {Gone: map[conntrack.GoneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
+		served: {Gone: map[conntrack.GoneBackend]state.Sides{{Port: web, Backend: gone}: state.SideExternal}},
 	}
 	for _, tc := range []struct {
 		name string
@@ -302,7 +302,7 @@ func TestListFlows(t *testing.T) {
 				t.Fatal(got)
 			}
 			vip, other := at("vip", family), at("other", family)
-			gone := &conntrack.VIPPurge{Gone: map[conntrack.GoneBackend]state.Sides{{state.Port{Proto: TCP, Port: portLocal}, backends(family, "pod1")[0].Addr}: state.SideExternal}}
+			gone := &conntrack.VIPPurge{Gone: map[conntrack.GoneBackend]state.Sides{{Port: state.Port{Proto: TCP, Port: portLocal}, Backend: backends(family, "pod1")[0].Addr}: state.SideExternal}}
 			for _, tc := range []struct {
 				p                        conntrack.Purge
 				untranslated, translated bool // must be listed
@@ -427,7 +427,7 @@ func TestBackendThatCameBackKeepsFlows(t *testing.T) {
 	s := udpState("pod1")
 	vip, b := at("vip", 0), backends(0, "pod1")[0].Addr
 	p := make(conntrack.Purge)
-	p.At(vip).Gone[conntrack.GoneBackend{state.Port{Proto: UDP, Port: 53}, b}] = state.SideExternal | state.SideInternal
+	p.At(vip).Gone[conntrack.GoneBackend{Port: state.Port{Proto: UDP, Port: 53}, Backend: b}] = state.SideExternal | state.SideInternal
 	f := &conntrack.Flow{Client: at("client", 0), VIP: vip, Port: state.Port{Proto: UDP, Port: 53}, Backend: b, DNAT: true}
 	if p.Wrong(f, &s) {
 		t.Error("the flow must go, though its backend is wanted")
