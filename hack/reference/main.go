@@ -68,7 +68,7 @@ func generate(root string) (map[string]string, error) {
 	}
 	for name, c := range map[string]struct{ dir, kind string }{
 		"reason codes":      {"internal/cluster", "Code"},
-		"obstacles":         {"proxy", "ObstacleCode"},
+		"obstacles":         {"proxy/obstacle", "ObstacleCode"},
 		"events":            {"speaker", "eventReason"},
 		"condition reasons": {"controller", "conditionReason"},
 		"files":             {"speaker", "runFile"},
