@@ -140,7 +140,7 @@ func byAddr(ballots []Ballot) []int {
 	return order
 }
 
-// highest is the node with the highest hash of an address.
+// highest returns the node with the highest score for an address.
 func highest(nodes []int, hashes []uint64, addr uint64) int {
 	best := nodes[0]
 	for _, n := range nodes[1:] {
