@@ -7,14 +7,13 @@ import (
 	"testing"
 )
 
-// The borders between packages. They are what keeps each part small enough to
-// hold in one's head, and testable without the others: bgp, l2 and proxy know
-// addresses and packets and nothing of Kubernetes; what decides knows
-// Kubernetes and nothing of GoBGP or netfilter.
+// The borders between packages. They keep each part small and testable without the others:
+// bgp, l2 and proxy know addresses and packets, but not Kubernetes; the packages that decide
+// know Kubernetes, but not GoBGP or netfilter.
 //
-// To move a border is to change the design: say why in docs/decisions.
+// A moved border changes the design: give the reason in docs/decisions.
 
-// A sealed package imports nothing of this module but what is listed.
+// A sealed package imports only the listed packages of this module.
 var sealed = map[string][]string{
 	"api/v1alpha1":         nil,
 	"bgp":                  {"internal/notify"},
@@ -46,11 +45,11 @@ var sealed = map[string][]string{
 // alsoInTests may be imported by the tests of a sealed package.
 var alsoInTests = []string{"internal/bubble", "internal/clustertest", "internal/crdtest", "internal/nstest", "internal/plantest", "internal/watch"}
 
-// A fence keeps libraries in the places that are theirs.
+// A fence restricts libraries to some packages and files.
 type fence struct {
-	// libraries are import paths; what is below them belongs to them.
+	// libraries are import paths, with the packages below them.
 	libraries []string
-	// homes are directories, with what is below them, and single files.
+	// homes are directories, with their subdirectories, and single files.
 	homes []string
 	why   string
 }

@@ -140,7 +140,7 @@ func byAddr(placements []Placement) []int {
 	return order
 }
 
-// highestScore is the node with the highest hash of an address.
+// highestScore returns the node with the highest score for an address.
 func highestScore(nodes []int, hashes []uint64, addr uint64) int {
 	best := nodes[0]
 	for _, n := range nodes[1:] {

@@ -30,7 +30,7 @@ func TestFlowLifetime(t *testing.T) {
 	}
 }
 
-func TestJudge(t *testing.T) {
+func TestFlowVerdicts(t *testing.T) {
 	vip, gone, mine := port("vip", 0, 80), netip.MustParseAddrPort("192.0.2.77:80"), netip.MustParseAddrPort("198.51.100.1:80")
 	s := State{
 		Owned: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
@@ -64,7 +64,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Flows end when they have been silent for long, both halves, and the rest stays.
+// A timeout deletes both entries of a flow, and no other flow.
 func TestFlowsExpire(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -88,7 +88,7 @@ func TestFlowsExpire(t *testing.T) {
 		pass(4, append(open, tcp(rst, 2))...)
 		pass(5, packet{protocol: UDP})
 		pass(6, packet{protocol: UDP}, packet{protocol: UDP, hops: 2})
-		pass(7, append(open, tcp(rst, 0), tcp(ack, 0))...) // a reset that was none
+		pass(7, append(open, tcp(rst, 0), tcp(ack, 0))...) // a reset that the endpoint ignored
 		left := func() string {
 			p.walk()
 			s := ""
@@ -112,12 +112,13 @@ func TestFlowsExpire(t *testing.T) {
 		var key kernelTuple
 		var value kernelFlow
 		if all := p.kernel.Flows.Iterate(); all.Next(&key, &value) {
-			t.Errorf("%+v is left", key)
+			t.Errorf("%+v remains", key)
 		}
 	})
 }
 
-// A SYN that was not answered leaves a backend that drains, and a connection stays.
+// Half-open flows to a draining backend end, so that the client's next SYN gets another
+// backend. Established connections continue.
 func TestSYNToDraining(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -139,14 +140,14 @@ func TestSYNToDraining(t *testing.T) {
 	})
 }
 
-// A SYN begins another connection where the backend has ended one, and only there.
-func TestSYNAgain(t *testing.T) {
+// A SYN begins another connection only if the backend has closed the previous one.
+func TestSYNOfKnownFlow(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		vip, client := port("vip", 0, 80), port("client", 0, 1)
 		for name, tt := range map[string]struct {
 			there, back uint8
-			anew        bool
+			isNew       bool
 		}{
 			"open":                {ack, ack, false},
 			"the client's reset":  {rst, ack, false},
@@ -166,8 +167,8 @@ func TestSYNAgain(t *testing.T) {
 				}
 			}))
 			_, out := l.arrive(p, packet{from: client, to: vip, protocol: TCP, flags: syn}.ip())
-			if anew := read(t, out).to != pod; anew != tt.anew {
-				t.Errorf("%s: a new flow %t; want %t", name, anew, tt.anew)
+			if isNew := read(t, out).to != pod; isNew != tt.isNew {
+				t.Errorf("%s: a new flow %t; want %t", name, isNew, tt.isNew)
 			}
 			l.set(p, state("pod3"))
 			l.await("flows to end", func() bool { return len(l.flows(p)) == 0 })
@@ -175,7 +176,7 @@ func TestSYNAgain(t *testing.T) {
 	})
 }
 
-// age makes all flows silent for so many seconds.
+// age moves the last packet of all flows so many seconds into the past.
 func (l *lab) age(p *Path, by uint32) {
 	l.t.Helper()
 	all := make(map[kernelTuple]kernelFlow)
@@ -192,8 +193,8 @@ func (l *lab) age(p *Path, by uint32) {
 	}
 }
 
-// Half of a flow, as two processes or CPUs could leave, goes.
-func TestOrphan(t *testing.T) {
+// An entry without its counterpart is deleted.
+func TestOrphanedEntry(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))
@@ -212,13 +213,13 @@ func TestOrphan(t *testing.T) {
 		l.age(p, 11)
 		p.walk()
 		if entries := p.kernel.Flows.Iterate(); entries.Next(&key, &value) {
-			t.Errorf("%+v is left", key)
+			t.Errorf("%+v remains", key)
 		}
 	})
 }
 
-// Only routes that could lead to a backend make us ask again.
-func TestConcerned(t *testing.T) {
+// Only changed routes whose destination contains a backend cause lookups.
+func TestAffectsBackends(t *testing.T) {
 	p := Path{routes: map[netip.Addr]*backendRoute{at("pod1", 0): {}, at("pod1", 1): {}}}
 	for route, want := range map[string]bool{
 		"10.244.1.11/32": true, "10.244.0.0/16": true, "0.0.0.0/0": true, "fd00:244:1::11/128": true, "::/0": true,
@@ -237,7 +238,7 @@ func TestConcerned(t *testing.T) {
 	}
 }
 
-// Slots give each backend its share, whatever the weights.
+// The slots give each backend the share of its weight.
 func TestSlots(t *testing.T) {
 	for _, weights := range [][]uint16{{1}, {1, 1, 1}, {1, 2, 5}, {65535, 1}, {0, 3}, {7, 7, 1, 1, 1, 200}} {
 		var backends []Backend

@@ -26,8 +26,8 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
-// withChecksums makes a namespace's interface compute what it sends, as a network card's
-// peer does: otherwise no checksum is computed or checked between veth pairs.
+// withChecksums makes a namespace's interface compute checksums, as packets from a network
+// card have them: otherwise veth pairs neither compute nor check them.
 func (l *lab) withChecksums(ns *nstest.NS) {
 	l.t.Helper()
 	var err error
@@ -53,9 +53,9 @@ func (l *lab) withChecksums(ns *nstest.NS) {
 	}
 }
 
-// Megabytes go there and back unharmed, as large segments without checksums and as
-// small ones with.
-func TestBulk(t *testing.T) {
+// Megabytes arrive unchanged in both directions, with GSO and without checksums, and in
+// small segments with checksums.
+func TestBulkTransfer(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		s := each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 7) })
@@ -97,7 +97,7 @@ func TestBulk(t *testing.T) {
 	})
 }
 
-// Datagrams larger than a frame go both ways in fragments.
+// Datagrams larger than a frame arrive in fragments, in both directions.
 func TestFragments(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -107,19 +107,19 @@ func TestFragments(t *testing.T) {
 		for _, family := range families {
 			small := l.mustDial("udp", 0, port("vip", family, 80))
 			if got := ask(small, "5000"); got != "pod1 saw client" {
-				t.Errorf("a large answer: %s", got)
+				t.Errorf("a large reply: %s", got)
 			}
 			large := l.mustDial("udp", 0, port("vip", family, 80))
 			if got := ask(large, strings.Repeat("x", 6000)); got != "pod1 saw client" {
-				t.Errorf("a large question: %s", got)
+				t.Errorf("a large request: %s", got)
 			}
 		}
 		l.bypassed()
 	})
 }
 
-// A pod's refusal reaches the client, as if the VIP refused.
-func TestRefusal(t *testing.T) {
+// A pod's RST or ICMP error for a closed port reaches the client as the VIP's.
+func TestClosedPort(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 9) }))
@@ -134,8 +134,8 @@ func TestRefusal(t *testing.T) {
 	})
 }
 
-// A router with a narrower link behind it tells the pod, which sends less at a time;
-// and one before a pod tells the client.
+// ICMP errors of a router before a link with a smaller MTU reach the pod, and those of a
+// router before a pod reach the client.
 func TestPathMTU(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -198,24 +198,24 @@ func TestTooBigForNarrowLink(t *testing.T) {
 				p := l.path()
 				l.set(p, state("pod1"))
 				for _, family := range families {
-					// A veth takes nothing larger than itself from its peer: only what goes out
-					// by it can be too large.
+					// A veth accepts no packet larger than its MTU from its peer: only sent
+					// packets can be too large.
 					c := l.mustDial("tcp", 0, port("vip", family, 80))
 					if iface == "eth0" {
 						if got := ask(c, "60000"); got != "pod1 saw client" {
-							t.Errorf("family %d: a large answer: %s", family, got)
+							t.Errorf("family %d: a large reply: %s", family, got)
 						}
 						continue
 					}
 					if got := ask(c, strings.Repeat("x", 60000)); !strings.HasPrefix(got, "pod1 saw client") {
-						t.Errorf("family %d: a large question: %s", family, got)
+						t.Errorf("family %d: a large request: %s", family, got)
 					}
 					u := l.mustDial("udp", 0, port("vip", family, 80))
 					ask(u, "?")
 					if _, err := u.Write(bytes.Repeat([]byte{'x'}, 1400)); err != nil {
 						t.Error(err)
 					}
-					// The first one was too large, and the next ones come in fragments.
+					// The first packet was too large; the client sends later ones in fragments.
 					l.await("the client's ICMP error", func() bool {
 						_, err := u.Write(bytes.Repeat([]byte{'x'}, 1400))
 						_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
@@ -230,7 +230,7 @@ func TestTooBigForNarrowLink(t *testing.T) {
 	}
 }
 
-// A pod that comes back by another interface of the same name is followed.
+// A pod that returns on a new interface of the same name is reached again.
 func TestVethReplaced(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -261,7 +261,7 @@ func TestVethReplaced(t *testing.T) {
 	})
 }
 
-// pinned are the names of pins that begin so.
+// pinned returns the names of pins with this prefix.
 func (l *lab) pinned(prefix string) []string {
 	l.t.Helper()
 	all, err := os.ReadDir(filepath.Join(l.dir, version))
@@ -277,7 +277,7 @@ func (l *lab) pinned(prefix string) []string {
 	return names
 }
 
-// New flows take the rules while the table is full, and no flow in it is evicted.
+// The rules get new flows while the table is full, and no existing flow is evicted.
 func TestTableFull(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		o := l.options()
@@ -306,9 +306,9 @@ func TestTableFull(t *testing.T) {
 	})
 }
 
-// A connection whose backend goes is no longer translated, and reported; one whose
-// backend drains goes on, and new ones go elsewhere.
-func TestBackendGoes(t *testing.T) {
+// A connection to a removed backend is no longer translated, and reported. One to a draining
+// backend continues, and new connections go to other backends.
+func TestBackendRemoved(t *testing.T) {
 	for _, family := range families {
 		t.Run([]string{"IPv4", "IPv6"}[family], func(t *testing.T) {
 			inNamespace(t, func(t *testing.T, l *lab) { l.backendGoes(family) })
@@ -359,8 +359,8 @@ func (l *lab) backendGoes(family int) {
 	l.await("the rules to meet what is left of it", func() bool { return l.counted("vip") > 0 })
 }
 
-// A process that ends leaves all flows as they are, new ones included, and the next one
-// takes over.
+// After a process ends, existing flows continue and new ones are taken, and the next process
+// adopts all of them.
 func TestAdoption(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -412,8 +412,8 @@ func TestAdoption(t *testing.T) {
 	})
 }
 
-// A process that is killed is as one that ends.
-func TestKilled(t *testing.T) {
+// The same holds for a process that is killed.
+func TestAdoptionAfterKill(t *testing.T) {
 	const told = "FANFARE_TEST_FASTPATH"
 	if dir := os.Getenv(told); dir != "" {
 		p, err := New(t.Context(), Options{Dir: dir})
@@ -428,7 +428,7 @@ func TestKilled(t *testing.T) {
 		select {}
 	}
 	inNamespace(t, func(t *testing.T, l *lab) {
-		child := exec.Command(os.Args[0], "-test.run=^TestKilled$")
+		child := exec.Command(os.Args[0], "-test.run=^TestAdoptionAfterKill$")
 		child.Env = append(os.Environ(), told+"="+l.dir)
 		out, err := child.StdoutPipe()
 		if err == nil {
@@ -459,7 +459,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// A client's port is free for another connection as soon as one has ended.
+// A client may use its port for another connection as soon as one has ended.
 func TestPortReuse(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -468,7 +468,7 @@ func TestPortReuse(t *testing.T) {
 		for i := range 40 {
 			c := l.mustDial("tcp", 40000, port("vip", i%2, 80))
 			seen[ask(c, "?")] = true
-			// Half of them end with a reset, half with FIN from both sides.
+			// Half of the connections end by RST, half by FIN from both sides.
 			if i%4 < 2 {
 				_ = c.(*net.TCPConn).SetLinger(0)
 				c.Close()
@@ -478,17 +478,17 @@ func TestPortReuse(t *testing.T) {
 			if _, err := io.ReadAll(c); err != nil {
 				t.Fatal(err)
 			}
-			_ = c.(*net.TCPConn).SetLinger(0) // no TIME_WAIT here
+			_ = c.(*net.TCPConn).SetLinger(0) // RST, so that no TIME_WAIT remains
 			c.Close()
 		}
 		if len(seen) < 2 {
-			t.Errorf("all met %v", seen)
+			t.Errorf("all connections have backend %v", seen)
 		}
 		l.bypassed()
 	})
 }
 
-// A client may have the same port for two VIPs that lead to the same backend.
+// A client may use one port for two VIPs with the same backend.
 func TestOnePortTwoVIPs(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -505,7 +505,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 				if network == "tcp" {
 					continue
 				}
-				// A refusal names the right one of the two.
+				// An ICMP error quotes the right one of the two.
 				var port [2]string
 				for i, c := range []net.Conn{a, b} {
 					port[i] = p.flowOf(t, c).String()
@@ -519,7 +519,7 @@ func TestOnePortTwoVIPs(t *testing.T) {
 	})
 }
 
-// flowOf is the client of a connection as its backend sees it.
+// flowOf returns the client of a connection as its backend sees it.
 func (p *Path) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 	t.Helper()
 	from, to := netip.MustParseAddrPort(c.LocalAddr().String()), netip.MustParseAddrPort(c.RemoteAddr().String())
@@ -534,8 +534,8 @@ func (p *Path) flowOf(t *testing.T, c net.Conn) netip.AddrPort {
 	return netip.AddrPortFrom(from.Addr(), f.ClientPort)
 }
 
-// Flows of datagrams that the rules have keep their backend when the frontend is taken.
-func TestSeed(t *testing.T) {
+// UDP flows of the rules keep their backend when the fast path takes the frontend.
+func TestSeedFromConntrack(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, each(state("pod1", "pod2", "pod3"), func(f *Frontend) { f.Take = false }))
@@ -559,12 +559,13 @@ func TestSeed(t *testing.T) {
 			}
 		}
 		if n := l.counted("vip") + l.counted("pods"); n != 0 {
-			t.Errorf("netfilter met %d packets of flows that were taken over", n)
+			t.Errorf("netfilter had %d packets of flows that were taken over", n)
 		}
 	})
 }
 
-// Without a lease, or in a Shrink's time, known flows go on and new ones take the rules.
+// Without a lease, and between Shrink and Grow, existing flows continue and the rules get new
+// ones.
 func TestNoNewFlows(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -588,7 +589,7 @@ func TestNoNewFlows(t *testing.T) {
 		both("shrunk", "pod2 saw client")
 		l.set(p, state("pod1"))
 		both("grown", "pod1 saw client")
-		if err := p.Close(); err != nil { // or it would renew the lease
+		if err := p.Close(); err != nil { // so that it does not renew the lease
 			t.Fatal(err)
 		}
 		m, err := ebpf.LoadPinnedMap(filepath.Join(l.dir, version, "lease"), nil)
@@ -605,7 +606,8 @@ func TestNoNewFlows(t *testing.T) {
 	})
 }
 
-// What others detach or unpin is put back, while connections go on.
+// Hooks and maps that another program detaches or unpins are restored, and connections
+// continue.
 func TestRepair(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
@@ -636,8 +638,7 @@ func TestRepair(t *testing.T) {
 	})
 }
 
-// Cleanup leaves nothing, whatever version it was of, and nothing where there is
-// nothing.
+// Cleanup removes maps of all versions, and does nothing in a missing directory.
 func TestCleanup(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		if err := Cleanup(t.Context(), l.dir); err != nil {
@@ -649,16 +650,16 @@ func TestCleanup(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.Close()
-		p = l.path() // which knows no v0
+		p = l.path() // removes v0, another version
 		if _, err := os.Stat(filepath.Join(l.dir, "v0")); err == nil {
-			t.Error("maps of another version were left")
+			t.Error("maps of another version remain")
 		}
 		p.Close()
 		if err := Cleanup(t.Context(), l.dir); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Stat(l.dir); err == nil {
-			t.Error("the directory is left")
+			t.Error("the directory remains")
 		}
 		l.await("programs to go", func() bool {
 			for _, iface := range []string{"eth0", "cali1"} {
@@ -678,13 +679,13 @@ func TestCleanup(t *testing.T) {
 	})
 }
 
-// The error names the missing capability, and nothing is left of the attempt.
-func TestRights(t *testing.T) {
+// The error names the missing capability, and no pin remains.
+func TestMissingCapabilities(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		without := func(bits ...uint) error {
 			done := make(chan error)
 			go func() {
-				runtime.LockOSThread() // and never unlocked: the thread ends here
+				runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 				var all [2]unix.CapUserData
 				header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 				err := unix.Capget(&header, &all[0])
@@ -716,7 +717,7 @@ func TestRights(t *testing.T) {
 				"CAP_PERFMON":   {unix.CAP_PERFMON, unix.CAP_SYS_ADMIN},
 			} {
 				err := without(bits...)
-				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "needs "+name+" besides") || strings.Contains(err.Error(), "MEMLOCK") {
+				if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "the process lacks "+name+":") || strings.Contains(err.Error(), "MEMLOCK") {
 					t.Errorf("without %s: %v", name, err)
 				}
 				if now := pinned(); !slices.Equal(now, had) {
@@ -724,13 +725,13 @@ func TestRights(t *testing.T) {
 				}
 			}
 			if _, err := os.Stat(l.dir); err == nil && !there {
-				t.Error("an empty directory is left")
+				t.Error("an empty directory remains")
 			}
 		}
 	})
 }
 
-// The error says why there can be no fast path.
+// The error says why the fast path is not supported.
 func TestUnsupported(t *testing.T) {
 	nstest.Run(t, func(t *testing.T) {
 		_, err := New(t.Context(), Options{Dir: filepath.Join(t.TempDir(), "x")})
@@ -740,8 +741,8 @@ func TestUnsupported(t *testing.T) {
 	})
 }
 
-// Frontends that cannot be taken say why, and others are taken.
-func TestLeft(t *testing.T) {
+// Status has the reason for each frontend that cannot be taken; others are taken.
+func TestReasonsLeftToRules(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		s := state("pod1")
@@ -771,8 +772,8 @@ func TestLeft(t *testing.T) {
 	})
 }
 
-// No packet of an open connection goes astray while frontends come, change and go.
-func TestChanges(t *testing.T) {
+// Open connections continue while frontends are added, changed and removed.
+func TestFrontendChanges(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		p := l.path()
 		l.set(p, state("pod1"))
@@ -789,7 +790,7 @@ func TestChanges(t *testing.T) {
 			failed <- ""
 		}()
 		for i := range 30 {
-			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4] // always one that stays
+			pods := [][]string{{"pod1"}, {"pod1", "pod2"}, {"pod2", "pod3"}, {"pod1", "pod3"}}[i%4] // one pod always remains
 			l.set(p, each(state(pods...), func(f *Frontend) {
 				for _, pod := range []string{"pod1", "pod2", "pod3"} {
 					family := 0

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of many backends each gets its own route, that of "ip route get", whatever becomes of the others.
+// Each of many backends gets the route of "ip route get", even if lookups for others fail.
 func TestRoutes(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		l.node.Route("10.244.2.0/24", "", "cali1")
 		l.node.Route("fd00:244:2::/64", "", "cali2")
 		l.node.Route("10.244.3.0/24", "10.0.1.2", "")
 		l.node.Route("fd00:244:3::/64", "fd00:1::2", "")
-		rule := netlink.NewRule() // what asks another table for some, as policy routing does
+		rule := netlink.NewRule() // policy routing: another table for some backends
 		rule.Table, rule.Dst = 77, mustNet("10.244.2.128/25")
 		if err := netlink.RuleAdd(rule); err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestRoutes(t *testing.T) {
 			} {
 				a := netip.MustParseAddr(fmt.Sprintf(tt.format, 100+i))
 				if tt.route.index == cali1 && i >= 28 {
-					tt.route.index = cali2 // by the rule
+					tt.route.index = cali2 // by policy routing
 				}
 				if tt.route.why != "" {
 					tt.route.why = fmt.Sprintf(tt.route.why, a)
@@ -63,13 +63,13 @@ func TestRoutes(t *testing.T) {
 			}
 		}
 		if len(got) != len(want) {
-			t.Errorf("%d answers to %d", len(got), len(want))
+			t.Errorf("%d routes for %d backends", len(got), len(want))
 		}
 	})
 }
 
-// A frontend with more backends than are asked for at once is taken as well, a moment after Grow,
-// whatever Shrink and Grow come between, and leaves nothing behind when it goes.
+// A frontend with more backends than one lookup handles is taken soon after Grow, in spite of
+// other calls of Shrink and Grow. No state remains after it is removed.
 func TestManyBackends(t *testing.T) {
 	inNamespace(t, func(t *testing.T, l *lab) {
 		l.node.Route("10.244.2.0/24", "", "cali1")
@@ -102,7 +102,7 @@ func TestManyBackends(t *testing.T) {
 	})
 }
 
-// check compares how many frontends are taken, by how many routes and interfaces.
+// check compares the numbers of taken frontends, their routes and interfaces.
 func (p *Path) check(t *testing.T, taken, routes, interfaces int) {
 	t.Helper()
 	p.mu.Lock()
