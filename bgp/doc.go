@@ -33,7 +33,7 @@
 // # Attributes
 //
 // A [Route] has [PeerAttributes]: the attributes for each router. GoBGP's table has the attributes
-// that are equal for all routers. The others, and those that depend on the
+// that are equal for all routers. The others, and attributes that depend on the
 // session, are marks on the route. GoBGP's export policy replaces a mark by its attributes
 // (selection.go, sets.go), so that no router sees one. The table also has a route's weight, and the policy
 // removes it for routers without weights (weight.go): each

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/tools/txtar"
 )
 
-// A snapshot that is read equals the one that was written, to the last selector and address.
+// A snapshot that is read equals the written snapshot, to the last selector and address.
 func TestSnapshotFileRoundTrip(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
