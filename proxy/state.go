@@ -2,7 +2,7 @@ package proxy
 
 import "github.com/fanfare-lb/fanfare/proxy/state"
 
-// What a [Proxy] is told. The types and their documentation are in package state, which the
+// What a [Proxy] receives. The types and their documentation are in package state, which the
 // backends share.
 type (
 	// A State is everything that the proxy of one node must forward.

@@ -80,7 +80,7 @@ func challengePacket(f *Flow) []byte {
 	return slices.Concat(head, addrs, tcp)
 }
 
-// checksum is that of the Internet (RFC 1071) of an even number of bytes.
+// Checksum is that of the Internet (RFC 1071) of an even number of bytes.
 func Checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) >= 2; b = b[2:] {
@@ -110,7 +110,7 @@ func (s *Sweeper) challenge(deleted []Flow) {
 	}
 }
 
-// endedFlows sends challenge packets to the clients of connections that the fast path ended.
+// EndedFlows sends challenge packets to the clients of connections that the fast path ended.
 func (s *Sweeper) EndedFlows(all []fastpath.Flow) {
 	flows := make([]Flow, 0, len(all))
 	for _, f := range all {

@@ -53,7 +53,7 @@ const (
 	StatusDstNAT = 1 << 5 // IPS_DST_NAT: the destination was rewritten
 )
 
-// A flow is a conntrack entry, as far as it matters here.
+// A Flow is a conntrack entry, as far as it matters here.
 type Flow struct {
 	Client  netip.Addr     // original source
 	From    uint16         // its port; 0 where there is none
@@ -96,7 +96,7 @@ func deleteFlows(s *nfnl.Socket, p Purge, wanted func() [2]state.State) (deleted
 	return deleted, errors.Join(err, unknown)
 }
 
-// deleteFlowsIf deletes those of the requested entries that are wrong, and returns
+// DeleteFlowsIf deletes those of the requested entries that are wrong, and returns
 // them.
 func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Flow, err error) {
 	wrong, err := ListFlows(s, r, is)
@@ -106,7 +106,7 @@ func DeleteFlowsIf(s *nfnl.Socket, r Request, is func(*Flow) bool) (deleted []Fl
 	return DeleteAll(s, wrong)
 }
 
-// A flowRequest asks for entries of one family or all, to one address if it
+// A Request asks for entries of one family or all, to one address if it
 // is valid, with those bits of the status that are in the mask.
 type Request struct {
 	Family       uint8
@@ -114,7 +114,7 @@ type Request struct {
 	Status, Mask uint32
 }
 
-// request asks for all entries that may be wrong. It is always one: the kernel
+// Request asks for all entries that may be wrong. It is always one: the kernel
 // walks its whole hash table for each (9 ms for 262,144 buckets), and can filter by
 // status and by one address only. With 100,000 entries of others a walk that lists
 // them all takes 230 ms of a core, and one that lists none 30 ms. Not by an address
@@ -136,7 +136,7 @@ func (p Purge) Request() Request {
 	return r
 }
 
-// requestOf asks for all entries to some addresses.
+// RequestOf asks for all entries to some addresses.
 func RequestOf(vips iter.Seq[netip.Addr]) (r Request) {
 	n := 0
 	for vip := range vips {
@@ -178,7 +178,7 @@ func (r Request) attributes() []byte {
 	return e.B
 }
 
-// listFlows lists the entries that keep chooses. Each is complete: one that is
+// ListFlows lists the entries that keep chooses. Each is complete: one that is
 // missed because the table changed meanwhile was just born, or is gone.
 func ListFlows(s *nfnl.Socket, r Request, keep func(*Flow) bool) ([]Flow, error) {
 	var all []Flow
@@ -291,7 +291,7 @@ func flowKey(data []byte) []byte {
 // it can not delete, and all answers must fit in the socket's buffer.
 const deleteBatch = 256
 
-// deleteAll deletes listed entries, and returns the deleted ones. Entries that have gone by
+// DeleteAll deletes listed entries, and returns the deleted ones. Entries that have gone by
 // themselves are no error.
 //
 // It has to be quick. A SYN may begin another connection in the place of one that has

@@ -9,29 +9,29 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A purge says, by VIP, which conntrack entries a change has made wrong. NAT
+// A Purge says, by VIP, which conntrack entries a change has made wrong. NAT
 // is decided once for each entry, so without this they would outlive the rules
 // that they were born under for as long as packets come.
 type Purge map[netip.Addr]*VIPPurge
 
 type VIPPurge struct {
-	// born: the VIP is new. Entries to it that were not rewritten go, of
+	// Born: the VIP is new. Entries to it that were not rewritten go, of
 	// whatever protocol: they send the client's packets past the rules, and in
 	// a loop between here and the router.
 	Born bool
-	// left: the address is no longer a VIP. If it is still one of Owned, entries that remain in
+	// Left: the address is no longer a VIP. If it is still one of Owned, entries that remain in
 	// conntrack would misdirect the clients of the next Service that gets it.
 	Left bool
-	// ports are frontends that are new at a VIP that is not.
+	// Ports are frontends that are new at a VIP that is not.
 	Ports map[state.Port]bool
-	// fenced are frontends that fewer sources may use than before. Their flows of
+	// Fenced are frontends that fewer sources may use than before. Their flows of
 	// others go.
 	Fenced map[state.Port]bool
 	// filled are frontends that have a backend again. Flows of protocols that
 	// have no end of their own leave what drains, where they had stayed for
 	// want of a better place.
 	filled map[state.Port]bool
-	// gone are backends that no longer get new flows. Entries of protocols that
+	// Gone are backends that no longer get new flows. Entries of protocols that
 	// have no end of their own would keep sending there, and so would those of TCP
 	// that wait for a first answer: each SYN of that client's port, for 120 s after
 	// the last one. Others of TCP go when no frontend has the backend.
@@ -59,7 +59,7 @@ func (v *VIPPurge) empty() bool {
 	return !v.Born && !v.Left && len(v.Ports) == 0 && len(v.Fenced) == 0 && len(v.filled) == 0 && len(v.Gone) == 0 && len(v.orphaned) == 0
 }
 
-// planPurge derives from a change of elements what it makes wrong.
+// PlanPurge derives from a change of elements what it makes wrong.
 func PlanPurge(c state.Change) Purge {
 	p := make(Purge)
 	before := make(map[state.Element]bool) // the keys that existed
@@ -88,7 +88,7 @@ func PlanPurge(c state.Change) Purge {
 	return p
 }
 
-// orphan notes the frontends of a table that was found.
+// Orphan notes the frontends of a table that was found.
 func (p Purge) Orphan(had []state.Element) {
 	for _, e := range had {
 		if s := state.Base(e.Set); s == state.SetExtSvc || s == state.SetIntSvc {
@@ -211,7 +211,7 @@ func (p Purge) merge(o Purge) {
 	}
 }
 
-// wrong says whether the flow must go, now that s is what is wanted.
+// Wrong says whether the flow must go, now that s is what is wanted.
 func (p Purge) Wrong(f *Flow, s *state.State) bool {
 	v := p[f.VIP]
 	if v == nil {

@@ -31,7 +31,7 @@ const (
 	synPatience = 500 * time.Millisecond
 )
 
-// A sweeper deletes conntrack entries that changes have made wrong. It does so
+// A Sweeper deletes conntrack entries that changes have made wrong. It does so
 // beside Set: the walk takes the kernel ten times as long as the change itself,
 // and an address would have to wait for it to be announced.
 type Sweeper struct {
@@ -58,7 +58,7 @@ type Sweeper struct {
 	timer         *time.Timer
 }
 
-// newSweeper opens a socket of its own, in the calling thread's namespace.
+// NewSweeper opens a socket of its own, in the calling thread's namespace.
 func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweeper, error) {
 	sock, err := nfnl.Dial()
 	if err != nil {
@@ -76,7 +76,7 @@ func NewSweeper(log *slog.Logger, deleted, failures prometheus.Counter) (*Sweepe
 	return s, nil
 }
 
-// expect says what is about to be set. A flow that this makes must not be judged by
+// Expect says what is about to be set. A flow that this makes must not be judged by
 // what was wanted before it.
 func (s *Sweeper) Expect(want state.State) {
 	s.mu.Lock()
@@ -91,7 +91,7 @@ func (s *Sweeper) wanted() [2]state.State {
 	return [2]state.State{s.want, s.coming}
 }
 
-// add asks for a sweep. want is what is set now: what has changed back by the
+// Add asks for a sweep. want is what is set now: what has changed back by the
 // time of the sweep is judged by that. swept are prefixes where nothing that the
 // rules refuse has left an entry.
 func (s *Sweeper) Add(p Purge, want state.State, swept []netip.Prefix) {
@@ -191,7 +191,7 @@ func (s *Sweeper) sweep() error {
 	return err
 }
 
-// lastError is that of the last sweep, empty when it did all it should.
+// LastError is that of the last sweep, empty when it did all it should.
 func (s *Sweeper) LastError() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,14 +201,14 @@ func (s *Sweeper) LastError() string {
 	return s.err.Error()
 }
 
-// isIdle says whether everything asked for is done.
+// IsIdle says whether everything asked for is done.
 func (s *Sweeper) IsIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.idle
 }
 
-// close does what is pending, and what still waits, and ends the sweeper: no later
+// Close does what is pending, and what still waits, and ends the sweeper: no later
 // process would do it. Further calls do nothing.
 func (s *Sweeper) Close() (err error) {
 	s.once.Do(func() {
@@ -227,7 +227,7 @@ func (s *Sweeper) Close() (err error) {
 	return err
 }
 
-// ownAddrs are the addresses of this namespace's interfaces. A careless pool may
+// OwnAddrs are the addresses of this namespace's interfaces. A careless pool may
 // contain some, and their flows are not ours.
 func OwnAddrs() (own []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()

@@ -16,7 +16,7 @@ import (
 // (XT_BPF_MAX_NUM_INSTR), which are too few for the hash of nftables' rules. So nodes with
 // iptables choose alike, and nodes with nftables do, but one kind not as the other.
 
-// hashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
+// HashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
 // nft_hash does: a node with iptables chooses as those with nftables.
 const HashSeed = 0xfa17
 
@@ -40,7 +40,7 @@ func hashMatch(f state.SetID, slots, slot int) string {
 	return Bytecode(ClientProgram(f, slots, slot))
 }
 
-// bytecode is the match of a program.
+// Bytecode is the match of a program.
 func Bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -70,7 +70,7 @@ var (
 	refuse = bpf.RetConstant{}
 )
 
-// clientProgram matches the clients of one slot of so many, by a hash of the address.
+// ClientProgram matches the clients of one slot of so many, by a hash of the address.
 func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: HashSeed}}
 	for word := range sourceWords[f] {
@@ -83,7 +83,7 @@ func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1}, accept, refuse)
 }
 
-// slotsProgram matches the flows whose slot is the owner's. The slot is that of a hash of
+// SlotsProgram matches the flows whose slot is the owner's. The slot is that of a hash of
 // the client's address and port: those of the VIP are the same for all of the frontend's.
 func SlotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
 	program := append(flowHash(f), bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(len(slots))})

@@ -33,16 +33,16 @@ const (
 	xtInternal   = "FANFARE-INTERNAL"
 	xtRefuse     = "FANFARE-REFUSE"
 
-	// xtPrefix begins the names of all of them, and xtMade those of the chains for
+	// Prefix begins the names of all of them, and xtMade those of the chains for
 	// VIPs, frontends and backends.
 	Prefix     = "FANFARE-"
 	MadePrefix = "FAN-"
 )
 
-// maxChainName is the longest name of a chain (XT_EXTENSION_MAXNAMELEN).
+// MaxChainName is the longest name of a chain (XT_EXTENSION_MAXNAMELEN).
 const MaxChainName = 28
 
-// xtJumps are the rules of the chains of others that lead to ours, by table and
+// Jumps are the rules of the chains of others that lead to ours, by table and
 // chain. Each must be the first there that may lead to a translation.
 func Jumps(f state.SetID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
@@ -64,7 +64,7 @@ func Jumps(f state.SetID) map[string]map[string]string {
 // are written: what refuses comes before what translates.
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
-// xtState is all chains of one family, by table.
+// Chains is all chains of one family, by table.
 func Chains(s state.State, f state.SetID) map[string]ChainSet {
 	tables := xtShared(s, f)
 	nat := tables["nat"]
@@ -210,7 +210,7 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// defaultFlag is the bit by which kube-proxy marks packets whose source must be
+// DefaultFlag is the bit by which kube-proxy marks packets whose source must be
 // replaced. It means the same here, and is removed before kube-proxy's rules see it.
 var DefaultFlag = state.Mark{Value: 0x4000, Mask: 0x4000}
 
@@ -277,7 +277,7 @@ func xtTree(s state.Side) Tree {
 	}
 }
 
-// xtName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
+// ChainName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
 // is too long for that, as most of IPv6 is, is hashed.
 func ChainName(s state.Side, port, addr string) string {
 	name := MadePrefix + s.Prefix + "-" + port + addr
@@ -317,13 +317,13 @@ func xtPort(s state.Side, v *state.VIP, fe *state.Frontend) string {
 	return match + "-g " + FrontendName(fe.ChainSide(s), v, fe)
 }
 
-// An xtRender renders VIPs.
+// A Render renders VIPs.
 type Render struct {
 	Node string
 	Mark state.Mark
 }
 
-// vip adds the chains of one VIP. Their names all have its address.
+// VIP adds the chains of one VIP. Their names all have its address.
 func (r Render) VIP(to ChainSet, v *state.VIP) {
 	for _, s := range []state.Side{state.External, state.Internal} {
 		for i := range v.Frontends {
@@ -409,7 +409,7 @@ func BackendName(s state.Side, v *state.VIP, fe *state.Frontend, b state.Backend
 	return MadePrefix + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
 }
 
-// affinityName is the set of clients that come back to a backend. It is the
+// AffinityName is the set of clients that come back to a backend. It is the
 // backend's own, so that no other one inherits them.
 func AffinityName(v *state.VIP, fe *state.Frontend, b state.Backend) string {
 	return AffinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())

@@ -18,7 +18,7 @@ func StraysFrom(c state.VipChange, owned []netip.Prefix) bool {
 	return c.Have != nil && !state.ContainsAddr(owned, c.Have.Addr) || c.Want != nil && !state.ContainsAddr(owned, c.Want.Addr)
 }
 
-// forwardPrefixes are the addresses whose flows must pass. One prefix for a pool
+// ForwardPrefixes are the addresses whose flows must pass. One prefix for a pool
 // is less for every packet to walk along than its VIPs, and changes less often.
 func ForwardPrefixes(want state.State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
@@ -31,7 +31,7 @@ func ForwardPrefixes(want state.State) []netip.Prefix {
 	return all
 }
 
-// openForward makes every iptables of this namespace accept the flows to the
+// OpenForward makes every iptables of this namespace accept the flows to the
 // prefixes where it would drop them. It returns the names of the iptables that have a
 // rule for that, and of the changed ones. With no prefixes it removes our chain and rules.
 func OpenForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
@@ -106,7 +106,7 @@ const (
 	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + ForwardChain
 )
 
-// parseFilter reads what iptables-save prints.
+// ParseFilter reads what iptables-save prints.
 func ParseFilter(save string) filter {
 	var f filter
 	for line := range strings.Lines(save) {
@@ -158,7 +158,7 @@ func (f *filter) closed() (at int, closed bool) {
 	return len(f.rules), f.policy == "DROP"
 }
 
-// planForward is the input for iptables-restore that makes FORWARD accept the flows
+// PlanForward is the input for iptables-restore that makes FORWARD accept the flows
 // to the prefixes, where it would drop them, and that takes our chain away where
 // there is nothing to accept. It is empty if nothing must change.
 //
@@ -212,7 +212,7 @@ func (f *filter) unjump(b *strings.Builder) {
 // ownRule matches a rule of our chain as iptables-save shows it.
 var ownRule = regexp.MustCompile(`^-m conntrack --ctstate DNAT --ctorigdst (\S+) -j ACCEPT$`)
 
-// ownPrefixes are those of the rules of our chain; an invalid one stands for a rule
+// OwnPrefixes are those of the rules of our chain; an invalid one stands for a rule
 // that is not ours.
 func OwnPrefixes(rules []string) []netip.Prefix {
 	var all []netip.Prefix
@@ -226,7 +226,7 @@ func OwnPrefixes(rules []string) []netip.Prefix {
 	return all
 }
 
-// parsePrefix reads a prefix, which is shown as an address if that is all it is. It
+// ParsePrefix reads a prefix, which is shown as an address if that is all it is. It
 // returns an invalid one for what is neither.
 func ParsePrefix(s string) netip.Prefix {
 	if p, err := netip.ParsePrefix(s); err == nil {

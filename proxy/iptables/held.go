@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// heldElements is what chains and sets mean, in the words of nftables, as far as
+// HeldElements is what chains and sets mean, in the words of nftables, as far as
 // conntrack's care needs it: which backends new flows were led to.
 func HeldElements(nat ChainSet, entries entrySet, f state.SetID) []state.Element {
 	var all []state.Element
@@ -35,7 +35,7 @@ type holder struct {
 	all    []state.Element
 }
 
-// maxDepth is more than our trees have: another program may have led one to itself.
+// MaxDepth is more than our trees have: another program may have led one to itself.
 const MaxDepth = 40
 
 func (h *holder) visit(chain string, vip netip.Addr, depth int) {

@@ -87,7 +87,7 @@ func RequestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name
 	return nfnl.ErrUnanswered
 }
 
-// A setError is an error code of ipset that is no errno.
+// A SetError is an error code of ipset that is no errno.
 type SetError struct{ set, text string }
 
 func (e *SetError) Error() string { return "set " + e.set + ": " + e.text }
@@ -103,7 +103,7 @@ func ipsetError(name string, err error) error {
 	return fmt.Errorf("set %s: %w", name, err)
 }
 
-// createSet makes a set; that it exists in this very form is no error, and in another
+// CreateSet makes a set; that it exists in this very form is no error, and in another
 // is EEXIST.
 func CreateSet(s *nfnl.Socket, name string, form SetForm) error {
 	return RequestSet(s, ipsetCreate, unix.NLM_F_CREATE, form.Family, name, func(e *nfnl.Encoder) {
@@ -119,7 +119,7 @@ func CreateSet(s *nfnl.Socket, name string, form SetForm) error {
 	})
 }
 
-// destroySet deletes a set that no rule refers to. That there is none is no error.
+// DestroySet deletes a set that no rule refers to. That there is none is no error.
 func DestroySet(s *nfnl.Socket, name string) error {
 	err := RequestSet(s, ipsetDestroy, 0, 0, name, nil)
 	if errors.Is(err, unix.ENOENT) {
@@ -128,7 +128,7 @@ func DestroySet(s *nfnl.Socket, name string) error {
 	return err
 }
 
-// replaceSet puts a set with these entries in the place of one of the same type, under
+// ReplaceSet puts a set with these entries in the place of one of the same type, under
 // the eyes of rules that ask it.
 func ReplaceSet(s *nfnl.Socket, name string, form SetForm, all []Entry) error {
 	const spare = SetPrefix + "spare"
@@ -142,7 +142,7 @@ func ReplaceSet(s *nfnl.Socket, name string, form SetForm, all []Entry) error {
 	return errors.Join(err, DestroySet(s, spare))
 }
 
-// changeEntries adds or deletes entries that are sorted by set. An entry that is already as
+// ChangeEntries adds or deletes entries that are sorted by set. An entry that is already as
 // wanted is no error.
 func ChangeEntries(s *nfnl.Socket, command uint8, all []Entry) error {
 	for len(all) > 0 {
@@ -158,7 +158,7 @@ func ChangeEntries(s *nfnl.Socket, command uint8, all []Entry) error {
 	return nil
 }
 
-// changeSet adds entries to the set of that name, or deletes them.
+// ChangeSet adds entries to the set of that name, or deletes them.
 func ChangeSet(s *nfnl.Socket, command uint8, name string, all []Entry) error {
 	for len(all) > 0 {
 		n := 0
@@ -202,7 +202,7 @@ func EncodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
 	e.Close(at)
 }
 
-// setNames lists the sets that are ours.
+// SetNames lists the sets that are ours.
 func SetNames(s *nfnl.Socket) ([]string, error) {
 	var names []string
 	err := listSets(s, "", func(data []byte) {

@@ -23,7 +23,7 @@ const (
 	pollPause = 20 * time.Second
 )
 
-// A poller finds changes of ipset and of iptables-legacy, for which the kernel sends no
+// A Poller finds changes of ipset and of iptables-legacy, for which the kernel sends no
 // notification, by counting. Changes that leave the counts alone are left to the next
 // full check. A nil poller does nothing.
 type Poller struct {
@@ -43,7 +43,7 @@ type Poller struct {
 	once sync.Once
 }
 
-// newPoller begins to count for the programs in use, with sockets of the calling thread's
+// NewPoller begins to count for the programs in use, with sockets of the calling thread's
 // namespace.
 func NewPoller(disturb, lost func(reason string), programs [2]*Program) (*Poller, error) {
 	p := &Poller{disturb: disturb, lost: lost, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
@@ -78,7 +78,7 @@ func (p *Poller) run() {
 	}
 }
 
-// poll compares the counts with those after the last Set, and reports a difference
+// Poll compares the counts with those after the last Set, and reports a difference
 // once. What cannot be read is left to the next full check.
 func (p *Poller) Poll() {
 	p.mu.Lock()
@@ -103,7 +103,7 @@ func (p *Poller) compare() {
 	}
 }
 
-// pause announces changes of our own. Earlier changes are reported first, so that they are
+// Pause announces changes of our own. Earlier changes are reported first, so that they are
 // not taken for our own.
 func (p *Poller) Pause() {
 	if p == nil {
@@ -115,7 +115,7 @@ func (p *Poller) Pause() {
 	p.settled = false
 }
 
-// settle takes the present counts as the wanted ones.
+// Settle takes the present counts as the wanted ones.
 func (p *Poller) Settle() {
 	if p == nil {
 		return

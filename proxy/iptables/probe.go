@@ -14,7 +14,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// xtPrograms are the iptables that may have rules here. Old systems have iptables under
+// Installed are the iptables that may have rules here. Old systems have iptables under
 // no other name; where there are other names, that is one of them.
 func Installed() []Program {
 	var all []Program
@@ -34,7 +34,7 @@ func Installed() []Program {
 	return all
 }
 
-// legacy says whether the rules are in the kernel's old interface.
+// Legacy says whether the rules are in the kernel's old interface.
 func (i Program) Legacy() bool { return i.Tables != "" }
 
 func (i Program) Family() state.SetID {
@@ -44,7 +44,7 @@ func (i Program) Family() state.SetID {
 	return 0
 }
 
-// saveAll is all tables that there are as text. Unlike to ask for one, that makes
+// SaveAll is all tables that there are as text. Unlike to ask for one, that makes
 // none.
 func (i Program) SaveAll(ctx context.Context) (string, error) {
 	return i.runFor(ctx, loadPatience, "", "-save")
@@ -54,13 +54,13 @@ func (i Program) SaveAll(ctx context.Context) (string, error) {
 // hundred thousand rules.
 const loadPatience = time.Minute
 
-// load is restore for rules that may be many.
+// Load is restore for rules that may be many.
 func (i Program) Load(ctx context.Context, script string) error {
 	_, err := i.runFor(ctx, loadPatience, script, "-restore", "--noflush", "-w", "5")
 	return err
 }
 
-// find chooses the iptables of each family. At least one must have one.
+// Find chooses the iptables of each family. At least one must have one.
 func (x *Renderer) Find(ctx context.Context) error {
 	if err := x.setsMissing(); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
 	return i.Load(ctx, undo)
 }
 
-// lacks names what an iptables does not take.
+// Lacks names what an iptables does not take.
 func (i Program) Lacks(f state.SetID) error {
 	protocol := goiptables.ProtocolIPv4
 	if i.ipv6 {
@@ -228,7 +228,7 @@ func (i Program) Lacks(f state.SetID) error {
 	return fmt.Errorf("%s %d.%d.%d or this kernel lacks %s", i.Name, v1, v2, v3, strings.Join(missing, ", "))
 }
 
-// ruleWords splits a rule as iptables-restore does.
+// RuleWords splits a rule as iptables-restore does.
 func RuleWords(rule string) (words []string) {
 	for i, part := range strings.Split(rule, `"`) {
 		if i%2 == 1 {
@@ -240,7 +240,7 @@ func RuleWords(rule string) (words []string) {
 	return words
 }
 
-// names are those of the programs in use.
+// Names are those of the programs in use.
 func (x *Renderer) Names() (names []string) {
 	for _, i := range x.Programs {
 		if i != nil {
@@ -250,7 +250,7 @@ func (x *Renderer) Names() (names []string) {
 	return names
 }
 
-// unsupported says what of a State iptables can not do, and what it does instead.
+// Unsupported says what of a State iptables can not do, and what it does instead.
 func Unsupported(s state.State) (all []string) {
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {

@@ -14,13 +14,13 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
-// An iptables is one of the four that a kernel can have rules of: two families,
+// A Program is one of the four that a kernel can have rules of: two families,
 // and for each of them two places, which know nothing of one another. A packet
 // must pass both.
 type Program struct {
 	Name string // of the program; -save and -restore are added
 	ipv6 bool
-	// tables is a file that lists the tables there are, if to ask for one by the
+	// Tables is a file that lists the tables there are, if to ask for one by the
 	// program would make it. Only the old interface has that.
 	Tables string
 }
@@ -32,7 +32,7 @@ var Programs = []Program{
 	{Name: "ip6tables-legacy", ipv6: true, Tables: "/proc/thread-self/net/ip6_tables_names"},
 }
 
-// has says whether there can be rules for FORWARD, and a program to see them by.
+// Has says whether there can be rules for FORWARD, and a program to see them by.
 func (i Program) Has() (bool, error) {
 	if _, err := exec.LookPath(i.Name + "-save"); err != nil {
 		return false, nil
@@ -49,7 +49,7 @@ func (i Program) Has() (bool, error) {
 	return slices.Contains(strings.Fields(string(tables)), "filter"), err
 }
 
-// save is the table filter as text.
+// Save is the table filter as text.
 func (i Program) Save(ctx context.Context) (string, error) {
 	return i.Run(ctx, "", "-save", "-t", "filter")
 }

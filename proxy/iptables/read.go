@@ -15,10 +15,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// An xtKernel is what one iptables has of our chains and rules.
+// A Kernel is what one iptables has of our chains and rules.
 type Kernel struct {
 	tables map[string]ChainSet
-	// others is the chains of others that ours hang in, with all rules, by table.
+	// Others is the chains of others that ours hang in, with all rules, by table.
 	Others map[string]ChainSet
 }
 
@@ -48,7 +48,7 @@ func parseSave(save string, f state.SetID) Kernel {
 	return k
 }
 
-// xtOurs says whether a chain is the renderer's.
+// Ours says whether a chain is the renderer's.
 func Ours(name string) bool {
 	return strings.HasPrefix(name, Prefix) && name != ForwardChain || strings.HasPrefix(name, MadePrefix)
 }
@@ -64,7 +64,7 @@ func ruleTarget(rule string) string {
 	return ""
 }
 
-// jumpLines are what makes each jump to us the first rule of its chain, and the only
+// JumpLines are what makes each jump to us the first rule of its chain, and the only
 // one; none if it is.
 func (k Kernel) JumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
@@ -123,7 +123,7 @@ func (k Kernel) unjumpLines(f state.SetID) map[string][]string {
 	return lines
 }
 
-// converge reads each family's chains and sets, and makes them want's.
+// Converge reads each family's chains and sets, and makes them want's.
 func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
 	var out renderer.Finding
 	want = x.able(want)
@@ -197,7 +197,7 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 	return out, x.verify(ctx, f, want)
 }
 
-// differs is that of the first family that does.
+// Differs is that of the first family that does.
 func (x *Renderer) Differs(ctx context.Context, from state.State) (string, error) {
 	from = x.able(from)
 	x.Dumped()
@@ -255,7 +255,7 @@ func (x *Renderer) Read(ctx context.Context, f state.SetID) (Kernel, entrySet, e
 	return parseSave(save, f), entries, nil
 }
 
-// plan compares the kernel with a State.
+// Plan compares the kernel with a State.
 func (x *Renderer) Plan(k Kernel, entries entrySet, s state.State, f state.SetID) xtPlan {
 	have, want := k.tables, Chains(s, f)
 	if x.loose {
@@ -280,7 +280,7 @@ func reworded(have, want map[string]ChainSet) map[string]ChainSet {
 	return out
 }
 
-// damage says what a plan is to mend.
+// Damage says what a plan is to mend.
 func (p xtPlan) Damage() string {
 	var words []string
 	for _, table := range xtTables {
@@ -306,7 +306,7 @@ func (p xtPlan) Damage() string {
 	return strings.Join(words, "; ")
 }
 
-// affinityPlan adds the sets that remember clients, and says whether those there are
+// AffinityPlan adds the sets that remember clients, and says whether those there are
 // are right. Their entries are left to the kernel.
 func AffinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
 	*p = p.Remember(nil, want.VIPs, f)
@@ -419,12 +419,12 @@ func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) 
 	return fmt.Errorf("%s: after it was written: %s", x.Programs[f].Name, p.Damage())
 }
 
-// remove removes our chains and rules from all iptables of this namespace, and the sets.
+// Remove removes our chains and rules from all iptables of this namespace, and the sets.
 func (x *Renderer) Remove(ctx context.Context) error {
 	return errors.Join(RemoveChains(ctx, nil), removeSets(x.Sock))
 }
 
-// removeChains removes them from all programs but those to keep.
+// RemoveChains removes them from all programs but those to keep.
 func RemoveChains(ctx context.Context, keep []string) error {
 	var errs []error
 	for _, i := range Installed() {
@@ -440,7 +440,7 @@ func RemoveChains(ctx context.Context, keep []string) error {
 	return errors.Join(errs...)
 }
 
-// deleteChains is remove for a process without a Proxy.
+// DeleteChains is remove for a process without a Proxy.
 func DeleteChains(ctx context.Context) error {
 	s, err := nfnl.Dial()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// redirect returns what the rules cannot do: they are written with all others.
+// Redirect returns what the rules cannot do: they are written with all others.
 func (x *Renderer) Redirect(_ context.Context, want state.State, _ bool) error {
 	for f := range state.SetID(2) {
 		if len(state.RedirectsOf(want.Redirects, f)) > 0 && x.teeErr[f] != nil {

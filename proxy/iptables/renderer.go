@@ -17,15 +17,15 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// errRefused is why an update is tried again from what the kernel has.
+// ErrRefused is why an update is tried again from what the kernel has.
 var ErrRefused = errors.New("iptables-restore refused an update")
 
-// An xtRenderer is the renderer that writes chains of iptables, and sets that
+// A Renderer is the renderer that writes chains of iptables, and sets that
 // they ask.
 type Renderer struct {
 	renderer.Host
 
-	// programs are those of IPv4 and IPv6; nil where there is none that works, for
+	// Programs are those of IPv4 and IPv6; nil where there is none that works, for
 	// the reason in missing.
 	Programs [2]*Program
 	missing  [2]error
@@ -82,7 +82,7 @@ func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	return nil
 }
 
-// lacks is part of renderer.
+// Lacks is part of renderer.
 func (x *Renderer) Lacks(f state.SetID) error {
 	if x.Programs[f] != nil {
 		return nil
@@ -90,7 +90,7 @@ func (x *Renderer) Lacks(f state.SetID) error {
 	return fmt.Errorf("no iptables for its family: %w", x.missing[f])
 }
 
-// probe makes a chain that no packet meets, and deletes it.
+// Probe makes a chain that no packet meets, and deletes it.
 func (x *Renderer) Probe(ctx context.Context) error {
 	for _, i := range x.Programs {
 		if i == nil {
@@ -109,7 +109,7 @@ func (x *Renderer) Probe(ctx context.Context) error {
 	return nil
 }
 
-// planStep compares two States by what changed between them.
+// PlanStep compares two States by what changed between them.
 func PlanStep(u renderer.Step, f state.SetID) xtPlan {
 	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
@@ -185,7 +185,7 @@ func AllEntries(s state.State, f state.SetID) entrySet {
 	return all
 }
 
-// planTables compares chains.
+// PlanTables compares chains.
 func PlanTables(have, want map[string]ChainSet) xtPlan {
 	p := xtPlan{Write: make(map[string]ChainSet), Drop: make(map[string][]string), frees: make(map[string]int)}
 	for _, table := range xtTables {
@@ -220,7 +220,7 @@ func (p xtPlan) Entries(have, want entrySet) xtPlan {
 	return p
 }
 
-// remember compares the sets that clients are remembered in.
+// Remember compares the sets that clients are remembered in.
 func (p xtPlan) Remember(have, want []*state.VIP, f state.SetID) xtPlan {
 	before, after := make(map[string]SetForm), make(map[string]SetForm)
 	for _, v := range have {
@@ -243,7 +243,7 @@ func (p xtPlan) Remember(have, want []*state.VIP, f state.SetID) xtPlan {
 	return p
 }
 
-// script is the input for iptables-restore, and how many tables it changes.
+// Script is the input for iptables-restore, and how many tables it changes.
 func (p xtPlan) Script() (text string, tables int) {
 	var b strings.Builder
 	for _, table := range xtTables {
@@ -278,7 +278,7 @@ func (p xtPlan) Script() (text string, tables int) {
 	return b.String(), tables
 }
 
-// maxFreed is how many programs of the packet filter go in one transaction: see maxPrograms.
+// MaxFreed is how many programs of the packet filter go in one transaction: see maxPrograms.
 const MaxFreed = 256
 
 // freedBy counts the rules of a chain that have one.
@@ -291,7 +291,7 @@ func freedBy(rules []string) (n int) {
 	return n
 }
 
-// parts splits a plan so that no part frees more than so many programs, unless one chain has
+// Parts splits a plan so that no part frees more than so many programs, unless one chain has
 // more. Chains that go are emptied in parts and deleted in the last: until then one may lead
 // to another.
 func (p xtPlan) Parts(most int) []xtPlan {

@@ -54,12 +54,12 @@ const (
 	affinityKind = "hash:ip"
 )
 
-// affinityPrefix begins the names of the sets that remember clients of a family.
+// AffinityPrefix begins the names of the sets that remember clients of a family.
 func AffinityPrefix(f state.SetID) string { return SetPrefix + "aff" + string("46"[f]) + "-" }
 
 func SetName(m ipsetID, f state.SetID) string { return SetShapes[m].name + string("46"[f]) }
 
-// An entry is what is in a set.
+// An Entry is what is in a set.
 type Entry struct {
 	Set  ipsetID
 	Addr netip.Prefix // of one address where the set has no networks
@@ -175,7 +175,7 @@ func affinities(to map[string]SetForm, v *state.VIP) {
 	}
 }
 
-// A setForm is what a set is made with.
+// A SetForm is what a set is made with.
 type SetForm struct {
 	Kind    string // in ipset's words
 	Family  state.SetID
@@ -184,7 +184,7 @@ type SetForm struct {
 
 func StaticForm(m ipsetID, f state.SetID) SetForm { return SetForm{Kind: SetShapes[m].Kind, Family: f} }
 
-// without is the entries of a that are not in b.
+// Without is the entries of a that are not in b.
 func (a entrySet) Without(b entrySet) []Entry {
 	var out []Entry
 	for e := range a {

@@ -8,13 +8,13 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A chainSet is chains of one table of iptables, with their rules as
+// A ChainSet is chains of one table of iptables, with their rules as
 // iptables-save shows them, without "-A" and the name.
 type ChainSet map[string][]string
 
 func (c ChainSet) Add(name string, rules ...string) { c[name] = append(c[name], rules...) }
 
-// A tree leads a packet to its VIP: iptables knows no maps, and to ask about ten
+// A Tree leads a packet to its VIP: iptables knows no maps, and to ask about ten
 // thousand addresses one by one would take a packet a millisecond. Each chain asks
 // about the next four bits in which its addresses differ, so that a packet is
 // compared some eight times per level, and ten thousand VIPs are four levels.
@@ -27,7 +27,7 @@ type Tree struct {
 // nibble is the bits that one chain tells apart.
 const nibble = 4
 
-// add adds the chains for the VIPs, which are sorted and of one family.
+// Add adds the chains for the VIPs, which are sorted and of one family.
 func (t Tree) Add(to ChainSet, vips []*state.VIP) {
 	to.Add(t.Root)
 	t.branch(to, t.Root, vips)
@@ -75,7 +75,7 @@ func commonPrefix(vips []*state.VIP) netip.Prefix {
 	return netip.PrefixFrom(first, bits).Masked()
 }
 
-// ofFamily is the VIPs of one family. They are sorted, IPv4 first.
+// OfFamily is the VIPs of one family. They are sorted, IPv4 first.
 func OfFamily(vips []*state.VIP, f state.SetID) []*state.VIP {
 	n, _ := slices.BinarySearchFunc(vips, struct{}{}, func(v *state.VIP, _ struct{}) int {
 		if v.Addr.Is4() {

@@ -42,14 +42,14 @@ func (s *survey) miss(what string, err error) {
 	}
 }
 
-// tallies are counters of the kernel that only ever grow. What matters is whether they
+// Tallies are counters of the kernel that only ever grow. What matters is whether they
 // did since the last look.
 type Tallies struct {
 	known                    bool
 	reversed, early, refused uint64
 }
 
-// surveyNode looks at everything but the rules of others. before are the counters of the
+// Survey looks at everything but the rules of others. before are the counters of the
 // last look, and are brought up to date.
 func Survey(state state.State, before *Tallies) *survey {
 	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}

@@ -27,7 +27,7 @@ const (
 	lookShare = 20              // a look may take one part in so many of the time
 )
 
-// A monitor finds obstacles to traffic on this node. It runs beside Set, which never
+// A Monitor finds obstacles to traffic on this node. It runs beside Set, which never
 // waits for it.
 type Monitor struct {
 	log    *slog.Logger
@@ -44,7 +44,7 @@ type Monitor struct {
 	done  chan struct{}
 	once  sync.Once
 
-	// met are the chains that the last look simulated: changes of
+	// Met are the chains that the last look simulated: changes of
 	// other chains are not worth a look.
 	Met atomic.Pointer[map[chainID]bool]
 	// looking says that met is about to change.
@@ -55,7 +55,7 @@ type Monitor struct {
 	unseen    []string
 }
 
-// newMonitor begins in the network namespace of the calling thread. count is called with what
+// New begins in the network namespace of the calling thread. count is called with what
 // each look found, and notify if that is not what the look before found.
 func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func()) (*Monitor, error) {
 	netns, err := os.Open("/proc/thread-self/ns/net")
@@ -72,10 +72,10 @@ func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), no
 	return l, nil
 }
 
-// translateAt says at which priority our rules translate.
+// TranslateAt says at which priority our rules translate.
 func (l *Monitor) TranslateAt(priority int32) { l.nat.Store(priority) }
 
-// setState takes a State that was set. look asks for a look soon.
+// SetState takes a State that was set. look asks for a look soon.
 func (l *Monitor) SetState(s state.State, look bool) {
 	before := l.state.Swap(&s)
 	switch {
@@ -163,7 +163,7 @@ func (l *Monitor) look(before *Tallies) (obstacles []Obstacle, unseen []string) 
 	return obstacles, s.Unseen
 }
 
-// judge returns the obstacles among what was found, by the priority at which our rules
+// Judge returns the obstacles among what was found, by the priority at which our rules
 // translate, and the chains that were read.
 func (s *survey) Judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.Facts), make(map[chainID]bool)
@@ -208,14 +208,14 @@ func (l *Monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []st
 	}
 }
 
-// found is what is in the way, and what could not be looked at.
+// Found is what is in the way, and what could not be looked at.
 func (l *Monitor) Found() ([]Obstacle, []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.obstacles, l.unseen
 }
 
-// receive takes a notification of nftables. While a look runs, the change may be in a chain
+// Receive takes a notification of nftables. While a look runs, the change may be in a chain
 // that the look has read already, or that it has yet to find.
 func (l *Monitor) Receive(kind uint8, data []byte) {
 	if l.state.Load() == nil {

@@ -86,7 +86,7 @@ type conntrackFacts struct {
 	evicted, Refused bool
 }
 
-// nearlyFull is how much of conntrack's room may be taken, in percent, before that is an
+// NearlyFull is how much of conntrack's room may be taken, in percent, before that is an
 // obstacle: the load doubles in less time than a user needs to look.
 const NearlyFull = 90
 

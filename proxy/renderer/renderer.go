@@ -12,7 +12,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A renderer writes States in the words of one part of the kernel. It is asked by
+// A Renderer writes States in the words of one part of the kernel. It is asked by
 // one goroutine at a time.
 type Renderer interface {
 	// VIPs lists the addresses that the kernel forwards by this renderer's rules,
@@ -37,36 +37,36 @@ type Renderer interface {
 	Remove(ctx context.Context) error
 }
 
-// A step leads from one State to the next.
+// A Step leads from one State to the next.
 type Step struct {
 	Have, Want state.State
 	VIPs       []state.VipChange // what differs, by address
 	Elements   state.Change      // and in the words of nftables, which conntrack's care speaks too
 }
 
-// A finding is what converge met.
+// A Finding is what converge met.
 type Finding struct {
 	Found  string          // how the kernel differed from have, or what was damaged; empty if it did not
 	Had    []state.Element // what it held, sorted, as far as that can be read
 	Leaked bool            // for a while there were no rules, and anything could pass
 }
 
-// A host is what a renderer uses of the Proxy.
+// A Host is what a renderer uses of the Proxy.
 type Host struct {
 	Log  *slog.Logger
 	Sock *nfnl.Socket
-	// dumped is called when all rules are read from the kernel, and changed when a
+	// Dumped is called when all rules are read from the kernel, and changed when a
 	// transaction is made, with the time that it took; zero: that is not measured.
 	Dumped  func()
 	Changed func(took time.Duration)
-	// unsupported takes what of the State the renderer does otherwise.
+	// Unsupported takes what of the State the renderer does otherwise.
 	Unsupported func([]string)
-	// ignoringOwn runs change, which makes a number of transactions, without listening to
+	// IgnoringOwn runs change, which makes a number of transactions, without listening to
 	// their notifications.
 	IgnoringOwn func(s *nfnl.Socket, transactions uint32, change func() error) error
 }
 
-// firstLines are the first lines of what a program printed, for an error.
+// FirstLines are the first lines of what a program printed, for an error.
 func FirstLines(s string, n int) string {
 	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
 	return strings.Join(lines[:min(n, len(lines))], "; ")

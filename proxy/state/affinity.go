@@ -14,7 +14,7 @@ func LearnChain(d time.Duration) string {
 	return learnPrefix + strconv.Itoa(int(d/time.Second))
 }
 
-// parseLearnChain is the timeout in the name of a learning chain.
+// ParseLearnChain is the timeout in the name of a learning chain.
 func ParseLearnChain(name string) (d time.Duration, ok bool) {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, learnPrefix))
 	d = time.Duration(n) * time.Second

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A change is what turns one set of elements into another. A key whose value
+// A Change is what turns one set of elements into another. A key whose value
 // differs is in both lists: the kernel overwrites no element.
 type Change struct {
 	Del, Add []Element
@@ -18,7 +18,7 @@ func (c *Change) append(o Change) {
 	c.Add = append(c.Add, o.Add...)
 }
 
-// steps parts a change, whose lists are sorted, into three that are made one after
+// Steps parts a change, whose lists are sorted, into three that are made one after
 // the other. A packet asks set after set, while the kernel goes from one State to
 // the next: what it may ask for because of an element that it met must be there
 // before, and go after. For most sets that holds within a transaction, whose elements
@@ -93,7 +93,7 @@ func isAskedLate(id SetID) bool {
 	}
 }
 
-// diffElements compares two sorted lists.
+// DiffElements compares two sorted lists.
 func DiffElements(have, want []Element) Change {
 	var c Change
 	if len(have) == 0 || len(want) == 0 {
@@ -118,7 +118,7 @@ func DiffElements(have, want []Element) Change {
 	return c
 }
 
-// compareHeads orders the first elements; an exhausted list comes last.
+// CompareHeads orders the first elements; an exhausted list comes last.
 func CompareHeads(have, want []Element) int {
 	switch {
 	case len(have) == 0:
@@ -130,12 +130,12 @@ func CompareHeads(have, want []Element) int {
 	}
 }
 
-// A vipChange is an address before and after; nil where it is not.
+// A VipChange is an address before and after; nil where it is not.
 type VipChange struct {
 	Have, Want *VIP
 }
 
-// diffVIPs finds the VIPs whose pointer is another. Both lists are sorted; that
+// DiffVIPs finds the VIPs whose pointer is another. Both lists are sorted; that
 // want is, it checks as far as it must: what is the same as in have is in order.
 func DiffVIPs(have, want []*VIP) ([]VipChange, error) {
 	var changes []VipChange
@@ -177,7 +177,7 @@ func compareVIPs(have, want []*VIP) int {
 	}
 }
 
-// diffStates is the change of elements from have to want, given the VIPs that
+// DiffStates is the change of elements from have to want, given the VIPs that
 // differ. Both must be for the same node.
 func DiffStates(have, want State, vips []VipChange) Change {
 	var c Change
@@ -197,7 +197,7 @@ func renderMaybe(v *VIP, node string) []Element {
 	return RenderVIP(v, node)
 }
 
-// sameShared says whether what belongs to no VIP is the same.
+// SameShared says whether what belongs to no VIP is the same.
 func SameShared(a, b State) bool {
 	return slices.Equal(a.Owned, b.Owned) &&
 		slices.Equal(a.Clients.CIDRs, b.Clients.CIDRs) &&

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A setID names one set or map of the table. Those for IPv6 follow the one
+// A SetID names one set or map of the table. Those for IPv6 follow the one
 // for IPv4, so that base+family is the one for an address.
 type SetID uint8
 
@@ -80,7 +80,7 @@ const (
 	fieldVerdict
 )
 
-// size is the number of bytes in the kernel, where every part of a
+// Size is the number of bytes in the kernel, where every part of a
 // concatenation is padded to 4.
 func (f field) Size() int {
 	switch f {
@@ -95,7 +95,7 @@ func (f field) Size() int {
 	}
 }
 
-// fieldsSize is the number of bytes of a concatenation.
+// FieldsSize is the number of bytes of a concatenation.
 func FieldsSize(fields []field) int {
 	n := 0
 	for _, f := range fields {
@@ -104,7 +104,7 @@ func FieldsSize(fields []field) int {
 	return n
 }
 
-// A setSpec is what must be known of a set to read and write its elements.
+// A SetSpec is what must be known of a set to read and write its elements.
 type SetSpec struct {
 	Name     string
 	Key      []field
@@ -117,13 +117,13 @@ func (s *SetSpec) Verdicts() bool { return len(s.Data) == 1 && s.Data[0] == fiel
 
 func (s *SetSpec) Numbers() bool { return len(s.Data) == 1 && s.Data[0] == FieldNumber }
 
-// numberedSets are the maps of what numbers stand for, and the map that has them.
+// NumberedSets are the maps of what numbers stand for, and the map that has them.
 var NumberedSets = map[SetID]SetID{
 	SetExtSvcTo: SetExtSvc, setIntSvcTo: SetIntSvc, setExtFencedTo: SetExtFenced,
 	setIntFencedTo: SetIntFenced, setExtSchedTo: SetExtSched, setIntSchedTo: SetIntSched,
 }
 
-// specs describe the sets and maps of ruleset.nft.
+// Specs describe the sets and maps of ruleset.nft.
 var Specs = buildSpecs()
 
 func buildSpecs() [SetsAll]SetSpec {
@@ -177,7 +177,7 @@ func buildSpecs() [SetsAll]SetSpec {
 	return all
 }
 
-// family is 0 for IPv4 and 1 for IPv6: the distance between their sets.
+// Family is 0 for IPv4 and 1 for IPv6: the distance between their sets.
 func Family(a netip.Addr) SetID {
 	if a.Is4() {
 		return 0
@@ -185,23 +185,23 @@ func Family(a netip.Addr) SetID {
 	return 1
 }
 
-// An element is one element of a set or map, in the kernel's encoding.
+// An Element is one element of a set or map, in the kernel's encoding.
 type Element struct {
 	Set SetID
 	Key string
-	// data is the value in a map, the name of the chain to go to in a map of
+	// Data is the value in a map, the name of the chain to go to in a map of
 	// verdicts or numbers, and in a set of intervals the first key behind the interval,
 	// which begins at key; empty there when the interval has no end. In a
 	// set of ranges it is the last key of the range that begins at key.
 	Data string
 }
 
-// compare orders by set and key.
+// Compare orders by set and key.
 func (e Element) Compare(o Element) int {
 	return cmp.Or(cmp.Compare(e.Set, o.Set), strings.Compare(e.Key, o.Key))
 }
 
-// An encoding builds the bytes of a key or value.
+// An Encoding builds the bytes of a key or value.
 type Encoding []byte
 
 func (b Encoding) Addr(a netip.Addr) Encoding {
@@ -219,10 +219,10 @@ func (b Encoding) Port(n uint16) Encoding {
 	return append(binary.BigEndian.AppendUint16(b, n), 0, 0)
 }
 
-// slot is in the order of bytes of the host, as numgen leaves it in a register.
+// Slot is in the order of bytes of the host, as numgen leaves it in a register.
 func (b Encoding) Slot(n int) Encoding { return binary.NativeEndian.AppendUint32(b, uint32(n)) }
 
-// modulus is that of numgen in a rule.
+// Modulus is that of numgen in a rule.
 func (b Encoding) Modulus(n int) Encoding { return binary.BigEndian.AppendUint32(b, uint32(n)) }
 
 func (b Encoding) AddrPort(a netip.AddrPort) Encoding { return b.Addr(a.Addr()).Port(a.Port()) }
@@ -239,7 +239,7 @@ func (e Element) String() string {
 	return Specs[e.Set].Name + " { " + e.Text() + " }"
 }
 
-// text is what stands between the braces.
+// Text is what stands between the braces.
 func (e Element) Text() string {
 	s := &Specs[e.Set]
 	switch {
@@ -340,7 +340,7 @@ func behind(p netip.Prefix) string {
 	return successor(string(lastAddr(p).AsSlice()))
 }
 
-// prefixElement is an interval that holds a prefix.
+// PrefixElement is an interval that holds a prefix.
 func PrefixElement(set SetID, p netip.Prefix) Element {
 	return Element{
 		Set:  set + Family(p.Addr()),
@@ -349,7 +349,7 @@ func PrefixElement(set SetID, p netip.Prefix) Element {
 	}
 }
 
-// ifnameElement is an interval that holds one interface, or with wildcard all
+// IfnameElement is an interval that holds one interface, or with wildcard all
 // whose names begin with name.
 func IfnameElement(name string, wildcard bool) Element {
 	key := string(Encoding(nil).ifname(name))
@@ -360,7 +360,7 @@ func IfnameElement(name string, wildcard bool) Element {
 	return Element{Set: SetClientIf, Key: key, Data: end}
 }
 
-// pairIntervals joins the starts and ends of intervals, which the kernel lists
+// PairIntervals joins the starts and ends of intervals, which the kernel lists
 // one by one, and sorts them. An end that no start precedes is the placeholder
 // that nft puts at zero.
 func PairIntervals(starts []Element, ends []string) []Element {
@@ -376,21 +376,21 @@ func PairIntervals(starts []Element, ends []string) []Element {
 	return starts
 }
 
-// frontendOf is the part of a key that names a frontend: VIP, protocol, port.
+// FrontendOf is the part of a key that names a frontend: VIP, protocol, port.
 func FrontendOf(set SetID, key string) (vip netip.Addr, proto Protocol, port uint16) {
 	n := Specs[set].Key[0].Size()
 	vip, _ = netip.AddrFromSlice([]byte(key[:n]))
 	return vip, Protocol(key[n]), binary.BigEndian.Uint16([]byte(key[n+4:]))
 }
 
-// backendOf decodes the value of a map of backends.
+// BackendOf decodes the value of a map of backends.
 func BackendOf(data string) netip.AddrPort {
 	n := len(data) - fieldPort.Size()
 	a, _ := netip.AddrFromSlice([]byte(data[:n]))
 	return netip.AddrPortFrom(a, binary.BigEndian.Uint16([]byte(data[n:])))
 }
 
-// elementsText is one element a line, for people and goldens.
+// ElementsText is one element a line, for people and goldens.
 func ElementsText(all []Element) string {
 	var b bytes.Buffer
 	for _, e := range all {
@@ -399,7 +399,7 @@ func ElementsText(all []Element) string {
 	return b.String()
 }
 
-// bySet yields the runs of a sorted list that belong to one set.
+// BySet yields the runs of a sorted list that belong to one set.
 func BySet(all []Element) iter.Seq[[]Element] {
 	return func(yield func([]Element) bool) {
 		for len(all) > 0 {

@@ -90,7 +90,7 @@ func (l Limits) Check(v *VIP) error {
 	return errors.Join(errs[:min(len(errs), MaxFaults)]...)
 }
 
-// maxFaults is how many faults of one address an error lists.
+// MaxFaults is how many faults of one address an error lists.
 const MaxFaults = 4
 
 // targets are those of both kinds of clients, or one where they have the same backends.
@@ -101,7 +101,7 @@ func (f *Frontend) targets() []*Target {
 	return []*Target{&f.External, &f.Internal}
 }
 
-// entries is how many entries an address needs in the kernel, at most.
+// Entries is how many entries an address needs in the kernel, at most.
 func (v *VIP) Entries(m Mode) int {
 	if v == nil {
 		return 0
@@ -166,12 +166,12 @@ func (r *Refused) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// refusals are collected while a State is set, by address.
+// Refusals are collected while a State is set, by address.
 type Refusals map[netip.Addr]Refusal
 
 func (r Refusals) Add(v *VIP, err error) { r[v.Addr] = Refusal{v, err} }
 
-// err is nil if nothing was refused.
+// Err is nil if nothing was refused.
 func (r Refusals) Err() error {
 	if len(r) == 0 {
 		return nil
@@ -184,7 +184,7 @@ func (r Refusals) Err() error {
 	return &Refused{all}
 }
 
-// without is s with the refused addresses as they are in have.
+// Without is s with the refused addresses as they are in have.
 func (s State) Without(have State, refused Refusals) State {
 	if len(refused) == 0 {
 		return s
@@ -201,7 +201,7 @@ func (s State) Without(have State, refused Refusals) State {
 	return s
 }
 
-// refuse finds the addresses among the changes that cannot be forwarded, whatever the
+// Refuse finds the addresses among the changes that cannot be forwarded, whatever the
 // kernel holds: addresses that break the rules of their types or exceed the limits.
 func (l Limits) Refuse(changes []VipChange) Refusals {
 	refused := make(Refusals)
@@ -216,7 +216,7 @@ func (l Limits) Refuse(changes []VipChange) Refusals {
 	return refused
 }
 
-// refuseTotal refuses changed addresses, the largest first, if all of them and the others have
+// RefuseTotal refuses changed addresses, the largest first, if all of them and the others have
 // more than total entries together.
 func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	total := have
@@ -247,7 +247,7 @@ func (l Limits) RefuseTotal(have int, changes []VipChange, refused Refusals) {
 	}
 }
 
-// refusePrograms refuses addresses that would have more rules with programs than all
+// RefusePrograms refuses addresses that would have more rules with programs than all
 // addresses may have together: changed ones, since the others have them.
 func (l Limits) RefusePrograms(s State, changes []VipChange, refused Refusals) {
 	if l.Mode != ModeIPTables {

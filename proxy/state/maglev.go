@@ -12,7 +12,7 @@ import (
 // 65,537 would take 6.5 GB.
 var tableSizes = []int{251, 1021, 4093, 16381, 65521}
 
-// slotsPerBackend is how many slots each backend has at least, on average. Shares
+// SlotsPerBackend is how many slots each backend has at least, on average. Shares
 // differ by one slot, so by a fifth of the mean at most.
 const SlotsPerBackend = 5
 
@@ -28,7 +28,7 @@ func tableSize(n int) int {
 	return tableSizes[len(tableSizes)-1]
 }
 
-// maglev is which backend has each slot, by its index: the population of Maglev's
+// MaglevSlots is which backend has each slot, by its index: the population of Maglev's
 // lookup table (Eisenbud et al., NSDI 2016, section 3.4), with weights. It depends
 // on the addresses and weights of the backends and on nothing else. Each has at
 // least one slot if there are no more backends than slots.
@@ -89,7 +89,7 @@ func (w *walk) next(slots []int) int {
 	return w.at
 }
 
-// weight is the share of a backend in relation to the others'.
+// Share is the share of a backend in relation to the others'.
 func (b Backend) Share() int { return max(1, int(b.Weight)) }
 
 // weighted says whether backends differ in weight.

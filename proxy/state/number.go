@@ -14,7 +14,7 @@ import (
 // hexadecimal.
 type gotoNumber uint32
 
-// fixedNumbers are the chains in the text that frontends go to: 1:1, 1:2 and so on.
+// FixedNumbers are the chains in the text that frontends go to: 1:1, 1:2 and so on.
 var FixedNumbers = []string{
 	chainRefuse, chainIgnore,
 	SplitPrefix + chainRefuse, SplitPrefix + chainIgnore,
@@ -29,7 +29,7 @@ const fixedMajor = 1
 // the place of the schedule among schedules, and the minor the number of slots.
 var sideMajors = map[string]gotoNumber{External.Prefix: 1, Internal.Prefix: 2, SplitPrefix: 3}
 
-// numberOf is the number of a chain; none for one that no number leads to.
+// NumberOf is the number of a chain; none for one that no number leads to.
 func NumberOf(chain string) (n gotoNumber, ok bool) {
 	if i := slices.Index(FixedNumbers, chain); i >= 0 {
 		return fixedMajor<<16 | gotoNumber(i+1), true
@@ -42,7 +42,7 @@ func NumberOf(chain string) (n gotoNumber, ok bool) {
 	return major<<16 | gotoNumber(c.Slots), true
 }
 
-// chain is the name of the chain that n stands for; one that matches nothing if there
+// Chain is the name of the chain that n stands for; one that matches nothing if there
 // is none.
 func (n gotoNumber) Chain() string {
 	major, minor := n>>16, n&0xffff
@@ -60,7 +60,7 @@ func (n gotoNumber) Chain() string {
 // String is the number as nft writes it.
 func (n gotoNumber) String() string { return fmt.Sprintf("%x:%x", uint32(n>>16), uint32(n&0xffff)) }
 
-// encode is in the order of bytes of the host, as a packet has its priority.
+// Encode is in the order of bytes of the host, as a packet has its priority.
 func (n gotoNumber) Encode() string { return string(binary.NativeEndian.AppendUint32(nil, uint32(n))) }
 
 func ParseNumber(b string) gotoNumber { return gotoNumber(binary.NativeEndian.Uint32([]byte(b))) }
@@ -93,7 +93,7 @@ func leads(chain string) []SetID {
 	}
 }
 
-// leadElements are the elements of these maps for the chains that numbers lead to,
+// LeadElements are the elements of these maps for the chains that numbers lead to,
 // sorted.
 func LeadElements(names []string) []Element {
 	var all []Element

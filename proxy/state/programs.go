@@ -12,7 +12,7 @@ func (f *Frontend) Target(s Side) *Target {
 	return &f.Internal
 }
 
-// chainSide is the side whose chain a side uses: internal clients that are treated
+// ChainSide is the side whose chain a side uses: internal clients that are treated
 // as external ones need none of their own.
 func (f *Frontend) ChainSide(s Side) Side {
 	x, i := &f.External, &f.Internal
@@ -23,7 +23,7 @@ func (f *Frontend) ChainSide(s Side) Side {
 	return s
 }
 
-// strays is what countChain's is. Where iptables falls back to chance, it is by luck
+// Strays is what countChain's is. Where iptables falls back to chance, it is by luck
 // as well that one of several backends would be the right one.
 func (f *Frontend) Strays(s Side) bool {
 	t := f.Target(s)
@@ -36,7 +36,7 @@ func (f *Frontend) Strays(s Side) bool {
 	return !f.Scheduler.schedule(t.Backends).seeded && s.Prefix != Internal.Prefix
 }
 
-// xtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
+// XtScheduler is the scheduler that iptables has for a target of the frontend: Maglev's
 // table must fit into a rule.
 func (f *Frontend) XtScheduler(t *Target) Scheduler {
 	if f.Scheduler == Maglev && tableSize(len(t.Backends)) > MaxSlots {
@@ -83,7 +83,7 @@ func (v *VIP) Programs() int {
 	return n
 }
 
-// maxHashed is the number of backends that the match cluster can tell apart.
+// MaxHashed is the number of backends that the match cluster can tell apart.
 const MaxHashed = 32
 
 // maxSlots is the size of the largest table whose slots a program can tell apart, and

@@ -29,12 +29,12 @@ type MAC [6]byte
 
 func (m MAC) String() string { return net.HardwareAddr(m[:]).String() }
 
-// sameRedirects says whether two States redirect the same.
+// SameRedirects says whether two States redirect the same.
 func SameRedirects(a, b State) bool {
 	return slices.Equal(a.Redirects, b.Redirects) && slices.Equal(a.Nodes, b.Nodes)
 }
 
-// redirectsOf are the redirects of one family.
+// RedirectsOf are the redirects of one family.
 func RedirectsOf(all []Redirect, f SetID) (of []Redirect) {
 	for _, h := range all {
 		if Family(h.VIP) == f {

@@ -12,7 +12,7 @@ const (
 	chainIgnore = "ignore"
 )
 
-// A side is one of the two kinds of clients that a frontend has.
+// A Side is one of the two kinds of clients that a frontend has.
 type Side struct {
 	Prefix                 string // of its count chains
 	Svc, Eps, Slots, masqs SetID
@@ -31,7 +31,7 @@ const (
 	turn   = "turn"
 )
 
-// splitPrefix begins the name of a chain that sends internal clients elsewhere, and
+// SplitPrefix begins the name of a chain that sends internal clients elsewhere, and
 // does for the others what the chain of external clients does.
 const SplitPrefix = "s"
 
@@ -46,7 +46,7 @@ var (
 	}
 )
 
-// renderState is all elements of the table for s, sorted.
+// RenderState is all elements of the table for s, sorted.
 func RenderState(s State) []Element {
 	var bySet [SetCount][]Element
 	add := func(all []Element) {
@@ -89,7 +89,7 @@ func renderShared(s State) []Element {
 	return all
 }
 
-// renderVIP is the elements of one address, sorted. All of their keys begin
+// RenderVIP is the elements of one address, sorted. All of their keys begin
 // with that address, so no two VIPs share an element: what becomes of one
 // never depends on another.
 func RenderVIP(v *VIP, node string) []Element {
@@ -210,7 +210,7 @@ func renderDraining(all []Element, vip netip.Addr, fe *Frontend) []Element {
 	return all
 }
 
-// fenced says whether there are sources that may not use the frontend.
+// Fenced says whether there are sources that may not use the frontend.
 func (f *Frontend) Fenced(vip netip.Addr) bool {
 	everybody := func(p netip.Prefix) bool { return p.Bits() == 0 && Family(p.Addr()) == Family(vip) }
 	return f.Sources != nil && !slices.ContainsFunc(f.Sources, everybody)
@@ -275,14 +275,14 @@ func renderHairpin(all []Element, v *VIP, node string) []Element {
 	return all
 }
 
-// chainUses counts, for each made chain, the elements that go to it.
+// ChainUses counts, for each made chain, the elements that go to it.
 func ChainUses(all []Element) map[string]int {
 	uses := make(map[string]int)
 	CountUses(uses, all, 1)
 	return uses
 }
 
-// countUses adds by for every element that goes to a made chain.
+// CountUses adds by for every element that goes to a made chain.
 func CountUses(uses map[string]int, all []Element, by int) {
 	for _, e := range all {
 		if s := &Specs[e.Set]; (s.Verdicts() || s.Numbers()) && IsMade(e.Data) {
@@ -291,7 +291,7 @@ func CountUses(uses map[string]int, all []Element, by int) {
 	}
 }
 
-// isMade says whether name is that of a chain that is made before the first
+// IsMade says whether name is that of a chain that is made before the first
 // element goes to it, and deleted after the last did.
 func IsMade(name string) bool {
 	_, mark := ParseMarkChain(name)

@@ -14,7 +14,7 @@ type schedule struct {
 	value string
 	// seeded: the expression is a hash.
 	seeded bool
-	// table: slots are those of Maglev's table, else one for each backend.
+	// Table: slots are those of Maglev's table, else one for each backend.
 	Table bool
 	// stateful: what it computes from is a state that each rule keeps for itself.
 	// Frontends that shared a chain would take one another's turns: of two that are
@@ -61,7 +61,7 @@ func (s *schedule) slots(backends int) int {
 	return backends
 }
 
-// A countChain is a chain that gives new flows to the backends in a number of
+// A CountChain is a chain that gives new flows to the backends in a number of
 // slots.
 type CountChain struct {
 	Side     string // prefix of the side
@@ -70,7 +70,7 @@ type CountChain struct {
 	owner    string // the frontend whose it is, where the schedule is stateful
 }
 
-// name is such as "x3", "ih3", "xm251" or "xr3/192.0.2.1/tcp/80".
+// Name is such as "x3", "ih3", "xm251" or "xr3/192.0.2.1/tcp/80".
 func (c CountChain) Name() string {
 	name := c.Side + c.Schedule.letters + strconv.Itoa(c.Slots)
 	if c.owner != "" {
@@ -84,12 +84,12 @@ func ownerOf(vip netip.Addr, f *Frontend) string {
 	return fmt.Sprintf("%s/%s/%d", strings.ReplaceAll(vip.String(), ":", "-"), f.Protocol, f.Port)
 }
 
-// pattern is the chain that this one is a copy of, but for the number.
+// Pattern is the chain that this one is a copy of, but for the number.
 func (c CountChain) Pattern() CountChain {
 	return CountChain{Side: c.Side, Schedule: c.Schedule, Slots: min(c.Slots, c.Schedule.Patterns())}
 }
 
-// patterns is up to how many slots, from 1, chains always exist. Where the choice is
+// Patterns is up to how many slots, from 1, chains always exist. Where the choice is
 // not made from the flow itself, one slot is another thing than many.
 func (s *schedule) Patterns() int {
 	if s.seeded {
@@ -106,7 +106,7 @@ func (c CountChain) strays() bool {
 	return !c.Schedule.seeded && (c.Slots > 1 || c.Side != Internal.Prefix)
 }
 
-// parseCountChain reads the name of a count chain.
+// ParseCountChain reads the name of a count chain.
 func ParseCountChain(name string) (c CountChain, ok bool) {
 	head, owner, _ := strings.Cut(name, "/")
 	letters := strings.TrimRight(head, "0123456789")
@@ -123,7 +123,7 @@ func ParseCountChain(name string) (c CountChain, ok bool) {
 	return CountChain{}, false
 }
 
-// text is the chain as nft reads it. What misses must go no further, or another
+// Text is the chain as nft reads it. What misses must go no further, or another
 // proxy could answer in our place. A connection that is new to conntrack and not to
 // its client must not meet a backend by chance.
 func (c CountChain) Text() string {

@@ -39,7 +39,7 @@ func renderSNAT(s SNAT) []Element {
 // chainDefaultSource has no chain: it is what ends new-source.
 const chainDefaultSource = "masquerade-fully-random"
 
-// source is the address to use for a family; none: that of the interface.
+// Source is the address to use for a family; none: that of the interface.
 func (s SNAT) Source(f SetID) netip.Addr {
 	for _, a := range s.Sources {
 		if Family(a) == f {
@@ -59,10 +59,10 @@ func (p Ports) chain(chosen bool) string {
 
 const markPrefix = "mark-"
 
-// chain is the chain that sets the mark: "mark-0x4000-0x4000".
+// Chain is the chain that sets the mark: "mark-0x4000-0x4000".
 func (m Mark) Chain() string { return fmt.Sprintf("%s%#x-%#x", markPrefix, m.Value, m.Mask) }
 
-// parseMarkChain is the mark in the name of a mark chain.
+// ParseMarkChain is the mark in the name of a mark chain.
 func ParseMarkChain(name string) (m Mark, ok bool) {
 	value, mask, _ := strings.Cut(strings.TrimPrefix(name, markPrefix), "-")
 	v, err1 := strconv.ParseUint(value, 0, 32)

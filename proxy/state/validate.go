@@ -19,7 +19,7 @@ func (s State) Validate() error {
 	return errors.Join(err, ValidateShared(s), DefaultLimits(ModeNFTables).Refuse(changes).Err())
 }
 
-// validateShared checks what belongs to no VIP.
+// ValidateShared checks what belongs to no VIP.
 func ValidateShared(s State) error {
 	errs := []error{
 		validatePrefixes("owned", s.Owned),
@@ -79,7 +79,7 @@ func CompareFrontends(a, b *Frontend) int {
 	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Port, b.Port))
 }
 
-// label names a frontend in errors: "192.0.2.1 tcp/80".
+// Label names a frontend in errors: "192.0.2.1 tcp/80".
 func (f *Frontend) Label(v *VIP) string {
 	return fmt.Sprintf("%s %s/%d", v.Addr, f.Protocol, f.Port)
 }
@@ -138,7 +138,7 @@ func (t *Target) validate(v *VIP, f *Frontend, kind string) error {
 	return errors.Join(errs...)
 }
 
-// maxAffinity is Kubernetes' own limit of timeoutSeconds.
+// MaxAffinity is Kubernetes' own limit of timeoutSeconds.
 const MaxAffinity = 24 * time.Hour
 
 // maxBackends is the number of slots that ruleset.nft declares.
