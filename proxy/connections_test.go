@@ -11,6 +11,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/conntrack"
+	"github.com/fanfare-lb/fanfare/proxy/renderer"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // An endsFrontend is what stands behind one port in the tests of how flows end, by
@@ -26,7 +31,7 @@ type endsFrontend struct {
 func endsState(fronts ...endsFrontend) State {
 	s := packetState(LocalClients{CIDRs: prefixes("10.244.1.0/24", "fd00:244:1::/64")})
 	s.VIPs = nil
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		v := &VIP{Addr: at("vip", family)}
 		for _, p := range []Protocol{TCP, UDP} {
 			for _, f := range fronts {
@@ -59,7 +64,7 @@ func (s session) String() string { return s.network + " from " + s.from + " to "
 func (l *lab) sessions(network string, port uint16, from ...string) []session {
 	l.t.Helper()
 	var all []session
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		for _, name := range from {
 			s := session{from: name, network: network, to: netip.AddrPortFrom(at("vip", family), port)}
 			s.Conn = l.connect(l.ns(name), network, 0, s.to)
@@ -169,7 +174,7 @@ func TestSilentClientsAreReset(t *testing.T) {
 		for _, v := range s.VIPs {
 			for i := range v.Frontends {
 				if f := &v.Frontends[i]; f.Port == 86 {
-					f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48")[family(v.Addr) : family(v.Addr)+1]
+					f.Sources = prefixes("198.51.100.0/24", "2001:db8:f::/48")[state.Family(v.Addr) : state.Family(v.Addr)+1]
 				}
 			}
 		}
@@ -250,7 +255,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			c := l.atPod1(family)
 			// Neither the client's end nor the pod's reaches the other.
 			l.router.Do(func() {
@@ -272,7 +277,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 		} {
 			mustSet(t, p, endsState(step.state))
 			swept(t, p)
-			for family := range setID(2) {
+			for family := range state.SetID(2) {
 				if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), step.want); got != step.want {
 					t.Errorf("family %d, draining %v: %s; want %s", family, step.state.draining, got, step.want)
 				}
@@ -282,7 +287,7 @@ func TestCutConnectionFreesItsPort(t *testing.T) {
 }
 
 // atPod1 is a connection of the client's port 4444, which leads to pod1.
-func (l *lab) atPod1(family setID) net.Conn {
+func (l *lab) atPod1(family state.SetID) net.Conn {
 	l.t.Helper()
 	c := l.connect(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80))
 	if got := l.ask(c); got != "pod1 saw client" {
@@ -298,7 +303,7 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		l := newLab(t)
 		p := newProxy(t)
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod1"}}))
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			c := l.atPod1(family)
 			var out []byte
 			var err error
@@ -315,7 +320,7 @@ func TestResetConnectionFreesItsPort(t *testing.T) {
 		}
 		mustSet(t, p, endsState(endsFrontend{port: 80, backends: []string{"pod3"}}))
 		swept(t, p)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			const want = "pod3 saw client"
 			if got := l.probeFrom(l.client, "tcp", 4444, netip.AddrPortFrom(at("vip", family), 80), want); got != want {
 				t.Errorf("family %d: %s; want %s", family, got, want)
@@ -375,7 +380,7 @@ func TestConnectionsWhenTheVIPGoes(t *testing.T) {
 		mustSet(t, p, strange)
 		swept(t, p)
 		l.check("back in the pool", "reset", open...)
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			if all := l.flows(at("vip", family)); len(all) > 0 {
 				t.Errorf("family %d: %d entries are left", family, len(all))
 			}
@@ -392,11 +397,11 @@ func TestConnectionsToTheNodesOwnAddress(t *testing.T) {
 		l.node.Addr("lo", "192.0.2.77/32", "2001:db8::77/128")
 		s := endsState(endsFrontend{port: 80, backends: []string{"pod1"}})
 		for family, v := range s.VIPs {
-			v.Addr = at("mine", setID(family))
+			v.Addr = at("mine", state.SetID(family))
 		}
 		mustSet(t, p, s)
 		var open []session
-		for family := range setID(2) {
+		for family := range state.SetID(2) {
 			to := netip.AddrPortFrom(at("mine", family), 80)
 			open = append(open, session{Conn: l.connect(l.client, "tcp", 0, to), from: "client", network: "tcp", to: to})
 		}
@@ -494,13 +499,13 @@ func TestMoveToNodeWithEndedConnection(t *testing.T) {
 // forget deletes the entries of all flows to the VIPs.
 func (l *lab) forget() {
 	l.t.Helper()
-	s, err := dial()
+	s, err := nfnl.Dial()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	defer s.Close()
-	for family := range setID(2) {
-		if _, err := deleteAll(s, l.flows(at("vip", family))); err != nil {
+	for family := range state.SetID(2) {
+		if _, err := conntrack.DeleteAll(s, l.flows(at("vip", family))); err != nil {
 			l.t.Fatal(err)
 		}
 	}
@@ -521,11 +526,11 @@ func TestFlowsOfKilledProcessEnd(t *testing.T) {
 		}
 		// Without what comes after it in Set, this is the moment in which it was killed.
 		after := endsState(endsFrontend{port: 80, backends: []string{"pod3"}}, endsFrontend{port: 81, backends: []string{"pod1"}})
-		vips, err := diffVIPs(s.VIPs, after.VIPs)
+		vips, err := state.DiffVIPs(s.VIPs, after.VIPs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.renderer.update(t.Context(), step{have: s, want: after, vips: vips, elements: diffStates(s, after, vips)}); err != nil {
+		if err := p.renderer.Update(t.Context(), renderer.Step{Have: s, Want: after, VIPs: vips, Elements: state.DiffStates(s, after, vips)}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Close(); err != nil {

@@ -14,6 +14,10 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // A scene is a State and packets that meet it: one file of testdata/packets. Its
@@ -53,7 +57,7 @@ type scene struct {
 type sceneMemory struct {
 	client  netip.Addr
 	vip     netip.Addr
-	port    port
+	port    state.Port
 	backend Backend
 }
 
@@ -119,7 +123,7 @@ func parseScene(a *txtar.Archive) (*scene, error) {
 	}
 	slices.SortFunc(s.state.VIPs, func(a, b *VIP) int { return a.Addr.Compare(b.Addr) })
 	for _, v := range s.state.VIPs {
-		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return compareFrontends(&a, &b) })
+		slices.SortFunc(v.Frontends, func(a, b Frontend) int { return state.CompareFrontends(&a, &b) })
 	}
 	return s, nil
 }
@@ -130,15 +134,15 @@ func (s *scene) addState(words []string) error {
 		s.state.Owned = prefixes(words[1:]...)
 		return nil
 	case "clients":
-		return s.state.Clients.parse(words[1:])
+		return parseClients(&s.state.Clients, words[1:])
 	case "snat":
-		return s.state.SNAT.parse(words[1:])
+		return parseSNAT(&s.state.SNAT, words[1:])
 	}
 	name, isBound := words[0], words[0] == "bind"
 	if isBound {
 		name = words[1]
 	}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		if labAddr[name][family] == "" {
 			return fmt.Errorf("no address %s", name)
 		}
@@ -150,14 +154,14 @@ func (s *scene) addState(words []string) error {
 		if len(words) == 1 {
 			continue
 		}
-		if err := v.addPort(family, words[1:]); err != nil {
+		if err := addPort(v, family, words[1:]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *LocalClients) parse(words []string) error {
+func parseClients(c *LocalClients, words []string) error {
 	switch words[0] {
 	case "cidr":
 		c.CIDRs = prefixes(words[1:]...)
@@ -171,7 +175,7 @@ func (c *LocalClients) parse(words []string) error {
 	return nil
 }
 
-func (s *SNAT) parse(words []string) error {
+func parseSNAT(s *SNAT, words []string) error {
 	switch words[0] {
 	case "ports":
 		ports := map[string]Ports{"fully-random": PortFullyRandom, "random": PortRandom, "kept": PortKept}
@@ -204,7 +208,7 @@ func (s *scene) vip(a netip.Addr) *VIP {
 var sceneProtocols = map[string][]Protocol{"tcp": {TCP}, "udp": {UDP}, "sctp": {SCTP}, "any": {TCP, UDP, SCTP}}
 
 // addPort reads "any/80 external pod1 internal pod1 remote".
-func (v *VIP) addPort(family setID, words []string) error {
+func addPort(v *VIP, family state.SetID, words []string) error {
 	proto, number, _ := strings.Cut(words[0], "/")
 	port, err := strconv.ParseUint(number, 10, 16)
 	if err != nil || sceneProtocols[proto] == nil {
@@ -218,7 +222,7 @@ func (v *VIP) addPort(family setID, words []string) error {
 			about = w
 			continue
 		}
-		if err := f.add(family, about, w); err != nil {
+		if err := addFrontend(&f, family, about, w); err != nil {
 			return err
 		}
 	}
@@ -239,12 +243,12 @@ var sceneSchedulers = map[string]Scheduler{
 }
 
 // add adds one word about something of the frontend.
-func (f *Frontend) add(family setID, about, word string) (err error) {
+func addFrontend(f *Frontend, family state.SetID, about, word string) (err error) {
 	switch about {
 	case "external":
-		return f.External.add(family, word)
+		return addTarget(&f.External, family, word)
 	case "internal":
-		return f.Internal.add(family, word)
+		return addTarget(&f.Internal, family, word)
 	case "scheduler":
 		var ok bool
 		if f.Scheduler, ok = sceneSchedulers[word]; !ok {
@@ -268,7 +272,7 @@ func (f *Frontend) add(family setID, about, word string) (err error) {
 	return err
 }
 
-func (t *Target) add(family setID, word string) error {
+func addTarget(t *Target, family state.SetID, word string) error {
 	switch word {
 	case "masquerade":
 		t.Remote = Masquerade
@@ -285,7 +289,7 @@ func (t *Target) add(family setID, word string) error {
 }
 
 // sceneBackend reads pod1, or pod1:8081 for another port than that of backends.
-func sceneBackend(family setID, word string) (Backend, error) {
+func sceneBackend(family state.SetID, word string) (Backend, error) {
 	name, number, hasPort := strings.Cut(word, ":")
 	if labServes[name] == nil {
 		return Backend{}, fmt.Errorf("no backend %s", name)
@@ -311,27 +315,27 @@ func (s *scene) learn(words []string) error {
 	if err != nil || labAddr[name][0] == "" || labAddr[words[0]][0] == "" || sceneProtocols[words[1]] == nil {
 		return fmt.Errorf("want such as client any vip:80 pod2")
 	}
-	for family := range setID(2) {
+	for family := range state.SetID(2) {
 		b, err := sceneBackend(family, words[3])
 		if err != nil {
 			return err
 		}
 		for _, proto := range sceneProtocols[words[1]] {
-			s.knows = append(s.knows, sceneMemory{at(words[0], family), at(name, family), port{proto, uint16(n)}, b})
+			s.knows = append(s.knows, sceneMemory{at(words[0], family), at(name, family), state.Port{Proto: proto, Port: uint16(n)}, b})
 		}
 	}
 	return nil
 }
 
 // element is the memory in the words of nftables.
-func (m sceneMemory) element() element {
-	key := encoding(nil).addr(m.client).addr(m.vip).proto(m.port.proto).port(m.port.port)
-	return element{set: setAff + family(m.vip), key: string(key), data: string(encoding(nil).addrPort(m.backend.Addr))}
+func (m sceneMemory) element() state.Element {
+	key := state.Encoding(nil).Addr(m.client).Addr(m.vip).Proto(m.port.Proto).Port(m.port.Port)
+	return state.Element{Set: state.SetAff + state.Family(m.vip), Key: string(key), Data: string(state.Encoding(nil).AddrPort(m.backend.Addr))}
 }
 
 // set is the set of iptables that has the client.
 func (m sceneMemory) set(s *State) string {
-	return affinityName(s.vip(m.vip), s.frontend(m.vip, m.port), m.backend)
+	return iptables.AffinityName(s.Vip(m.vip), s.Frontend(m.vip, m.port), m.backend)
 }
 
 // rules are those of a mode, and what it has learned.
@@ -343,18 +347,18 @@ func (s *scene) rules(m Mode) (rules, error) {
 		}
 		return parseXT(text)
 	}
-	all := renderState(s.state)
+	all := state.RenderState(s.state)
 	for _, k := range s.knows {
 		all = append(all, k.element())
 	}
-	slices.SortFunc(all, element.compare)
+	slices.SortFunc(all, state.Element.Compare)
 	return parseNft(replaceScript(all))
 }
 
 // remember lets the kernel have learned that, and nothing else.
 func (s *scene) remember(t *testing.T) {
 	t.Helper()
-	sock, err := dial()
+	sock, err := nfnl.Dial()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -363,11 +367,11 @@ func (s *scene) remember(t *testing.T) {
 	b := newBatch(0)
 	for _, k := range s.knows {
 		if testMode == ModeNFTables {
-			b.addElements([]element{k.element()})
+			b.addElements([]state.Element{k.element()})
 			continue
 		}
-		client := entry{addr: netip.PrefixFrom(k.client, k.client.BitLen())}
-		if err := sock.changeSet(ipsetAdd, k.set(&s.state), []entry{client}); err != nil {
+		client := iptables.Entry{Addr: netip.PrefixFrom(k.client, k.client.BitLen())}
+		if err := iptables.ChangeSet(sock, iptables.CommandAdd, k.set(&s.state), []iptables.Entry{client}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -377,16 +381,16 @@ func (s *scene) remember(t *testing.T) {
 }
 
 // forgetAll empties what remembers clients.
-func forgetAll(t *testing.T, s *socket) {
+func forgetAll(t *testing.T, s *nfnl.Socket) {
 	t.Helper()
 	if testMode == ModeNFTables {
 		nftables(t, "flush map inet fanfare aff4; flush map inet fanfare aff6")
 		return
 	}
-	names, err := s.setNames()
+	names, err := iptables.SetNames(s)
 	for _, name := range names {
-		if strings.HasPrefix(name, affinityPrefix(0)) || strings.HasPrefix(name, affinityPrefix(1)) {
-			err = errors.Join(err, s.ipset(4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
+		if strings.HasPrefix(name, iptables.AffinityPrefix(0)) || strings.HasPrefix(name, iptables.AffinityPrefix(1)) {
+			err = errors.Join(err, iptables.RequestSet(s, 4, 0, 0, name, nil)) // IPSET_CMD_FLUSH
 		}
 	}
 	if err != nil {
@@ -399,7 +403,7 @@ func (s *scene) addRows(words []string) error {
 	if len(words) < 4 {
 		return fmt.Errorf("want a client, a protocol, an address and an outcome")
 	}
-	networks, families := []string{"tcp", "udp", "sctp"}, []setID{0, 1}
+	networks, families := []string{"tcp", "udp", "sctp"}, []state.SetID{0, 1}
 	if words[1] != "any" {
 		networks = []string{strings.TrimRight(words[1], "46")}
 	}
@@ -507,7 +511,7 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 	if m != ModeIPTables {
 		return row
 	}
-	if row.from == "node" && row.to.Addr() == at("other", 0) && !s.state.serves(row.to.Addr()) {
+	if row.from == "node" && row.to.Addr() == at("other", 0) && !servesState(s.state, row.to.Addr()) {
 		row.want = []string{"silence"} // it comes back from the router as a martian, before filter chains
 	}
 	return row
@@ -515,7 +519,7 @@ func (s *scene) in(m Mode, row sceneRow) sceneRow {
 
 // The tracer passes over nothing that it does not understand.
 func TestTraceRejectsUnknownSyntax(t *testing.T) {
-	good := replaceScript(renderState(State{Node: "n1"}))
+	good := replaceScript(state.RenderState(State{Node: "n1"}))
 	for _, bad := range []string{
 		"ip ttl 1 drop", "ip daddr @unknown drop", "tcp flags syn drop", "meta l4proto tcp limit rate 1/second drop",
 		"ip daddr { 192.0.2.1 } drop", "dnat to 10.0.0.1", "reject", "accept please",
@@ -596,7 +600,7 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		for _, b := range s.bound {
 			prefix := netip.PrefixFrom(b.addr, b.addr.BitLen()).String()
 			l.node.Addr(b.iface, prefix)
-			l.router.Route(prefix, at("node", family(b.addr)).String(), "")
+			l.router.Route(prefix, at("node", state.Family(b.addr)).String(), "")
 		}
 		mustSet(t, p, s.state)
 		checkKernel(t, s.state)
@@ -605,8 +609,8 @@ func playScenes(t *testing.T, l *lab, fit func(scene) bool) {
 		l.play(t, s)
 		for _, v := range s.state.VIPs {
 			for _, f := range l.flows(v.Addr) {
-				if !f.dnat && !s.binds(v.Addr) {
-					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.client, f.port.port, v.Addr)
+				if !f.DNAT && !s.binds(v.Addr) {
+					t.Errorf("%s: a flow from %s to port %d of %s passed without a rule", s.name, f.Client, f.Port.Port, v.Addr)
 				}
 			}
 		}
@@ -623,12 +627,12 @@ func (l *lab) play(t *testing.T, s scene) {
 	t.Helper()
 	type line struct {
 		from, network string
-		family        setID
+		family        state.SetID
 	}
 	lines := make(map[line][]sceneRow)
 	for _, row := range s.rows {
 		row = s.in(testMode, row)
-		k := line{row.from, row.network, family(row.to.Addr())}
+		k := line{row.from, row.network, state.Family(row.to.Addr())}
 		lines[k] = append(lines[k], row)
 	}
 	start := time.Now()

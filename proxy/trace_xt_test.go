@@ -11,6 +11,9 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // xtRules are the rules of iptables and ip6tables, in the words of iptables-save or of
@@ -29,7 +32,7 @@ type xtTraced []nftStatement
 // An xtKey is an entry of a set.
 type xtKey struct {
 	addr netip.Prefix
-	port port
+	port state.Port
 	net  netip.Prefix
 }
 
@@ -44,7 +47,7 @@ var xtHooks = map[string][][2]string{
 }
 
 func (r xtRules) hook(name string, p *packet, n *nodeView, c *chooser) fate {
-	f := r[family(p.dst.Addr())]
+	f := r[state.Family(p.dst.Addr())]
 	for _, at := range xtHooks[name] {
 		table, chain := at[0], at[1]
 		if table == "nat" && !natAsked(p, name) {
@@ -91,15 +94,15 @@ next:
 // parseXT reads what xtText writes: the rules of each family, then entries of sets.
 func parseXT(text string) (xtRules, error) {
 	var r xtRules
-	var of setID
+	var of state.SetID
 	var table string
 	for f := range r {
-		r[f] = newXTFamily(setID(f))
+		r[f] = newXTFamily(state.SetID(f))
 	}
 	lines := strings.Split(text, "\n")
 	// Rules come before the sets that they ask.
 	for _, line := range lines {
-		if name, entry, _ := strings.Cut(line, " "); strings.HasPrefix(name, setPrefix) {
+		if name, entry, _ := strings.Cut(line, " "); strings.HasPrefix(name, iptables.SetPrefix) {
 			f := r[strings.Index("46", name[strings.IndexAny(name, "46"):][:1])]
 			if err := f.entry(name, entry); err != nil {
 				return r, fmt.Errorf("%s: %w", line, err)
@@ -111,8 +114,8 @@ func parseXT(text string) (xtRules, error) {
 		var err error
 		switch {
 		case line == "# IPv4" || line == "# IPv6":
-			of = setID(strings.Index("46", line[len(line)-1:]))
-		case line == "" || line == "COMMIT" || verb == "#" || strings.HasPrefix(verb, setPrefix):
+			of = state.SetID(strings.Index("46", line[len(line)-1:]))
+		case line == "" || line == "COMMIT" || verb == "#" || strings.HasPrefix(verb, iptables.SetPrefix):
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
 			r[of].tables[table] = make(map[string][]xtTraced)
@@ -131,10 +134,10 @@ func parseXT(text string) (xtRules, error) {
 	return r, nil
 }
 
-func newXTFamily(f setID) *xtFamily {
+func newXTFamily(f state.SetID) *xtFamily {
 	x := &xtFamily{tables: make(map[string]map[string][]xtTraced), sets: make(map[string]map[xtKey]bool)}
-	for m := range ipsetCount {
-		x.sets[setName(m, f)] = make(map[xtKey]bool)
+	for m := range iptables.IPSetCount {
+		x.sets[iptables.SetName(m, f)] = make(map[xtKey]bool)
 	}
 	return x
 }
@@ -145,7 +148,7 @@ func (f *xtFamily) entry(set, text string) error {
 		f.sets[set] = make(map[xtKey]bool)
 	}
 	parts := strings.Split(text, ",")
-	k := xtKey{addr: parsePrefix(parts[0])}
+	k := xtKey{addr: iptables.ParsePrefix(parts[0])}
 	if !k.addr.IsValid() {
 		if strings.Contains(set, "-aff") {
 			return nil
@@ -158,10 +161,10 @@ func (f *xtFamily) entry(set, text string) error {
 		if err != nil || sceneProtocols[proto] == nil {
 			return fmt.Errorf("no port: %s", parts[1])
 		}
-		k.port = port{sceneProtocols[proto][0], uint16(n)}
+		k.port = state.Port{Proto: sceneProtocols[proto][0], Port: uint16(n)}
 	}
 	if len(parts) > 2 {
-		k.net = parsePrefix(parts[2])
+		k.net = iptables.ParsePrefix(parts[2])
 	}
 	f.sets[set][k] = true
 	return nil
@@ -169,7 +172,7 @@ func (f *xtFamily) entry(set, text string) error {
 
 // rule reads one rule.
 func (f *xtFamily) rule(table, chain, text string, first bool) error {
-	in := &xtReader{family: f, table: table, words: ruleWords(text)}
+	in := &xtReader{family: f, table: table, words: iptables.RuleWords(text)}
 	var rule xtTraced
 	for len(in.words) > 0 {
 		part, err := in.part()
@@ -238,7 +241,7 @@ func (in *xtReader) part() (nftStatement, error) {
 	not := in.take("!")
 	switch w := in.next(); w {
 	case "-d", "-s":
-		p := parsePrefix(in.next())
+		p := iptables.ParsePrefix(in.next())
 		if !p.IsValid() {
 			return nil, fmt.Errorf("no prefix")
 		}
@@ -364,7 +367,7 @@ func (k xtKey) meets(p *packet, flags string) bool {
 		return false
 	case flags == "dst":
 		return true
-	case isICMP(p) || k.port != port{Protocol(p.proto), p.dst.Port()}:
+	case isICMP(p) || k.port != state.Port{Proto: Protocol(p.proto), Port: p.dst.Port()}:
 		return false
 	}
 	return flags == "dst,dst" || k.net.Contains(p.src.Addr())
@@ -375,7 +378,7 @@ func (in *xtReader) conntrack(not bool) (nftStatement, error) {
 	var tests []func(*nftRun) bool
 	for len(in.words) > 0 && strings.HasPrefix(in.words[0], "--ct") {
 		option, arg := in.next(), in.next()
-		p := parsePrefix(arg)
+		p := iptables.ParsePrefix(arg)
 		switch {
 		case option == "--ctstate" && arg == "INVALID":
 			tests = append(tests, func(x *nftRun) bool { return x.p.ct.state == "invalid" })

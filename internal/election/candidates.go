@@ -23,11 +23,11 @@ type Candidates struct {
 type entry struct {
 	ineligible ineligible // fit, or why the node is not a candidate for any address
 	weight     int
-	links      []link
+	interfaces []allowedInterface
 }
 
-// A link is an interface that a node may answer on.
-type link struct {
+// An allowedInterface is an interface that a node may answer on.
+type allowedInterface struct {
 	prefixes []netip.Prefix
 	named    bool // also for addresses outside of prefixes
 }
@@ -80,11 +80,11 @@ type rank struct {
 
 // compare is negative if r comes before o.
 func (r rank) compare(o rank) int {
-	return cmp.Or(truth(o.steady)-truth(r.steady), truth(o.stays)-truth(r.stays), o.serves-r.serves, truth(o.pinned)-truth(r.pinned),
-		truth(o.preferred)-truth(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
+	return cmp.Or(boolToInt(o.steady)-boolToInt(r.steady), boolToInt(o.stays)-boolToInt(r.stays), o.serves-r.serves, boolToInt(o.pinned)-boolToInt(r.pinned),
+		boolToInt(o.preferred)-boolToInt(r.preferred), o.weight-r.weight, cmp.Compare(o.hash, r.hash))
 }
 
-func truth(b bool) int {
+func boolToInt(b bool) int {
 	if b {
 		return 1
 	}
@@ -276,11 +276,11 @@ func (e *Candidates) check(a *Address, in *entry, i int) (not ineligible, serves
 
 // reaches reports whether the node may answer for addr on one of its interfaces.
 func (in *entry) reaches(addr netip.Addr) bool {
-	for i := range in.links {
-		if in.links[i].named {
+	for i := range in.interfaces {
+		if in.interfaces[i].named {
 			return true
 		}
-		for _, p := range in.links[i].prefixes {
+		for _, p := range in.interfaces[i].prefixes {
 			if p.Contains(addr) {
 				return true
 			}
@@ -325,7 +325,7 @@ func newEntry(t Eligibility, n *Node) (in entry) {
 	}
 	for _, iface := range n.Interfaces {
 		if ok, named := allow(by, iface.Name); ok {
-			in.links = append(in.links, link{iface.Prefixes, named})
+			in.interfaces = append(in.interfaces, allowedInterface{iface.Prefixes, named})
 		}
 	}
 	return in
