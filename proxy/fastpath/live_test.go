@@ -1,14 +1,11 @@
 package fastpath
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -16,107 +13,12 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
-
-// withChecksums makes a namespace's interface compute checksums, as packets from a network
-// card have them: otherwise veth pairs neither compute nor check them.
-func (l *lab) withChecksums(ns *nstest.NS) {
-	l.t.Helper()
-	var err error
-	ns.Do(func() {
-		fd, e := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
-		if err = e; err != nil {
-			return
-		}
-		defer unix.Close(fd)
-		value := struct{ cmd, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
-		request := struct {
-			name [unix.IFNAMSIZ]byte
-			data unsafe.Pointer
-			_    [16]byte
-		}{data: unsafe.Pointer(&value)}
-		copy(request.name[:], "eth0")
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); errno != 0 {
-			err = errno
-		}
-	})
-	if err != nil {
-		l.t.Fatalf("%s: turn off checksums of the interface: %v", ns.Name, err)
-	}
-}
-
-// Megabytes arrive unchanged in both directions, with GSO and without checksums, and in
-// small segments with checksums.
-func TestBulkTransfer(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		s := each(state("pod1"), func(f *Frontend) { f.Backends[0].Addr = netip.AddrPortFrom(f.Backends[0].Addr.Addr(), 7) })
-		l.set(p, s)
-		var echo net.Listener
-		var err error
-		l.pod1.Do(func() { echo, err = net.Listen("tcp", ":7") })
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { echo.Close() })
-		go func() {
-			for {
-				c, err := echo.Accept()
-				if err != nil {
-					return
-				}
-				go func() { defer c.Close(); _, _ = io.Copy(c, c) }()
-			}
-		}()
-		sent := bytes.Repeat([]byte("all work and no play "), 200_000)
-		for _, sums := range []bool{false, true} {
-			if sums {
-				l.withChecksums(l.client)
-				l.withChecksums(l.pod1)
-			}
-			for _, family := range families {
-				c := l.mustDial("tcp", 0, port("vip", family, 80))
-				go func() { _, _ = c.Write(sent) }()
-				got := make([]byte, len(sent))
-				_ = c.SetDeadline(time.Now().Add(time.Minute))
-				if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, sent) {
-					t.Errorf("family %d, checksums %t: %v", family, sums, err)
-				}
-				c.Close()
-			}
-		}
-		l.bypassed()
-	})
-}
-
-// Datagrams larger than a frame arrive in fragments, in both directions.
-func TestFragments(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1"))
-		l.withChecksums(l.client)
-		l.withChecksums(l.pod1)
-		for _, family := range families {
-			small := l.mustDial("udp", 0, port("vip", family, 80))
-			if got := ask(small, "5000"); got != "pod1 saw client" {
-				t.Errorf("a large reply: %s", got)
-			}
-			large := l.mustDial("udp", 0, port("vip", family, 80))
-			if got := ask(large, strings.Repeat("x", 6000)); got != "pod1 saw client" {
-				t.Errorf("a large request: %s", got)
-			}
-		}
-		l.bypassed()
-	})
-}
 
 // A pod's RST or ICMP error for a closed port reaches the client as the VIP's.
 func TestClosedPort(t *testing.T) {
@@ -132,149 +34,6 @@ func TestClosedPort(t *testing.T) {
 		}
 		l.bypassed()
 	})
-}
-
-// ICMP errors of a router before a link with a smaller MTU reach the pod, and those of a
-// router before a pod reach the client.
-func TestPathMTU(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1"))
-		router, far := nstest.New(t, "router"), nstest.New(t, "far")
-		nstest.Link(t, l.node, "eth1", router, "eth0")
-		nstest.Link(t, router, "eth1", far, "eth0")
-		l.node.Addr("eth1", "10.0.5.1/24", "fd00:5::1/64")
-		router.Addr("eth0", "10.0.5.2/24", "fd00:5::2/64")
-		router.Addr("eth1", "10.0.6.1/24", "fd00:6::1/64")
-		far.Addr("eth0", "10.0.6.2/24", "fd00:6::2/64")
-		router.Forward()
-		l.node.Route("10.0.6.0/24", "10.0.5.2", "")
-		l.node.Route("fd00:6::/64", "fd00:5::2", "")
-		for _, r := range []struct {
-			ns  *nstest.NS
-			via [2]string
-		}{{router, [2]string{"10.0.5.1", "fd00:5::1"}}, {far, [2]string{"10.0.6.1", "fd00:6::1"}}} {
-			r.ns.Route("0.0.0.0/0", r.via[0], "")
-			r.ns.Route("::/0", r.via[1], "")
-		}
-		router.Do(func() {
-			l, err := netlink.LinkByName("eth1")
-			if err == nil {
-				err = netlink.LinkSetMTU(l, 1300)
-			}
-			if err != nil {
-				t.Error(err)
-			}
-		})
-		s := state("pod1")
-		s.Outward = []string{"eth0", "eth1"}
-		l.set(p, s)
-		for _, family := range families {
-			var c net.Conn
-			var err error
-			far.Do(func() { c, err = net.Dial("tcp", port("vip", family, 80).String()) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := ask(c, "60000"); !strings.HasPrefix(got, "pod1 saw ") {
-				t.Errorf("family %d: %s", family, got)
-			}
-			c.Close()
-		}
-		l.bypassed()
-	})
-}
-
-// Where the link to a pod or to a client has a smaller MTU, the sender gets an ICMP message.
-func TestTooBigForNarrowLink(t *testing.T) {
-	for _, iface := range []string{"cali1", "eth0"} {
-		t.Run(iface, func(t *testing.T) {
-			inNamespace(t, func(t *testing.T, l *lab) {
-				if err := netlink.LinkSetMTU(l.link(iface), 1300); err != nil {
-					t.Fatal(err)
-				}
-				l.withChecksums(l.client)
-				l.withChecksums(l.pod1)
-				p := l.path()
-				l.set(p, state("pod1"))
-				for _, family := range families {
-					// A veth accepts no packet larger than its MTU from its peer: only sent
-					// packets can be too large.
-					c := l.mustDial("tcp", 0, port("vip", family, 80))
-					if iface == "eth0" {
-						if got := ask(c, "60000"); got != "pod1 saw client" {
-							t.Errorf("family %d: a large reply: %s", family, got)
-						}
-						continue
-					}
-					if got := ask(c, strings.Repeat("x", 60000)); !strings.HasPrefix(got, "pod1 saw client") {
-						t.Errorf("family %d: a large request: %s", family, got)
-					}
-					u := l.mustDial("udp", 0, port("vip", family, 80))
-					ask(u, "?")
-					if _, err := u.Write(bytes.Repeat([]byte{'x'}, 1400)); err != nil {
-						t.Error(err)
-					}
-					// The first packet was too large; the client sends later ones in fragments.
-					l.await("the client's ICMP error", func() bool {
-						_, err := u.Write(bytes.Repeat([]byte{'x'}, 1400))
-						_ = u.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-						buf := make([]byte, 100)
-						n, _ := u.Read(buf)
-						return err == nil && string(buf[:n]) == "pod1 saw client"
-					})
-				}
-				l.bypassed()
-			})
-		})
-	}
-}
-
-// A pod that returns on a new interface of the same name is reached again.
-func TestVethReplaced(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1"))
-		if got := l.probe("tcp", port("vip", 0, 80)); got != "pod1 saw client" {
-			t.Fatal(got)
-		}
-		was := l.link("cali1")
-		delete(l.links, "cali1")
-		if err := netlink.LinkDel(was); err != nil {
-			t.Fatal(err)
-		}
-		l.await("the old interface's hook to go", func() bool { return len(l.pinned("inward-")) == 0 })
-		l.await("the status to tell", func() bool { return len(p.Status().Left) == 8 || len(p.Status().Left) == 4 })
-		l.veth(l.pod1, "cali1")
-		if was.Attrs().Index == l.link("cali1").Attrs().Index {
-			t.Fatal("it has the same index")
-		}
-		l.await("the new interface to be followed", func() bool { return len(p.Status().Left) == 0 })
-		for _, family := range families {
-			for _, network := range []string{"tcp", "udp"} {
-				if got := l.probe(network, port("vip", family, 80)); got != "pod1 saw client" {
-					t.Errorf("%s: %s", network, got)
-				}
-			}
-		}
-		l.bypassed()
-	})
-}
-
-// pinned returns the names of pins with this prefix.
-func (l *lab) pinned(prefix string) []string {
-	l.t.Helper()
-	all, err := os.ReadDir(filepath.Join(l.dir, version))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		l.t.Fatal(err)
-	}
-	var names []string
-	for _, e := range all {
-		if strings.HasPrefix(e.Name(), prefix) {
-			names = append(names, e.Name())
-		}
-	}
-	return names
 }
 
 // The rules get new flows while the table is full, and no existing flow is evicted.
@@ -357,106 +116,6 @@ func (l *lab) backendGoes(family int) {
 		l.t.Error(err)
 	}
 	l.await("the rules to meet what is left of it", func() bool { return l.counted("vip") > 0 })
-}
-
-// After a process ends, existing flows continue and new ones are taken, and the next process
-// adopts all of them.
-func TestAdoption(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		l.set(p, state("pod1", "pod2"))
-		vip := port("vip", 0, 80)
-		c, u := l.mustDial("tcp", 0, vip), l.mustDial("udp", 0, vip)
-		wantC, wantU := ask(c, "?"), ask(u, "?")
-		goOn := func(when string) {
-			t.Helper()
-			for range 3 {
-				if got := ask(c, "?"); got != wantC {
-					t.Errorf("%s: %s; want %s", when, got, wantC)
-				}
-				if got := ask(u, "?"); got != wantU {
-					t.Errorf("%s: %s; want %s", when, got, wantU)
-				}
-			}
-			for _, family := range families {
-				if got := l.probe("tcp", port("vip", family, 80)); !strings.HasSuffix(got, "saw client") {
-					t.Errorf("%s: a new connection: %s", when, got)
-				}
-			}
-			l.bypassed()
-		}
-		goOn("before")
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		goOn("with no process")
-		p = l.path()
-		goOn("with another process that knows nothing yet")
-		if err := p.Shrink(t.Context(), state("pod1", "pod2", "pod3")); err != nil {
-			t.Fatal(err)
-		}
-		goOn("shrunk")
-		l.set(p, state("pod1", "pod2", "pod3"))
-		goOn("taken over")
-		if s := p.Status(); s.Repairs != 0 || len(s.Left) != 0 {
-			t.Errorf("status %+v", s)
-		}
-		l.await("no more slots than there are backends", func() bool {
-			slots := 0
-			var place kernelPlace
-			var slot kernelSlot
-			for all := p.kernel.Slots.Iterate(); all.Next(&place, &slot); slots++ {
-			}
-			return slots == 8*3
-		})
-	})
-}
-
-// The same holds for a process that is killed.
-func TestAdoptionAfterKill(t *testing.T) {
-	const told = "FANFARE_TEST_FASTPATH"
-	if dir := os.Getenv(told); dir != "" {
-		p, err := New(t.Context(), Options{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := state("pod1")
-		if err := errors.Join(p.Shrink(t.Context(), s), p.Grow(t.Context(), s)); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Println("ready")
-		select {}
-	}
-	inNamespace(t, func(t *testing.T, l *lab) {
-		child := exec.Command(os.Args[0], "-test.run=^TestAdoptionAfterKill$")
-		child.Env = append(os.Environ(), told+"="+l.dir)
-		out, err := child.StdoutPipe()
-		if err == nil {
-			err = child.Start()
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		line := make([]byte, 5)
-		if _, err := io.ReadFull(out, line); err != nil || string(line) != "ready" {
-			rest, _ := io.ReadAll(out)
-			t.Fatalf("%s%s %v", line, rest, err)
-		}
-		c := l.mustDial("tcp", 0, port("vip", 0, 80))
-		if err := child.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = child.Wait()
-		if got := ask(c, "?"); got != "pod1 saw client" {
-			t.Errorf("without a process: %s", got)
-		}
-		p := l.path()
-		l.set(p, state("pod1"))
-		if got := ask(c, "?"); got != "pod1 saw client" {
-			t.Errorf("after: %s", got)
-		}
-		l.bypassed()
-	})
 }
 
 // A client may use its port for another connection as soon as one has ended.
@@ -603,79 +262,6 @@ func TestNoNewFlows(t *testing.T) {
 		both("without a lease", "pod2 saw client")
 		l.set(l.path(), state("pod1"))
 		both("with one again", "pod1 saw client")
-	})
-}
-
-// Hooks and maps that another program detaches or unpins are restored, and connections
-// continue.
-func TestRepair(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		p := l.path()
-		s := state("pod1")
-		l.set(p, s)
-		c := l.mustDial("tcp", 0, port("vip", 0, 80))
-		for i, damage := range []func() error{
-			func() error { return os.RemoveAll(l.dir) },
-			func() error {
-				index := uint32(l.link("eth0").Attrs().Index)
-				return p.hooks[hook{index, outward}].Detach()
-			},
-		} {
-			if err := damage(); err != nil {
-				t.Fatal(err)
-			}
-			l.set(p, s)
-			if s := p.Status(); s.Repairs != uint64(i+1) || !strings.Contains(s.Found, "outward-") {
-				t.Errorf("status %+v", s)
-			}
-			if got := ask(c, "?"); got != "pod1 saw client" {
-				t.Errorf("%s", got)
-			}
-		}
-		if n := len(l.pinned("")); n != 10 {
-			t.Errorf("%d pins: %v", n, l.pinned(""))
-		}
-	})
-}
-
-// Cleanup removes maps of all versions, and does nothing in a missing directory.
-func TestCleanup(t *testing.T) {
-	inNamespace(t, func(t *testing.T, l *lab) {
-		if err := Cleanup(t.Context(), l.dir); err != nil {
-			t.Error(err)
-		}
-		p := l.path()
-		l.set(p, state("pod1"))
-		if err := os.MkdirAll(filepath.Join(l.dir, "v0"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		p.Close()
-		p = l.path() // removes v0, another version
-		if _, err := os.Stat(filepath.Join(l.dir, "v0")); err == nil {
-			t.Error("maps of another version remain")
-		}
-		p.Close()
-		if err := Cleanup(t.Context(), l.dir); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Stat(l.dir); err == nil {
-			t.Error("the directory remains")
-		}
-		l.await("programs to go", func() bool {
-			for _, iface := range []string{"eth0", "cali1"} {
-				all, err := link.QueryPrograms(link.QueryOptions{Target: l.link(iface).Attrs().Index, Attach: ebpf.AttachTCXIngress})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if len(all.Programs) != 0 {
-					return false
-				}
-			}
-			return true
-		})
-		if err := Cleanup(t.Context(), t.TempDir()); err == nil {
-			t.Error("Cleanup removes a directory that is not on a BPF file system")
-		}
 	})
 }
 
