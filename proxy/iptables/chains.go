@@ -37,8 +37,8 @@ const (
 	xtRefuse     = "FANFARE-REFUSE"
 
 	// Prefix begins the names of these chains, and MadePrefix those of the chains for VIPs,
-	// frontends and backends, which is short because the names hold an address. Chains with
-	// either prefix are deleted if no State has them. Both are exported for the tests of
+	// frontends and backends, which is short because the names hold an address. Unknown
+	// chains with either prefix are deleted. Both are exported for the tests of
 	// package proxy.
 	Prefix     = "FANFARE-"
 	MadePrefix = "FAN-"
@@ -229,7 +229,7 @@ func prefixText(p netip.Prefix) string {
 var DefaultFlag = state.Mark{Value: 0x4000, Mask: 0x4000}
 
 // flagOf returns the mark for flows that need a new source. The rules that choose a backend set
-// it and POSTROUTING reads it: the new source depends on the route, which is not known before.
+// it, and a rule in POSTROUTING reads it: only there can a rule replace the source.
 func flagOf(s state.SNAT) state.Mark {
 	if s.Mark.Value == 0 {
 		return DefaultFlag
@@ -237,7 +237,8 @@ func flagOf(s state.SNAT) state.Mark {
 	return s.Mark
 }
 
-// matchMark returns a mark as iptables-save shows it for the match mark: without a full mask.
+// matchMark returns a mark as iptables-save shows it for the match mark, which leaves out a
+// full mask.
 func matchMark(m state.Mark) string {
 	if m.Mask == math.MaxUint32 {
 		return fmt.Sprintf("%#x", m.Value)
@@ -418,8 +419,8 @@ func (r Render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.
 	return "-j DNAT --to-destination " + b.Addr.String()
 }
 
-// backend adds the chain of a backend that records its clients. --exist starts the timeout of a
-// client again that is in the set already.
+// backend adds the chain of a backend that records its clients. For a client that is
+// in the set already, --exist starts the timeout again.
 func (r Render) backend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
 	name := BackendName(s, v, fe, b)
 	if r.replaced(fe.Target(s), b) {

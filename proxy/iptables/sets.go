@@ -39,8 +39,7 @@ type setShape struct {
 }
 
 // SetShapes holds the shape of each set. It is exported for the tests of package proxy. A name
-// must
-// not change: a new version finds the sets of an older one by it.
+// must not change: a new version finds the sets of an older one by it.
 var SetShapes = [IPSetCount]setShape{
 	IPSetVIPs:           {"fanfare-vips", "hash:ip"},
 	IPSetOwned:          {"fanfare-owned", "hash:net"},
