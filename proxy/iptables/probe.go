@@ -65,8 +65,8 @@ func (i Program) Load(ctx context.Context, script string) error {
 	return err
 }
 
-// Find chooses the program of each family that supports all rules, and must be called before any
-// other method. It is an error if neither family has such a program, or if the kernel lacks a
+// Find chooses the program of each family that supports all rules. It must be called first, but
+// VIPs and Remove do not need it. It is an error if neither family has such a program, or if the kernel lacks a
 // type of set. One family without is logged, and Lacks returns the reason.
 func (x *Renderer) Find(ctx context.Context) error {
 	if err := x.setsMissing(); err != nil {
@@ -87,8 +87,8 @@ func (x *Renderer) Find(ctx context.Context) error {
 }
 
 // findFamily prefers the program that has Fanfare's chains, then the one with chains of kube-proxy
-// or the kubelet. Fanfare's rules must come before those, and only within one interface of the
-// kernel can they be put first.
+// or the kubelet. Fanfare's rules must come before those, but the order of the two interfaces is
+// the kernel's choice: only within one can a rule be first.
 func (x *Renderer) findFamily(ctx context.Context, f state.SetID) (*Program, error) {
 	programs := Installed()
 	traces := make(map[string]int)

@@ -26,7 +26,8 @@ type Program struct {
 	Tables string
 }
 
-// Programs holds the four programs, installed or not; those of nftables come first.
+// Programs holds the four programs, installed or not; that of nftables comes first in each
+// family.
 var Programs = []Program{
 	{Name: "iptables-nft"},
 	{Name: "iptables-legacy", Tables: "/proc/thread-self/net/ip_tables_names"},

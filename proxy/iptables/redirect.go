@@ -33,8 +33,9 @@ func xtTee(f state.SetID) xtFeature {
 
 // xtRedirects returns the rules of FANFARE-HANDON, through which TCP packets pass for VIPs whose
 // previous owner still has connections. Packets of flows that this node knows, and packets that
-// begin a connection, stay. Packets that came from another node stay too: otherwise two nodes
-// could send a packet to each other without end. The others go to the previous owner.
+// begin a connection, stay. Invalid packets go only with FIN or RST: without, they may belong to a
+// connection of this node. Packets that came from another node stay too: otherwise two nodes could
+// send a packet to each other without end.
 func xtRedirects(s state.State, f state.SetID) []string {
 	all := state.RedirectsOf(s.Redirects, f)
 	if len(all) == 0 {
