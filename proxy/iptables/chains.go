@@ -16,7 +16,7 @@ import (
 const (
 	// Of the tables raw and mangle.
 	xtUnassigned = "FANFARE-UNASSIGNED"
-	xtRedirect   = "FANFARE-HANDON" // the name of older versions: it must not change
+	xtRedirect   = "FANFARE-HANDON" // a name of older versions
 
 	// Of the table nat.
 	xtArriving = "FANFARE-ARRIVING"
@@ -68,7 +68,7 @@ func Jumps(f state.SetID) map[string]map[string]string {
 }
 
 // xtTables are the tables that have chains of Fanfare, in the order in which they are written.
-// Each is a transaction of its own, so the rules that refuse come before those that translate.
+// Each is a transaction of its own, so the refusing rules come before the translating ones.
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
 // Chains returns all chains of a State for one family, by table. It is exported for the tests of

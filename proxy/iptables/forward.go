@@ -34,7 +34,7 @@ func ForwardPrefixes(want state.State) []netip.Prefix {
 
 // OpenForward makes every iptables of this network namespace accept flows to the prefixes, where
 // its chain FORWARD would drop them. It returns the names of the programs that now have Fanfare's
-// chain, and of those that it changed. With no prefixes, it removes that chain and the jump to
+// chain, and of the changed programs. With no prefixes, it removes that chain and the jump to
 // it. If one program fails, it continues with the others.
 func OpenForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
 	var errs []error

@@ -269,7 +269,7 @@ func requestSets(s *nfnl.Socket, each func(data []byte), which func(e *nfnl.Enco
 	return nil
 }
 
-// parseEntry reads an entry. The kernel omits the length of a prefix that is a single address.
+// parseEntry reads an entry of a set. Without a prefix length, it is a single address.
 func parseEntry(m ipsetID, data []byte) Entry {
 	e := Entry{Set: m}
 	var addr, net netip.Addr

@@ -105,8 +105,8 @@ func (p *Poller) compare() {
 	}
 }
 
-// Pause stops comparing before the proxy changes rules. It reports earlier changes first:
-// afterwards they cannot be told from the proxy's.
+// Pause stops comparing before the proxy changes rules. It reports earlier changes first, since
+// afterwards the counts include the proxy's own changes.
 func (p *Poller) Pause() {
 	if p == nil {
 		return

@@ -66,8 +66,9 @@ func (i Program) Load(ctx context.Context, script string) error {
 }
 
 // Find chooses the program of each family that supports all rules. It must be called first, but
-// VIPs and Remove do not need it. It is an error if neither family has such a program, or if the kernel lacks a
-// type of set. One family without is logged, and Lacks returns the reason.
+// VIPs and Remove do not need it. It is an error if neither family has such a program, or if the
+// kernel lacks a type of set. If only one family has a program, that is logged, and Lacks returns
+// the reason for the other.
 func (x *Renderer) Find(ctx context.Context) error {
 	if err := x.setsMissing(); err != nil {
 		return err

@@ -128,8 +128,8 @@ func (k Kernel) unjumpLines(f state.SetID) map[string][]string {
 }
 
 // Converge reads each family's chains and sets and changes what differs from want. Redirects that
-// the kernel cannot do are left out of both States. The families are independent: an error in
-// IPv6 leaves IPv4 converged.
+// the kernel cannot do are left out of both States. IPv4 comes first; an error ends the call, with
+// what was found until then.
 func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
 	var out renderer.Finding
 	want = x.able(want)
@@ -378,7 +378,7 @@ func (x *Renderer) reform(ctx context.Context, names []string, want state.State,
 			continue
 		}
 		// It is of another type, and can be deleted only without rules. Converge then writes
-		// the rules and the set again; until then, nothing is forwarded.
+		// the rules and the set again; until then, the family is not forwarded.
 		if err := errors.Join(x.unload(ctx, f), DestroySet(x.Sock, name)); err != nil {
 			return odd, err
 		}
@@ -451,7 +451,7 @@ func RemoveChains(ctx context.Context, keep []string) error {
 		}
 		save, err := i.SaveAll(ctx)
 		if err != nil || !strings.Contains(save, ":"+Prefix) {
-			continue // a program that cannot show rules has none, such as on a kernel without its interface
+			continue // usually the kernel lacks the program's interface: then it has no rules
 		}
 		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.Load(ctx, script) }))
 	}

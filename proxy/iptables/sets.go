@@ -15,8 +15,7 @@ import (
 // added: ipsetSources comes before the set that makes rules consult it.
 type ipsetID uint8
 
-// The identifiers that are exported, and the rest of what this package exports and package
-// proxy does not use, are for the tests of package proxy.
+// The static sets. The exported identifiers are for the tests of package proxy.
 const (
 	IPSetVIPs         ipsetID = iota // the addresses that rules forward
 	IPSetOwned                       // the prefixes of the pools
