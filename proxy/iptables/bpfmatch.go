@@ -11,28 +11,31 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A rule of iptables chooses by hash with a program of the classic packet filter, whose
-// first byte is that of the IP header. Such a program has 64 instructions at most
-// (XT_BPF_MAX_NUM_INSTR), which are too few for the hash of nftables' rules. So nodes with
-// iptables choose alike, and nodes with nftables do, but one kind not as the other.
+// To choose a backend by hash, a rule has a program of classic BPF (xt_bpf), which sees the
+// packet from the first byte of the IP header. Such a program has 64 instructions at most
+// (XT_BPF_MAX_NUM_INSTR), too few for the hash that the rules of nftables compute. So nodes in
+// iptables mode agree with each other, but not with nodes in nftables mode.
 
-// HashSeed is that of the rules of nftables, and xt_cluster hashes and scales as
-// nft_hash does: a node with iptables chooses as those with nftables.
+// HashSeed is the seed of the rules of nftables too. xt_cluster hashes and scales as nft_hash
+// does, so where a rule uses it, both modes choose the same backend. It is exported for the
+// tests of package proxy.
 const HashSeed = 0xfa17
 
-// Where the addresses of the client begin, and in how many words they are.
+// The offset of the source address in the IP header in bytes, and its length in words of 32
+// bits, by family.
 var (
 	sourceOffset = [2]uint32{12, 8}
 	sourceWords  = [2]uint32{1, 4}
 )
 
-// headerLength6 is that of IPv6. Headers that extend it are taken for the ports: their
-// flows are not spread so well, and each still has one backend.
+// headerLength6 is the length of the fixed IPv6 header in bytes. In a packet with extension
+// headers, the program reads those instead of the ports: such flows spread less evenly, but
+// each still has one backend.
 const headerLength6 = 40
 
-// hashMatch matches the clients of one slot of so many. xt_cluster hashes the first 32
-// bits of an IPv6 address only (NF_CT_TUPLE_L3SIZE counts words, and it takes them for
-// bytes): all clients of a network would have one backend.
+// hashMatch returns the match for the clients of one slot. xt_cluster is not used for IPv6,
+// because it hashes only the first 32 bits of the address: it takes NF_CT_TUPLE_L3SIZE, which
+// counts words, for bytes. All clients of a network would have the same backend.
 func hashMatch(f state.SetID, slots, slot int) string {
 	if f == 0 && slots <= state.MaxHashed {
 		return fmt.Sprintf("-m cluster --cluster-local-nodemask 0x%08x --cluster-total-nodes %d --cluster-hash-seed 0x%08x ", 1<<slot, slots, HashSeed)
@@ -40,7 +43,8 @@ func hashMatch(f state.SetID, slots, slot int) string {
 	return Bytecode(ClientProgram(f, slots, slot))
 }
 
-// Bytecode is the match of a program.
+// Bytecode returns the match of xt_bpf for a program, as iptables-save shows it. It panics for
+// an instruction that cannot be assembled. It is exported for the tests of package proxy.
 func Bytecode(program []bpf.Instruction) string {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
@@ -53,9 +57,10 @@ func Bytecode(program []bpf.Instruction) string {
 	return `-m bpf --bytecode "` + strings.Join(ops, ",") + `" `
 }
 
-// multiply and fold are what the programs hash by: a product, which goes to X as well,
-// and the exclusive or with itself, shifted to the right. Multipliers and shifts are
-// those of MurmurHash3's end, which lets each bit of a word move all.
+// multiply and fold are the two steps of the hash: a product, which goes to X as well, and
+// the exclusive or of the value with itself shifted to the right. Multipliers and shifts are
+// those of the finalizer of MurmurHash3 (fmix32), in which each bit of the input affects all
+// bits of the result.
 func multiply(by uint32) []bpf.Instruction {
 	return []bpf.Instruction{bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: by}, bpf.TAX{}}
 }
@@ -64,13 +69,14 @@ func fold(by uint32) []bpf.Instruction {
 	return []bpf.Instruction{bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: by}, bpf.ALUOpX{Op: bpf.ALUOpXor}}
 }
 
-// accept and refuse end a program: what is not zero matches.
+// accept and refuse end a program. For xt_bpf, any result but zero is a match.
 var (
 	accept = bpf.RetConstant{Val: math.MaxUint16}
 	refuse = bpf.RetConstant{}
 )
 
-// ClientProgram matches the clients of one slot of so many, by a hash of the address.
+// ClientProgram returns a program that matches the clients of one slot, from 0 to slots-1, by
+// a hash of the address. It is exported for the tests of package proxy, which run it.
 func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadConstant{Dst: bpf.RegX, Val: HashSeed}}
 	for word := range sourceWords[f] {
@@ -83,14 +89,16 @@ func ClientProgram(f state.SetID, slots, slot int) []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(slot), SkipFalse: 1}, accept, refuse)
 }
 
-// SlotsProgram matches the flows whose slot is the owner's. The slot is that of a hash of
-// the client's address and port: those of the VIP are the same for all of the frontend's.
+// SlotsProgram returns a program that matches the flows of one backend: owner is its index, and
+// slots holds the index of each slot's backend, at most state.MaxSlots of them. The hash covers
+// the client's address and port; the VIP's are the same for all flows of a frontend. It is
+// exported for the tests of package proxy, which run it.
 func SlotsProgram(f state.SetID, slots []int, owner int) []bpf.Instruction {
 	program := append(flowHash(f), bpf.ALUOpConstant{Op: bpf.ALUOpMod, Val: uint32(len(slots))})
 	return append(program, among(slots, owner)...)
 }
 
-// flowHash leaves the hash of a flow in the accumulator.
+// flowHash returns instructions that leave the hash of a flow in the accumulator.
 func flowHash(f state.SetID) []bpf.Instruction {
 	program := []bpf.Instruction{bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 2}} // options may come before the ports
 	if f == 1 {
@@ -101,14 +109,16 @@ func flowHash(f state.SetID) []bpf.Instruction {
 		program = append(program, bpf.LoadAbsolute{Off: sourceOffset[f] + 4*word, Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpXor})
 		program = append(program, multiply(0x85ebca6b)...)
 	}
-	// Products move bits to the left only.
+	// A product carries bits to the left only: fold brings the high bits back.
 	program = append(append(program, fold(16)...), multiply(0x85ebca6b)...)
 	program = append(append(program, fold(13)...), multiply(0xc2b2ae35)...)
 	return append(program, fold(16)...)
 }
 
-// among matches if the number in the accumulator is a slot of the owner's: if its bit is
-// set in the word that its upper bits choose.
+// among returns instructions that match if the number in the accumulator is a slot of the
+// owner. The slots are a bit map of 32-bit words: the upper bits of the number choose the word
+// and the lower five the bit. 251 slots are eight words, the most for which the whole program
+// fits into 64 instructions.
 func among(slots []int, owner int) []bpf.Instruction {
 	words := make([]uint32, (len(slots)+31)/32)
 	for slot, who := range slots {
@@ -124,7 +134,7 @@ func among(slots []int, owner int) []bpf.Instruction {
 	}
 	last := len(words) - 1
 	for i, word := range words[:last] {
-		// Behind the words, of which each but the last takes three instructions.
+		// The jump leads behind the other words: three instructions each, one for the last.
 		end := uint32(3*(last-i-1) + 1)
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(i), SkipFalse: 2}, bpf.LoadConstant{Dst: bpf.RegA, Val: word}, bpf.Jump{Skip: end})
 	}

@@ -12,11 +12,13 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// Chains of iptables that are always there. docs/concepts/iptables-mode.md explains them.
+// The chains that always exist. docs/concepts/iptables-mode.md explains them.
 const (
+	// Of the tables raw and mangle.
 	xtUnassigned = "FANFARE-UNASSIGNED"
-	xtRedirect   = "FANFARE-HANDON"
+	xtRedirect   = "FANFARE-HANDON" // a name of older versions
 
+	// Of the table nat.
 	xtArriving = "FANFARE-ARRIVING"
 	xtLeaving  = "FANFARE-LEAVING"
 	xtSource   = "FANFARE-SOURCE"
@@ -24,6 +26,7 @@ const (
 	xtKeep     = "FANFARE-KEEP"
 	xtLeave    = "FANFARE-POSTROUTING"
 
+	// Of the table filter. SourcesChain is exported for the tests of package proxy.
 	xtForward    = "FANFARE-FILTER"
 	xtOutput     = "FANFARE-OUTPUT"
 	xtUnserved   = "FANFARE-UNSERVED"
@@ -33,17 +36,21 @@ const (
 	xtInternal   = "FANFARE-INTERNAL"
 	xtRefuse     = "FANFARE-REFUSE"
 
-	// Prefix begins the names of all of them, and xtMade those of the chains for
-	// VIPs, frontends and backends.
+	// Prefix begins the names of these chains, and MadePrefix those of the chains for VIPs,
+	// frontends and backends, which is short because the names hold an address. Unknown
+	// chains with either prefix are deleted. Both are exported for the tests of
+	// package proxy.
 	Prefix     = "FANFARE-"
 	MadePrefix = "FAN-"
 )
 
-// MaxChainName is the longest name of a chain (XT_EXTENSION_MAXNAMELEN).
+// MaxChainName is the length of the longest name of a chain that iptables accepts, in bytes:
+// XT_EXTENSION_MAXNAMELEN without the final zero. It is exported for the tests of package proxy.
 const MaxChainName = 28
 
-// Jumps are the rules of the chains of others that lead to ours, by table and
-// chain. Each must be the first there that may lead to a translation.
+// Jumps returns the rules that lead from the kernel's built-in chains to Fanfare's, by table and
+// chain. Each must come before any rule that may translate the packet, such as those of
+// kube-proxy: the first translation of a flow holds.
 func Jumps(f state.SetID) map[string]map[string]string {
 	const by = `-m comment --comment "addresses of Services, by Fanfare" -j `
 	vip := "-m set --match-set " + SetName(IPSetVIPs, f) + " dst "
@@ -60,11 +67,12 @@ func Jumps(f state.SetID) map[string]map[string]string {
 	}
 }
 
-// xtTables are the tables that have our chains, in the order in which they
-// are written: what refuses comes before what translates.
+// xtTables are the tables that have chains of Fanfare, in the order in which they are written.
+// Each is a transaction of its own, so the refusing rules come before the translating ones.
 var xtTables = []string{"filter", "mangle", "raw", "nat"}
 
-// Chains is all chains of one family, by table.
+// Chains returns all chains of a State for one family, by table. It is exported for the tests of
+// package proxy.
 func Chains(s state.State, f state.SetID) map[string]ChainSet {
 	tables := xtShared(s, f)
 	nat := tables["nat"]
@@ -78,14 +86,14 @@ func Chains(s state.State, f state.SetID) map[string]ChainSet {
 	return tables
 }
 
-// xtShared is the chains that depend on no VIP.
+// xtShared returns the chains that do not depend on VIPs.
 func xtShared(s state.State, f state.SetID) map[string]ChainSet {
 	return map[string]ChainSet{
 		"raw": {xtUnassigned: slices.Concat(
 			[]string{"-m addrtype --dst-type LOCAL -j RETURN"},
 			discovery(f),
-			// raw can not refuse. Without conntrack it leaves no entry, and
-			// FANFARE-FILTER refuses it.
+			// The target REJECT is valid in the table filter only. Untracked, the packet
+			// leaves no conntrack entry, and FANFARE-FILTER refuses it.
 			[]string{"-j CT --notrack"},
 		)},
 		"mangle": {xtRedirect: xtRedirects(s, f)},
@@ -94,7 +102,8 @@ func xtShared(s state.State, f state.SetID) map[string]ChainSet {
 	}
 }
 
-// discovery lets pass what routers and hosts ask their neighbours by.
+// discovery accepts neighbour solicitations and advertisements (RFC 4861, types 135 and 136):
+// without them no router reaches an address of the pools. ARP does not pass these tables.
 func discovery(f state.SetID) []string {
 	if f == 0 {
 		return nil
@@ -105,6 +114,7 @@ func discovery(f state.SetID) []string {
 	}
 }
 
+// xtFilter returns the chains that refuse or drop what nat left untranslated.
 func xtFilter(s state.State, f state.SetID) ChainSet {
 	in := func(m ipsetID, fields string) string { return "-m set --match-set " + SetName(m, f) + " " + fields }
 	unreachable := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
@@ -121,9 +131,9 @@ func xtFilter(s state.State, f state.SetID) ChainSet {
 			in(IPSetOwned, "dst") + " -g " + xtRefuse,
 		},
 		xtUnserved: slices.Concat(discovery(f), []string{invalid, "-j " + xtPorts, "-g " + xtRefuse}),
-		// A VIP may be an address of the node: what it does not serve is the host's.
+		// A VIP may be an address of the node: its other ports are the host's.
 		xtOutput: append(xtRedirected(s, f), "-j "+SourcesChain, "-j "+xtInternal, "-m addrtype --dst-type LOCAL -j RETURN", invalid, "-g "+xtRefuse),
-		// nat drops nothing. What it left untranslated is refused or dropped here.
+		// iptables accepts no DROP in nat, so untranslated packets are refused or dropped here.
 		xtPorts:      slices.Concat([]string{"-j " + SourcesChain}, xtClients(s, f, xtInternal), []string{"-g " + xtExternal}),
 		SourcesChain: {in(IPSetLimited, "dst,dst") + " -m set ! --match-set " + SetName(ipsetSources, f) + " dst,dst,src -j DROP"},
 		xtExternal:   miss(ipsetExternalDrop, IPSetExternalReject),
@@ -135,11 +145,11 @@ func xtFilter(s state.State, f state.SetID) ChainSet {
 	}
 }
 
-// midstream matches a packet that begins no connection. What nat is asked about is
-// then the middle of one that conntrack does not know.
+// midstream matches a TCP packet that does not begin a connection. nat sees only the first
+// packet of a flow, so there it belongs to a connection that conntrack does not know.
 const midstream = "-p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN "
 
-// xtClients leads the clients on this node to a chain.
+// xtClients returns rules that lead packets from clients on this node to a chain.
 func xtClients(s state.State, f state.SetID, chain string) []string {
 	rules := []string{"-m set --match-set " + SetName(ipsetClients, f) + " src -g " + chain}
 	if p := s.Clients.InterfacePrefix; p != "" {
@@ -151,7 +161,7 @@ func xtClients(s state.State, f state.SetID, chain string) []string {
 	return rules
 }
 
-// echo answers ping to a VIP from the node itself.
+// echo makes the node itself answer pings to a VIP (echo requests: ICMP type 8, ICMPv6 type 128).
 func echo(f state.SetID) string {
 	return [2]string{
 		"-p icmp -m icmp --icmp-type 8 -j REDIRECT",
@@ -159,6 +169,8 @@ func echo(f state.SetID) string {
 	}[f]
 }
 
+// xtNAT returns the chains of nat but those of VIPs. xtSource runs in POSTROUTING, where the
+// backend is known, and decides which source address the backend sees.
 func xtNAT(s state.State, f state.SetID) ChainSet {
 	x, i := xtTree(state.External).Root, xtTree(state.Internal).Root
 	m := flagOf(s.SNAT)
@@ -167,10 +179,10 @@ func xtNAT(s state.State, f state.SetID) ChainSet {
 		xtLeaving:  {echo(f), "-g " + i},
 		xtLeave:    nil,
 		xtSource: {
-			// A process of the host has the VIP for its source where that is on an
-			// interface of this node. Other nodes have it too, and would get the answer.
+			// Where the VIP is on an interface of this node, a process of the host may have
+			// it as its source. Other nodes may have it too, and would get the reply.
 			"! -o lo -m set --match-set " + SetName(IPSetVIPs, f) + " src -g " + xtReplace,
-			// Others of the host have an address to which replies return.
+			// Any other address of the host receives its replies.
 			"-m addrtype --src-type LOCAL -g " + xtKeep,
 			`-m bpf --bytecode "` + sameAddrs(f) + `" -g ` + xtReplace,
 			"-m mark ! --mark " + matchMark(m) + " -j RETURN",
@@ -188,8 +200,8 @@ func xtNAT(s state.State, f state.SetID) ChainSet {
 	return nat
 }
 
-// joined covers the same addresses with as few prefixes as can be: a new flow passes
-// all of them, and addresses of a pool that is gone may be many.
+// joined covers the same addresses with as few prefixes as possible. A new flow is compared
+// with each prefix, and the lingering addresses of a deleted pool can be many.
 func joined(all []netip.Prefix) []netip.Prefix {
 	var b netipx.IPSetBuilder
 	for _, p := range all {
@@ -197,12 +209,13 @@ func joined(all []netip.Prefix) []netip.Prefix {
 	}
 	set, err := b.IPSet()
 	if err != nil {
-		panic("BUG: " + err.Error()) // of ranges that end before they begin, which no prefix does
+		panic("BUG: " + err.Error()) // only a range that ends before it begins is an error
 	}
 	return set.Prefixes()
 }
 
-// prefixText is a prefix in the words of the match conntrack.
+// prefixText returns a prefix as iptables-save shows it for the match conntrack: a single
+// address has no length.
 func prefixText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
@@ -210,12 +223,13 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-// DefaultFlag is the bit by which kube-proxy marks packets whose source must be
-// replaced. It means the same here, and is removed before kube-proxy's rules see it.
+// DefaultFlag is the bit by which kube-proxy marks packets whose source must be replaced
+// (KUBE-MARK-MASQ). Fanfare uses it for the same purpose and removes it before kube-proxy's
+// rules see it. It is exported for the tests of package proxy.
 var DefaultFlag = state.Mark{Value: 0x4000, Mask: 0x4000}
 
-// flag is the mark that tells POSTROUTING which flows need a new source: rules that
-// choose a backend can not know yet which source there will be.
+// flagOf returns the mark for flows that need a new source. The rules that choose a backend set
+// it, and a rule in POSTROUTING reads it: only there can a rule replace the source.
 func flagOf(s state.SNAT) state.Mark {
 	if s.Mark.Value == 0 {
 		return DefaultFlag
@@ -223,7 +237,8 @@ func flagOf(s state.SNAT) state.Mark {
 	return s.Mark
 }
 
-// match is the mark as the match of the name shows it.
+// matchMark returns a mark as iptables-save shows it for the match mark, which leaves out a
+// full mask.
 func matchMark(m state.Mark) string {
 	if m.Mask == math.MaxUint32 {
 		return fmt.Sprintf("%#x", m.Value)
@@ -231,10 +246,12 @@ func matchMark(m state.Mark) string {
 	return m.String()
 }
 
+// setMark and unmark return a target that sets or clears the bits of a mark and keeps the rest.
 func setMark(m state.Mark) string { return "-j MARK --set-xmark " + m.String() }
 func unmark(m state.Mark) string  { return setMark(state.Mark{Mask: m.Mask}) }
 
-// xtNewSource replaces the source. A mark that was asked for stays.
+// xtNewSource returns the rules that replace the source. A mark that the user configured stays
+// on the packet.
 func xtNewSource(s state.SNAT, f state.SetID) []string {
 	var rules []string
 	if s.Mark.Value == 0 {
@@ -243,7 +260,7 @@ func xtNewSource(s state.SNAT, f state.SetID) []string {
 			rules = append(rules, setMark(s.Mark))
 		}
 	} else {
-		// A hairpin came without.
+		// A hairpin has not been marked yet.
 		rules = append(rules, setMark(s.Mark))
 	}
 	rule := "-j MASQUERADE"
@@ -253,22 +270,23 @@ func xtNewSource(s state.SNAT, f state.SetID) []string {
 	return append(rules, rule+[...]string{state.PortFullyRandom: " --random-fully", state.PortRandom: " --random", state.PortKept: ""}[s.Ports])
 }
 
-// sameAddrs is a program of the packet filter for packets whose source is their
-// destination, as iptables takes it. No other match compares the two.
+// sameAddrs returns a program of classic BPF, in the text form of iptables, that matches packets
+// whose source is their destination. No other match compares the two.
 func sameAddrs(f state.SetID) string {
 	if f == 0 {
 		return "6,32 0 0 12,7 0 0 0,32 0 0 16,29 0 1 0,6 0 0 65535,6 0 0 0"
 	}
 	ops := []string{"18"}
 	for word := range 4 {
-		// Load from source, copy to X, load from destination, unless equal go to the end.
+		// Load a word of the source, copy it to X, load that of the destination, and jump to
+		// the end unless they are equal.
 		ops = append(ops, fmt.Sprintf("32 0 0 %d", 8+4*word), "7 0 0 0", fmt.Sprintf("32 0 0 %d", 24+4*word),
 			fmt.Sprintf("29 0 %d 0", 4*(3-word)+1))
 	}
 	return strings.Join(append(ops, "6 0 0 65535", "6 0 0 0"), ",")
 }
 
-// xtTree is the tree of one kind of clients.
+// xtTree returns the tree for one side, external or internal clients.
 func xtTree(s state.Side) Tree {
 	return Tree{
 		Root: "FANFARE-" + strings.ToUpper(s.Prefix),
@@ -277,8 +295,9 @@ func xtTree(s state.Side) Tree {
 	}
 }
 
-// ChainName is the name of a chain made for something, "FAN-x-t80-192.0.2.1". What
-// is too long for that, as most of IPv6 is, is hashed.
+// ChainName returns the name of a chain for an address or prefix, such as
+// "FAN-x-t80-192.0.2.1". If it exceeds MaxChainName, as most IPv6 addresses do, it holds a hash
+// of the address. It is exported for the tests of package proxy.
 func ChainName(s state.Side, port, addr string) string {
 	name := MadePrefix + s.Prefix + "-" + port + addr
 	if len(name) > MaxChainName {
@@ -287,12 +306,15 @@ func ChainName(s state.Side, port, addr string) string {
 	return name
 }
 
+// FrontendName returns the name of the chain that chooses a backend of a frontend. The letter
+// before the port is t, u or s, for TCP, UDP or SCTP. It is exported for the tests of package
+// proxy.
 func FrontendName(s state.Side, v *state.VIP, fe *state.Frontend) string {
 	return ChainName(s, fmt.Sprintf("%c%d-", fe.Protocol.String()[0], fe.Port), v.Addr.String())
 }
 
-// xtLeaf leads to the one port of a VIP, or to the chain that tells its ports
-// apart.
+// xtLeaf returns the rule of the tree for a VIP: it leads to the chain of its only port, or to
+// the chain that distinguishes its ports.
 func xtLeaf(s state.Side, v *state.VIP) []string {
 	to := "-d " + netip.PrefixFrom(v.Addr, v.Addr.BitLen()).String() + " "
 	switch len(v.Frontends) {
@@ -305,9 +327,8 @@ func xtLeaf(s state.Side, v *state.VIP) []string {
 	}
 }
 
-// xtPort leads from a VIP to one of its ports. Where there is no backend, the flow
-// is translated to what it is: so no other proxy translates it, and the filter
-// refuses it.
+// xtPort returns the rule for one port of a VIP. Without a backend, the flow is translated to its
+// own destination: then no other proxy translates it, and the table filter refuses it.
 func xtPort(s state.Side, v *state.VIP, fe *state.Frontend) string {
 	match := fmt.Sprintf("-p %[1]s -m %[1]s --dport %[2]d ", fe.Protocol, fe.Port)
 	t := fe.Target(s)
@@ -317,13 +338,16 @@ func xtPort(s state.Side, v *state.VIP, fe *state.Frontend) string {
 	return match + "-g " + FrontendName(fe.ChainSide(s), v, fe)
 }
 
-// A Render renders VIPs.
+// A Render holds what the chains of VIPs depend on besides the VIP: this node's name, and the
+// mark for flows that need a new source. If either changes, all chains are rendered again. It is
+// exported for the tests of package proxy.
 type Render struct {
 	Node string
 	Mark state.Mark
 }
 
-// VIP adds the chains of one VIP. Their names all have its address.
+// VIP adds the chains of one VIP for both sides. Each name depends on the address, so chains of
+// different VIPs do not collide.
 func (r Render) VIP(to ChainSet, v *state.VIP) {
 	for _, s := range []state.Side{state.External, state.Internal} {
 		for i := range v.Frontends {
@@ -338,8 +362,8 @@ func (r Render) VIP(to ChainSet, v *state.VIP) {
 	}
 }
 
-// frontend adds the chain that chooses a backend, and those of backends that have
-// to remember who came.
+// frontend adds the chain that chooses a backend and, with affinity, the chains of the backends,
+// which record their clients.
 func (r Render) frontend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side) {
 	name := FrontendName(s, v, fe)
 	if fe.Fenced(v.Addr) {
@@ -353,7 +377,7 @@ func (r Render) frontend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.
 		}
 	}
 	if fe.Strays(s) {
-		// The filter refuses it.
+		// The table filter refuses what is still for the VIP.
 		to.Add(name, midstream+"-j DNAT --to-destination "+v.Addr.String())
 	}
 	marked := false
@@ -369,7 +393,7 @@ func (r Render) frontend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.
 	}
 }
 
-// ordered is the backends, those whose flows keep their source first.
+// ordered returns the backends: first those whose flows keep their source.
 func (r Render) ordered(t *state.Target) []state.Backend {
 	var kept, replaced []state.Backend
 	for _, b := range t.Backends {
@@ -382,11 +406,12 @@ func (r Render) ordered(t *state.Target) []state.Backend {
 	return append(kept, replaced...)
 }
 
-// replaced says whether the backend gets to see another source than the client.
+// replaced reports whether the backend sees another source than the client's address.
 func (r Render) replaced(t *state.Target, b state.Backend) bool {
 	return t.Remote == state.Masquerade && b.Node != r.Node
 }
 
+// verdict returns the target of a rule that has chosen a backend.
 func (r Render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) string {
 	if fe.Affinity > 0 {
 		return "-g " + BackendName(s, v, fe, b)
@@ -394,7 +419,8 @@ func (r Render) verdict(v *state.VIP, fe *state.Frontend, s state.Side, b state.
 	return "-j DNAT --to-destination " + b.Addr.String()
 }
 
-// backend adds the chain of a backend that remembers its clients.
+// backend adds the chain of a backend that records its clients. For a client that is
+// in the set already, --exist starts the timeout again.
 func (r Render) backend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.Side, b state.Backend) {
 	name := BackendName(s, v, fe, b)
 	if r.replaced(fe.Target(s), b) {
@@ -405,18 +431,22 @@ func (r Render) backend(to ChainSet, v *state.VIP, fe *state.Frontend, s state.S
 		"-p "+fe.Protocol.String()+" -j DNAT --to-destination "+b.Addr.String())
 }
 
+// BackendName returns the name of a backend's chain, which exists only with affinity. It is
+// exported for the tests of package proxy.
 func BackendName(s state.Side, v *state.VIP, fe *state.Frontend, b state.Backend) string {
 	return MadePrefix + s.Prefix + "-b-" + state.ShortHash(fe.Label(v), b.Addr.String())
 }
 
-// AffinityName is the set of clients that come back to a backend. It is the
-// backend's own, so that no other one inherits them.
+// AffinityName returns the name of the set of a backend's clients. The hash covers the frontend,
+// the backend and the timeout: no other backend inherits the clients, and another timeout, which
+// the kernel cannot change, is another set. It is exported for the tests of package proxy.
 func AffinityName(v *state.VIP, fe *state.Frontend, b state.Backend) string {
 	return AffinityPrefix(state.Family(v.Addr)) + state.ShortHash(fe.Label(v), b.Addr.String(), fe.Affinity.String())
 }
 
-// choices are the matches that give each of the backends of t, in this order, its share
-// of what the ones before it left. The last has all that is left.
+// choices returns one match per backend, in the order of ordered. Rules are tried in turn, so
+// each match takes the backend's share of the flows that the earlier ones left; the last takes
+// the rest.
 func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []string {
 	matches := make([]string, len(ordered))
 	if len(ordered) < 2 {
@@ -429,7 +459,7 @@ func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []stri
 	}
 	for i, b := range ordered[:len(ordered)-1] {
 		left := ordered[i:]
-		// By the backend's place among all, which is the same on all nodes.
+		// The index among all backends, unlike the one in ordered, is the same on all nodes.
 		place := slices.Index(t.Backends, b)
 		switch scheduler {
 		case state.RoundRobin:
@@ -449,8 +479,8 @@ func choices(f *state.Frontend, t *state.Target, ordered []state.Backend) []stri
 	return matches
 }
 
-// probability is a share of all as the kernel keeps it, in 31 bits, and iptables-save
-// shows it.
+// probability returns share/all as iptables-save shows it: the kernel keeps 31 bits of it
+// (xt_statistic). Written with other digits, the rule would differ from what is read back.
 func probability(share, all int) string {
 	const one = 1 << 31
 	return fmt.Sprintf("%.11f", math.Round(one*float64(share)/float64(all))/one)

@@ -1,4 +1,4 @@
-// Package iptables writes a State as chains of iptables and sets of ipset, where nftables is
-// missing: see docs/concepts/iptables-mode.md. It also opens the chain FORWARD of iptables in
-// either mode, and knows the programs of iptables that a node can have.
+// Package iptables writes a State as chains of iptables and sets of ipset, for nodes without
+// usable nftables: see docs/concepts/iptables-mode.md. In either mode, it also makes the chain
+// FORWARD of iptables accept flows to Services, and finds the programs of iptables on the node.
 package iptables

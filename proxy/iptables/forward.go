@@ -12,14 +12,15 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// strays says whether the address is in none of the prefixes, as one of a pool that
-// was deleted and that still lingers.
+// StraysFrom reports whether an address of the change, before or after it, is outside the
+// prefixes: a lingering address of a deleted pool. Such an address needs rules of its own.
 func StraysFrom(c state.VipChange, owned []netip.Prefix) bool {
 	return c.Have != nil && !state.ContainsAddr(owned, c.Have.Addr) || c.Want != nil && !state.ContainsAddr(owned, c.Want.Addr)
 }
 
-// ForwardPrefixes are the addresses whose flows must pass. One prefix for a pool
-// is less for every packet to walk along than its VIPs, and changes less often.
+// ForwardPrefixes returns the addresses whose flows FORWARD must accept, sorted: the prefixes of
+// the pools, and the VIPs outside them. Rules by pool are fewer than rules by VIP, and change
+// less often.
 func ForwardPrefixes(want state.State) []netip.Prefix {
 	all := slices.Clone(want.Owned)
 	for _, v := range want.VIPs {
@@ -31,9 +32,10 @@ func ForwardPrefixes(want state.State) []netip.Prefix {
 	return all
 }
 
-// OpenForward makes every iptables of this namespace accept the flows to the
-// prefixes where it would drop them. It returns the names of the iptables that have a
-// rule for that, and of the changed ones. With no prefixes it removes our chain and rules.
+// OpenForward makes every iptables of this network namespace accept flows to the prefixes, where
+// its chain FORWARD would drop them. It returns the names of the programs that now have Fanfare's
+// chain, and of the changed programs. With no prefixes, it removes that chain and the jump to
+// it. If one program fails, it continues with the others.
 func OpenForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed []string, err error) {
 	var errs []error
 	for _, i := range Programs {
@@ -51,8 +53,8 @@ func OpenForward(ctx context.Context, prefixes []netip.Prefix) (opened, changed 
 	return opened, changed, errors.Join(errs...)
 }
 
-// open says whether our rule is there afterwards, and whether anything was
-// written.
+// open does that for one program. It returns whether the chain exists afterwards, and whether
+// anything was written.
 func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote bool, err error) {
 	if has, err := i.Has(); !has || err != nil {
 		return false, false, err
@@ -73,40 +75,44 @@ func (i Program) open(ctx context.Context, prefixes []netip.Prefix) (open, wrote
 		return false, true, err
 	}
 	if PlanForward(f, prefixes) != "" {
-		// Without this an iptables that shows rules in other words would have us
-		// write them over and over.
+		// Without this error, the rules would be written again and again for a version of
+		// iptables that shows them differently.
 		return f.chain, true, fmt.Errorf("%s: shows other rules than were written", i.Name)
 	}
 	return f.chain, true, nil
 }
 
+// Filter reads the rules of FORWARD and of Fanfare's chain in table filter. It is exported for the
+// tests of package proxy.
 func (i Program) Filter(ctx context.Context) (filter, error) {
 	save, err := i.Save(ctx)
 	return ParseFilter(save), err
 }
 
-// A filter is what one iptables does to forwarded packets, and what of that is
-// ours.
+// A filter is the chain FORWARD of one iptables, and Fanfare's chain that it leads to.
 type filter struct {
-	policy string   // of FORWARD; empty: there is no such chain
-	rules  []string // of FORWARD, others' alone
-	jumps  []jump   // of FORWARD, to our chain
-	chain  bool     // ours is there
-	Own    []string // its rules
+	policy string   // of FORWARD; empty: the chain does not exist
+	rules  []string // of FORWARD, without the jumps to Fanfare's chain
+	jumps  []jump   // of FORWARD, to Fanfare's chain
+	chain  bool     // Fanfare's chain exists
+	Own    []string // the rules of Fanfare's chain
 }
 
-// A jump is a rule of FORWARD that leads to our chain.
+// A jump is a rule of FORWARD that leads to Fanfare's chain.
 type jump struct {
 	rule string
-	at   int // how many of the others' rules come before it
+	at   int // how many rules of other programs come before it
 }
 
 const (
+	// ForwardChain is the chain in table filter that accepts flows to the prefixes. It exists
+	// in either proxy mode, so it is not one of the renderer's chains: see Ours.
 	ForwardChain = "FANFARE-FORWARD"
 	forwardJump  = `-m comment --comment "addresses of Services, by Fanfare" -j ` + ForwardChain
 )
 
-// ParseFilter reads what iptables-save prints.
+// ParseFilter reads what iptables-save prints of table filter. It is exported for the tests of
+// package proxy.
 func ParseFilter(save string) filter {
 	var f filter
 	for line := range strings.Lines(save) {
@@ -136,12 +142,12 @@ func (f *filter) add(chain, rule string) {
 	}
 }
 
-// unconditional matches a rule for all packets, and its target.
+// unconditional matches a rule that applies to all packets, and captures its target.
 var unconditional = regexp.MustCompile(`^(?:-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) )*-j (\S+)(?: --reject-with \S+)?$`)
 
-// closed says whether FORWARD drops or rejects whatever it does not accept for a
-// reason, and how many rules come before it does. Rules that drop for a reason
-// do not count: they are a policy, which holds for our packets as for all others.
+// closed reports whether FORWARD drops or rejects every packet that no rule accepts, and how many
+// rules come before that. Rules that drop only some packets do not count: they are a policy,
+// which applies to flows of Services too.
 func (f *filter) closed() (at int, closed bool) {
 	for n, rule := range f.rules {
 		m := unconditional.FindStringSubmatch(rule)
@@ -158,12 +164,12 @@ func (f *filter) closed() (at int, closed bool) {
 	return len(f.rules), f.policy == "DROP"
 }
 
-// PlanForward is the input for iptables-restore that makes FORWARD accept the flows
-// to the prefixes, where it would drop them, and that takes our chain away where
-// there is nothing to accept. It is empty if nothing must change.
+// PlanForward returns the input for iptables-restore that makes FORWARD accept flows to the
+// prefixes, or that removes Fanfare's chain if FORWARD accepts them anyway. It is empty if nothing
+// must change. It is exported for the tests of package proxy.
 //
-// The jump is the last rule before FORWARD drops everything: what others drop
-// before, such as the network policies of a CNI, stays dropped.
+// The jump goes directly before the rule that drops everything, so that packets which earlier
+// rules drop, such as the network policies of a CNI, stay dropped.
 func PlanForward(f filter, prefixes []netip.Prefix) string {
 	at, closed := f.closed()
 	if !closed || len(prefixes) == 0 {
@@ -173,7 +179,7 @@ func PlanForward(f filter, prefixes []netip.Prefix) string {
 		return ""
 	}
 	var b strings.Builder
-	// The line with the chain's name empties it.
+	// With --noflush, this line creates the chain, or empties it if it exists.
 	fmt.Fprintf(&b, "*filter\n:%s - [0:0]\n", ForwardChain)
 	for _, p := range prefixes {
 		fmt.Fprintf(&b, "-A %s -m conntrack --ctstate DNAT --ctorigdst %s -j ACCEPT\n", ForwardChain, p)
@@ -188,7 +194,7 @@ func PlanForward(f filter, prefixes []netip.Prefix) string {
 	return b.String()
 }
 
-// without removes our chain.
+// without returns the input that removes Fanfare's chain and jumps; empty if there are none.
 func (f *filter) without() string {
 	if !f.chain && len(f.jumps) == 0 {
 		return ""
@@ -203,17 +209,18 @@ func (f *filter) without() string {
 	return b.String()
 }
 
+// unjump writes the lines that delete the jumps to Fanfare's chain, in whatever form they are.
 func (f *filter) unjump(b *strings.Builder) {
 	for _, j := range f.jumps {
 		fmt.Fprintf(b, "-D FORWARD %s\n", j.rule)
 	}
 }
 
-// ownRule matches a rule of our chain as iptables-save shows it.
+// ownRule matches a rule of Fanfare's chain as iptables-save shows it.
 var ownRule = regexp.MustCompile(`^-m conntrack --ctstate DNAT --ctorigdst (\S+) -j ACCEPT$`)
 
-// OwnPrefixes are those of the rules of our chain; an invalid one stands for a rule
-// that is not ours.
+// OwnPrefixes returns the prefix of each rule of Fanfare's chain. For a rule that another program
+// wrote there, it is invalid. It is exported for the tests of package proxy.
 func OwnPrefixes(rules []string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, rule := range rules {
@@ -226,8 +233,8 @@ func OwnPrefixes(rules []string) []netip.Prefix {
 	return all
 }
 
-// ParsePrefix reads a prefix, which is shown as an address if that is all it is. It
-// returns an invalid one for what is neither.
+// ParsePrefix reads a prefix or an address, which stands for the prefix of its full length: that
+// is how iptables-save shows some. It returns an invalid prefix for any other text.
 func ParsePrefix(s string) netip.Prefix {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p

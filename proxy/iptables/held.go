@@ -9,8 +9,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// HeldElements is what chains and sets mean, in the words of nftables, as far as
-// conntrack's care needs it: which backends new flows were led to.
+// HeldElements translates chains of nat and entries of sets into elements of the sets of
+// nftables: VIPs, frontends and their backends. Package conntrack compares those with the target
+// to find flows that must end. Rules that it does not recognise are left out. It is exported for
+// the tests of package proxy.
 func HeldElements(nat ChainSet, entries entrySet, f state.SetID) []state.Element {
 	var all []state.Element
 	for e := range entries {
@@ -27,7 +29,7 @@ func HeldElements(nat ChainSet, entries entrySet, f state.SetID) []state.Element
 	return all
 }
 
-// A holder walks a tree that is in the kernel.
+// A holder collects the elements of one side by walking its tree as the kernel has it.
 type holder struct {
 	nat    ChainSet
 	side   state.Side
@@ -35,9 +37,12 @@ type holder struct {
 	all    []state.Element
 }
 
-// MaxDepth is more than our trees have: another program may have led one to itself.
+// MaxDepth bounds how deep a walk follows jumps. It exceeds the depth of Fanfare's trees, also
+// for IPv6, and ends the walk where another program has made a loop. Package obstacle uses it
+// for the chains of other programs.
 const MaxDepth = 40
 
+// visit walks a chain. vip is the last single address that a rule on the way matched.
 func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 	for _, rule := range h.nat[chain] {
 		r := ParseRule(rule)
@@ -53,6 +58,8 @@ func (h *holder) visit(chain string, vip netip.Addr, depth int) {
 	}
 }
 
+// frontend adds a frontend and its backends, which are in its chain or, with affinity, in
+// chains of their own. The slots have no meaning but to make the keys unique.
 func (h *holder) frontend(vip netip.Addr, r xtRule) {
 	key := state.Encoding(nil).Addr(vip).Proto(r.port.Proto).Port(r.port.Port)
 	h.all = append(h.all, state.Element{Set: h.side.Svc + h.family, Key: string(key)})
@@ -72,7 +79,7 @@ func (h *holder) frontend(vip netip.Addr, r xtRule) {
 	}
 }
 
-// targets are the chains that a chain leads to.
+// targets returns the chains that a chain leads to, sorted.
 func (h *holder) targets(chain string) (names []string) {
 	for _, rule := range h.nat[chain] {
 		if target := ruleTarget(rule); h.nat[target] != nil {
@@ -83,14 +90,17 @@ func (h *holder) targets(chain string) (names []string) {
 	return slices.Compact(names)
 }
 
-// An xtRule is a rule, as far as the walk needs it.
+// An xtRule holds the parts of a rule that a walk needs; zero where the rule has none.
 type xtRule struct {
 	Dest   netip.Prefix
 	port   state.Port
-	Target string
-	to     netip.AddrPort
+	Target string         // of -j or -g
+	to     netip.AddrPort // of DNAT
 }
 
+// ParseRule reads a rule as iptables-save shows it, without "-A" and the chain. It ignores what it
+// does not know, negations included, so it is for Fanfare's own rules. It is exported for the
+// tests of package proxy.
 func ParseRule(rule string) (r xtRule) {
 	words := strings.Fields(rule)
 	for i, w := range words[:max(len(words)-1, 0)] {

@@ -13,7 +13,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// From linux/netfilter/ipset/ip_set.h, which x/sys does not have.
+// Commands, attributes and flags of linux/netfilter/ipset/ip_set.h, which x/sys does not have.
+// The exported ones are for the tests of package proxy, which damage sets with them.
 const (
 	ipsetCreate  = 2
 	ipsetDestroy = 3
@@ -26,15 +27,16 @@ const (
 
 	ipsetAttrProtocol = 1
 	ipsetAttrName     = 2
-	ipsetAttrKind     = 3
-	ipsetAttrName2    = ipsetAttrKind // of the other set to swap with
+	ipsetAttrKind     = 3             // IPSET_ATTR_TYPENAME
+	ipsetAttrName2    = ipsetAttrKind // the other set of a swap
 	ipsetAttrRevision = 4
 	ipsetAttrFamily   = 5
 	ipsetAttrFlags    = 6
 	AttrData          = 7
-	ipsetAttrEntries  = 8
-	AttrLine          = 9
+	ipsetAttrEntries  = 8 // IPSET_ATTR_ADT
+	AttrLine          = 9 // IPSET_ATTR_LINENO: the kernel requires it for several entries
 
+	// Attributes of an entry, which begin at 1 again, and of a set that is created.
 	AttrIP           = 1
 	AttrCIDR         = 3
 	ipsetAttrPort    = 4
@@ -47,11 +49,11 @@ const (
 
 	ipsetListNames = 1 << 1 // IPSET_FLAG_LIST_SETNAME
 
-	// maxEntries bounds each set. The kernel takes memory only for what is in it.
+	// maxEntries bounds each set. The kernel allocates memory only for the entries there are.
 	maxEntries = 1 << 20
 )
 
-// ipsetErrors are the errors of ipset that no errno has.
+// ipsetErrors are error codes of ipset itself (enum ipset_errno), which start above all errnos.
 var ipsetErrors = map[unix.Errno]string{
 	4097: "ipset: protocol error",
 	4098: "ipset: this kernel has no set of that type",
@@ -62,7 +64,9 @@ var ipsetErrors = map[unix.Errno]string{
 	4109: "ipset: the set is full",
 }
 
-// ipset does one request, whose attributes body appends after the set's name.
+// RequestSet sends one command for a set and waits for the kernel's answer. body, if not nil,
+// appends attributes after the set's name. An error names the set: it is a SetError, or wraps
+// the errno. It is exported for the tests of package proxy.
 func RequestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name string, body func(e *nfnl.Encoder)) error {
 	s.Seq++
 	var e nfnl.Encoder
@@ -87,9 +91,11 @@ func RequestSet(s *nfnl.Socket, command uint8, flags uint16, f state.SetID, name
 	return nfnl.ErrUnanswered
 }
 
-// A SetError is an error code of ipset that is no errno.
+// A SetError is an error code of ipset that is not an errno. Package proxy takes it as a sign
+// that the kernel rejects an address, not that the node has a fault.
 type SetError struct{ set, text string }
 
+// Error returns the set's name and the meaning of the code.
 func (e *SetError) Error() string { return "set " + e.set + ": " + e.text }
 
 func ipsetError(name string, err error) error {
@@ -103,8 +109,8 @@ func ipsetError(name string, err error) error {
 	return fmt.Errorf("set %s: %w", name, err)
 }
 
-// CreateSet makes a set; that it exists in this very form is no error, and in another
-// is EEXIST.
+// CreateSet creates a set. If it exists in this form, nothing happens; in another form, the
+// error is EEXIST. It is exported for the tests of package proxy.
 func CreateSet(s *nfnl.Socket, name string, form SetForm) error {
 	return RequestSet(s, ipsetCreate, unix.NLM_F_CREATE, form.Family, name, func(e *nfnl.Encoder) {
 		e.Text(ipsetAttrKind, form.Kind)
@@ -119,7 +125,8 @@ func CreateSet(s *nfnl.Socket, name string, form SetForm) error {
 	})
 }
 
-// DestroySet deletes a set that no rule refers to. That there is none is no error.
+// DestroySet deletes a set. A set that does not exist is not an error; one that a rule refers to
+// is (IPSET_ERR_BUSY). It is exported for the tests of package proxy.
 func DestroySet(s *nfnl.Socket, name string) error {
 	err := RequestSet(s, ipsetDestroy, 0, 0, name, nil)
 	if errors.Is(err, unix.ENOENT) {
@@ -128,8 +135,9 @@ func DestroySet(s *nfnl.Socket, name string) error {
 	return err
 }
 
-// ReplaceSet puts a set with these entries in the place of one of the same type, under
-// the eyes of rules that ask it.
+// ReplaceSet replaces a set by one with this form and these entries, in one step for the rules
+// that use it: it fills a spare set and swaps the two. The kernel swaps only sets of the same
+// type. It is exported for the tests of package proxy.
 func ReplaceSet(s *nfnl.Socket, name string, form SetForm, all []Entry) error {
 	const spare = SetPrefix + "spare"
 	if err := errors.Join(DestroySet(s, spare), CreateSet(s, spare, form)); err != nil {
@@ -142,8 +150,10 @@ func ReplaceSet(s *nfnl.Socket, name string, form SetForm, all []Entry) error {
 	return errors.Join(err, DestroySet(s, spare))
 }
 
-// ChangeEntries adds or deletes entries that are sorted by set. An entry that is already as
-// wanted is no error.
+// ChangeEntries adds or deletes entries, by CommandAdd or CommandDel. They must be sorted by set
+// and family. An entry that is already as wanted is not an error: requests lack NLM_F_EXCL.
+// After an error, part of the entries may have changed. It is exported for the tests of package
+// proxy.
 func ChangeEntries(s *nfnl.Socket, command uint8, all []Entry) error {
 	for len(all) > 0 {
 		first, n := all[0], 1
@@ -158,7 +168,8 @@ func ChangeEntries(s *nfnl.Socket, command uint8, all []Entry) error {
 	return nil
 }
 
-// ChangeSet adds entries to the set of that name, or deletes them.
+// ChangeSet adds entries to the set of that name or deletes them, as many in a message as a
+// nested attribute can hold. It is exported for the tests of package proxy.
 func ChangeSet(s *nfnl.Socket, command uint8, name string, all []Entry) error {
 	for len(all) > 0 {
 		n := 0
@@ -196,13 +207,16 @@ func (e Entry) encode(to *nfnl.Encoder) {
 	to.Close(at)
 }
 
+// EncodeIP appends an address as ipset nests it: the inner attribute names the family. It is
+// exported for the tests of package proxy.
 func EncodeIP(e *nfnl.Encoder, t uint16, a netip.Addr) {
 	at := e.Open(t)
 	e.Bytes(uint16(state.Family(a)+1)|unix.NLA_F_NET_BYTEORDER, a.AsSlice()) // IPSET_ATTR_IPADDR_IPV4 or IPV6
 	e.Close(at)
 }
 
-// SetNames lists the sets that are ours.
+// SetNames returns the names of all sets with SetPrefix, of both families. The error is EINVAL if
+// the kernel has no ipset. It is exported for the tests of package proxy.
 func SetNames(s *nfnl.Socket) ([]string, error) {
 	var names []string
 	err := listSets(s, "", func(data []byte) {
@@ -213,7 +227,7 @@ func SetNames(s *nfnl.Socket) ([]string, error) {
 	return names, err
 }
 
-// setEntries lists what is in a set; nothing if there is none.
+// setEntries returns the entries of a set; none if it does not exist.
 func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]Entry, error) {
 	var all []Entry
 	name := SetName(m, f)
@@ -231,7 +245,8 @@ func setEntries(s *nfnl.Socket, m ipsetID, f state.SetID) ([]Entry, error) {
 	return all, err
 }
 
-// listSets lists one set with its entries, or the names of all.
+// listSets lists one set with its entries or, if name is empty, the names of all sets. It calls
+// each for every part: a large set comes in several messages.
 func listSets(s *nfnl.Socket, name string, each func(data []byte)) error {
 	if name == "" {
 		return listAllSets(s, ipsetListNames, each)
@@ -239,7 +254,7 @@ func listSets(s *nfnl.Socket, name string, each func(data []byte)) error {
 	return requestSets(s, each, func(e *nfnl.Encoder) { e.Text(ipsetAttrName, name) })
 }
 
-// listAllSets lists all sets, but only what the flag says.
+// listAllSets lists all sets, reduced by the flag to their names or headers.
 func listAllSets(s *nfnl.Socket, flag uint32, each func(data []byte)) error {
 	return requestSets(s, each, func(e *nfnl.Encoder) { e.Uint32(ipsetAttrFlags|unix.NLA_F_NET_BYTEORDER, flag) })
 }
@@ -254,6 +269,7 @@ func requestSets(s *nfnl.Socket, each func(data []byte), which func(e *nfnl.Enco
 	return nil
 }
 
+// parseEntry reads an entry of a set. Without a prefix length, it is a single address.
 func parseEntry(m ipsetID, data []byte) Entry {
 	e := Entry{Set: m}
 	var addr, net netip.Addr

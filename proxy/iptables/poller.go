@@ -15,36 +15,37 @@ import (
 )
 
 const (
-	// pollInterval is how often the counts that have no notification are read: some system
-	// calls, whatever the number of rules.
+	// pollInterval is the time between two polls. Each takes a few system calls, whatever the
+	// number of rules.
 	pollInterval = time.Second
-	// pollPause is the least time between two reports of changes of legacy tables. Other
+	// pollPause is the minimum time between two reports of changes of legacy tables. Other
 	// programs may change them all the time, and each report makes Set read every rule.
 	pollPause = 20 * time.Second
 )
 
-// A Poller finds changes of ipset and of iptables-legacy, for which the kernel sends no
-// notification, by counting. Changes that leave the counts alone are left to the next
-// full check. A nil poller does nothing.
+// A Poller detects changes of ipset and of iptables-legacy by other programs. The kernel sends
+// no notification of those, so it compares counts of entries and rules every second. The next
+// full check finds changes that do not affect the counts. Its methods may be called from any
+// goroutine; Pause, Settle and Close of a nil Poller do nothing.
 type Poller struct {
-	// disturb and lost take why rules, or any tables, may have changed.
+	// disturb receives why Fanfare's rules may have changed, and lost why any table may have.
 	disturb, lost func(reason string)
 	sock          *nfnl.Socket
-	xt            [2]int // sockets that read the legacy tables of a family; -1 where they are not used
+	xt            [2]int // sockets that read the legacy tables, by family; -1 if not in use
 
 	mu       sync.Mutex
-	settled  bool // no Set is under way, and counts are those after the last
-	sets     string
-	tables   string
-	reported time.Time // that tables differ
+	settled  bool      // no Set is under way, and the counts are those after the last one
+	sets     string    // the counts of sets, as text to compare
+	tables   string    // the counts of tables
+	reported time.Time // when a change of tables was last reported
 
 	quit chan struct{}
 	done chan struct{}
 	once sync.Once
 }
 
-// NewPoller begins to count for the programs in use, with sockets of the calling thread's
-// namespace.
+// NewPoller starts a goroutine that polls for the programs in use, until Close. Its sockets are
+// of the calling thread's network namespace. It reports nothing before the first Settle.
 func NewPoller(disturb, lost func(reason string), programs [2]*Program) (*Poller, error) {
 	p := &Poller{disturb: disturb, lost: lost, xt: [2]int{-1, -1}, quit: make(chan struct{}), done: make(chan struct{})}
 	var err error
@@ -78,8 +79,9 @@ func (p *Poller) run() {
 	}
 }
 
-// Poll compares the counts with those after the last Set, and reports a difference
-// once. What cannot be read is left to the next full check.
+// Poll compares the counts with those after the last Set, and reports a difference once. Counts
+// that cannot be read are left to the next full check. It is exported for the tests of package
+// proxy, which do not wait for the ticker.
 func (p *Poller) Poll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,12 +101,12 @@ func (p *Poller) compare() {
 	}
 	if tables, err := p.countTables(); err == nil && tables != p.tables {
 		p.tables, p.reported = tables, time.Now()
-		p.lost("another program changed tables of iptables-legacy") // FORWARD may be among what has changed
+		p.lost("another program changed tables of iptables-legacy") // FORWARD may have changed too
 	}
 }
 
-// Pause announces changes of our own. Earlier changes are reported first, so that they are
-// not taken for our own.
+// Pause stops comparing before the proxy changes rules. It reports earlier changes first, since
+// afterwards the counts include the proxy's own changes.
 func (p *Poller) Pause() {
 	if p == nil {
 		return
@@ -115,7 +117,8 @@ func (p *Poller) Pause() {
 	p.settled = false
 }
 
-// Settle takes the present counts as the wanted ones.
+// Settle takes the present counts as the expected ones and compares again. The proxy calls it
+// after its own changes. If the counts cannot be read, comparing stays off until the next Settle.
 func (p *Poller) Settle() {
 	if p == nil {
 		return
@@ -136,8 +139,8 @@ const (
 	ipsetAttrReferences = 25
 )
 
-// countSets is the number of entries of each of our sets, and of rules that use it. Affinity
-// entries do not count: the kernel adds and expires them.
+// countSets returns the numbers of entries and of references by rules of each set of Fanfare.
+// Entries of affinity sets do not count: the kernel adds and expires them.
 func (p *Poller) countSets() (string, error) {
 	var all []string
 	err := listAllSets(p.sock, ipsetListHeader, func(data []byte) {
@@ -156,8 +159,8 @@ func (p *Poller) countSets() (string, error) {
 	return strings.Join(all, "\n"), err
 }
 
-// tableInfo is struct ipt_getinfo of linux/netfilter_ipv4/ip_tables.h, and the same of
-// ip6_tables.h.
+// tableInfo is struct ipt_getinfo of linux/netfilter_ipv4/ip_tables.h, which equals struct
+// ip6t_getinfo. The kernel writes into it, so layout and size must not change.
 type tableInfo struct {
 	name       [32]byte
 	validHooks uint32
@@ -169,8 +172,8 @@ type tableInfo struct {
 
 const getTableInfo = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
 
-// countTables is the number of rules of the legacy tables, their size, and where each hook
-// begins.
+// countTables returns the number of rules of each legacy table, its size in bytes, and the
+// offsets at which the built-in chains begin.
 func (p *Poller) countTables() (string, error) {
 	var all []string
 	for f, fd := range p.xt {
@@ -203,6 +206,8 @@ func (p *Poller) release() error {
 	return err
 }
 
+// Close stops the goroutine and closes the sockets. It waits for a poll that is under way, and
+// may be called more than once.
 func (p *Poller) Close() (err error) {
 	if p == nil {
 		return nil

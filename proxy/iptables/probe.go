@@ -14,8 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// Installed are the iptables that may have rules here. Old systems have iptables under
-// no other name; where there are other names, that is one of them.
+// Installed returns the programs of iptables that are in PATH. "iptables" without a suffix counts
+// only on old systems that have no other name: elsewhere it is a link to one of the others.
 func Installed() []Program {
 	var all []Program
 	for _, i := range Programs {
@@ -34,9 +34,11 @@ func Installed() []Program {
 	return all
 }
 
-// Legacy says whether the rules are in the kernel's old interface.
+// Legacy reports whether the program uses the kernel's interface from before nftables. It sends
+// no notifications, and each change replaces a whole table.
 func (i Program) Legacy() bool { return i.Tables != "" }
 
+// Family returns 0 for a program of IPv4 and 1 for IPv6, as in [state.Family].
 func (i Program) Family() state.SetID {
 	if i.ipv6 {
 		return 1
@@ -44,23 +46,29 @@ func (i Program) Family() state.SetID {
 	return 0
 }
 
-// SaveAll is all tables that there are as text. Unlike to ask for one, that makes
-// none.
+// SaveAll returns all tables that exist, as iptables-save shows them. Unlike a request for one
+// table, it does not make the kernel create a table. It is exported for the tests of package
+// proxy.
 func (i Program) SaveAll(ctx context.Context) (string, error) {
 	return i.runFor(ctx, loadPatience, "", "-save")
 }
 
-// loadPatience bounds what iptables-restore may take: ten thousand VIPs are some
-// hundred thousand rules.
+// loadPatience bounds the time of a program that reads or writes all rules: ten thousand VIPs
+// are some hundred thousand rules.
 const loadPatience = time.Minute
 
-// Load is restore for rules that may be many.
+// Load applies the input for iptables-restore, each table in one transaction. It keeps what the
+// input does not name, and waits up to five seconds for the xtables lock. It is exported for the
+// tests of package proxy.
 func (i Program) Load(ctx context.Context, script string) error {
 	_, err := i.runFor(ctx, loadPatience, script, "-restore", "--noflush", "-w", "5")
 	return err
 }
 
-// Find chooses the iptables of each family. At least one must have one.
+// Find chooses the program of each family that supports all rules. It must be called first, but
+// VIPs and Remove do not need it. It is an error if neither family has such a program, or if the
+// kernel lacks a type of set. If only one family has a program, that is logged, and Lacks returns
+// the reason for the other.
 func (x *Renderer) Find(ctx context.Context) error {
 	if err := x.setsMissing(); err != nil {
 		return err
@@ -79,8 +87,9 @@ func (x *Renderer) Find(ctx context.Context) error {
 	return nil
 }
 
-// findFamily prefers the iptables that has our chains, then that of kube-proxy or
-// the kubelet, so as to come before them: between two of them the kernel decides.
+// findFamily prefers the program that has Fanfare's chains, then the one with chains of kube-proxy
+// or the kubelet. Fanfare's rules must come before those, but the order of the two interfaces is
+// the kernel's choice: only within one can a rule be first.
 func (x *Renderer) findFamily(ctx context.Context, f state.SetID) (*Program, error) {
 	programs := Installed()
 	traces := make(map[string]int)
@@ -105,7 +114,8 @@ func (x *Renderer) findFamily(ctx context.Context, f state.SetID) (*Program, err
 	return nil, errors.Join(errs...)
 }
 
-// traces is higher the more points to the use of an iptables.
+// traces returns how likely a program is in use here: 2 for chains of Fanfare, 1 for chains of
+// Kubernetes, otherwise 0.
 func (i Program) traces(ctx context.Context) int {
 	save, err := i.SaveAll(ctx)
 	switch {
@@ -119,14 +129,17 @@ func (i Program) traces(ctx context.Context) int {
 	return 0
 }
 
-// An xtFeature is a rule whose match or target is a part of the kernel of its own.
+// An xtFeature is a rule for a probe, and the kernel option that it needs.
 type xtFeature struct {
 	table, rule, config string
 }
 
+// ProbeChain is the chain for rules of a probe. No rule leads to it. It is exported for the tests
+// of package proxy.
 const ProbeChain = "FANFARE-PROBE"
 
-// xtFeatures are what the rules need.
+// xtFeatures returns one rule for each match and target that Fanfare's rules use. Addresses are of
+// the ranges for documentation (RFC 5737, RFC 3849).
 func xtFeatures(f state.SetID) []xtFeature {
 	reject := [2]string{"icmp-port-unreachable", "icmp6-port-unreachable"}[f]
 	vip := [2]string{"192.0.2.1", "2001:db8::1"}[f]
@@ -148,9 +161,11 @@ func xtFeatures(f state.SetID) []xtFeature {
 	}
 }
 
+// ProbeSet returns the name of the set for rules of a probe. It is exported for the tests of
+// package proxy.
 func ProbeSet(f state.SetID) string { return SetPrefix + "probe" + string("46"[f]) }
 
-// setsMissing says why there are no sets here.
+// setsMissing creates and deletes a set of each type, and returns why one cannot be created.
 func (x *Renderer) setsMissing() error {
 	for m := range IPSetCount {
 		for f := range state.SetID(2) {
@@ -165,8 +180,8 @@ func (x *Renderer) setsMissing() error {
 	return nil
 }
 
-// try has the kernel take one rule of each kind, in chains that no packet meets. One
-// by one only if all at once fail: each is a process.
+// try loads one rule of each kind into chains that no packet reaches. Only if all together fail
+// does it try them one by one, for the error: each takes a process.
 func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	f := i.Family()
 	if err := CreateSet(x.Sock, ProbeSet(f), SetForm{affinityKind, f, time.Second}); err != nil {
@@ -188,7 +203,7 @@ func (x *Renderer) try(ctx context.Context, i Program) (err error) {
 	return fmt.Errorf("%w (%w)", i.Lacks(f), err)
 }
 
-// tryOne has the kernel take one rule, in a chain that no packet meets.
+// tryOne loads one rule into a chain that no packet reaches, and deletes it.
 func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
 	have, want := map[string]ChainSet{feature.table: {}}, map[string]ChainSet{feature.table: {}}
 	want[feature.table].Add(ProbeChain, feature.rule)
@@ -200,7 +215,8 @@ func (i Program) tryOne(ctx context.Context, feature xtFeature) error {
 	return i.Load(ctx, undo)
 }
 
-// Lacks names what an iptables does not take.
+// Lacks tries each kind of rule alone, and returns an error with the kernel options of the rules
+// that fail. It always returns an error. It is exported for the tests of package proxy.
 func (i Program) Lacks(f state.SetID) error {
 	protocol := goiptables.ProtocolIPv4
 	if i.ipv6 {
@@ -228,7 +244,8 @@ func (i Program) Lacks(f state.SetID) error {
 	return fmt.Errorf("%s %d.%d.%d or this kernel lacks %s", i.Name, v1, v2, v3, strings.Join(missing, ", "))
 }
 
-// RuleWords splits a rule as iptables-restore does.
+// RuleWords splits a rule into arguments as iptables-restore does: text in double quotes is one
+// argument. It does not know escaped quotes.
 func RuleWords(rule string) (words []string) {
 	for i, part := range strings.Split(rule, `"`) {
 		if i%2 == 1 {
@@ -240,7 +257,7 @@ func RuleWords(rule string) (words []string) {
 	return words
 }
 
-// Names are those of the programs in use.
+// Names returns the names of the programs in use, for the status and the log.
 func (x *Renderer) Names() (names []string) {
 	for _, i := range x.Programs {
 		if i != nil {
@@ -250,7 +267,8 @@ func (x *Renderer) Names() (names []string) {
 	return names
 }
 
-// Unsupported says what of a State iptables can not do, and what it does instead.
+// Unsupported returns one sentence for each frontend that iptables cannot serve as the State
+// demands, with what it does instead. It is exported for the tests of package proxy.
 func Unsupported(s state.State) (all []string) {
 	for _, v := range s.VIPs {
 		for i := range v.Frontends {

@@ -14,17 +14,20 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/renderer"
 )
 
-// A Program is one of the four that a kernel can have rules of: two families,
-// and for each of them two places, which know nothing of one another. A packet
-// must pass both.
+// A Program is one of four programs of iptables. Each family has two interfaces in the kernel,
+// that of nftables and the old one, which do not know each other's rules. A packet must pass the
+// rules of both.
 type Program struct {
-	Name string // of the program; -save and -restore are added
+	Name string // without -save and -restore, such as iptables-nft
 	ipv6 bool
-	// Tables is a file that lists the tables there are, if to ask for one by the
-	// program would make it. Only the old interface has that.
+	// Tables is the file that lists the tables that exist; empty for iptables-nft. With the
+	// old interface, the kernel creates a table when a program asks for it, so the file must
+	// be read first.
 	Tables string
 }
 
+// Programs holds the four programs, installed or not; that of nftables comes first in each
+// family.
 var Programs = []Program{
 	{Name: "iptables-nft"},
 	{Name: "iptables-legacy", Tables: "/proc/thread-self/net/ip_tables_names"},
@@ -32,7 +35,8 @@ var Programs = []Program{
 	{Name: "ip6tables-legacy", ipv6: true, Tables: "/proc/thread-self/net/ip6_tables_names"},
 }
 
-// Has says whether there can be rules for FORWARD, and a program to see them by.
+// Has reports whether the program is installed and table filter may exist, so that Save can show
+// it without creating it.
 func (i Program) Has() (bool, error) {
 	if _, err := exec.LookPath(i.Name + "-save"); err != nil {
 		return false, nil
@@ -41,30 +45,33 @@ func (i Program) Has() (bool, error) {
 		return true, nil
 	}
 	tables, err := os.ReadFile(i.Tables)
-	// A kernel without the old interface; or a user namespace that is as old as its
-	// network, in which the file has no owner, and iptables-legacy-save fails too.
+	// Either the kernel lacks the old interface; or the user namespace is as new as the network
+	// namespace, where the file has no owner and iptables-legacy-save fails as well.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
 	return slices.Contains(strings.Fields(string(tables)), "filter"), err
 }
 
-// Save is the table filter as text.
+// Save returns table filter as iptables-save shows it. With the old interface, the kernel creates
+// the table if it does not exist: ask Has first.
 func (i Program) Save(ctx context.Context) (string, error) {
 	return i.Run(ctx, "", "-save", "-t", "filter")
 }
 
-// restore changes what script names and nothing else, in one transaction. It
-// waits a second at most for others that change the old tables: meanwhile no
-// endpoint changes, and it will be tried again.
+// restore changes the chains that script names and nothing else, in one transaction. It waits
+// one second at most for the xtables lock, because no endpoint changes meanwhile; the caller
+// retries later.
 func (i Program) restore(ctx context.Context, script string) error {
 	_, err := i.Run(ctx, script, "-restore", "--noflush", "-w", "1")
 	return err
 }
 
-// iptablesPatience bounds what a program of iptables may take.
+// iptablesPatience bounds the time of a program that reads or writes only a few rules.
 const iptablesPatience = 5 * time.Second
 
+// Run runs the program with a suffix, such as -save, and returns its standard output. An error has
+// the first lines of its standard error. It is exported for the tests of package proxy.
 func (i Program) Run(ctx context.Context, input, suffix string, args ...string) (string, error) {
 	return i.runFor(ctx, iptablesPatience, input, suffix, args...)
 }

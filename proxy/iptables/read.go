@@ -15,14 +15,15 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Kernel is what one iptables has of our chains and rules.
+// A Kernel holds the chains and rules that one program shows. It is exported for the tests of
+// package proxy.
 type Kernel struct {
-	tables map[string]ChainSet
-	// Others is the chains of others that ours hang in, with all rules, by table.
+	tables map[string]ChainSet // Fanfare's chains, by table
+	// Others holds the built-in chains that lead to Fanfare's, with all their rules, by table.
 	Others map[string]ChainSet
 }
 
-// parseSave reads what iptables-save prints.
+// parseSave reads what iptables-save prints of all tables.
 func parseSave(save string, f state.SetID) Kernel {
 	k := Kernel{tables: make(map[string]ChainSet), Others: make(map[string]ChainSet)}
 	jumps := Jumps(f)
@@ -48,12 +49,13 @@ func parseSave(save string, f state.SetID) Kernel {
 	return k
 }
 
-// Ours says whether a chain is the renderer's.
+// Ours reports whether a chain is one of the renderer's, by its name. FANFARE-FORWARD is not: it
+// belongs to OpenForward, in either mode.
 func Ours(name string) bool {
 	return strings.HasPrefix(name, Prefix) && name != ForwardChain || strings.HasPrefix(name, MadePrefix)
 }
 
-// target is the chain or verdict that a rule leads to.
+// ruleTarget returns the chain or target of a rule; empty if it has none.
 func ruleTarget(rule string) string {
 	words := strings.Fields(rule)
 	for i, w := range words[:max(len(words)-1, 0)] {
@@ -64,8 +66,9 @@ func ruleTarget(rule string) string {
 	return ""
 }
 
-// JumpLines are what makes each jump to us the first rule of its chain, and the only
-// one; none if it is.
+// JumpLines returns the lines of input that make each jump to Fanfare's chains the first rule of
+// its chain, by table; none for a jump that is first and the only one. It is exported for the
+// tests of package proxy.
 func (k Kernel) JumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
 	for table, chains := range Jumps(f) {
@@ -84,7 +87,7 @@ func (k Kernel) JumpLines(f state.SetID) map[string][]string {
 	return lines
 }
 
-// jumps are the rules of a chain that lead to ours.
+// jumps returns the rules of a chain that lead to Fanfare's.
 func (k Kernel) jumps(table, chain string) []string {
 	var ours []string
 	for _, rule := range k.Others[table][chain] {
@@ -95,8 +98,9 @@ func (k Kernel) jumps(table, chain string) []string {
 	return ours
 }
 
-// first says whether nothing before the jump may take a packet from us. Calico's
-// chains do not, and Calico puts them back in front of whatever comes before them.
+// first reports whether no rule before the jump can take a packet that is Fanfare's. Jumps to
+// Calico's chains may come first: they take none, and Calico moves them back to the front again
+// and again.
 func (k Kernel) first(table, chain string) bool {
 	for _, rule := range k.Others[table][chain] {
 		target := ruleTarget(rule)
@@ -110,7 +114,7 @@ func (k Kernel) first(table, chain string) bool {
 	return false
 }
 
-// unjumpLines take all that leads to our chains out of those of others.
+// unjumpLines returns the lines of input that delete all jumps to Fanfare's chains, by table.
 func (k Kernel) unjumpLines(f state.SetID) map[string][]string {
 	lines := make(map[string][]string)
 	for table, chains := range Jumps(f) {
@@ -123,7 +127,9 @@ func (k Kernel) unjumpLines(f state.SetID) map[string][]string {
 	return lines
 }
 
-// Converge reads each family's chains and sets, and makes them want's.
+// Converge reads each family's chains and sets and changes what differs from want. Redirects that
+// the kernel cannot do are left out of both States. IPv4 comes first; an error ends the call, with
+// what was found until then.
 func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.State) (renderer.Finding, error) {
 	var out renderer.Finding
 	want = x.able(want)
@@ -155,6 +161,8 @@ func (x *Renderer) Converge(ctx context.Context, have *state.State, want state.S
 	return out, nil
 }
 
+// convergeFamily converges one family, and reads back what it wrote. Damage is reported only if
+// have is known, and against have: a difference from want alone is an ordinary change.
 func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []string, have *state.State, want state.State) (out renderer.Finding, err error) {
 	i := x.Programs[f]
 	odd, err := x.reform(ctx, names, want, f)
@@ -197,7 +205,7 @@ func (x *Renderer) convergeFamily(ctx context.Context, f state.SetID, names []st
 	return out, x.verify(ctx, f, want)
 }
 
-// Differs is that of the first family that does.
+// Differs describes how the first family that differs does so, with the program's name.
 func (x *Renderer) Differs(ctx context.Context, from state.State) (string, error) {
 	from = x.able(from)
 	x.Dumped()
@@ -232,6 +240,7 @@ func (x *Renderer) differsFamily(ctx context.Context, f state.SetID, names []str
 	return x.Programs[f].Name + ": " + plan.Damage(), nil
 }
 
+// oddText describes sets of another form, for Finding.Found.
 func oddText(odd []string) string {
 	if len(odd) == 0 {
 		return ""
@@ -239,6 +248,8 @@ func oddText(odd []string) string {
 	return "sets of another form: " + strings.Join(odd, ", ")
 }
 
+// Read reads Fanfare's chains and the entries of the static sets of a family. The two are not one
+// snapshot. It is exported for the tests of package proxy.
 func (x *Renderer) Read(ctx context.Context, f state.SetID) (Kernel, entrySet, error) {
 	save, err := x.Programs[f].SaveAll(ctx)
 	if err != nil {
@@ -255,7 +266,8 @@ func (x *Renderer) Read(ctx context.Context, f state.SetID) (Kernel, entrySet, e
 	return parseSave(save, f), entries, nil
 }
 
-// Plan compares the kernel with a State.
+// Plan returns the changes from what was read to a State, without those of affinity sets. It is
+// exported for the tests of package proxy.
 func (x *Renderer) Plan(k Kernel, entries entrySet, s state.State, f state.SetID) xtPlan {
 	have, want := k.tables, Chains(s, f)
 	if x.loose {
@@ -266,7 +278,7 @@ func (x *Renderer) Plan(k Kernel, entries entrySet, s state.State, f state.SetID
 	return p
 }
 
-// reworded accepts chains with the right number of rules as the wanted ones.
+// reworded returns have, in which a chain with the wanted number of rules has the wanted rules.
 func reworded(have, want map[string]ChainSet) map[string]ChainSet {
 	out := make(map[string]ChainSet)
 	for table, chains := range have {
@@ -280,7 +292,8 @@ func reworded(have, want map[string]ChainSet) map[string]ChainSet {
 	return out
 }
 
-// Damage says what a plan is to mend.
+// Damage describes the differences that a plan repairs, with one example of each kind. It is for
+// logs and the status.
 func (p xtPlan) Damage() string {
 	var words []string
 	for _, table := range xtTables {
@@ -306,8 +319,9 @@ func (p xtPlan) Damage() string {
 	return strings.Join(words, "; ")
 }
 
-// AffinityPlan adds the sets that remember clients, and says whether those there are
-// are right. Their entries are left to the kernel.
+// AffinityPlan adds the changes of affinity sets to a plan, and reports whether there are none.
+// names are the sets that exist. Entries are the kernel's: rules add them, and they expire. It is
+// exported for the tests of package proxy.
 func AffinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bool {
 	*p = p.Remember(nil, want.VIPs, f)
 	wanted := maps.Clone(p.Create)
@@ -322,7 +336,7 @@ func AffinityPlan(p *xtPlan, names []string, want state.State, f state.SetID) bo
 	return len(p.Create) == 0 && len(p.Destroy) == 0
 }
 
-// setForms are the forms of all sets of a State, by name.
+// setForms returns the forms of all sets of a State, by name.
 func setForms(s state.State, f state.SetID) map[string]SetForm {
 	var plan xtPlan
 	AffinityPlan(&plan, nil, s, f)
@@ -332,8 +346,8 @@ func setForms(s state.State, f state.SetID) map[string]SetForm {
 	return plan.Create
 }
 
-// misshapen are those of the sets that are there in another form. The kernel says so when it is
-// asked to make them; those of the right form stay as they are.
+// misshapen returns the sets that exist in another form. To find them, it creates each set again:
+// the kernel accepts that without effect for a set of the same form, and otherwise returns EEXIST.
 func (x *Renderer) misshapen(names []string, forms map[string]SetForm) (odd []string, err error) {
 	for _, name := range names {
 		form, ok := forms[name]
@@ -350,9 +364,9 @@ func (x *Renderer) misshapen(names []string, forms map[string]SetForm) (odd []st
 	return odd, nil
 }
 
-// reform gives sets of another form the wanted form again, with the wanted entries,
-// and says which. A set that rules ask can not be destroyed, but swapped with
-// another of its type.
+// reform replaces sets of another form by sets of the wanted form with the wanted entries, and
+// returns their names. The kernel does not delete a set that rules use, but swaps it with another
+// of its type.
 func (x *Renderer) reform(ctx context.Context, names []string, want state.State, f state.SetID) (odd []string, err error) {
 	forms := setForms(want, f)
 	if odd, err = x.misshapen(names, forms); err != nil {
@@ -363,7 +377,8 @@ func (x *Renderer) reform(ctx context.Context, names []string, want state.State,
 		if ReplaceSet(x.Sock, name, forms[name], entries.in(name)) == nil {
 			continue
 		}
-		// It is of another type. Without rules it can go, and they come back with it.
+		// It is of another type, and can be deleted only without rules. Converge then writes
+		// the rules and the set again; until then, the family is not forwarded.
 		if err := errors.Join(x.unload(ctx, f), DestroySet(x.Sock, name)); err != nil {
 			return odd, err
 		}
@@ -371,7 +386,7 @@ func (x *Renderer) reform(ctx context.Context, names []string, want state.State,
 	return odd, nil
 }
 
-// unload takes our chains of a family away.
+// unload deletes Fanfare's chains of a family, and the jumps to them.
 func (x *Renderer) unload(ctx context.Context, f state.SetID) error {
 	save, err := x.Programs[f].SaveAll(ctx)
 	if err != nil {
@@ -380,7 +395,7 @@ func (x *Renderer) unload(ctx context.Context, f state.SetID) error {
 	return unloadPlan(save, f).runParts(func(script string, tables int) error { return x.load(ctx, f, script, tables) })
 }
 
-// unloadPlan removes all our chains and rules that iptables-save shows.
+// unloadPlan returns the plan that deletes all Fanfare's chains which iptables-save shows.
 func unloadPlan(save string, f state.SetID) xtPlan {
 	k := parseSave(save, f)
 	p := PlanTables(k.tables, nil)
@@ -388,6 +403,7 @@ func unloadPlan(save string, f state.SetID) xtPlan {
 	return p
 }
 
+// createStatic creates the static sets of a family that do not exist.
 func (x *Renderer) createStatic(f state.SetID) error {
 	for m := range IPSetCount {
 		if err := CreateSet(x.Sock, SetName(m, f), StaticForm(m, f)); err != nil {
@@ -397,8 +413,8 @@ func (x *Renderer) createStatic(f state.SetID) error {
 	return nil
 }
 
-// verify reads back what was written. An iptables that shows rules in other words
-// would have us write them over and over.
+// verify reads back what was written. Where a program shows rules differently than they were
+// written, it makes comparisons loose, so that the rules are not written again and again.
 func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) error {
 	k, entries, err := x.Read(ctx, f)
 	if err != nil {
@@ -419,12 +435,14 @@ func (x *Renderer) verify(ctx context.Context, f state.SetID, want state.State) 
 	return fmt.Errorf("%s: after it was written: %s", x.Programs[f].Name, p.Damage())
 }
 
-// Remove removes our chains and rules from all iptables of this namespace, and the sets.
+// Remove deletes Fanfare's chains and jumps from all installed programs, also those not in use,
+// and then the sets. Chain FANFARE-FORWARD stays: OpenForward removes it.
 func (x *Renderer) Remove(ctx context.Context) error {
 	return errors.Join(RemoveChains(ctx, nil), removeSets(x.Sock))
 }
 
-// RemoveChains removes them from all programs but those to keep.
+// RemoveChains deletes Fanfare's chains and jumps from all installed programs but those named in
+// keep. Rules may be in several after the node's default has changed.
 func RemoveChains(ctx context.Context, keep []string) error {
 	var errs []error
 	for _, i := range Installed() {
@@ -433,14 +451,14 @@ func RemoveChains(ctx context.Context, keep []string) error {
 		}
 		save, err := i.SaveAll(ctx)
 		if err != nil || !strings.Contains(save, ":"+Prefix) {
-			continue // what cannot be asked has nothing
+			continue // usually the kernel lacks the program's interface: then it has no rules
 		}
 		errs = append(errs, unloadPlan(save, i.Family()).runParts(func(script string, _ int) error { return i.Load(ctx, script) }))
 	}
 	return errors.Join(errs...)
 }
 
-// DeleteChains is remove for a process without a Proxy.
+// DeleteChains does what Remove does, for a process without a Proxy, such as a clean-up command.
 func DeleteChains(ctx context.Context) error {
 	s, err := nfnl.Dial()
 	if err != nil {
@@ -450,6 +468,7 @@ func DeleteChains(ctx context.Context) error {
 	return errors.Join(RemoveChains(ctx, nil), removeSets(s))
 }
 
+// removeSets deletes all sets of Fanfare. Rules that use them must be gone.
 func removeSets(s *nfnl.Socket) error {
 	names, err := SetNames(s)
 	if errors.Is(err, unix.EINVAL) {

@@ -17,38 +17,41 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// ErrRefused is why an update is tried again from what the kernel has.
+// ErrRefused wraps an error of Update. Part of the update may be in the kernel, so the proxy reads
+// the rules and converges from what it finds.
 var ErrRefused = errors.New("iptables-restore refused an update")
 
-// A Renderer is the renderer that writes chains of iptables, and sets that
-// they ask.
+// A Renderer implements [renderer.Renderer] with chains of iptables and sets of ipset. Find must be
+// called before it can write rules.
 type Renderer struct {
 	renderer.Host
 
-	// Programs are those of IPv4 and IPv6; nil where there is none that works, for
-	// the reason in missing.
+	// Programs are the chosen programs of IPv4 and IPv6; nil where none works, for the reason
+	// in missing.
 	Programs [2]*Program
 	missing  [2]error
-	// teeErr is why a family cannot redirect; nil: it can.
+	// teeErr is why a family cannot redirect; nil if it can.
 	teeErr [2]error
-	// loose: a program shows rules in other words than they were written in.
-	// Then only their number is compared.
+	// loose says that a program shows rules differently than they were written. Then only the
+	// number of rules of each chain is compared.
 	loose bool
 }
 
-// An xtPlan is what to do to one family.
+// An xtPlan is the changes to one family. Maps of chains are by table. Its exported fields and
+// methods are for the tests of package proxy.
 type xtPlan struct {
-	Write   map[string]ChainSet // by table; chains that exist are replaced
-	Drop    map[string][]string
-	flush   map[string][]string // only emptied
-	frees   map[string]int      // how many programs of the packet filter go with a chain of drop
-	Jumps   map[string][]string // lines for chains of others
+	Write   map[string]ChainSet // chains to write; existing ones are replaced
+	Drop    map[string][]string // chains to delete
+	flush   map[string][]string // chains to empty only
+	frees   map[string]int      // how many BPF programs are deleted with a chain of Drop
+	Jumps   map[string][]string // lines of input that change the kernel's built-in chains
 	Add     []Entry
 	Del     []Entry
-	Create  map[string]SetForm
-	Destroy []string
+	Create  map[string]SetForm // affinity sets to create, by name
+	Destroy []string           // affinity sets to delete
 }
 
+// VIPs reads the addresses from the sets of VIPs. On a kernel without ipset there are none.
 func (x *Renderer) VIPs() ([]netip.Addr, error) {
 	var all []netip.Addr
 	for f := range state.SetID(2) {
@@ -67,12 +70,15 @@ func (x *Renderer) VIPs() ([]netip.Addr, error) {
 	return all, nil
 }
 
+// Update writes the difference of the step, IPv4 first. Each table is a transaction, but the
+// whole update is not one: see apply for the order. Redirects that the kernel cannot do are left
+// out.
 func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	u.Have, u.Want = x.able(u.Have), x.able(u.Want)
 	for f := range state.SetID(2) {
 		plan := PlanStep(u, f)
 		if x.Programs[f] == nil {
-			continue // of this family there are no addresses: lacks
+			continue // Lacks keeps addresses of this family out of the State
 		}
 		if err := x.apply(ctx, f, plan); err != nil {
 			return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -82,7 +88,7 @@ func (x *Renderer) Update(ctx context.Context, u renderer.Step) error {
 	return nil
 }
 
-// Lacks is part of renderer.
+// Lacks returns why no program of the family works, nil if one does.
 func (x *Renderer) Lacks(f state.SetID) error {
 	if x.Programs[f] != nil {
 		return nil
@@ -90,7 +96,7 @@ func (x *Renderer) Lacks(f state.SetID) error {
 	return fmt.Errorf("no iptables for its family: %w", x.missing[f])
 }
 
-// Probe makes a chain that no packet meets, and deletes it.
+// Probe loads a chain that no packet reaches, and deletes it, with each program in use.
 func (x *Renderer) Probe(ctx context.Context) error {
 	for _, i := range x.Programs {
 		if i == nil {
@@ -109,7 +115,9 @@ func (x *Renderer) Probe(ctx context.Context) error {
 	return nil
 }
 
-// PlanStep compares two States by what changed between them.
+// PlanStep returns the changes of a step for one family, from the VIPs that changed and without
+// comparing the others. A change of the mark or of the node's name affects the chains of all VIPs,
+// so then it compares everything. It is exported for the tests of package proxy.
 func PlanStep(u renderer.Step, f state.SetID) xtPlan {
 	have, want := u.Have, u.Want
 	if flagOf(have.SNAT) != flagOf(want.SNAT) || have.Node != want.Node {
@@ -147,13 +155,15 @@ func PlanStep(u renderer.Step, f state.SetID) xtPlan {
 	return PlanTables(a, b).Entries(haveEntries, wantEntries).Remember(had, has, f)
 }
 
+// renderChange adds the chains of one side of a change; none for nil.
 func renderChange(c state.VipChange, s state.State, to ChainSet, v *state.VIP) {
 	if v != nil {
 		Render{Node: s.Node, Mark: flagOf(s.SNAT)}.VIP(to, v)
 	}
 }
 
-// turns says whether the tree leads elsewhere after the change.
+// turnsTree reports whether the change affects a rule of the trees. Then they are compared whole:
+// a VIP that comes or goes can move the branches of its neighbours.
 func turnsTree(c state.VipChange) bool {
 	if c.Have == nil || c.Want == nil {
 		return true
@@ -163,6 +173,7 @@ func turnsTree(c state.VipChange) bool {
 	})
 }
 
+// merge copies chains into to, by table.
 func merge(to, from map[string]ChainSet) {
 	for table, chains := range from {
 		if to[table] == nil {
@@ -172,10 +183,13 @@ func merge(to, from map[string]ChainSet) {
 	}
 }
 
+// ofEntries returns the entries of one family. It reuses the memory of all.
 func ofEntries(all []Entry, f state.SetID) []Entry {
 	return slices.DeleteFunc(all, func(e Entry) bool { return e.family() != f })
 }
 
+// AllEntries returns the entries of all static sets of a family for a State. It is exported for the
+// tests of package proxy.
 func AllEntries(s state.State, f state.SetID) entrySet {
 	all := make(entrySet)
 	all.Add(ofEntries(sharedEntries(s), f)...)
@@ -185,7 +199,9 @@ func AllEntries(s state.State, f state.SetID) entrySet {
 	return all
 }
 
-// PlanTables compares chains.
+// PlanTables returns the changes from the chains have to want, by table. Unknown chains in have
+// are deleted; jumps to them must go in the same input, or the kernel rejects it. It is exported
+// for the tests of package proxy.
 func PlanTables(have, want map[string]ChainSet) xtPlan {
 	p := xtPlan{Write: make(map[string]ChainSet), Drop: make(map[string][]string), frees: make(map[string]int)}
 	for _, table := range xtTables {
@@ -207,12 +223,14 @@ func PlanTables(have, want map[string]ChainSet) xtPlan {
 	return p
 }
 
+// Entries returns p with the changes of entries from have to want.
 func (p xtPlan) Entries(have, want entrySet) xtPlan {
 	p.Add = want.Without(have)
 	for _, e := range have.Without(want) {
 		plain := e
 		plain.options = 0
-		// To add an entry takes the options off one that is there.
+		// Adding an entry replaces one with options, so that one needs no deletion, which would
+		// take the wanted entry with it.
 		if !want[plain] {
 			p.Del = append(p.Del, e)
 		}
@@ -220,7 +238,7 @@ func (p xtPlan) Entries(have, want entrySet) xtPlan {
 	return p
 }
 
-// Remember compares the sets that clients are remembered in.
+// Remember returns p with the changes of a family's affinity sets from have to want.
 func (p xtPlan) Remember(have, want []*state.VIP, f state.SetID) xtPlan {
 	before, after := make(map[string]SetForm), make(map[string]SetForm)
 	for _, v := range have {
@@ -243,7 +261,9 @@ func (p xtPlan) Remember(have, want []*state.VIP, f state.SetID) xtPlan {
 	return p
 }
 
-// Script is the input for iptables-restore, and how many tables it changes.
+// Script returns the input for iptables-restore, and how many tables it changes: each COMMIT is a
+// transaction. New rules and jumps come before deleted chains, which must be empty and without
+// references. The text is the same for the same plan.
 func (p xtPlan) Script() (text string, tables int) {
 	var b strings.Builder
 	for _, table := range xtTables {
@@ -255,7 +275,7 @@ func (p xtPlan) Script() (text string, tables int) {
 		names := slices.Sorted(maps.Keys(write))
 		fmt.Fprintf(&b, "*%s\n", table)
 		for _, name := range names {
-			// This empties a chain that exists.
+			// With --noflush, this line creates the chain, or empties it if it exists.
 			fmt.Fprintf(&b, ":%s - [0:0]\n", name)
 		}
 		for _, name := range names {
@@ -278,10 +298,12 @@ func (p xtPlan) Script() (text string, tables int) {
 	return b.String(), tables
 }
 
-// MaxFreed is how many programs of the packet filter go in one transaction: see maxPrograms.
+// MaxFreed bounds how many rules with a BPF program (-m bpf) one transaction deletes. Linux 6.18
+// deadlocks for good if more than 1,024 are deleted at once: see maxPrograms in package state. It
+// is exported for the tests of package proxy.
 const MaxFreed = 256
 
-// freedBy counts the rules of a chain that have one.
+// freedBy returns how many rules have a BPF program.
 func freedBy(rules []string) (n int) {
 	for _, r := range rules {
 		if strings.Contains(r, "-m bpf ") {
@@ -291,9 +313,9 @@ func freedBy(rules []string) (n int) {
 	return n
 }
 
-// Parts splits a plan so that no part frees more than so many programs, unless one chain has
-// more. Chains that go are emptied in parts and deleted in the last: until then one may lead
-// to another.
+// Parts splits a plan so that no part deletes more than most BPF programs with the chains of Drop,
+// unless a single chain has more. Chains that are replaced do not count. Chains are emptied in
+// parts and deleted in the last part, because until then one may lead to another.
 func (p xtPlan) Parts(most int) []xtPlan {
 	total := 0
 	for _, n := range p.frees {
@@ -322,11 +344,13 @@ func (p xtPlan) Parts(most int) []xtPlan {
 	return append(all, part, xtPlan{Drop: p.Drop})
 }
 
-// runParts has a program of iptables do what the parts of a plan say.
+// runParts calls run with the input for each part of a plan, and stops at the first error.
 func (p xtPlan) runParts(run func(script string, tables int) error) error {
 	for i, part := range p.Parts(MaxFreed) {
 		if i > 0 {
-			nfnl.AwaitPackets() // the kernel frees what a transaction deleted after a grace period
+			// The kernel frees deleted rules only after a grace period. Without waiting, those of
+			// several parts would be freed together.
+			nfnl.AwaitPackets()
 		}
 		if script, tables := part.Script(); script != "" {
 			if err := run(script, tables); err != nil {
@@ -337,10 +361,10 @@ func (p xtPlan) runParts(run func(script string, tables int) error) error {
 	return nil
 }
 
-// apply does what a plan says, in an order in which no VIP that is forwarded before
-// and after goes without: a rule finds the sets that it asks, an address is in
-// fanfare-vips when all rules for it are there, and a prefix is in fanfare-owned
-// when its VIPs are known.
+// apply writes a plan in an order that does not interrupt a VIP which is forwarded before and
+// after. A set exists before the rules that use it, since the kernel rejects a rule that names an
+// unknown set. An address enters fanfare-vips after all its rules, and a prefix fanfare-owned
+// after its VIPs: otherwise FANFARE-UNASSIGNED would take their packets.
 func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	start := time.Now()
 	script, _ := p.Script()
@@ -360,7 +384,7 @@ func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	if err := ChangeEntries(x.Sock, CommandAdd, last); err != nil {
 		return err
 	}
-	// Backwards: prefixes go before their VIPs do.
+	// In reverse order: prefixes are deleted before their VIPs.
 	slices.Reverse(p.Del)
 	if err := ChangeEntries(x.Sock, CommandDel, p.Del); err != nil {
 		return err
@@ -374,8 +398,8 @@ func (x *Renderer) apply(ctx context.Context, f state.SetID, p xtPlan) error {
 	return nil
 }
 
-// splitEntries separates entries that rules may match at once from entries that lead
-// packets to rules.
+// splitEntries separates entries that rules may match at once (first) from entries that lead
+// packets to new rules (last).
 func splitEntries(all []Entry) (first, last []Entry) {
 	for _, e := range all {
 		if e.Set == IPSetVIPs || e.Set == IPSetOwned {
@@ -396,7 +420,8 @@ func (x *Renderer) createSets(all map[string]SetForm) error {
 	return nil
 }
 
-// load runs iptables-restore without receiving its own notifications.
+// load runs iptables-restore without receiving the notifications of its changes, one transaction
+// per table.
 func (x *Renderer) load(ctx context.Context, f state.SetID, script string, tables int) error {
 	i := x.Programs[f]
 	run := func() error { return i.Load(ctx, script) }

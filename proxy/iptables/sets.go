@@ -10,31 +10,35 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// An ipsetID is one of the ipsets that the rules of iptables use. Each exists for both
-// families. Their entries change without a change of rules.
+// An ipsetID is one of the sets of ipset that the rules use. Each exists once per family.
+// Entries change by netlink, without a change of rules. The order is that in which entries are
+// added: ipsetSources comes before the set that makes rules consult it.
 type ipsetID uint8
 
+// The static sets. The exported identifiers are for the tests of package proxy.
 const (
-	IPSetVIPs ipsetID = iota
-	IPSetOwned
-	ipsetClients
-	ipsetNever
-	ipsetRedirects
-	ipsetSources // before the sets that send packets to it
-	IPSetLimited
-	ipsetExternalDrop
+	IPSetVIPs         ipsetID = iota // the addresses that rules forward
+	IPSetOwned                       // the prefixes of the pools
+	ipsetClients                     // networks of clients on this node
+	ipsetNever                       // networks of backends that always see the client's address
+	ipsetRedirects                   // VIPs whose connections may be redirected
+	ipsetSources                     // frontend and client network that may use it
+	IPSetLimited                     // frontends that only some sources may use
+	ipsetExternalDrop                // frontends without backends, by kind of client and treatment
 	ipsetInternalDrop
 	IPSetExternalReject
 	ipsetInternalReject
-	IPSetCount
+	IPSetCount // the number of sets
 )
 
-// A setShape is what a set of the kernel's ipset holds.
+// A setShape is the name and the type of a set.
 type setShape struct {
-	name string
-	Kind string // in ipset's words
+	name string // without the family's digit
+	Kind string // the set type, as in ipset(8)
 }
 
+// SetShapes holds the shape of each set. It is exported for the tests of package proxy. A name
+// must not change: a new version finds the sets of an older one by it.
 var SetShapes = [IPSetCount]setShape{
 	IPSetVIPs:           {"fanfare-vips", "hash:ip"},
 	IPSetOwned:          {"fanfare-owned", "hash:net"},
@@ -50,29 +54,34 @@ var SetShapes = [IPSetCount]setShape{
 }
 
 const (
+	// SetPrefix begins the name of each set of Fanfare. Remove deletes every set with it.
 	SetPrefix    = "fanfare-"
 	affinityKind = "hash:ip"
 )
 
-// AffinityPrefix begins the names of the sets that remember clients of a family.
+// AffinityPrefix returns the prefix of the names of a family's affinity sets. It is exported
+// for the tests of package proxy.
 func AffinityPrefix(f state.SetID) string { return SetPrefix + "aff" + string("46"[f]) + "-" }
 
+// SetName returns the name of a set: its shape's name and 4 or 6. It is exported for the tests
+// of package proxy.
 func SetName(m ipsetID, f state.SetID) string { return SetShapes[m].name + string("46"[f]) }
 
-// An Entry is what is in a set.
+// An Entry is an entry of one of the static sets. It is exported for the tests of package
+// proxy, as are its fields.
 type Entry struct {
 	Set  ipsetID
-	Addr netip.Prefix // of one address where the set has no networks
-	Port state.Port   // zero where the set has none
-	net  netip.Prefix // of the client; zero where the set has none
-	// options are such as nomatch, by which an entry says the contrary. Our entries
-	// have none.
+	Addr netip.Prefix // a single address in sets without networks
+	Port state.Port   // zero in sets without ports
+	net  netip.Prefix // the client's network; invalid in sets without one
+	// options are the flags of an entry, such as nomatch, which excludes a network from the
+	// set. Fanfare writes none: an entry with options is another program's.
 	options uint32
 }
 
 func (e Entry) family() state.SetID { return state.Family(e.Addr.Addr()) }
 
-// compare orders by set and family, as changeEntries needs them.
+// compare orders by set and family first, as ChangeEntries requires.
 func (e Entry) compare(o Entry) int {
 	return cmp.Or(
 		cmp.Compare(e.Set, o.Set), e.Addr.Addr().Compare(o.Addr.Addr()), cmp.Compare(e.Addr.Bits(), o.Addr.Bits()),
@@ -80,6 +89,8 @@ func (e Entry) compare(o Entry) int {
 		e.net.Addr().Compare(o.net.Addr()), cmp.Compare(e.net.Bits(), o.net.Bits()), cmp.Compare(e.options, o.options))
 }
 
+// String returns the set's name and the entry as ipset list shows it, roughly; it is for
+// messages.
 func (e Entry) String() string {
 	s := SetName(e.Set, e.family()) + " " + prefixText(e.Addr)
 	if e.Port.Port != 0 {
@@ -94,7 +105,7 @@ func (e Entry) String() string {
 	return s
 }
 
-// sharedEntries are the entries that belong to no VIP.
+// sharedEntries returns the entries that do not depend on VIPs, of both families.
 func sharedEntries(s state.State) []Entry {
 	var all []Entry
 	for m, prefixes := range map[ipsetID][]netip.Prefix{IPSetOwned: s.Owned, ipsetClients: s.Clients.CIDRs, ipsetNever: s.SNAT.Never} {
@@ -105,7 +116,7 @@ func sharedEntries(s state.State) []Entry {
 		}
 	}
 	for i, h := range s.Redirects {
-		// A VIP may come by several interfaces.
+		// A VIP has one redirect per interface; they are sorted by VIP.
 		if i == 0 || s.Redirects[i-1].VIP != h.VIP {
 			all = append(all, Entry{Set: ipsetRedirects, Addr: netip.PrefixFrom(h.VIP, h.VIP.BitLen())})
 		}
@@ -113,7 +124,7 @@ func sharedEntries(s state.State) []Entry {
 	return all
 }
 
-// halves splits the prefix of all addresses, which ipset can not hold.
+// halves splits 0.0.0.0/0 and ::/0 in two: hash:net rejects a prefix length of 0 (ipset(8)).
 func halves(p netip.Prefix) []netip.Prefix {
 	if p.Bits() > 0 {
 		return []netip.Prefix{p}
@@ -124,7 +135,7 @@ func halves(p netip.Prefix) []netip.Prefix {
 	return []netip.Prefix{netip.PrefixFrom(p.Addr(), 1), netip.PrefixFrom(a, 1)}
 }
 
-// vipEntries is those of one VIP, whose address all have.
+// vipEntries returns the entries of one VIP; none for nil.
 func vipEntries(v *state.VIP) []Entry {
 	if v == nil {
 		return nil
@@ -154,10 +165,11 @@ func vipEntries(v *state.VIP) []Entry {
 	return all
 }
 
+// misses reports whether a target has no backends and treats packets in this way.
 func misses(t *state.Target, m state.Miss) bool { return len(t.Backends) == 0 && t.Miss == m }
 
-// affinities is the sets that the frontends of a VIP remember their clients in, and
-// for how long.
+// affinities adds the affinity sets of a VIP, one per frontend and backend. The timeout of a
+// set is the frontend's affinity timeout, which starts again with each new flow of a client.
 func affinities(to map[string]SetForm, v *state.VIP) {
 	if v == nil {
 		return
@@ -175,16 +187,19 @@ func affinities(to map[string]SetForm, v *state.VIP) {
 	}
 }
 
-// A SetForm is what a set is made with.
+// A SetForm holds the parameters with which a set is created. The kernel cannot change them
+// later. It is exported for the tests of package proxy.
 type SetForm struct {
-	Kind    string // in ipset's words
-	Family  state.SetID
-	Timeout time.Duration // how long an entry lives; zero: for ever
+	Kind    string        // the set type, as in ipset(8)
+	Family  state.SetID   // 0 is IPv4, 1 is IPv6
+	Timeout time.Duration // the default lifetime of entries, in whole seconds; zero: no expiry
 }
 
+// StaticForm returns the form of a set that is not an affinity set. It is exported for the
+// tests of package proxy.
 func StaticForm(m ipsetID, f state.SetID) SetForm { return SetForm{Kind: SetShapes[m].Kind, Family: f} }
 
-// Without is the entries of a that are not in b.
+// Without returns the entries of a that are not in b, sorted as ChangeEntries requires.
 func (a entrySet) Without(b entrySet) []Entry {
 	var out []Entry
 	for e := range a {
@@ -198,7 +213,7 @@ func (a entrySet) Without(b entrySet) []Entry {
 
 type entrySet map[Entry]bool
 
-// in is the entries of one set.
+// in returns the entries of one set.
 func (a entrySet) in(name string) (all []Entry) {
 	for e := range a {
 		if SetName(e.Set, e.family()) == name {
@@ -208,6 +223,7 @@ func (a entrySet) in(name string) (all []Entry) {
 	return all
 }
 
+// Add adds entries in place.
 func (a entrySet) Add(all ...Entry) {
 	for _, e := range all {
 		a[e] = true

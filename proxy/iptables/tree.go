@@ -8,26 +8,28 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A ChainSet is chains of one table of iptables, with their rules as
-// iptables-save shows them, without "-A" and the name.
+// A ChainSet maps names of chains of one table to their rules, as iptables-save shows them
+// but without "-A" and the chain. A chain without rules has an entry too. It is exported for
+// the tests of package proxy.
 type ChainSet map[string][]string
 
+// Add appends rules to a chain, and adds the chain if it is missing, even without rules.
 func (c ChainSet) Add(name string, rules ...string) { c[name] = append(c[name], rules...) }
 
-// A Tree leads a packet to its VIP: iptables knows no maps, and to ask about ten
-// thousand addresses one by one would take a packet a millisecond. Each chain asks
-// about the next four bits in which its addresses differ, so that a packet is
-// compared some eight times per level, and ten thousand VIPs are four levels.
+// A Tree is chains that lead a packet to its VIP. iptables has no maps, and comparing a packet
+// with ten thousand addresses one by one would take a millisecond. Each chain matches the next
+// four bits in which its addresses differ, so a packet is compared some eight times per level,
+// and ten thousand VIPs are four levels. It is exported for the tests of package proxy.
 type Tree struct {
-	Root string
-	Name func(netip.Prefix) string // of the chain for what is within
-	Leaf func(*state.VIP) []string // the rules that lead on from there
+	Root string                    // the chain in which a packet starts
+	Name func(netip.Prefix) string // returns the name of the chain for a prefix
+	Leaf func(*state.VIP) []string // returns the rules for one VIP
 }
 
-// nibble is the bits that one chain tells apart.
+// nibble is how many bits one chain distinguishes. It must divide 32: commonPrefix steps by it.
 const nibble = 4
 
-// Add adds the chains for the VIPs, which are sorted and of one family.
+// Add adds the chains for the VIPs, which must be sorted and of one family.
 func (t Tree) Add(to ChainSet, vips []*state.VIP) {
 	to.Add(t.Root)
 	t.branch(to, t.Root, vips)
@@ -46,7 +48,7 @@ func (t Tree) branch(to ChainSet, chain string, vips []*state.VIP) {
 	}
 }
 
-// split groups VIPs by the first nibble in which not all are alike.
+// split groups sorted VIPs by the first nibble in which they differ.
 func split(vips []*state.VIP) (groups [][]*state.VIP) {
 	if len(vips) < 2 {
 		return slices.Collect(slices.Chunk(vips, 1))
@@ -64,8 +66,8 @@ func split(vips []*state.VIP) (groups [][]*state.VIP) {
 	return groups
 }
 
-// commonPrefix is the longest prefix of whole nibbles that has all the addresses.
-// They are sorted: the first and the last differ most.
+// commonPrefix returns the longest prefix of whole nibbles that contains all addresses. They
+// are sorted, so the first and the last differ most.
 func commonPrefix(vips []*state.VIP) netip.Prefix {
 	first, last := vips[0].Addr, vips[len(vips)-1].Addr
 	bits := first.BitLen()
@@ -75,7 +77,8 @@ func commonPrefix(vips []*state.VIP) netip.Prefix {
 	return netip.PrefixFrom(first, bits).Masked()
 }
 
-// OfFamily is the VIPs of one family. They are sorted, IPv4 first.
+// OfFamily returns the VIPs of one family. They must be sorted, IPv4 first, as in a State; the
+// result shares their memory. It is exported for the tests of package proxy.
 func OfFamily(vips []*state.VIP, f state.SetID) []*state.VIP {
 	n, _ := slices.BinarySearchFunc(vips, struct{}{}, func(v *state.VIP, _ struct{}) int {
 		if v.Addr.Is4() {

@@ -1,3 +1,3 @@
-// Package renderer has what a backend of the proxy must do, and what it gets for that: the
-// packages that write a State in the words of nftables or of iptables are renderers.
+// Package renderer defines the interface of a backend of the proxy, and what the proxy gives
+// to a backend. A renderer writes a State into the kernel as rules of nftables or of iptables.
 package renderer

@@ -12,61 +12,77 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A Renderer writes States in the words of one part of the kernel. It is asked by
-// one goroutine at a time.
+// A Renderer writes States into one part of the kernel, as rules and sets. Only one
+// goroutine at a time may call it.
 type Renderer interface {
-	// VIPs lists the addresses that the kernel forwards by this renderer's rules,
-	// sorted, whichever process wrote them.
+	// VIPs returns the addresses that the kernel forwards by this renderer's rules,
+	// sorted, whichever process wrote the rules.
 	VIPs() ([]netip.Addr, error)
-	// Update makes the kernel, which holds u.have, hold u.want. An error that
-	// isStale says that it held something else.
+	// Update changes the rules in the kernel from u.Have to u.Want without reading them. If
+	// the kernel held something else than u.Have, the error is one after which Converge is
+	// called; what the kernel then holds is not known.
 	Update(ctx context.Context, u Step) error
-	// Converge reads what the kernel holds and makes it hold want. have is what it
-	// should hold, nil if that is not known.
+	// Converge reads the rules from the kernel and changes them to want. have is what the
+	// kernel should hold, nil if that is not known. The Finding is valid with an error too.
 	Converge(ctx context.Context, have *state.State, want state.State) (Finding, error)
-	// Differs says how the kernel differs from a State; empty if it does not. It changes nothing.
+	// Differs describes how the kernel's rules differ from a State; empty if they do not. It
+	// does not change them.
 	Differs(ctx context.Context, from state.State) (string, error)
-	// Redirect writes the redirects of want, after the kernel holds the rest of want.
-	// look compares with the kernel first.
+	// Redirect writes the redirects of want. It is called when the kernel holds the rest of
+	// want; an error does not affect that rest. With look, it compares with the kernel first.
 	Redirect(ctx context.Context, want state.State, look bool) error
-	// Lacks says what the renderer lacks for an address of this family, nil if nothing.
+	// Lacks returns why the renderer cannot forward addresses of a family, nil if it can.
 	Lacks(f state.SetID) error
-	// Probe makes a change of no consequence, and fails if the kernel takes none at all.
+	// Probe makes a change without effect on packets. It fails if the kernel accepts no
+	// change at all, so that the caller does not blame an address for that.
 	Probe(ctx context.Context) error
-	// Remove takes everything away that the renderer wrote.
+	// Remove deletes all rules and sets of this renderer, also those of an earlier process.
 	Remove(ctx context.Context) error
 }
 
-// A Step leads from one State to the next.
+// A Step is the change from one State to the next, with the differences between them.
 type Step struct {
 	Have, Want state.State
-	VIPs       []state.VipChange // what differs, by address
-	Elements   state.Change      // and in the words of nftables, which conntrack's care speaks too
+	// VIPs are the differences by address, and Elements the same differences as elements of
+	// the sets of nftables. The iptables renderer reads VIPs only.
+	VIPs     []state.VipChange
+	Elements state.Change
 }
 
-// A Finding is what converge met.
+// A Finding is what Converge found in the kernel before it changed it.
 type Finding struct {
-	Found  string          // how the kernel differed from have, or what was damaged; empty if it did not
-	Had    []state.Element // what it held, sorted, as far as that can be read
-	Leaked bool            // for a while there were no rules, and anything could pass
+	// Found is how the kernel differed from have; empty if it did not. It goes into a log
+	// line and into the status.
+	Found string
+	// Had is what the kernel held, sorted, as far as it can be read. It decides which
+	// conntrack entries are deleted.
+	Had []state.Element
+	// Leaked says that rules were missing for a while. Flows that began then may have passed
+	// untranslated, so their conntrack entries cannot be trusted.
+	Leaked bool
 }
 
-// A Host is what a renderer uses of the Proxy.
+// A Host is the part of the Proxy that a renderer uses.
 type Host struct {
-	Log  *slog.Logger
+	Log *slog.Logger
+	// Sock is the proxy's socket for changes. The proxy's own listener drops notifications
+	// of changes made by it.
 	Sock *nfnl.Socket
-	// Dumped is called when all rules are read from the kernel, and changed when a
-	// transaction is made, with the time that it took; zero: that is not measured.
+	// Dumped is called when all rules are read from the kernel. Changed is called after a
+	// transaction, with its duration; zero if that is not measured.
 	Dumped  func()
 	Changed func(took time.Duration)
-	// Unsupported takes what of the State the renderer does otherwise.
+	// Unsupported receives the parts of the State that the renderer replaces by something
+	// else, as sentences for the status. It replaces those of the call before.
 	Unsupported func([]string)
-	// IgnoringOwn runs change, which makes a number of transactions, without listening to
-	// their notifications.
+	// IgnoringOwn runs change without receiving notifications meanwhile. change must make
+	// exactly that many transactions of nftables, or none with an error: any other number
+	// counts as a change by another program.
 	IgnoringOwn func(s *nfnl.Socket, transactions uint32, change func() error) error
 }
 
-// FirstLines are the first lines of what a program printed, for an error.
+// FirstLines returns the first n lines of what a program printed, joined by "; ", for an
+// error text of one line.
 func FirstLines(s string, n int) string {
 	lines := strings.SplitN(strings.TrimSpace(s), "\n", n+1)
 	return strings.Join(lines[:min(n, len(lines))], "; ")
