@@ -74,7 +74,8 @@ func (s *Socket) setup() error {
 	return nil
 }
 
-// FD returns the file descriptor.
+// FD returns the file descriptor, for socket options: package proxy reads the effective size of
+// the send buffer. The Socket owns it.
 func (s *Socket) FD() int { return s.fd }
 
 // Close closes the socket. It must not be called during another method.
@@ -108,10 +109,10 @@ func (s *Socket) discard() {
 
 // A Reply is one message from the kernel. Its data is valid until the next one is read.
 type Reply struct {
-	Kind  uint16
-	Flags uint16
-	Seq   uint32
-	Data  []byte
+	Kind  uint16 // NLMSG_*, or the subsystem in the upper byte and its message type
+	Flags uint16 // NLM_F_*
+	Seq   uint32 // that of the request
+	Data  []byte // what follows nlmsghdr
 }
 
 // Replies yields the messages in the receive buffer. With block it waits for more, so the caller
