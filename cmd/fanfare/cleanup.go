@@ -28,7 +28,8 @@ while a speaker runs.`,
 			if speaker.Running(runDir) {
 				return fmt.Errorf("a speaker runs with the run directory %s: stop it first", runDir)
 			}
-			// Each part is removed even if another one fails.
+			// Each part is removed even if another one fails. The fast path goes first: it takes
+			// new flows without regard to the rules.
 			if err := errors.Join(fastpath.Cleanup(cmd.Context(), fastPathDir), proxy.Cleanup(cmd.Context()), speaker.Cleanup(runDir)); err != nil {
 				return err
 			}

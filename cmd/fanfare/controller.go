@@ -22,16 +22,18 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
-// defaultNamespace is the namespace of manifests/.
+// defaultNamespace is the namespace of manifests/, for processes outside of a pod.
 const defaultNamespace = "fanfare-system"
 
-// leaseName is the name of the Lease by which controllers elect a leader.
+// leaseName is the name of the Lease by which controllers elect a leader. The Role in
+// manifests/ permits this name only.
 const leaseName = "fanfare-controller"
 
-// podNamespace is where a pod finds the name of its namespace.
+// podNamespace is the file in which the kubelet gives a pod the name of its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// A controllerFlags value holds the flags of `fanfare controller`.
+// A controllerFlags value holds the flags of `fanfare controller`, as the user wrote them; options
+// converts them.
 type controllerFlags struct {
 	kubeconfig string
 	elect      bool   // of several replicas, one writes
@@ -56,12 +58,14 @@ func (f *controllerFlags) add(set *pflag.FlagSet) {
 }
 
 // options checks the flags and turns them into the options of a controller. It sends no
-// request to the API server yet.
+// request to the API server yet. Replicas differ in Instance only, which is also their identity
+// in the election.
 func (f *controllerFlags) options() (o controller.Options, err error) {
 	log, err := logger(f.logLevel)
 	if err != nil {
 		return o, err
 	}
+	// Without a delay, a node that flaps would move addresses each time.
 	if f.settle <= 0 {
 		return o, fmt.Errorf("--l2-settle-time %s: must be more than 0", f.settle)
 	}
@@ -85,7 +89,8 @@ func (f *controllerFlags) options() (o controller.Options, err error) {
 	return o, nil
 }
 
-// controllerCommand allocates addresses, by the rules of internal/ipam.
+// controllerCommand allocates addresses, by the rules of internal/ipam. It runs until SIGTERM;
+// the next controller needs nothing from it but the objects in the API server.
 func controllerCommand() *cobra.Command {
 	var flags controllerFlags
 	cmd := &cobra.Command{
@@ -105,7 +110,7 @@ wait.`,
 			}
 			ctx, _, stop := signals(cmd.Context())
 			defer stop()
-			// An error after SIGTERM is not one of the controller.
+			// An error after SIGTERM results from the cancelled context: exit with status 0.
 			if err := controller.Run(ctx, o); err != nil && ctx.Err() == nil {
 				return err
 			}
@@ -119,15 +124,15 @@ wait.`,
 // classOnlyUsage is for controllers and speakers, which must agree.
 const classOnlyUsage = "serve Services with loadBalancerClass " + cluster.Class + " only, and leave Services without a class to other implementations"
 
-// openAPI watches what the controller reads: no endpoints, unless addresses are spread over
-// nodes.
+// openAPI watches what the controller reads: no EndpointSlices, which are most of the objects of
+// a large cluster, unless addresses of layer 2 are spread over nodes.
 func openAPI(ctx context.Context, config *rest.Config, classOnly bool, log *slog.Logger, r prometheus.Registerer) (cluster.Source, error) {
 	return watch.OpenAPI(ctx, config, watch.Options{SkipEndpointSlices: true, SkipSecrets: true,
 		L2: watch.L2Speakers, ClassOnly: classOnly, Log: log, Registerer: r})
 }
 
-// apiConfig returns the configuration for the API server: from a kubeconfig file, or within
-// a pod.
+// apiConfig returns the configuration for the API server: from a kubeconfig file, or, if that is
+// empty, from the pod's service account. Its errors name the flag that helps.
 func apiConfig(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		c, err := rest.InClusterConfig()
@@ -151,14 +156,15 @@ func withUserAgent(c *rest.Config) *rest.Config {
 	return rest.AddUserAgent(c, "fanfare/"+strings.ReplaceAll(version(), " ", "-"))
 }
 
-// ownNamespace is the pod's namespace, or that of the manifests.
+// ownNamespace returns the pod's namespace, or that of the manifests for a process that is not
+// in a pod. The Role for Leases and the Secret must be in this namespace.
 func ownNamespace() string {
 	b, _ := os.ReadFile(podNamespace) // the file exists only in a pod
 	return cmp.Or(strings.TrimSpace(string(b)), defaultNamespace)
 }
 
-// instance identifies this process: its host, and a part that another process on the host,
-// or a restarted one, does not have.
+// instance returns an identity for this process: the host's name, and a random part. With the
+// host's name alone, a restarted controller would believe that it still holds the Lease.
 func instance() string {
 	host, _ := os.Hostname() // the random part is enough
 	return host + "_" + rand.Text()[:8]

@@ -10,7 +10,7 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/fastpath"
 )
 
-// A fastPathFlags value holds the flags of the way past netfilter.
+// A fastPathFlags value holds the flags of the fast path, which bypasses netfilter.
 type fastPathFlags struct {
 	on         bool
 	interfaces []string // by which external clients arrive; empty: detected
@@ -26,12 +26,15 @@ func (f *fastPathFlags) add(set *pflag.FlagSet) {
 	addFastPathDir(set, &f.dir)
 }
 
-// addFastPathDir is for the speaker, which fills the folder, and for cleanup.
+// addFastPathDir defines a flag of two commands: the speaker, which fills the folder, and cleanup,
+// which removes it. With another value cleanup would leave the programs attached.
 func addFastPathDir(set *pflag.FlagSet, dir *string) {
 	set.StringVar(dir, "fast-path-dir", fastpath.DefaultDir, "folder of a BPF file system that keeps the fast path while no speaker runs")
 }
 
-// check does not require that a named interface exists: it may appear later.
+// check returns the first invalid flag. It does not require that a named interface exists: it
+// may appear later. A name must be possible, by length and without a slash, as in the kernel's
+// dev_valid_name.
 func (f *fastPathFlags) check() error {
 	if len(f.interfaces) > 0 && !f.on {
 		return errors.New("--fast-path-interface: needs --fast-path")
@@ -47,5 +50,5 @@ func (f *fastPathFlags) check() error {
 	return nil
 }
 
-// maxIfname is the length of the longest name of an interface (IFNAMSIZ).
+// maxIfname is the maximum length of an interface's name: IFNAMSIZ without the zero byte.
 const maxIfname = 15

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// main prints an error as one line, without the usage, and exits with status 1.
 func main() {
 	if err := root().Execute(); err != nil {
 		fmt.Fprintln(os.Stderr, "fanfare:", err)
@@ -33,8 +34,9 @@ func main() {
 // flags in the manifests with it.
 func root() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:           "fanfare",
-		Short:         "Addresses for LoadBalancer Services: announced once they work, forwarded until clients have moved",
+		Use:   "fanfare",
+		Short: "Addresses for LoadBalancer Services: announced once they work, forwarded until clients have moved",
+		// An error is one line that says what to do: usage would push it off the screen.
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       version(),
@@ -43,10 +45,11 @@ func root() *cobra.Command {
 	return cmd
 }
 
-// release is set by the linker for a release.
+// release is the version of a release, set by the linker (-X main.release).
 var release string
 
-// version is the release's, or what the Go toolchain noted about the build.
+// version returns the release's version, or the Git revision that the Go toolchain has recorded
+// in the binary. Logs, the status and the user agent of requests have it.
 func version() string {
 	if release != "" {
 		return release

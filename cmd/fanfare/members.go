@@ -17,14 +17,15 @@ type membersFlags struct {
 }
 
 // add defines the flags. All speakers of a cluster need the same port and at least one key
-// in common.
+// in common. A file with two keys makes it possible to replace the key without an interruption.
 func (f *membersFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.keyFile, "members-key-file", "", "file with the keys of the membership protocol, one a line, the newest first; empty: speakers do not communicate, and failed nodes are detected by their Ready condition only")
 	set.Uint16Var(&f.port, "members-port", 7946, "UDP and TCP port of the membership protocol, on each node's InternalIP")
 	set.DurationVar(&f.lease, "lease-interval", 5*time.Second, "how often the speaker renews the node's Lease, which shows that the node is alive even if gossip does not reach it; 0: never")
 }
 
-// check says what is wrong with the flags.
+// check returns the first invalid flag. It does not read the key file: the speaker starts without
+// it, and uses the keys when they appear.
 func (f *membersFlags) check() error {
 	// Every node must know the port in advance: the kernel cannot choose it.
 	if f.port == 0 {
@@ -37,8 +38,8 @@ func (f *membersFlags) check() error {
 	return nil
 }
 
-// leaser returns nil for a folder, and if speakers do not communicate: no other node
-// reads the Lease then.
+// leaser returns the client that renews the node's Lease. It is nil for a folder, and if speakers
+// do not communicate, because no other node reads the Lease then.
 func (f *nodeFlags) leaser(m membersFlags) (*membership.LeaseClient, error) {
 	if f.files != "" || m.keyFile == "" || m.lease == 0 {
 		return nil, nil

@@ -18,8 +18,9 @@ import (
 	"github.com/fanfare-lb/fanfare/l2"
 )
 
-// planCommand prints a decision without applying it. It shares flags and decision with the
-// speaker, so that a plan shows what the speaker would do.
+// planCommand prints a decision without applying it. It shares flags and plan.Decide with the
+// speaker, so that a plan shows what the speaker would do. It does not know a speaker's memory,
+// such as lingering addresses and the hold-down of a node that returns.
 func planCommand() *cobra.Command {
 	var (
 		flags   nodeFlags
@@ -48,7 +49,7 @@ have the right interfaces, and lists the assumption.`,
 			if err != nil {
 				return err
 			}
-			// Only on the node itself are its interfaces known; nil means unknown.
+			// The interfaces are known on the node itself only; nil means unknown.
 			snap := source.Snapshot()
 			if config.Interfaces, err = interfacesOf(config.Node, snap); err != nil {
 				return err
@@ -64,7 +65,8 @@ have the right interfaces, and lists the assumption.`,
 }
 
 // assumptions lists the assumptions of a plan: if one is wrong, another node answers. usesL2
-// reports whether any address may be announced over layer 2; BGP needs no assumptions.
+// reports whether any address may be announced over layer 2. BGP needs no assumptions, because
+// each node announces its addresses independently of others.
 func assumptions(c plan.Config, snap *cluster.Snapshot, usesL2 bool) (text string) {
 	if !usesL2 {
 		return ""
@@ -81,8 +83,8 @@ func assumptions(c plan.Config, snap *cluster.Snapshot, usesL2 bool) (text strin
 	return text
 }
 
-// interfacesOf returns the interfaces of a node if this machine is it, else nil: they are
-// unknown.
+// interfacesOf returns the interfaces of a node if this machine is that node, else nil: they are
+// unknown. It recognises the node by its InternalIPs, because --node-name may name any node.
 func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
 	here, err := net.InterfaceAddrs()
 	if err != nil {
@@ -102,6 +104,7 @@ func interfacesOf(node string, snap *cluster.Snapshot) ([]l2.Interface, error) {
 // liveSource opens the source that the flags name. From an API server it uses nothing that a
 // speaker saved: a plan must not show yesterday's cluster.
 func (f *nodeFlags) liveSource(ctx context.Context) (cluster.Source, error) {
+	// Problems of objects are part of the plan, so logs would repeat them.
 	quiet := slog.New(slog.DiscardHandler)
 	if f.files != "" {
 		return f.folder(ctx, quiet)

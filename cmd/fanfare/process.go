@@ -22,8 +22,8 @@ func saveMemory() {
 	}
 }
 
-// logger writes key=value lines to standard error, where container runtimes and systemd
-// collect them.
+// logger returns a logger that writes key=value lines to standard error, where container runtimes
+// and systemd collect them. Standard output is for the results of commands.
 func logger(level string) (*slog.Logger, error) {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
@@ -32,7 +32,8 @@ func logger(level string) (*slog.Logger, error) {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: l})), nil
 }
 
-// registry returns a registry with the metrics of the process and of the Go runtime.
+// registry returns a registry with the metrics of the process and of the Go runtime. It is not
+// Prometheus' default one: libraries would add metrics there that no page documents.
 func registry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -40,7 +41,8 @@ func registry() *prometheus.Registry {
 }
 
 // signals returns a context that ends with the first SIGTERM or SIGINT, and one that ends
-// with the second, for users who cannot wait.
+// with the second, for users who cannot wait. stop ends both, and restores the default handling:
+// another signal then kills the process. A nil parent is context.Background().
 func signals(parent context.Context) (first, second context.Context, stop func()) {
 	if parent == nil {
 		parent = context.Background()

@@ -15,8 +15,8 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// routesCommand shows routes as the speaker sends them, after each router's policy: the
-// other half of a comparison with the router's own table.
+// routesCommand shows routes as the speaker sends them, after each router's policy. A user
+// compares them with the routes that the router has received.
 func routesCommand() *cobra.Command {
 	var (
 		runDir string
@@ -51,7 +51,9 @@ this node should have the same.`,
 	return cmd
 }
 
-// selectSessions returns the sessions with the given names; all of them without names.
+// selectSessions returns the sessions with the given names; all of them without names. An unknown
+// name is an error that lists the known ones: an empty result would look like a router without
+// routes.
 func selectSessions(all []speaker.SessionRoutes, names []string) (selected []speaker.SessionRoutes, err error) {
 	if len(names) == 0 {
 		return all, nil
@@ -72,7 +74,7 @@ func selectSessions(all []speaker.SessionRoutes, names []string) (selected []spe
 }
 
 // printRoutes prints one line for each route. A router without routes has a line with the
-// reason.
+// reason, so that every session appears.
 func printRoutes(w io.Writer, all []speaker.SessionRoutes) error {
 	// One line for each prefix with its attributes, as in FRR's "show bgp", so that both
 	// tables compare line by line.
@@ -104,7 +106,8 @@ func noRoutes(s speaker.SessionRoutes) string {
 	return "the session is " + string(s.State)
 }
 
-// formatOptional formats an optional attribute of a route.
+// formatOptional formats an optional attribute of a route: LOCAL_PREF is sent to internal peers
+// only (RFC 4271 section 5.1.5), and MED only if it is configured. 0 is a valid value of both.
 func formatOptional(n *uint32) string {
 	if n == nil {
 		return "-"

@@ -15,16 +15,17 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy"
 )
 
-// A snatFlags value holds the flags that say how sources are replaced.
+// A snatFlags value holds the flags of source NAT, as the user wrote them; policy converts them.
 type snatFlags struct {
-	ports   string
+	ports   string   // how source ports are chosen
 	sources []string // addresses, or names of interfaces
 	never   []string // prefixes of pods
 	mark    string   // value/mask
 }
 
 // add defines the flags. They correspond to settings of kube-proxy and of CNI plugins, which
-// they must match where both replace sources.
+// they must match where both replace sources. The mark is for rules of other programs: it shows
+// them which flows Fanfare has given another source.
 func (f *snatFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.ports, "snat-ports", "fully-random", "source ports of flows with source NAT: fully-random, random or keep")
 	set.StringSliceVar(&f.sources, "snat-sources", nil,
@@ -33,7 +34,9 @@ func (f *snatFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.mark, "masquerade-mark", "", "packet mark of flows with source NAT, as value/mask such as 0x4000/0x4000; empty: none")
 }
 
-// policy checks the flags.
+// policy checks the flags and returns proxy.SNAT, with at most one source per family and with
+// prefixes that do not overlap. It reads the addresses of interfaces once: the speaker must be
+// restarted when they change.
 func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 	if s.Ports, err = parsePorts(f.ports); err != nil {
 		return s, fmt.Errorf("--snat-ports %q: %w", f.ports, err)
@@ -70,7 +73,8 @@ func (f *snatFlags) policy() (s proxy.SNAT, err error) {
 	return s, nil
 }
 
-// parsePorts reads --snat-ports.
+// parsePorts reads --snat-ports. fully-random and random are nftables' flags of masquerade and
+// snat; keep changes a port only if it is in use.
 func parsePorts(v string) (proxy.Ports, error) {
 	switch v {
 	case "fully-random":
@@ -117,12 +121,13 @@ func sourceAddrs(v string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// usableSource excludes addresses that replies cannot reach: loopback, link-local and
-// multicast.
+// usableSource reports whether replies from other hosts can reach an address. It excludes
+// loopback, link-local, multicast and IPv4-mapped addresses, and those with a zone.
 func usableSource(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
 
-// parseMark reads a value and a mask. Without a mask, the value is its own mask: other
-// programs' bits of the mark stay as they are.
+// parseMark reads a value and a mask, decimal or with 0x. Without a mask, the value is its own
+// mask: other programs' bits of the mark stay as they are. An empty string is the zero Mark,
+// which sets none.
 func parseMark(v string) (m proxy.Mark, err error) {
 	if v == "" {
 		return m, nil

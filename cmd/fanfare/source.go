@@ -22,6 +22,8 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
+// defaultRunDir is on a tmpfs. The saved state describes the kernel's tables, so that it must
+// survive a restart of the speaker and must not survive one of the node.
 const defaultRunDir = "/run/fanfare"
 
 // A nodeFlags value holds the flags that decide what a node does: the same for the speaker
@@ -31,10 +33,10 @@ type nodeFlags struct {
 	kubeconfig  string // empty: the pod's service account
 	node        string // name of the Node object
 	runDir      string
-	detectLocal []string // criteria, all of which apply
+	detectLocal []string // criteria; a client is a pod of this node by any of them
 	snat        snatFlags
-	health      string
-	classOnly   bool // ignore Services without a loadBalancerClass
+	health      string // a key of healthChecks
+	classOnly   bool   // ignore Services without a loadBalancerClass
 	// allNodes: the source needs all Nodes, because speakers communicate.
 	allNodes bool
 }
@@ -53,7 +55,8 @@ func (f *nodeFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.classOnly, "class-only", false, classOnlyUsage)
 }
 
-// config checks the flags and turns them into a speaker's configuration.
+// config checks the flags and turns them into the configuration of a decision. It contains no
+// interfaces: the speaker watches them, and a plan adds the known ones.
 func (f *nodeFlags) config() (plan.Config, error) {
 	c := plan.Config{Node: f.node}
 	if f.node == "" {
@@ -70,7 +73,7 @@ func (f *nodeFlags) config() (plan.Config, error) {
 			return c, fmt.Errorf("--detect-local %q: %w", d, err)
 		}
 	}
-	// The order of flags has no meaning, and must not change the rules in the kernel.
+	// The order of flags has no meaning. Sorted, it does not change the rules in the kernel.
 	slices.SortFunc(c.DetectLocal.CIDRs, netip.Prefix.Compare)
 	var ok bool
 	if c.HealthChecks, ok = healthChecks[f.health]; !ok {
@@ -81,12 +84,14 @@ func (f *nodeFlags) config() (plan.Config, error) {
 	return c, err
 }
 
-// healthChecks are the values of --health-check-node-ports.
+// healthChecks are the values of --health-check-node-ports. If kube-proxy serves the same Service,
+// only one of them can listen on the port.
 var healthChecks = map[string]plan.HealthChecks{
 	"labelled": plan.HealthChecksLabelled, "all": plan.HealthChecksAll, "none": plan.HealthChecksNone,
 }
 
-// addCriterion adds one criterion of --detect-local.
+// addCriterion adds one criterion of --detect-local. They correspond to the modes of kube-proxy's
+// --detect-local-mode. Of several bridges or interface prefixes the last one counts.
 func addCriterion(c *plan.Config, criterion string) error {
 	kind, value, _ := strings.Cut(criterion, "=")
 	if kind != "node-cidr" && value == "" {
@@ -112,12 +117,13 @@ func addCriterion(c *plan.Config, criterion string) error {
 }
 
 // standbyDelay is how long a speaker waits for the API server before it uses the saved
-// snapshot. It must be well below the restart time during which routers keep the
-// routes of a speaker.
+// snapshot. It must be well below the restart time of BGP's graceful restart (RFC 4724), during
+// which routers keep the routes of a speaker.
 const standbyDelay = 5 * time.Second
 
-// source opens a folder or an API server. fresh reports whether the API server's objects are
-// current, rather than saved by the previous speaker; it is nil for a folder.
+// source opens a folder or an API server, and returns when it has a first snapshot. fresh reports
+// whether the API server's objects are current, rather than saved by the previous speaker; it is
+// nil for a folder.
 func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.Registerer) (source cluster.Source, fresh func() bool, err error) {
 	if f.files != "" {
 		source, err = f.folder(ctx, log)
@@ -136,7 +142,8 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 		}
 		return watch.OpenAPI(ctx, config, watch.Options{NodeName: one, L2: watch.L2Nodes, ReadOnly: true, SkipNamespaces: true, SkipServiceCIDRs: true, ClassOnly: f.classOnly, Known: known, Log: log, Registerer: r})
 	}
-	// A node that boots during an outage of the API server still gets its addresses.
+	// A speaker that restarts during an outage of the API server continues with what the
+	// previous one saved, and replaces it once the API server responds.
 	standby, err := watch.OpenStandby(ctx, speaker.ClusterPath(f.runDir), standbyDelay, log, open)
 	if err != nil {
 		return nil, nil, err
@@ -144,8 +151,9 @@ func (f *nodeFlags) source(ctx context.Context, log *slog.Logger, r prometheus.R
 	return ipam.NewReader(standby), standby.Fresh, nil
 }
 
-// savedConfiguration returns the last valid versions of the objects, saved by the previous speaker. Without
-// them, an invalid object announces nothing.
+// savedConfiguration returns the last valid versions of the objects, saved by the previous
+// speaker. Without them, an invalid object announces nothing. An unreadable file is logged and is
+// not an error: a speaker that announces less is better than none.
 func (f *nodeFlags) savedConfiguration(log *slog.Logger) *cluster.Configuration {
 	known, err := speaker.Configuration(f.runDir)
 	if err != nil {
@@ -163,7 +171,8 @@ func (f *nodeFlags) api() (*rest.Config, error) {
 	return config, nil
 }
 
-// reporter returns nil for a folder: there is no API server to report to.
+// reporter returns the client that writes Events and the node's SpeakerStatus. It is nil for a
+// folder: there is no API server to report to.
 func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 	if f.files != "" {
 		return nil, nil
@@ -175,8 +184,8 @@ func (f *nodeFlags) reporter(log *slog.Logger) (*speaker.Reporter, error) {
 	return speaker.NewReporter(config, f.node, log)
 }
 
-// folder reads the folder and allocates addresses as a controller would, remembering those
-// of the last run.
+// folder reads the folder and allocates addresses as a controller would. Services keep the
+// addresses of the last run: without a controller, the run directory is the only record of them.
 func (f *nodeFlags) folder(ctx context.Context, log *slog.Logger) (cluster.Source, error) {
 	held, err := speaker.Assignments(f.runDir)
 	if err != nil {

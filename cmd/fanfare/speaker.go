@@ -14,7 +14,8 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// A speakerFlags value holds the flags of `fanfare speaker`.
+// A speakerFlags value holds the flags of `fanfare speaker`, as the user wrote them. It shares
+// groups with other commands, so that a flag means the same in each.
 type speakerFlags struct {
 	node     nodeFlags
 	members  membersFlags
@@ -41,8 +42,8 @@ func (f *speakerFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.logLevel, "log-level", "info", "debug, info, warn or error")
 }
 
-// check returns the first flag with an invalid value. Other functions check those whose
-// values they convert.
+// check returns the first flag with an invalid value. Flags whose values are converted are
+// checked by the functions that convert them.
 func (f *speakerFlags) check() error {
 	switch {
 	case f.linger < 0:
@@ -59,7 +60,7 @@ func (f *speakerFlags) check() error {
 }
 
 // options checks the flags and turns them into the options of a speaker. It sends no
-// request to the API server yet.
+// request to the API server yet, so that a speaker also starts while that is down.
 func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) {
 	o = speaker.Options{
 		MembersKeyFile: f.members.keyFile, MembersPort: f.members.port, LeaseInterval: f.members.lease,
@@ -91,7 +92,8 @@ func (f *speakerFlags) options(log *slog.Logger) (o speaker.Options, err error) 
 	return o, nil
 }
 
-// speakerCommand runs the agent of a node until SIGTERM.
+// speakerCommand runs the agent of a node until SIGTERM. The rules in the kernel and the saved
+// state remain for the next speaker; cleanupCommand removes them.
 func speakerCommand() *cobra.Command {
 	var flags speakerFlags
 	cmd := &cobra.Command{
@@ -115,7 +117,8 @@ linger time first.`,
 			if err != nil {
 				return err
 			}
-			// The second signal skips the linger times.
+			// The second signal skips the linger times: a user may prefer a short interruption
+			// to waiting a minute.
 			ctx, kill, stop := signals(cmd.Context())
 			defer stop()
 			saveMemory()

@@ -22,8 +22,8 @@ import (
 	"github.com/fanfare-lb/fanfare/speaker"
 )
 
-// statusCommand asks the speaker over its socket, which only root may open: the status has
-// the names of all Services.
+// statusCommand asks the speaker over the socket in its run directory. Only root may open it,
+// because the status has the names of all Services.
 func statusCommand() *cobra.Command {
 	var (
 		runDir string
@@ -54,7 +54,8 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-// printStatus omits what is normal: a column or section appears only if it has content.
+// printStatus prints tables for people. It omits what is normal: a column or section appears
+// only if it has content. What needs attention comes last, next to the prompt.
 func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "node %s, fanfare %s, up %s\n", st.Node, st.Version, duration.HumanDuration(now.Sub(st.Started)))
@@ -76,7 +77,7 @@ func printStatus(w io.Writer, st *speaker.Status, now time.Time) error {
 }
 
 // printFastPath counts the frontends on the fast path. For each reason why others are not,
-// it names the first one.
+// it names the first one. Without a fast path it prints nothing.
 func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	if f == nil {
 		return
@@ -86,6 +87,7 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	if f.Full > 0 {
 		fmt.Fprintf(w, "  %d flows found no room and use the rules\n", f.Full)
 	}
+	// One reason, such as a missing interface, mostly applies to many frontends.
 	var reasons []string
 	first, count := map[string]string{}, map[string]int{}
 	for _, l := range f.Left {
@@ -103,7 +105,8 @@ func printFastPath(w io.Writer, f *proxy.FastPathStatus) {
 	}
 }
 
-// printMembers counts the speakers that are alive, and lists the others.
+// printMembers counts the speakers that are alive, and lists the others. It prints nothing if
+// speakers do not communicate.
 func printMembers(w io.Writer, m *membership.Status, now time.Time) {
 	if m.Summary() == "" {
 		return
@@ -125,7 +128,8 @@ func printMembers(w io.Writer, m *membership.Status, now time.Time) {
 	}
 }
 
-// printSessions lists the BGP sessions, and the BFD sessions if there are any.
+// printSessions lists the BGP sessions, and the BFD sessions if there are any. SINCE is the time
+// since the session entered its state; ROUTES counts advertised ones.
 func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	if len(b.Sessions) == 0 {
 		return
@@ -146,7 +150,8 @@ func printSessions(w io.Writer, b bgp.Status, now time.Time) {
 	}
 }
 
-// printInterfaces lists the interfaces that answer for addresses, or could.
+// printInterfaces lists the interfaces that can answer for addresses by ARP and NDP, and counts
+// the addresses that each answers for now.
 func printInterfaces(w io.Writer, st *speaker.Status) {
 	if len(st.L2.Interfaces) == 0 {
 		return
@@ -178,7 +183,8 @@ func printInterfaces(w io.Writer, st *speaker.Status) {
 }
 
 // replyInterfaces returns the interfaces by which replies to clients behind a router leave,
-// if the clients arrive by another one.
+// if the clients arrive by another one. A stateful firewall that sees one direction only drops
+// such connections.
 func replyInterfaces(iface string, paths []l2.AsymmetricPath) (by []string) {
 	for _, p := range paths {
 		switch {
@@ -192,7 +198,7 @@ func replyInterfaces(iface string, paths []l2.AsymmetricPath) (by []string) {
 	return by
 }
 
-// bfdState returns a dash for a session without BFD.
+// bfdState returns the state of BFD (RFC 5880 section 6.8.1), or a dash for a session without it.
 func bfdState(b *bgp.BFDStatus) string {
 	if b == nil {
 		return "-"
@@ -200,7 +206,8 @@ func bfdState(b *bgp.BFDStatus) string {
 	return b.State
 }
 
-// printAddresses lists all addresses of this node, also lingering ones.
+// printAddresses lists all addresses of this node, also lingering ones: they are withdrawn, and
+// the node forwards them for the linger time.
 func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	if len(list) == 0 {
 		return
@@ -211,7 +218,8 @@ func printAddresses(w io.Writer, list []speaker.AddressStatus) {
 	}
 }
 
-// announced is "yes", or "no" with the reason; for each protocol, if there are two.
+// announced returns "yes", or "no" with the reason. If both protocols have an opinion on the
+// address, it returns both, since one may announce it and the other not.
 func announced(a speaker.AddressStatus) string {
 	about := func(protocol string) bool {
 		return slices.ContainsFunc(a.Reasons, func(r speaker.ReasonStatus) bool { return r.Protocol == protocol })
@@ -239,7 +247,8 @@ func notAnnounced(a speaker.AddressStatus, protocol string) string {
 	return strings.Join(why, "; ")
 }
 
-// answered reports whether this node answers for an address over L2.
+// answered returns "yes" with the interfaces if this node answers for an address over L2, else
+// "no" with the reason.
 func answered(a speaker.AddressStatus) string {
 	if !a.Answered() {
 		return "no: " + notAnnounced(a, "l2")
@@ -254,8 +263,8 @@ func answered(a speaker.AddressStatus) string {
 	return text
 }
 
-// routed reports whether an address is announced to routers. A route without a router that
-// receives it is not announced.
+// routed returns "yes" with the route's attributes if an address is announced to routers, else
+// "no" with the reason. A route that no router receives is not announced.
 func routed(a speaker.AddressStatus) string {
 	if why := notAnnounced(a, "bgp"); why != "" {
 		return "no: " + why
@@ -285,7 +294,7 @@ func modeReason(reason string) string {
 	return ", as nftables does not work here: " + reason
 }
 
-// yesNo is for table cells, where true and false read badly.
+// yesNo formats a boolean for a table's cell, where true and false read badly.
 func yesNo(b bool) string {
 	if b {
 		return "yes"

@@ -6,13 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Registers of nftables: that of the verdict, and the first of sixteen with 32 bits each.
-const (
-	RegisterVerdict = unix.NFT_REG_VERDICT
-	RegisterFirst   = unix.NFT_REG32_00
-)
+// RegisterFirst is the first of nftables' sixteen data registers of 32 bits each. Longer values
+// occupy the following registers too: an IPv6 address takes four.
+const RegisterFirst = unix.NFT_REG32_00
 
-// DynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys lacks.
+// DynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys lacks: Dynset deletes the element of the key.
 const DynsetDelete = 2
 
 // Expressions builds the expressions of a rule. Most rules are text for nft; this is for
@@ -22,6 +20,7 @@ type Expressions struct{ e Encoder }
 // Encoded returns the payload of the attribute NFTA_RULE_EXPRESSIONS.
 func (x *Expressions) Encoded() []byte { return x.e.B }
 
+// add appends an expression; data appends its attributes, and is nil for none.
 func (x *Expressions) add(name string, data func(e *Encoder)) {
 	at := x.e.Open(unix.NFTA_LIST_ELEM)
 	x.e.Text(unix.NFTA_EXPR_NAME, name)
@@ -41,7 +40,8 @@ func (x *Expressions) Meta(key, register uint32) {
 	})
 }
 
-// CT loads a conntrack key of the flow's original direction, such as NFT_CT_SRC.
+// CT loads a conntrack key of the flow's original direction, such as NFT_CT_SRC. For a packet
+// without a conntrack entry the kernel ends the rule.
 func (x *Expressions) CT(key, register uint32) {
 	x.add("ct", func(e *Encoder) {
 		e.Uint32(unix.NFTA_CT_DREG, register)
@@ -50,7 +50,8 @@ func (x *Expressions) CT(key, register uint32) {
 	})
 }
 
-// Payload loads bytes of a header; base is the header, such as NFT_PAYLOAD_NETWORK_HEADER.
+// Payload loads bytes of a header; base is the header, such as NFT_PAYLOAD_NETWORK_HEADER. Offset
+// and length are in bytes. If the packet is too short, the kernel ends the rule.
 func (x *Expressions) Payload(base, offset, length, register uint32) {
 	x.add("payload", func(e *Encoder) {
 		e.Uint32(unix.NFTA_PAYLOAD_DREG, register)
@@ -68,6 +69,7 @@ func (x *Expressions) IsNot(register uint32, value []byte) {
 	x.compare(unix.NFT_CMP_NEQ, register, value)
 }
 
+// compare adds an expression cmp with the operator op, such as NFT_CMP_EQ.
 func (x *Expressions) compare(op, register uint32, value []byte) {
 	x.add("cmp", func(e *Encoder) {
 		e.Uint32(unix.NFTA_CMP_SREG, register)
@@ -78,8 +80,8 @@ func (x *Expressions) compare(op, register uint32, value []byte) {
 	})
 }
 
-// Dynset updates a map by the key and value in two registers. A timeout of 0 is the map's
-// default.
+// Dynset updates a map by the key and value in two registers, when a packet meets the rule. op is
+// NFT_DYNSET_OP_ADD, NFT_DYNSET_OP_UPDATE or DynsetDelete. A timeout of 0 is the map's default.
 func (x *Expressions) Dynset(set string, op, key, value uint32, timeoutMS uint64) {
 	x.add("dynset", func(e *Encoder) {
 		e.Text(unix.NFTA_DYNSET_SET_NAME, set)
@@ -99,7 +101,7 @@ func (x *Expressions) Counter() { x.add("counter", nil) }
 // of the first two.
 func (x *Expressions) Verdict(code int32, chain string) {
 	x.add("immediate", func(e *Encoder) {
-		e.Uint32(unix.NFTA_IMMEDIATE_DREG, RegisterVerdict)
+		e.Uint32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
 		data := e.Open(unix.NFTA_IMMEDIATE_DATA)
 		verdict := e.Open(unix.NFTA_DATA_VERDICT)
 		e.Uint32(unix.NFTA_VERDICT_CODE, uint32(code))

@@ -29,7 +29,9 @@ type Socket struct {
 	buf  []byte
 }
 
-// Dial opens a socket in the network namespace of the calling thread.
+// Dial opens a socket in the network namespace of the calling thread, and keeps it there: the
+// Socket may be used by any thread later. Dial needs no capability, but the kernel refuses all
+// requests, also dumps, without CAP_NET_ADMIN in the namespace (nfnetlink_rcv).
 func Dial() (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -43,6 +45,7 @@ func Dial() (*Socket, error) {
 	return s, nil
 }
 
+// setup sets the buffers and options, and lets the kernel choose the port ID.
 func (s *Socket) setup() error {
 	for force, plain := range map[int]int{
 		unix.SO_SNDBUFFORCE: unix.SO_SNDBUF,
@@ -71,13 +74,16 @@ func (s *Socket) setup() error {
 	return nil
 }
 
-// FD returns the file descriptor.
+// FD returns the file descriptor, for socket options: package proxy reads the effective size of
+// the send buffer. The Socket owns it.
 func (s *Socket) FD() int { return s.fd }
 
-// Close closes the socket.
+// Close closes the socket. It must not be called during another method.
 func (s *Socket) Close() error { return unix.Close(s.fd) }
 
-// Send sends one datagram of messages to the kernel.
+// Send sends one datagram of messages to the kernel, which handles it before Send returns, and
+// discards replies to earlier ones. Errors of the messages are in the replies. An error of Send,
+// such as EMSGSIZE, means that the kernel has handled none.
 func (s *Socket) Send(b []byte) error {
 	s.discard()
 	for {
@@ -103,14 +109,15 @@ func (s *Socket) discard() {
 
 // A Reply is one message from the kernel. Its data is valid until the next one is read.
 type Reply struct {
-	Kind  uint16
-	Flags uint16
-	Seq   uint32
-	Data  []byte
+	Kind  uint16 // NLMSG_*, or the subsystem in the upper byte and its message type
+	Flags uint16 // NLM_F_*
+	Seq   uint32 // that of the request
+	Data  []byte // what follows nlmsghdr
 }
 
-// Replies yields the messages in the receive buffer. With block it waits for more;
-// otherwise it ends when the buffer is empty.
+// Replies yields the messages in the receive buffer. With block it waits for more, so the caller
+// must stop at the last one, such as NLMSG_DONE; otherwise it ends when the buffer is empty. An
+// error is the last element: ENOBUFS says that replies were lost because the buffer was full.
 func (s *Socket) Replies(block bool) iter.Seq2[Reply, error] {
 	flags := 0
 	if !block {
@@ -161,7 +168,9 @@ func messages(b []byte) iter.Seq[Reply] {
 }
 
 // Dump sends a dump request and calls each with the attributes of every reply, which follow
-// nfgenmsg. After an error, discard what each received.
+// nfgenmsg. request are the attributes of the filter, may be nil, and old kernels ignore them.
+// data is valid during the call only. After an error, discard what each received. Only after
+// ErrInterrupted the entries are real, but some may be missing or duplicate.
 func (s *Socket) Dump(subsystem, kind, family uint8, request []byte, each func(data []byte)) error {
 	return s.DumpFamilies(subsystem, kind, family, request, func(_ uint8, data []byte) { each(data) })
 }

@@ -22,18 +22,26 @@ const (
 // countFull is an index of the counters in flow.bpf.c: new flows for which there was no room.
 const countFull = 1
 
+// addressOf returns the programs' form of an address: IPv4 is ::ffff:a.b.c.d (RFC 4291
+// section 2.5.5.2).
 func addressOf(a netip.Addr) kernelAddress { return kernelAddress{Octets: a.As16()} }
 
+// addr is the inverse of addressOf.
 func (a kernelAddress) addr() netip.Addr { return netip.AddrFrom16(a.Octets).Unmap() }
 
+// port adds a port. The maps have ports in host byte order.
 func (a kernelAddress) port(n uint16) netip.AddrPort { return netip.AddrPortFrom(a.addr(), n) }
 
+// frontendOf returns the key of a frontend in the maps and in a Path.
 func frontendOf(a netip.AddrPort, protocol uint8) kernelFrontend {
 	return kernelFrontend{Address: addressOf(a.Addr()), Port: a.Port(), Protocol: protocol}
 }
 
+// addrPort returns the frontend's address and port, for State and messages.
 func (f kernelFrontend) addrPort() netip.AddrPort { return f.Address.port(f.Port) }
 
+// prefixOf returns a key of the map clients, an LPM trie over 128 bits: IPv4 prefixes are 96
+// bits longer there.
 func prefixOf(p netip.Prefix) kernelPrefix {
 	return kernelPrefix{Length: uint32(128 - p.Addr().BitLen() + p.Bits()), Address: addressOf(p.Addr())}
 }

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The capabilities that maps and programs need; CAP_SYS_ADMIN includes all of them.
+// The capabilities that maps and programs need, from capabilities(7). CAP_SYS_ADMIN is
+// sufficient for all of them.
 var capabilities = []struct {
 	name string
 	bit  uint

@@ -87,18 +87,22 @@ func (s *State) judge(f *Flow) verdict {
 	return stays
 }
 
+// forbids reports whether flows of a client must end. Nil Sources allow all clients, empty ones
+// allow none.
 func (f *Frontend) forbids(client netip.Addr) bool {
 	return f.Sources != nil && !within(f.Sources, client)
 }
 
+// within reports whether any of the prefixes contains an address.
 func within(all []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// A walk is one iteration over all flows.
+// A walk is one iteration over all flows. The programs insert flows meanwhile, which the walk
+// may miss.
 type walk struct {
 	path    *Path
-	now     uint32
+	now     uint32 // when the walk began; see seconds
 	want    *State // nil: flows end by timeouts only
 	flows   int
 	began   time.Time
@@ -145,8 +149,9 @@ func (p *Path) walk() (again bool) {
 	return again
 }
 
-// Forget deletes closed connections to these addresses. Otherwise packets of a connection
-// that began at another node from the same client port would match the old flow.
+// Forget deletes closed connections to these addresses, whose traffic has come back from another
+// node. Otherwise packets of a connection that began there from the same client port would match
+// the old flow. It reads the whole flow table, without the lock. Open connections stay.
 func (p *Path) Forget(_ context.Context, vips map[netip.Addr]bool) error {
 	w := walk{path: p}
 	w.all(func(key kernelTuple, f *kernelFlow) {
@@ -165,7 +170,8 @@ func closed(there, back *kernelFlow) bool {
 	return (there.State|back.State)&flowRST != 0 || there.State&back.State&flowFIN != 0
 }
 
-// all calls f for each entry; a flow has two.
+// all calls f for each entry; a flow has two. It reads entries in batches, because one system
+// call for each takes seconds for a full table. f must not keep the pointer.
 func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 	const chunk = 4096
 	keys, values := make([]kernelTuple, chunk), make([]kernelFlow, chunk)
@@ -187,6 +193,8 @@ func (w *walk) all(f func(kernelTuple, *kernelFlow)) {
 // idle returns the seconds since the last packet; 0 if it came after the walk began.
 func (w *walk) idle(f *kernelFlow) uint32 { return uint32(max(int32(w.now-f.Seen), 0)) }
 
+// check ends a flow that the State does not allow or that has timed out. A flow that had a
+// packet within the shortest timeout needs no second lookup.
 func (w *walk) check(key kernelTuple, f *kernelFlow) {
 	if key.Direction == inward {
 		w.deleteOrphan(key, f)
@@ -252,6 +260,7 @@ func (w *walk) overdue(key kernelTuple) bool {
 	return false
 }
 
+// forbids reports whether a flow's frontend restricts clients and does not allow this one.
 func (s *State) forbids(f *Flow) bool {
 	fe := s.frontend(f.VIP, f.Protocol)
 	return fe != nil && fe.forbids(f.Client.Addr())
@@ -263,6 +272,7 @@ func (w *walk) same(key kernelTuple, f *kernelFlow) bool {
 	return found && *now == *f
 }
 
+// lookup returns an entry, and whether it exists. An error counts as missing and is recorded.
 func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 	var f kernelFlow
 	err := w.path.kernel.Flows.Lookup(key, &f)
@@ -272,7 +282,8 @@ func (w *walk) lookup(key kernelTuple) (*kernelFlow, bool) {
 	return &f, err == nil
 }
 
-// end deletes both entries of a flow.
+// end deletes both entries of a flow. The next packet is left to the rules, which reset its
+// connection.
 func (w *walk) end(key kernelTuple, f *kernelFlow) {
 	w.flows--
 	for _, k := range []kernelTuple{key, key.reply(f)} {
@@ -282,8 +293,8 @@ func (w *walk) end(key kernelTuple, f *kernelFlow) {
 	}
 }
 
-// deleteOrphan deletes an entry for replies without a forward entry, as a process leaves it
-// that is killed between the two updates.
+// deleteOrphan deletes an entry for replies without a forward entry. A process that is killed
+// between the two updates or deletions leaves such an entry.
 func (w *walk) deleteOrphan(key kernelTuple, f *kernelFlow) {
 	if w.idle(f) <= shortestTimeout {
 		return

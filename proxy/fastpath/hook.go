@@ -29,6 +29,7 @@ func (h hook) String() string {
 	return fmt.Sprintf("inward-%d", h.index)
 }
 
+// program returns the program for a hook.
 func (p *Path) program(h hook) *ebpf.Program {
 	if h.role == outward {
 		return p.kernel.Outward
@@ -51,6 +52,7 @@ func findOutward(names []string) (outs map[uint32]string, problems []string) {
 	return outs, problems
 }
 
+// setOutward replaces the outward interfaces, and reports them and the problems in the Status.
 func (p *Path) setOutward(outs map[uint32]string, problems []string) {
 	p.outward = make(map[uint32]bool)
 	p.status.Interfaces, p.status.Problems = nil, problems
@@ -73,6 +75,7 @@ func ethernet(l netlink.Link, err error) (netlink.Link, string) {
 	return l, ""
 }
 
+// nameOf returns an interface's name; empty if it does not exist.
 func nameOf(index uint32) string {
 	l, err := netlink.LinkByIndex(int(index))
 	if err != nil {
@@ -112,11 +115,14 @@ func (p *Path) attachWanted() error {
 	return errors.Join(errs...)
 }
 
+// hooked reports whether an interface has the programs for these roles.
 func (p *Path) hooked(index, roles uint32) bool {
 	return (roles&outward == 0 || p.hooks[hook{index, outward}] != nil) && (roles&inward == 0 || p.hooks[hook{index, inward}] != nil)
 }
 
-// hook attaches the programs for the roles of an interface, and sets these roles.
+// hook attaches the programs for the roles of an interface, and sets these roles. A role whose
+// program cannot be attached is not set: otherwise packets would go to an interface whose
+// replies no program translates.
 func (p *Path) hook(index, roles uint32) error {
 	var errs []error
 	for _, role := range []uint32{outward, inward} {
@@ -152,7 +158,9 @@ func (p *Path) setRoles(index, roles uint32) error {
 	return nil
 }
 
-// attach attaches a program behind the existing ones, and pins it.
+// attach attaches a program behind the existing ones of other programs, and pins the link. The
+// kernel detaches a program when the last reference to its link is gone, so that without the pin
+// it would end with the process.
 func (p *Path) attach(h hook) error {
 	if p.hooks[h] != nil {
 		return nil
@@ -231,6 +239,7 @@ func (p *Path) unusedHooks() []hook {
 }
 
 // release detaches hooks that were unused before a walk that found no flow, and still are.
+// Before that, packets of existing flows would meet the rules, which reset their connections.
 func (p *Path) release(hooks []hook) error {
 	var errs []error
 	for _, h := range hooks {
@@ -242,6 +251,7 @@ func (p *Path) release(hooks []hook) error {
 	return errors.Join(errs...)
 }
 
+// adoptRoles reads the roles of interfaces from the map.
 func (p *Path) adoptRoles() error {
 	var index, roles uint32
 	all := p.kernel.Interfaces.Iterate()
@@ -271,11 +281,14 @@ func (p *Path) adoptHooks() error {
 	return errors.Join(errs...)
 }
 
+// scan reads the interface's index from the name of a pin.
 func scan(name, format string, index *uint32) bool {
 	_, err := fmt.Sscanf(name, format, index)
 	return err == nil
 }
 
+// adoptHook adopts one pinned link. It removes a link that is detached, or whose interface was
+// deleted: the index may belong to another interface now.
 func (p *Path) adoptHook(h hook) error {
 	l, err := link.LoadPinnedLink(p.pins.path(h.String()), nil)
 	if err != nil {

@@ -16,7 +16,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
-// ErrUnsupported says that the kernel, the BPF file system or a capability is missing.
+// ErrUnsupported says that New cannot load the programs: the kernel is older than Linux 6.6, or
+// a BPF file system or a capability is missing. The wrapping error names what. The rules of
+// package proxy serve all traffic then.
 var ErrUnsupported = errors.New("no fast path here")
 
 // Options configure a Path.
@@ -24,15 +26,19 @@ type Options struct {
 	// Dir is where maps and links are pinned, on a mounted BPF file system. New creates the
 	// directory. Empty: DefaultDir.
 	Dir string
-	// Flows is the capacity, in flows; 0: DefaultFlows. Existing maps keep their size.
+	// Flows is the capacity, in flows; 0: DefaultFlows. A flow takes two entries of about 130
+	// bytes each. Pinned maps keep their size.
 	Flows uint32
 	Log   *slog.Logger // nil: discard
 	// Ended receives established connections that the Path deleted because their backend or
-	// address was removed. The Path calls it from its own goroutine. May be nil.
+	// address was removed, so that the caller can notify their clients. The Path calls it from
+	// its own goroutine, without a lock; no flow expires until it returns. May be nil.
 	Ended func([]Flow)
 }
 
-// A Path is the fast path of this network namespace.
+// A Path is the fast path of this network namespace. All its methods are safe for concurrent
+// use, but Shrink, the change of the rules and Grow must come in this order. Two Paths must not
+// use one directory at a time: each would delete the other's slots and flows.
 type Path struct {
 	pins   pins
 	log    *slog.Logger
@@ -82,8 +88,10 @@ type Path struct {
 	status            Status
 }
 
-// New loads the programs and creates their maps, or adopts the pinned maps. It takes no new
-// flows before the first Grow. ctx is for New only.
+// New loads the programs and creates their maps, or adopts the pinned maps and replaces the
+// programs of an earlier process. Frontends that the earlier process took stay taken while its
+// lease lasts; New adds none before the first Grow. The error wraps ErrUnsupported if the node
+// cannot have a fast path. ctx is for New only; Close stops the goroutines.
 func New(ctx context.Context, o Options) (*Path, error) {
 	if o.Dir == "" {
 		o.Dir = DefaultDir
@@ -117,8 +125,8 @@ func New(ctx context.Context, o Options) (*Path, error) {
 	return p, nil
 }
 
-// Close stops all goroutines. The programs remain attached with their flows, and take new
-// ones for at most a minute.
+// Close stops all goroutines and waits for them. The programs remain attached with their flows,
+// and take new ones for at most a minute. To remove them, call Cleanup after Close.
 func (p *Path) Close() error {
 	p.stop()
 	p.work.Wait()
@@ -136,8 +144,11 @@ func (p *Path) closeHandles() error {
 	return errors.Join(append(errs, p.kernel.Close())...)
 }
 
-// Shrink stops taking new flows to backends and frontends that want does not have. Change
-// the rules to want after it, and then call Grow.
+// Shrink stops taking new flows to backends and frontends that want does not have, on interfaces
+// that are not in want.Outward, and of want.Clients. Existing flows continue. Change the rules
+// to want after it, and then call Grow. After an error the programs may still take some of these
+// flows: call it again before the rules change. It returns without waiting for packets that the
+// programs are handling.
 func (p *Path) Shrink(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,9 +182,11 @@ func (p *Path) Shrink(_ context.Context, want State) error {
 }
 
 // Grow takes new flows as want says, and soon after ends flows that want does not allow. The
-// rules must have want already. An obstacle, such as a missing interface, is not an error:
-// Status reports it, and the Path retries. The cost depends on the difference to the
-// previous State; routes to many new backends are looked up later.
+// rules must have want already. An obstacle, such as a missing interface or a full map, is not
+// an error: Status reports it, and the Path retries. After an error call Grow again; the next
+// one writes everything. The cost depends on the difference to the previous State; routes to
+// many new backends are looked up later. Grow with an unchanged State only repairs what other
+// programs have detached.
 func (p *Path) Grow(_ context.Context, want State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +279,8 @@ func nextIn[E any](a, b []E, compare func(a, b E) int) int {
 	return compare(a[0], b[0])
 }
 
-// Status returns the current state.
+// Status returns the current state. Flows is that of the last walk; the caller may keep and
+// modify the slices.
 func (p *Path) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -457,6 +471,8 @@ func (p *Path) load(flows uint32) error {
 	return nil
 }
 
+// loadInto loads the programs and maps with room for flows, or for as many as the pinned map has:
+// the library rejects a pinned map of another size, and a new one would lose the flows.
 func (p *Path) loadInto(flows uint32) error {
 	spec, err := loadKernel()
 	if err != nil {

@@ -154,7 +154,8 @@ func (p *Path) useNeighbours() {
 	}
 }
 
-// isBackend reports whether a wanted frontend has a backend with this address.
+// isBackend reports whether a wanted frontend has a backend with this address. Other neighbour
+// entries are the kernel's business.
 func (p *Path) isBackend(ip net.IP) bool {
 	a, _ := netip.AddrFromSlice(ip)
 	p.mu.Lock()

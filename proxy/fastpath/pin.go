@@ -21,8 +21,10 @@ const version = "v1"
 // pins is the directory that has a subdirectory for each version.
 type pins string
 
+// dir returns the subdirectory of this version.
 func (p pins) dir() string { return filepath.Join(string(p), version) }
 
+// path returns the path of a pinned map or link.
 func (p pins) path(name string) string { return filepath.Join(p.dir(), name) }
 
 // prepare creates the directory, and removes those of other versions: programs of two
@@ -94,8 +96,10 @@ func (p pins) remove() error {
 	return os.RemoveAll(string(p))
 }
 
-// Cleanup removes all pinned objects in dir, so that the kernel deletes programs, maps and
-// flows. An empty dir is DefaultDir; a missing one is not an error.
+// Cleanup removes all pinned objects in dir, so that the kernel detaches the programs and deletes
+// maps and flows. Connections of the fast path end: the rules do not know them. No process may
+// have a Path on dir, since it would pin them again. An empty dir is DefaultDir; a missing one
+// is not an error, but one outside of a BPF file system is.
 func Cleanup(_ context.Context, dir string) error {
 	if dir == "" {
 		dir = DefaultDir
@@ -144,4 +148,5 @@ func (p *Path) restorePin(m interface {
 	return errors.Join(os.MkdirAll(p.pins.dir(), 0o700), m.Unpin(), m.Pin(p.pins.path(name)))
 }
 
+// isFull reports whether a map has no room: a hash map returns E2BIG, an LPM trie ENOSPC.
 func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }

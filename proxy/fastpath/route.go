@@ -169,6 +169,7 @@ func routeRequest(seq uint32, to netip.Addr) []byte {
 	return r.Serialize()
 }
 
+// answerOf decodes one message, RTM_NEWROUTE or an error.
 func answerOf(m syscall.NetlinkMessage) routeAnswer {
 	if m.Header.Type == unix.NLMSG_ERROR && len(m.Data) >= 4 {
 		return routeAnswer{err: unix.Errno(-int32(binary.NativeEndian.Uint32(m.Data)))}

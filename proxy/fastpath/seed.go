@@ -126,12 +126,15 @@ func tracked(e *netlink.ConntrackFlow) (f trackedFlow, ok bool) {
 	}, true
 }
 
+// keeps reports whether a flow to this backend may continue.
 func (f *Frontend) keeps(backend netip.AddrPort) bool {
 	_, is := slices.BinarySearchFunc(f.Draining, backend, netip.AddrPort.Compare)
 	return is || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr == backend })
 }
 
-// insert writes both entries of a flow, as the program does for a new one.
+// insert writes both entries of a flow, as the program does for a new one: the entry for replies
+// first, because a packet of the client makes the backend reply. If the flow exists already or
+// the map is full, nothing changes, and that is not an error.
 func (p *Path) insert(f trackedFlow) error {
 	now := seconds()
 	there := kernelTuple{

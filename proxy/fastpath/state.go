@@ -3,13 +3,14 @@ package fastpath
 import "net/netip"
 
 // DefaultDir is the directory on the BPF file system where maps and links are pinned, so that
-// they outlive the process.
+// they outlive the process. A container must mount /sys/fs/bpf of the host.
 const DefaultDir = "/sys/fs/bpf/fanfare"
 
-// DefaultFlows is the default capacity, in flows.
+// DefaultFlows is the default capacity, in flows: about 64 MiB of kernel memory if the table is
+// full. It equals the kernel's default nf_conntrack_max on a machine with more than 4 GiB.
 const DefaultFlows = 262_144
 
-// Protocol numbers of the flows that the fast path takes.
+// Protocol numbers of the flows that the fast path takes, as in IP headers (IANA).
 const (
 	TCP uint8 = 6
 	UDP uint8 = 17
@@ -21,7 +22,8 @@ type State struct {
 	// Outward are the names of the interfaces on which packets of external clients arrive;
 	// sorted.
 	Outward []string
-	// Clients are sources whose packets are left to the rules; sorted, not overlapping.
+	// Clients are sources whose packets are left to the rules, such as pods of this node;
+	// sorted, not overlapping.
 	Clients []netip.Prefix
 	// VIPs are all addresses that have rules; sorted, unique. An unchanged VIP must be the
 	// same pointer as in the previous State: a Path detects changes by pointers.
@@ -33,7 +35,7 @@ type State struct {
 
 // A VIP is an address and its ports. Immutable.
 type VIP struct {
-	Addr netip.Addr
+	Addr netip.Addr // of IPv4 or IPv6; never IPv4-mapped, never with a zone
 	// Frontends are all its TCP and UDP ports; sorted by Addr, then Protocol.
 	Frontends []Frontend
 }
@@ -42,7 +44,9 @@ type VIP struct {
 type Frontend struct {
 	Addr     netip.AddrPort // the VIP's
 	Protocol uint8          // TCP or UDP
-	// Take says whether the fast path takes new flows. Existing flows continue in any case.
+	// Take says whether the fast path takes new flows. Existing flows continue in any case. The
+	// frontends that share a backend's address and port must have the same Take: otherwise the
+	// fast path and conntrack could give one client port to two flows there.
 	Take bool
 	// Backends get new flows by their weights, and keep existing flows. Sorted.
 	Backends []Backend
@@ -56,14 +60,15 @@ type Frontend struct {
 
 // A Backend is an endpoint on this node.
 type Backend struct {
-	Addr   netip.AddrPort
-	Weight uint16 // relative to the other backends'; 0 counts as 1
+	Addr   netip.AddrPort // the pod's; of the family of the frontend
+	Weight uint16         // relative to the other backends'; 0 counts as 1
 }
 
 // A Flow is a TCP connection, or the datagrams between one client port and a VIP.
 type Flow struct {
+	// Client and VIP are the endpoints before translation, Backend is the destination after it.
 	Client, VIP, Backend netip.AddrPort
-	Protocol             uint8
+	Protocol             uint8 // TCP or UDP
 }
 
 // A Status describes the state of the fast path.
@@ -82,12 +87,13 @@ type Status struct {
 	Repairs uint64
 	Found   string
 	// Busy says that a check of flows, a takeover of UDP flows or a route lookup is pending.
+	// Tests wait for it to become false.
 	Busy bool
 }
 
 // A Left is a frontend whose new flows the rules get, and why.
 type Left struct {
-	Addr     netip.AddrPort
-	Protocol uint8
-	Why      string // such as "no route to backend 10.244.1.2"
+	Addr     netip.AddrPort // the frontend's
+	Protocol uint8          // TCP or UDP
+	Why      string         // such as "no route to backend 10.244.1.2"
 }

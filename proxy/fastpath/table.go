@@ -170,6 +170,7 @@ func (p *Path) adoptTaken() error {
 	return errors.Join(errs...)
 }
 
+// adoptClients reads the sources that are left to the rules from the map.
 func (p *Path) adoptClients() error {
 	var key kernelPrefix
 	var value uint32
@@ -204,6 +205,7 @@ func (s *State) vip(a netip.Addr) *VIP {
 	return s.VIPs[i]
 }
 
+// cmpFrontends is the order of VIP.Frontends.
 func cmpFrontends(a netip.AddrPort, p uint8, b netip.AddrPort, q uint8) int {
 	return cmp.Or(a.Compare(b), cmp.Compare(p, q))
 }
@@ -219,8 +221,11 @@ func (f *Frontend) is(o *Frontend) bool {
 		sameElements(f.Draining, o.Draining) && (f.Sources == nil) == (o.Sources == nil) && sameElements(f.Sources, o.Sources)
 }
 
+// sameElements is slices.Equal, at once for the same slice.
 func sameElements[E comparable](a, b []E) bool { return sameSlice(a, b) || slices.Equal(a, b) }
 
+// sameSlice reports whether two slices are the same memory. It compares thousands of unchanged
+// elements at once.
 func sameSlice[E any](a, b []E) bool {
 	return len(a) == len(b) && unsafe.SliceData(a) == unsafe.SliceData(b)
 }

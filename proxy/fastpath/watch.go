@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// errUnsubscribed says that the library has closed a channel, after an error such as ENOBUFS:
+// there were too many changes at once.
 var errUnsubscribed = errors.New("the netlink subscription ended")
 
 // listen runs watch until ctx ends, and again after an error.
@@ -67,7 +69,8 @@ func (p *Path) watchLinks(ctx context.Context) error {
 	}
 }
 
-// watchQueues signals changes of interfaces' queues.
+// watchQueues signals changes of interfaces' queues and filters. For tcx programs there is no
+// notification; the check every five seconds finds them.
 func (p *Path) watchQueues(ctx context.Context) error {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
@@ -127,6 +130,7 @@ func drain[E any](c <-chan E) {
 	}()
 }
 
+// await returns after d, or when ctx ends.
 func await(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()

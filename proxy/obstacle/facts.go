@@ -21,8 +21,8 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// Interfaces by which network plug-ins show. Felix makes the first only in its eBPF
-// mode, and deletes it when it leaves that; Cilium always has the second.
+// Interfaces that reveal a network plug-in. Calico's agent, Felix, creates the first only in
+// its eBPF mode, and deletes it when it leaves that mode. Cilium always has the second.
 const (
 	CalicoInterface = "bpfin.cali"
 	CiliumInterface = "cilium_host"
@@ -30,8 +30,10 @@ const (
 
 // A survey reads facts. It changes nothing, and records what cannot be read.
 type survey struct {
-	Facts  facts
-	names  map[int]string // of interfaces, by index
+	Facts facts
+	names map[int]string // of interfaces, by index
+	// Unseen are sentences about what could not be read, for the Status of package proxy. An
+	// obstacle there would remain undetected.
 	Unseen []string
 }
 
@@ -42,15 +44,18 @@ func (s *survey) miss(what string, err error) {
 	}
 }
 
-// Tallies are counters of the kernel that only ever grow. What matters is whether they
-// did since the last look.
+// Tallies are counters of the kernel, for a network namespace. They only grow, so that an
+// obstacle is a difference between two calls of Survey. The zero value is for the first call,
+// which detects no difference.
 type Tallies struct {
 	known                    bool
 	reversed, early, refused uint64
 }
 
-// Survey looks at everything but the rules of others. before are the counters of the
-// last look, and are brought up to date.
+// Survey reads interfaces, routes, sysctls and counters in the network namespace of the calling
+// thread; Judge reads the rules. It compares counters with before, and then updates before.
+// What cannot be read is in Unseen. It blocks for a system call for each interface and sample,
+// and must not run on the path of a change.
 func Survey(state state.State, before *Tallies) *survey {
 	s := &survey{names: make(map[int]string), Facts: facts{families: familiesOf(&state), samples: takeSamples(state)}}
 	s.links()
@@ -60,8 +65,8 @@ func Survey(state state.State, before *Tallies) *survey {
 	return s
 }
 
-// links lists the interfaces. Netlink tells what bridges let netfilter see, which is
-// in no other place that a container can read of its own namespace.
+// links lists the interfaces. Only netlink reports whether a bridge calls netfilter
+// (IFLA_BR_NF_CALL_IPTABLES): a container cannot read the bridge's sysfs of its own namespace.
 func (s *survey) links() {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -96,6 +101,7 @@ func (s *survey) links() {
 	}
 }
 
+// plugin records the network plug-in to which an interface belongs, if any.
 func (s *survey) plugin(iface string) {
 	p := &s.Facts.plugin
 	switch iface {
@@ -107,10 +113,9 @@ func (s *survey) plugin(iface string) {
 	}
 }
 
-// ciliumNodePort says whether Cilium's programs for what comes from outside are
-// loaded, or why that cannot be seen. The kernel lists the names of BPF programs
-// among its symbols; to list them by bpf(2) would take rights over the whole machine, and
-// those on tcx hooks are nowhere else.
+// ciliumNodePort reports whether Cilium's programs for external traffic are loaded; blind is
+// why that is unknown. The kernel lists the names of BPF programs among its symbols. Listing
+// them by bpf(2) needs CAP_SYS_ADMIN in the initial user namespace.
 func ciliumNodePort() (loaded bool, blind string) {
 	f, err := os.Open("/proc/kallsyms")
 	if err != nil {
@@ -120,6 +125,8 @@ func ciliumNodePort() (loaded bool, blind string) {
 	return nodePortAmong(f)
 }
 
+// nodePortAmong is ciliumNodePort for the text of /proc/kallsyms. Without any BPF program the
+// result is unknown: where Cilium runs there are always some.
 func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 	programs := false
 	lines := bufio.NewScanner(symbols)
@@ -129,8 +136,8 @@ func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 			continue
 		}
 		programs = programs || strings.Contains(line, "bpf_prog_")
-		// Of tail_nodeport_nat_ingress_ipv4 and others 15 characters are kept where
-		// the program came without types.
+		// A program without BTF is listed by the first 15 characters of its name, such as
+		// tail_nodeport_nat_ingress_ipv4.
 		if strings.Contains(line, "_tail_nodeport_") {
 			return true, ""
 		}
@@ -144,7 +151,7 @@ func nodePortAmong(symbols io.Reader) (loaded bool, blind string) {
 	return false, ""
 }
 
-// routes finds out where interfaces lead, and by which of them samples go.
+// routes records which networks the interfaces lead to, and the interface of each sample.
 func (s *survey) routes() {
 	for f := range state.SetID(2) {
 		if s.Facts.families[f] {
@@ -156,7 +163,8 @@ func (s *survey) routes() {
 	}
 }
 
-// networks records which interfaces lead to networks by the main table.
+// networks records which interfaces lead to networks, by the main table. Tables of policy
+// routing are not read: their rules select packets that are unknown here.
 func (s *survey) networks(f state.SetID) {
 	routes, err := rtnetlink.RouteListFiltered([]int{unix.AF_INET, unix.AF_INET6}[f], &rtnetlink.Route{Table: unix.RT_TABLE_MAIN}, rtnetlink.RT_FILTER_TABLE)
 	s.miss("routes", err)
@@ -182,6 +190,7 @@ func (s *survey) networks(f state.SetID) {
 	}
 }
 
+// iface returns the interface that is up and has this name, or nil.
 func (s *survey) iface(name string) *iface {
 	i := slices.IndexFunc(s.Facts.interfaces, func(w iface) bool { return w.name == name })
 	if i < 0 {
@@ -206,8 +215,8 @@ func (s *survey) route(p *sample) {
 	}
 }
 
-// sysctls reads variables. Most that do not exist are as good as zero: of a kernel
-// that does not know them, or of a module that is not loaded.
+// sysctls reads variables. A missing one mostly counts as zero: the kernel is older than the
+// variable, or its module is not loaded.
 func (s *survey) sysctls() {
 	f := &s.Facts
 	f.forward4 = s.sysctl("net/ipv4/ip_forward", 0) != 0
@@ -220,7 +229,7 @@ func (s *survey) sysctls() {
 	for i := range f.interfaces {
 		w := &f.interfaces[i]
 		if !w.network[0] && !f.carries(w, 0) && !f.carries(w, 1) {
-			continue // one of many pods' that serve nothing
+			continue // the veth of a pod that is not a backend: a node has hundreds
 		}
 		// An interface that has gone meanwhile is no obstacle.
 		w.forward4 = s.sysctl("net/ipv4/conf/"+w.name+"/forwarding", 1) != 0
@@ -230,7 +239,8 @@ func (s *survey) sysctls() {
 	}
 }
 
-// sysctl reads a variable. absent is what one that does not exist stands for.
+// sysctl reads a variable below /proc/sys, which is that of the thread's network namespace. It
+// returns absent if the variable does not exist.
 func (s *survey) sysctl(name string, absent int) int {
 	b, err := os.ReadFile("/proc/sys/" + name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -244,7 +254,9 @@ func (s *survey) sysctl(name string, absent int) int {
 	return n
 }
 
-// counters compares what the kernel has counted with the last time.
+// counters compares the kernel's counters with those of the last survey. Packets that conntrack
+// could not insert count only while it is nearly full: two packets of one flow that race for
+// the same entry increase the same counter.
 func (s *survey) counters(before *Tallies) {
 	now := Tallies{known: true}
 	var err error
@@ -261,7 +273,8 @@ func (s *survey) counters(before *Tallies) {
 	*before = now
 }
 
-// reversedPackets is how many packets rp_filter has dropped in this namespace.
+// reversedPackets returns how many packets rp_filter has dropped in this namespace:
+// IPReversePathFilter of TcpExt in netstat(5), whose lines come in pairs of names and values.
 func reversedPackets() (uint64, error) {
 	b, err := os.ReadFile("/proc/thread-self/net/netstat")
 	if err != nil {
@@ -284,9 +297,9 @@ const (
 	ctaStatsEarlyDrop = 11
 )
 
-// conntrackDrops is how many flows were forgotten to make room for others, and how many
-// packets were dropped since they could not be tracked, for want of room or because
-// two took the same place.
+// conntrackDrops returns how many entries the kernel evicted to make room for others, and how
+// many packets it dropped because it could not insert their entry: the table was full, or
+// another packet inserted the same entry first. Both are sums over all CPUs.
 func conntrackDrops() (early, refused uint64, err error) {
 	s, err := nfnl.Dial()
 	if err != nil {

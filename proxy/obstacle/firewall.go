@@ -16,16 +16,16 @@ const (
 	hookPostrouting = 4
 )
 
-// A passage is one direction of flows of one kind. What a chain does to all
-// samples of a passage is an obstacle; what it does to some is a policy,
-// such as a NetworkPolicy.
+// A passage is one direction of one kind of flow. A chain that drops all samples of a passage
+// is an obstacle; one that drops some of them is a policy, such as a NetworkPolicy.
 type passage struct {
 	family      state.SetID
 	reply       bool
 	own, remote bool // as the samples'
 }
 
-// to says where the packets of a passage go or come from.
+// to returns the endpoints of a passage, for a message: where its packets go, or where replies
+// come from.
 func (p passage) to() string {
 	switch {
 	case p.own:
@@ -36,8 +36,9 @@ func (p passage) to() string {
 	return "pods of this node"
 }
 
-// passages are the directions in which a chain can be an obstacle, the clearer ones
-// first.
+// passages returns all passages in the order in which they are reported. A chain is reported
+// once, so the easiest to understand comes first: requests before replies, and
+// pods of this node before others.
 func passages() (all []passage) {
 	for _, reply := range []bool{false, true} {
 		for _, family := range []state.SetID{0, 1} {
@@ -49,12 +50,13 @@ func passages() (all []passage) {
 	return all
 }
 
-// of says whether a sample goes in this direction.
+// of reports whether a sample belongs to this passage.
 func (p passage) of(s sample) bool {
 	return s.family == p.family && s.own == p.own && (s.remote == p.remote || s.own)
 }
 
-// judgeRules finds chains that drop or take away all samples of a passage.
+// judgeRules finds chains that drop, translate or exclude from conntrack all samples of a
+// passage; each chain is reported once.
 func judgeRules(r *ruleset, samples []sample) (all []Obstacle) {
 	told := make(map[string]bool)
 	for _, base := range r.bases {
@@ -71,8 +73,8 @@ func judgeRules(r *ruleset, samples []sample) (all []Obstacle) {
 	return all
 }
 
-// judgeChain says what a chain does to all samples of a passage, if it does the same to
-// each.
+// judgeChain returns the obstacle that a chain is to all samples of a passage. Found is false
+// if one sample passes, or if two meet different obstacles.
 func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Obstacle, found bool) {
 	for _, s := range samples {
 		if !p.of(s) {
@@ -92,15 +94,16 @@ func judgeChain(r *ruleset, base hookedChain, p passage, samples []sample) (o Ob
 	return o, found
 }
 
-// meets is how a chain meets a packet of the sample, nil if it does not. Of two that
-// translate at one priority the kernel asks the younger first, which no listing shows: it
-// is taken for the later one.
+// meets returns a packet of the sample as the chain sees it, before or after the translation by
+// Fanfare's rules at priority nat; nil if the chain does not see it. Of two chains at one
+// priority the kernel runs the newer one first, which no listing shows. The other program's
+// chain is assumed to run second.
 func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 	before := c.hook == hookPrerouting && c.priority < nat
 	switch {
-	case c.kind == "nat" && (!before || reply): // asked after ours, or not at all
+	case c.kind == "nat" && (!before || reply): // the flow has its translation already
 		return nil
-	case s.own && reply: // it comes in by no interface
+	case s.own && reply: // a local process sends it: hook output, which is not judged
 		return nil
 	case c.hook == hookPrerouting, c.hook == hookForward && !s.own && s.out != "":
 	case c.hook == hookInput && s.own && !reply, c.hook == hookPostrouting && !s.own && !reply:
@@ -134,7 +137,8 @@ func (c hookedChain) meets(s sample, reply bool, nat int32) *knownPacket {
 	return p
 }
 
-// obstacle is the obstacle that the trail shows the chain to be, if any.
+// obstacle returns the obstacle that a chain at a hook is, by the results of the simulation.
+// About names the chain that has the rule: a chain at the hook may only jump to it.
 func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, bool) {
 	chain := func(name string) string { return fmt.Sprintf("chain %s %s", base.table, name) }
 	direction := "to the addresses, on its way to " + p.to()
@@ -158,8 +162,8 @@ func (w *trail) obstacle(base hookedChain, out outcomes, p passage) (Obstacle, b
 	return Obstacle{}, false
 }
 
-// judgeOrder finds kube-proxy's chains of nftables where they may come before ours,
-// which in iptables have the same priority.
+// judgeOrder finds kube-proxy's chains of nftables that may translate before Fanfare's rules.
+// In iptables mode both have the same priority, and the kernel runs the newer one first.
 func judgeOrder(r *ruleset, families [2]bool) (all []Obstacle) {
 	for _, c := range r.kubeProxy {
 		if c.priority > r.nat || !(families[0] && c.sees(0) || families[1] && c.sees(1)) {
@@ -173,7 +177,8 @@ func judgeOrder(r *ruleset, families [2]bool) (all []Obstacle) {
 	return all
 }
 
-// cure is what to change in a chain that drops.
+// cure returns what to change in a chain that drops packets: an exception that holds for all
+// addresses and ports, so that it remains right when Services change.
 func cure(base hookedChain, reply bool) string {
 	switch {
 	case base.hook == hookPrerouting:

@@ -11,10 +11,10 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// iptables-legacy shows its rules as text alone. This file simulates FORWARD and other
-// programs' chains that it leads to, such as DOCKER-USER, as simulate.go does for
-// nftables: what is not understood of a rule is open. FORWARD's policy does not count:
-// package iptables opens it.
+// iptables-legacy shows its rules as text only. This file simulates FORWARD and the chains that
+// it leads to, such as DOCKER-USER, as simulate.go does for nftables: an option that is not
+// implemented may match. A drop in FORWARD itself, or by its policy, does not count: package
+// iptables accepts Fanfare's traffic before FORWARD drops the rest.
 
 // A legacyWalk leads one packet through the table filter.
 type legacyWalk struct {
@@ -25,8 +25,8 @@ type legacyWalk struct {
 	dropped string
 }
 
-// A legacyPacket is what is known of a forwarded packet: an invalid address, or an empty
-// interface, is not.
+// A legacyPacket is what is known of a forwarded packet. An invalid address or an empty
+// interface means unknown.
 type legacyPacket struct {
 	proto    state.Protocol
 	src, dst netip.AddrPort
@@ -35,7 +35,8 @@ type legacyPacket struct {
 	reply    bool
 }
 
-// legacyPacketOf is the packet of a sample, or its reply, as FORWARD meets it.
+// legacyPacketOf returns the packet of a sample, or its reply, as FORWARD sees it: after the
+// translation of the destination, and with the backend's address as a reply's source.
 func legacyPacketOf(s sample, reply bool) legacyPacket {
 	if reply {
 		return legacyPacket{proto: s.proto, src: s.backend, in: s.out, out: s.in, vip: s.vip.Addr(), reply: true}
@@ -43,7 +44,8 @@ func legacyPacketOf(s sample, reply bool) legacyPacket {
 	return legacyPacket{proto: s.proto, dst: s.backend, in: s.in, out: s.out, vip: s.vip.Addr()}
 }
 
-// judgeLegacy finds chains of the old tables that drop all samples of a passage.
+// judgeLegacy finds chains of iptables-legacy that drop all samples of a passage. save is the
+// output of iptables-save for the table filter.
 func judgeLegacy(i iptables.Program, save string, samples []sample) (all []Obstacle) {
 	chains := parseChains(save)
 	told := make(map[string]bool)
@@ -73,6 +75,7 @@ func judgeLegacy(i iptables.Program, save string, samples []sample) (all []Obsta
 	return all
 }
 
+// legacyMessage returns an Obstacle's message, with a remedy in the words of iptables.
 func legacyMessage(about string, p passage) string {
 	if p.reply {
 		return fmt.Sprintf("%s drops traffic from %s that answers for the addresses: let it accept \"-m conntrack --ctstate ESTABLISHED,RELATED\" before", about, p.to())
@@ -97,7 +100,8 @@ func parseChains(save string) map[string][]string {
 	return chains
 }
 
-// chain says what may become of the packet in a chain.
+// chain returns the possible results of a chain for the packet. A chain that is nested too
+// deeply or too long may do anything, so it never proves a drop.
 func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
 	if depth > iptables.MaxDepth {
 		return mayAccept | mayDrop | mayFall
@@ -119,8 +123,8 @@ func (w *legacyWalk) chain(name string, depth int) (out outcomes) {
 	return out | mayFall
 }
 
-// target says what a rule of chain in leads to, and whether it is the last that a packet
-// which matches meets there.
+// target returns the possible results of a rule in the chain named in, for a packet that
+// matches. ends reports whether such a packet leaves the chain. how is "-j" or "-g".
 func (w *legacyWalk) target(how, target, in string, depth int) (may outcomes, ends bool) {
 	switch target {
 	case "ACCEPT":
@@ -147,7 +151,8 @@ func (w *legacyWalk) target(how, target, in string, depth int) (may outcomes, en
 // passing are the targets after which a packet goes on to the next rule.
 var passing = []string{"LOG", "NFLOG", "MARK", "CONNMARK", "SET", "TCPMSS", "CLASSIFY", "TRACE", "AUDIT", "ACCOUNT", "SECMARK", "CONNSECMARK"}
 
-// meets says whether a rule is about the packet, and where it leads.
+// meets reports whether a rule matches the packet, and returns its target. iptables-save writes
+// the target last, so all options before it have been tested by then.
 func (p legacyPacket) meets(words []string) (match tri, how, target string) {
 	match = yes
 	not := false
@@ -179,7 +184,8 @@ func (p legacyPacket) meets(words []string) (match tri, how, target string) {
 	return match, "", ""
 }
 
-// test says whether an option holds.
+// test reports whether one option of a rule matches; maybe for all that are not implemented,
+// such as ports and ipsets.
 func (p legacyPacket) test(option, arg string) tri {
 	switch option {
 	case "-p":
@@ -202,7 +208,8 @@ func (p legacyPacket) test(option, arg string) tri {
 	return maybe
 }
 
-// inState says whether conntrack has the packet in one of the states.
+// inState reports whether conntrack has the packet in one of the states. DNAT is one of them in
+// xt_conntrack, and always matches: the destination of each sample was translated.
 func (p legacyPacket) inState(states []string) bool {
 	is := "NEW"
 	if p.reply {
@@ -211,7 +218,7 @@ func (p legacyPacket) inState(states []string) bool {
 	return slices.Contains(states, is) || slices.Contains(states, "DNAT")
 }
 
-// inPrefix says whether an address, if it is known, is in what a rule names.
+// inPrefix reports whether a rule's prefix contains an address; maybe if either is unknown.
 func inPrefix(prefix string, a netip.Addr) tri {
 	p := iptables.ParsePrefix(prefix)
 	if !p.IsValid() || !a.IsValid() {
@@ -220,7 +227,7 @@ func inPrefix(prefix string, a netip.Addr) tri {
 	return triOf(p.Contains(a))
 }
 
-// named says whether an interface, if it is known, has the name, which may end in "+".
+// named reports whether a rule's interface is this one; a name that ends in "+" is a prefix.
 func named(name, iface string) tri {
 	if iface == "" {
 		return maybe
@@ -231,7 +238,8 @@ func named(name, iface string) tri {
 	return triOf(name == iface)
 }
 
-// legacyRules looks at the old tables that there are.
+// legacyRules judges the tables of iptables-legacy. It does not read a table that does not
+// exist, because reading would load the kernel module.
 func (s *survey) legacyRules() (all []Obstacle) {
 	for _, i := range iptables.Programs {
 		if !i.Legacy() {
@@ -242,7 +250,7 @@ func (s *survey) legacyRules() (all []Obstacle) {
 		if !has {
 			continue
 		}
-		save, err := i.Save(context.Background()) // which ends by itself in some seconds
+		save, err := i.Save(context.Background()) // Save has a timeout of its own
 		s.miss("rules of "+i.Name, err)
 		if err == nil {
 			all = append(all, judgeLegacy(i, save, s.Facts.arrivals())...)

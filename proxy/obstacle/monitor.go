@@ -19,17 +19,17 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// When the monitor looks. A look takes milliseconds, tens of them beside tens of
-// thousands of chains, and other programs change rules by the hundred.
+// When the monitor looks. A look takes some milliseconds, or tens of them beside tens of
+// thousands of chains. Other programs change rules by the hundred, so looks are limited.
 const (
 	lookSoon  = time.Second     // between two looks, after a notification
 	lookAgain = 5 * time.Second // while there is an obstacle: a user who removes it wants to see that
 	lookLater = time.Minute     // between two looks because a State changed
-	lookShare = 20              // a look may take one part in so many of the time
+	lookShare = 20              // looks take at most 1/lookShare of the time
 )
 
-// A Monitor finds obstacles to traffic on this node. It runs beside Set, which never
-// waits for it.
+// A Monitor finds obstacles to traffic on this node. It runs in its own goroutine: Set of
+// package proxy never waits for it. Its methods are safe for concurrent use.
 type Monitor struct {
 	log    *slog.Logger
 	looks  prometheus.Observer // how long each took, in seconds
@@ -45,10 +45,10 @@ type Monitor struct {
 	done  chan struct{}
 	once  sync.Once
 
-	// Met are the chains that the last look simulated: changes of
-	// other chains are not worth a look.
+	// Met are the chains that the last look simulated: changes of other chains are not worth
+	// a look. It is nil before the first look. Met is exported for the tests of package proxy.
 	Met atomic.Pointer[map[chainID]bool]
-	// looking says that met is about to change.
+	// looking reports that Met is about to change.
 	looking atomic.Bool
 
 	mu        sync.Mutex
@@ -56,8 +56,10 @@ type Monitor struct {
 	unseen    []string
 }
 
-// New begins in the network namespace of the calling thread. count is called with what
-// each look found, and notify if that is not what the look before found.
+// New starts a Monitor for the network namespace of the calling thread, and keeps a file
+// descriptor of it until Close. It does not look before the first SetState. The Monitor calls
+// count after each look, and notify if the obstacles differ from those of the look before; both
+// run in its goroutine, and must not block.
 func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), notify func()) (*Monitor, error) {
 	netns, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -73,10 +75,13 @@ func New(log *slog.Logger, looks prometheus.Observer, count func([]Obstacle), no
 	return l, nil
 }
 
-// TranslateAt says at which priority our rules translate.
+// TranslateAt sets the priority of the hook at which Fanfare's rules translate, from the next
+// look on; the default is PriorityNFTables.
 func (l *Monitor) TranslateAt(priority int32) { l.nat.Store(priority) }
 
-// SetState takes a State that was set. look asks for a look soon.
+// SetState reports what the kernel forwards now. A look follows soon, mostly within a second, if
+// look is true, if s is the first State, or if it has the first address or lost the last one;
+// else within a minute. The Monitor keeps s, which must not be modified.
 func (l *Monitor) SetState(s state.State, look bool) {
 	before := l.state.Swap(&s)
 	switch {
@@ -87,6 +92,8 @@ func (l *Monitor) SetState(s state.State, look bool) {
 	}
 }
 
+// run looks when it is signalled, and again while there are obstacles, until ctx ends. It delays
+// looks so that they take at most 1/lookShare of the time.
 func (l *Monitor) run(ctx context.Context) {
 	defer close(l.done)
 	// Files below /proc and new sockets are of the thread's namespace. The thread ends
@@ -129,8 +136,8 @@ func (l *Monitor) run(ctx context.Context) {
 	}
 }
 
-// enter moves the thread into a namespace. It is there already, unless New was called on a
-// thread that its caller had moved; then moving this one takes CAP_SYS_ADMIN.
+// enter moves the thread into a namespace. Mostly the thread is there already. Only if New was
+// called on a thread in another namespace, setns(2) is necessary, which needs CAP_SYS_ADMIN.
 func enter(netns *os.File) error {
 	var want, have unix.Stat_t
 	if err := unix.Fstat(int(netns.Fd()), &want); err != nil {
@@ -145,7 +152,7 @@ func enter(netns *os.File) error {
 	return unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET)
 }
 
-// look returns what is in the way now, and what could not be looked at.
+// look returns the obstacles at present, and what could not be read.
 func (l *Monitor) look(before *Tallies) (obstacles []Obstacle, unseen []string) {
 	l.looking.Store(true)
 	defer l.looking.Store(false)
@@ -157,8 +164,9 @@ func (l *Monitor) look(before *Tallies) (obstacles []Obstacle, unseen []string) 
 	return obstacles, s.Unseen
 }
 
-// Judge returns the obstacles among what was found, by the priority at which our rules
-// translate, and the chains that were read.
+// Judge reads the rules of other programs and returns all obstacles, sorted by Code and About,
+// and the chains that it read. nat is the priority of the hook at which Fanfare's rules
+// translate. It adds to Unseen what it could not read.
 func (s *survey) Judge(nat int32) (obstacles []Obstacle, met map[chainID]bool) {
 	obstacles, met = judge(&s.Facts), make(map[chainID]bool)
 	sock, err := nfnl.Dial()
@@ -202,15 +210,17 @@ func (l *Monitor) publish(ctx context.Context, obstacles []Obstacle, unseen []st
 	}
 }
 
-// Found is what is in the way, and what could not be looked at.
+// Found returns the obstacles of the last look, sorted, and what it could not read. The caller
+// must not modify the slices.
 func (l *Monitor) Found() ([]Obstacle, []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.obstacles, l.unseen
 }
 
-// Receive takes a notification of nftables. While a look runs, the change may be in a chain
-// that the look has read already, or that it has yet to find.
+// Receive handles a notification of the netlink group NFNLGRP_NFTABLES: kind is its message type
+// without the subsystem, data begins with nfgenmsg. It never blocks. While a look runs, the
+// change may be in a chain that the look has read already, or that it has yet to find.
 func (l *Monitor) Receive(kind uint8, data []byte) {
 	if l.state.Load() == nil {
 		return // no State has been set yet
@@ -224,7 +234,7 @@ func (l *Monitor) Receive(kind uint8, data []byte) {
 	}
 }
 
-// tableOf is the table that a notification is of; that of one without is of no family.
+// tableOf returns the table of a notification; the zero value if data is too short.
 func tableOf(data []byte) tableID {
 	if len(data) < nfnl.SizeofGenMsg {
 		return tableID{}
@@ -232,9 +242,9 @@ func tableOf(data []byte) tableID {
 	return tableID{data[0], nfnl.CString(nfnl.Attribute(data[nfnl.SizeofGenMsg:], unix.NFTA_TABLE_NAME))}
 }
 
-// concerns says whether a notification may be of what the last look saw: a rule in a
-// chain that our packets meet, or a chain at a hook that comes or goes. Sets are
-// looked at with the next rule.
+// concerns reports whether a notification may change the result of a look: a rule in a chain
+// that it has read, or a new or deleted chain at a hook. A change of a set is seen by the next
+// look only.
 func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	table := tableOf(data)
 	if !table.foreign() && !table.kubeProxy() {
@@ -250,6 +260,8 @@ func concerns(met map[chainID]bool, kind uint8, data []byte) bool {
 	return false
 }
 
+// Close stops the goroutine, waits for a look that is under way, and closes the namespace's file
+// descriptor. Only the first call does anything.
 func (l *Monitor) Close() error {
 	var err error
 	l.once.Do(func() {

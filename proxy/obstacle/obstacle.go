@@ -9,19 +9,20 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// An Obstacle is something on this node, outside of our rules, that drops traffic to VIPs,
-// or takes it away before our rules see it.
+// An Obstacle is a setting or rule of this node, outside of Fanfare's rules, that drops traffic
+// to VIPs or diverts it before Fanfare's rules see it.
 type Obstacle struct {
+	// Code is the kind, for metrics and for programs that read the status.
 	Code ObstacleCode `json:"code"`
-	// About names the obstacle, such as a sysctl or a chain, uniquely for its
-	// Code.
+	// About names the obstacle, such as a sysctl or a chain, and is unique for its Code.
 	About string `json:"about"`
-	// Message is a sentence that says what is lost and what to change. It has no
-	// number that changes while the obstacle stays.
+	// Message is a sentence that says what is lost and what to change. It contains no number
+	// that changes while the obstacle remains, so that logs do not repeat it.
 	Message string `json:"message"`
 }
 
-// An ObstacleCode is the kind of an Obstacle, for programs.
+// An ObstacleCode is the kind of an Obstacle. The codes are part of the API: they are values of
+// a metric's label and of the status in JSON.
 type ObstacleCode string
 
 const (
@@ -35,25 +36,27 @@ const (
 	ForeignDataPath  ObstacleCode = "ForeignDataPath"  // A network plug-in translates the addresses before netfilter.
 )
 
+// Codes lists all codes, so that the metric of obstacles has a series for each, also at 0.
 var Codes = []ObstacleCode{
 	ForwardingOff, ReversePath, ConntrackFull, BridgeBypass, Firewall, Untracked, TranslatedBefore, ForeignDataPath,
 }
 
-// Same says whether two are of the same kind and about the same.
+// Same reports whether two obstacles have the same Code and About. Their messages may differ.
 func (o Obstacle) Same(p Obstacle) bool { return o.compare(p) == 0 }
 
 func (o Obstacle) compare(p Obstacle) int {
 	return cmp.Or(cmp.Compare(o.Code, p.Code), cmp.Compare(o.About, p.About))
 }
 
-// facts are what was found on the node, apart from other programs' rules.
+// facts are what a survey found on the node, except for other programs' rules. An array with
+// two elements has one for IPv4 and one for IPv6.
 type facts struct {
 	families   [2]bool // families that have VIPs
 	interfaces []iface
 	samples    []sample
 	forward6   bool // net.ipv6.conf.all.forwarding
 	forward4   bool // net.ipv4.ip_forward
-	// reversed: since the look before, rp_filter has dropped packets.
+	// reversed: rp_filter has dropped packets since the last survey.
 	reversed  bool
 	Conntrack conntrackFacts
 	bridgeNF  [2]bool // net.bridge.bridge-nf-call-iptables and -ip6tables
@@ -64,39 +67,40 @@ type facts struct {
 type iface struct {
 	name   string
 	bridge bool
-	// called: what the bridge switches is shown to netfilter, whatever the
-	// variables for all bridges say.
+	// called: the bridge calls netfilter for what it switches, also if the sysctls for all
+	// bridges are 0.
 	called [2]bool
-	// uplink: the default route of the family leads here. network: some network
-	// does, not only hosts.
+	// uplink: the default route of the family uses the interface. network: a route to more
+	// than one address does, so clients may arrive by it.
 	uplink  [2]bool
 	network [2]bool
 
 	forward4 bool
 	// force6 is net.ipv6.conf.IF.force_forwarding, of Linux 6.17 and later.
 	force6   bool
-	rpFilter int  // the one in force, the larger of the interface's and that of all
-	learnt6  bool // its IPv6 default route is from a router advertisement, and would be lost by forwarding
+	rpFilter int  // the effective one: the maximum of the interface's and that of all
+	learnt6  bool // its IPv6 default route is from a router advertisement: forwarding would delete it
 }
 
+// conntrackFacts are the state of the conntrack table of this namespace.
 type conntrackFacts struct {
-	count, max int // max 0: unknown
-	// evicted: since the look before, flows were thrown out to make room; refused:
-	// packets were dropped because there was none.
+	count, max int // entries; max 0: unknown
+	// evicted: since the last survey the kernel deleted entries to make room. Refused: it
+	// dropped packets because there was none; exported for the tests of package proxy.
 	evicted, Refused bool
 }
 
-// NearlyFull is how much of conntrack's room may be taken, in percent, before that is an
-// obstacle: the load doubles in less time than a user needs to look.
+// NearlyFull is the use of the conntrack table, in percent, from which it is an obstacle. An
+// operator needs a warning before the table is full, because then new connections fail.
+// NearlyFull is exported for the tests of package proxy.
 const NearlyFull = 90
 
 // pluginFacts are signs of a network plug-in that translates by BPF.
 type pluginFacts struct {
 	calico bool // in its eBPF mode
-	cilium bool // here, in whatever mode
-	// nodePort: Cilium's programs that translate what comes from outside are
-	// loaded, which are its replacement of kube-proxy. blind says why that could
-	// not be seen.
+	cilium bool // in any mode
+	// nodePort: Cilium's programs that translate external traffic are loaded, that is, Cilium
+	// replaces kube-proxy. blind is why that is unknown.
 	nodePort bool
 	blind    string
 }
@@ -108,12 +112,14 @@ func judge(f *facts) []Obstacle {
 	return all
 }
 
-// carries says whether traffic to VIPs, or replies, come in by the interface as far as we
-// know: it leads to clients, or to a backend.
+// carries reports whether traffic to VIPs or replies may arrive by the interface: it has the
+// default route, or the route to a sample's backend.
 func (f *facts) carries(w *iface, family state.SetID) bool {
 	return w.uplink[family] || slices.ContainsFunc(f.samples, func(s sample) bool { return s.family == family && s.out == w.name })
 }
 
+// judgeForwarding finds interfaces by which traffic to VIPs or replies arrive and are not
+// forwarded. Other interfaces may have reasons not to forward.
 func judgeForwarding(f *facts) (all []Obstacle) {
 	for family := range state.SetID(2) {
 		if !f.families[family] {
@@ -137,9 +143,9 @@ func judgeForwarding(f *facts) (all []Obstacle) {
 	return all
 }
 
-// forwards says whether the kernel forwards what comes in by the interface. IPv4
-// asks the interface alone (ip_route_input_slow), IPv6 the variable for all, since
-// 6.17 or the interface's own (ip6_forward).
+// forwards reports whether the kernel forwards packets that arrive by the interface. For IPv4
+// the interface's sysctl alone decides (ip_route_input_slow). For IPv6 it is the one for all
+// interfaces, and since Linux 6.17 also the interface's force_forwarding (ip6_forward).
 func (w *iface) forwards(f *facts, family state.SetID) bool {
 	if family == 0 {
 		return w.forward4
@@ -147,6 +153,9 @@ func (w *iface) forwards(f *facts, family state.SetID) bool {
 	return f.forward6 || w.force6
 }
 
+// forwardingOff returns one obstacle for each sysctl to change: the global one if it is 0, since
+// it sets those of all interfaces, else those of the interfaces shut. learnt are the interfaces
+// that would lose their default route.
 func forwardingOff(f *facts, family state.SetID, shut, learnt []string) []Obstacle {
 	const sentence = "%s is 0, so that nothing that comes in by %s is forwarded over %s: set it to 1"
 	switch {
@@ -154,7 +163,7 @@ func forwardingOff(f *facts, family state.SetID, shut, learnt []string) []Obstac
 		const name = "net.ipv6.conf.all.forwarding"
 		message := fmt.Sprintf(sentence, name, enumerate(shut), "IPv6")
 		for _, iface := range learnt {
-			// rt6_purge_dflt_routers: by 2 the interface keeps listening to routers.
+			// rt6_purge_dflt_routers: with 2 the interface still accepts router advertisements.
 			message += fmt.Sprintf("; before that set net.ipv6.conf.%s.accept_ra to 2, or the default route that a router told %s is lost", sysctlName(iface), iface)
 		}
 		return []Obstacle{{ForwardingOff, name, message}}
@@ -170,11 +179,10 @@ func forwardingOff(f *facts, family state.SetID, shut, learnt []string) []Obstac
 	return all
 }
 
-// judgeReversePath needs evidence: rp_filter drops a client's packet only if it comes
-// in by another interface than that by which the reply would leave, and clients' routes
-// are unknown. With one interface to the world there is no other. A pod
-// that gives itself another's address is dropped rightly; its interface leads to
-// that host alone.
+// judgeReversePath needs evidence, because the clients' routes are unknown: strict rp_filter
+// (RFC 3704) drops a packet only if the route to its source uses another interface. So packets
+// must have been dropped, and the node must have two interfaces to networks. Interfaces to pods
+// do not count: a packet of a pod with a forged source is dropped rightly.
 func judgeReversePath(f *facts) []Obstacle {
 	var strict []string
 	networks := 0
@@ -197,7 +205,8 @@ func judgeReversePath(f *facts) []Obstacle {
 		enumerate(strict), sysctlName(strict[0]))}}
 }
 
-// arrivals are the samples by each interface that clients may come in by.
+// arrivals returns each sample once for every interface by which clients may arrive. Without any
+// such interface, a sample keeps an unknown one.
 func (f *facts) arrivals() (all []sample) {
 	for _, s := range f.samples {
 		came := false
@@ -214,10 +223,13 @@ func (f *facts) arrivals() (all []sample) {
 	return all
 }
 
+// leadsToPods reports whether a backend of this node is behind the interface.
 func (f *facts) leadsToPods(w *iface) bool {
 	return slices.ContainsFunc(f.samples, func(s sample) bool { return !s.remote && s.out == w.name })
 }
 
+// judgeConntrack finds a conntrack table that has refused or evicted entries since the last
+// survey, or that will soon.
 func judgeConntrack(f *facts) []Obstacle {
 	const name = "net.netfilter.nf_conntrack_max"
 	c := f.Conntrack
@@ -232,9 +244,9 @@ func judgeConntrack(f *facts) []Obstacle {
 	return nil
 }
 
-// judgeBridges finds bridges with pods on them that see one another as neighbours. A
-// pod that asks a VIP and is given such a neighbour gets the reply switched by the
-// bridge, past the rules that would put the VIP back as its source.
+// judgeBridges finds bridges whose pods reach each other directly. If a pod connects to a VIP and
+// its backend is on the same bridge, the bridge switches the reply. Without br_netfilter
+// conntrack does not see it, and its source remains the backend's address.
 func judgeBridges(f *facts) (all []Obstacle) {
 	for i := range f.interfaces {
 		w := &f.interfaces[i]
@@ -254,6 +266,7 @@ func judgeBridges(f *facts) (all []Obstacle) {
 	return all
 }
 
+// judgePlugin finds network plug-ins whose BPF programs translate the addresses of Services.
 func judgePlugin(p pluginFacts) (all []Obstacle) {
 	const what = "it translates the addresses of Services before netfilter sees a packet, so that Fanfare announces them and does not forward them, and cannot promise that what is announced is forwarded"
 	if p.calico {
@@ -270,7 +283,7 @@ func judgePlugin(p pluginFacts) (all []Obstacle) {
 	return all
 }
 
-// enumerate lists names for a sentence, and of very many the first.
+// enumerate joins names for a sentence; of more than five it lists the first five.
 func enumerate(names []string) string {
 	const most = 5
 	if more := len(names) - most; more > 0 {
@@ -279,6 +292,6 @@ func enumerate(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// sysctlName is the name of an interface as sysctl takes it in the middle of a
-// variable's: dots part.
+// sysctlName returns an interface's name as sysctl(8) expects it within a variable's name, where
+// dots are separators: eth0.5 is eth0/5.
 func sysctlName(iface string) string { return strings.ReplaceAll(iface, ".", "/") }

@@ -13,19 +13,22 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// Priorities of hooks, from linux/netfilter_ipv4.h.
+// Priorities of hooks, from linux/netfilter_ipv4.h; lower ones come first. Fanfare's rules
+// translate at PriorityNFTables, before kube-proxy's, or in iptables mode at PriorityIPTables
+// (NF_IP_PRI_NAT_DST), which cannot be changed.
 const (
 	priorityConntrack = -200
 	PriorityNFTables  = -101
-	PriorityIPTables  = -100 // that of iptables
+	PriorityIPTables  = -100
 )
 
-// A tableID names a table of nftables in the kernel, iptables-nft's too.
+// A tableID names a table of nftables, also one of iptables-nft. Family is NFPROTO_*.
 type tableID struct {
 	family uint8
 	name   string
 }
 
+// String returns the table's family and name as nft prints them.
 func (t tableID) String() string {
 	return map[uint8]string{unix.NFPROTO_IPV4: "ip ", unix.NFPROTO_IPV6: "ip6 ", unix.NFPROTO_INET: "inet "}[t.family] + t.name
 }
@@ -36,7 +39,7 @@ type chainID struct {
 	name  string
 }
 
-// A hookedChain is a chain that packets meet first at a hook.
+// A hookedChain is a base chain: the kernel calls it at a hook.
 type hookedChain struct {
 	chainID
 	kind     string // filter, nat, route
@@ -45,27 +48,28 @@ type hookedChain struct {
 	drops    bool // its policy
 }
 
-// sees says whether the chain sees packets of the family.
+// sees reports whether the chain sees packets of the family.
 func (c hookedChain) sees(f state.SetID) bool {
 	return c.table.family == unix.NFPROTO_INET || c.table.family == []uint8{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6}[f]
 }
 
-// A ruleset is what the kernel's nftables hold, read when asked for and then
-// remembered: of tables with tens of thousands of chains a few are needed.
+// A ruleset is the nftables rules of this namespace. It reads chains and sets on demand and
+// caches them: of tables with tens of thousands of chains only a few are needed.
 type ruleset struct {
 	sock  *nfnl.Socket
 	bases []hookedChain
-	// kubeProxy are kube-proxy's that translate what comes in.
+	// kubeProxy are kube-proxy's base chains that translate incoming traffic.
 	kubeProxy []hookedChain
 	rules     map[chainID][][]byte
 	sets      map[chainID]*valueSet
 	defs      map[tableID]map[string]*valueSet
 	nat       int32 // the priority at which our rules translate
-	err       error // of what could not be read; its rules count as able to do anything
+	err       error // what could not be read: such rules may do anything
 }
 
-// readRuleset lists the chains at hooks, but not ours. Of kube-proxy's, which is large
-// and known, only where it translates counts.
+// readRuleset lists the base chains of other programs. Of kube-proxy's table, which is large and
+// whose rules are known, it keeps only the chain that translates. After an error the ruleset is
+// usable, and has the chains that were read.
 func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 	r := &ruleset{sock: s, nat: nat, rules: make(map[chainID][][]byte), sets: make(map[chainID]*valueSet), defs: make(map[tableID]map[string]*valueSet)}
 	err := r.list(unix.NFT_MSG_GETCHAIN, unix.AF_UNSPEC, nil, func() { r.bases, r.kubeProxy = nil, nil }, func(family uint8, data []byte) {
@@ -88,7 +92,8 @@ func readRuleset(s *nfnl.Socket, nat int32) (*ruleset, error) {
 	return r, err
 }
 
-// foreign says whether a table is one to look at.
+// foreign reports whether a table belongs to neither Fanfare nor kube-proxy, and has a family
+// that sees IP packets at layer 3.
 func (t tableID) foreign() bool {
 	switch t.family {
 	case unix.NFPROTO_IPV4, unix.NFPROTO_IPV6, unix.NFPROTO_INET:
@@ -97,15 +102,17 @@ func (t tableID) foreign() bool {
 	return false
 }
 
-// kubeProxy says whether a table is kube-proxy's in its nftables mode.
+// kubeProxy reports whether a table is kube-proxy's in its nftables mode.
 func (t tableID) kubeProxy() bool {
 	return t.name == "kube-proxy" && (t.family == unix.NFPROTO_IPV4 || t.family == unix.NFPROTO_IPV6)
 }
 
-// listAttempts bounds how often a list that changes while it is read is read again.
+// listAttempts limits how often a list is read again because it changed meanwhile. A busy
+// node with many programs may change its rules at any time.
 const listAttempts = 20
 
-// list dumps again and again until what it lists holds still.
+// list repeats a dump while the ruleset changes during it: the kernel marks such a dump as
+// inconsistent (NLM_F_DUMP_INTR). It calls reset before every attempt, then each for every entry.
 func (r *ruleset) list(kind, family uint8, request []byte, reset func(), each func(family uint8, data []byte)) error {
 	var err error
 	for range listAttempts {
@@ -117,7 +124,8 @@ func (r *ruleset) list(kind, family uint8, request []byte, reset func(), each fu
 	return err
 }
 
-// chain returns the expressions of each rule of a chain.
+// chain returns the encoded expressions of each rule of a chain, in order; false if the chain
+// cannot be read.
 func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 	if rules, ok := r.rules[id]; ok {
 		return rules, true
@@ -127,7 +135,7 @@ func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 	e.Text(unix.NFTA_RULE_CHAIN, id.name)
 	var rules [][]byte
 	err := r.list(unix.NFT_MSG_GETRULE, id.table.family, e.B, func() { rules = nil }, func(_ uint8, data []byte) {
-		// Old kernels ignore what the request asks for.
+		// Old kernels ignore the filter of the request, and dump all rules.
 		if nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_TABLE)) == id.table.name && nfnl.CString(nfnl.Attribute(data, unix.NFTA_RULE_CHAIN)) == id.name {
 			rules = append(rules, slices.Clone(nfnl.Attribute(data, unix.NFTA_RULE_EXPRESSIONS)))
 		}
@@ -143,12 +151,14 @@ func (r *ruleset) chain(id chainID) ([][]byte, bool) {
 // A valueSet is a set or map whose elements can be compared with packets.
 type valueSet struct {
 	flags uint32
-	// fixed: the elements are all there is. Others change with every packet, or are
-	// of a kind that is not understood here.
+	// fixed: elements has all of them. A set that is not fixed changes with packets, or has a
+	// type that is not implemented here.
 	fixed    bool
 	elements []setElement
 }
 
+// A setElement is an element of a set, or of a map if it has a value or a verdict. In a set of
+// intervals without end, the element after the interval marks its end.
 type setElement struct {
 	key, end string // end: of a range, inclusive; empty: none
 	ends     bool   // the key is the first one after an interval
@@ -164,7 +174,8 @@ const (
 	nftaSetElemKeyEnd  = 10
 )
 
-// set returns a set with its elements; nil if it cannot be read.
+// set returns a set with its elements; nil if it cannot be read. It does not read the elements
+// of sets that packets update or that expire, nor of intervals over concatenated keys.
 func (r *ruleset) set(id chainID) *valueSet {
 	if s, ok := r.sets[id]; ok {
 		return s
@@ -178,7 +189,8 @@ func (r *ruleset) set(id chainID) *valueSet {
 	return s
 }
 
-// definitions are the sets of a table, without elements.
+// definitions returns the sets of a table by name, without elements. The kernel also lists
+// anonymous sets, which rules refer to by generated names.
 func (r *ruleset) definitions(t tableID) map[string]*valueSet {
 	if defs, ok := r.defs[t]; ok {
 		return defs
@@ -196,6 +208,7 @@ func (r *ruleset) definitions(t tableID) map[string]*valueSet {
 	return defs
 }
 
+// elements reads the elements of a set and sorts them by key, for findInterval.
 func (r *ruleset) elements(id chainID, s *valueSet) {
 	var e nfnl.Encoder
 	e.Text(unix.NFTA_SET_ELEM_LIST_TABLE, id.table.name)
@@ -213,6 +226,8 @@ func (r *ruleset) elements(id chainID, s *valueSet) {
 	slices.SortFunc(s.elements, func(a, b setElement) int { return strings.Compare(a.key, b.key) })
 }
 
+// add appends an element. A catch-all element ("*" in nft) matches any key, and is not
+// implemented: the set is not fixed then.
 func (s *valueSet) add(item []byte) {
 	flags := nfnl.Uint32(nfnl.Attribute(item, unix.NFTA_SET_ELEM_FLAGS))
 	if flags&nftSetElemCatchall != 0 {
@@ -229,10 +244,11 @@ func (s *valueSet) add(item []byte) {
 
 // A verdict is what a rule decides about a packet.
 type verdict struct {
-	code  int32  // of the kernel
-	chain string // that it goes to
+	code  int32  // NF_ACCEPT and the like, or negative: NFT_JUMP and the like
+	chain string // the target of a jump or goto
 }
 
+// parseVerdict decodes the attributes of NFTA_DATA_VERDICT; nil if there is no verdict.
 func parseVerdict(b []byte) *verdict {
 	code := nfnl.Attribute(b, unix.NFTA_VERDICT_CODE)
 	if len(code) != 4 {

@@ -6,27 +6,28 @@ import (
 	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
-// A sample is a flow as there could be one now, to try on rules and routes: from an
-// unknown client, to a VIP, to a backend.
+// A sample is a possible flow from an unknown client to a VIP and on to a backend, to test rules
+// and routes with.
 type sample struct {
 	family  state.SetID
 	proto   state.Protocol
 	vip     netip.AddrPort
 	backend netip.AddrPort
-	remote  bool   // on another node
+	remote  bool   // the backend is on another node
 	in      string // the interface that the client's packets come in by; empty: unknown
 	out     string // the interface to the backend; empty: no route
 	own     bool   // the backend's address is the node's own
-	onLink  bool   // the interface leads to a whole network of the backend's
+	onLink  bool   // the backend's network is on the link, not only the backend
 }
 
-// Samples are taken of so many backends' ports at most, of each family: a rule that
-// swallows the traffic of so many is not about one of them.
+// How many backend ports are sampled at most, for each family. They are enough to tell a rule
+// that drops everything from a policy for some backends, and few enough for milliseconds.
 const (
 	localSamples  = 32
 	remoteSamples = 8
 )
 
+// A samplePort is a backend's port. Each is sampled once, however many VIPs have it.
 type samplePort struct {
 	proto   state.Protocol
 	backend netip.AddrPort
@@ -39,6 +40,8 @@ type sampler struct {
 	all   []sample
 }
 
+// takeSamples chooses flows in the order of the State's VIPs, so that two looks at one State
+// have the same samples.
 func takeSamples(s state.State) []sample {
 	t := sampler{seen: make(map[samplePort]bool)}
 	for _, v := range s.VIPs {
@@ -57,6 +60,7 @@ func takeSamples(s state.State) []sample {
 	return t.all
 }
 
+// add keeps a sample unless its port has one, or its kind has enough.
 func (t *sampler) add(s sample) {
 	kind, most := 0, localSamples
 	if s.remote {
@@ -69,7 +73,7 @@ func (t *sampler) add(s sample) {
 	}
 }
 
-// families says which families have VIPs.
+// familiesOf reports which families have VIPs, or prefixes of possible ones.
 func familiesOf(s *state.State) (has [2]bool) {
 	for _, v := range s.VIPs {
 		has[state.Family(v.Addr)] = true

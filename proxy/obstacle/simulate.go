@@ -10,9 +10,9 @@ import (
 	"github.com/fanfare-lb/fanfare/internal/nfnl"
 )
 
-// This file simulates other programs' rules for a packet that is partly known: its client
-// and interface may be any. So each test of a rule is true, false or open. What is
-// not understood is open, and may accept: a reported drop is certain.
+// This file simulates other programs' rules for a packet that is partly known: its client and
+// interface may be any. So each test of a rule has the result yes, no or maybe. An expression
+// that is not implemented has the result maybe, and may accept: a reported drop is certain.
 
 // From linux/netfilter.h.
 const (
@@ -27,7 +27,7 @@ type outcomes uint8
 const (
 	mayAccept outcomes = 1 << iota
 	mayDrop
-	mayFall // it comes back to where the chain was called, or to the policy
+	mayFall // the chain returns to its caller, or a base chain to its policy
 )
 
 // A trail leads one packet through the chains of one hook.
@@ -36,15 +36,19 @@ type trail struct {
 	table  tableID
 	packet *knownPacket
 	regs   knownBits
-	budget int // of rules, against chains that lead to one another many times
+	budget int // rules that may still be simulated
 
-	// What happens for certain, by the name of the chain in which it does.
+	// The chains in which these certainly happen to the packet; empty: they do not. A drop is
+	// certain only if mayDrop is the only result.
 	dropped, untracked, translated string
 }
 
+// walkBudget limits the rules of one simulation: chains that jump to each other repeatedly make
+// their number exponential.
 const walkBudget = 20_000
 
-// walkHook returns the possible results of a hook for the packet.
+// walkHook returns the possible results of a base chain for the packet, mayAccept and mayDrop
+// only, and the trail with the chains that caused them.
 func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, outcomes) {
 	w := &trail{rules: r, table: base.table, packet: p, regs: knownBits{}.at(0, 80), budget: walkBudget}
 	out := w.chain(base.name, true, 0)
@@ -61,7 +65,8 @@ func walkHook(r *ruleset, base hookedChain, p *knownPacket) (*trail, outcomes) {
 	return w, out
 }
 
-// chain returns the possible results of a chain. sure: the packet gets there for certain.
+// chain returns the possible results of a chain. sure reports that the packet certainly reaches
+// it. The kernel limits the nesting of chains to 16 (NFT_JUMP_STACK_SIZE).
 func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
 	rules, ok := w.rules.chain(chainID{w.table, name})
 	if !ok || depth > 16 {
@@ -85,8 +90,7 @@ func (w *trail) chain(name string, sure bool, depth int) (out outcomes) {
 	return out | mayFall
 }
 
-// rule returns what a verdict leads to, and whether the rule is the last that the
-// packet meets in its chain.
+// rule returns the possible results of a verdict, and whether the packet leaves the chain by it.
 func (w *trail) rule(v *verdict, in string, sure bool, depth int) (may outcomes, ends bool) {
 	switch v.code {
 	case nfAccept:
@@ -115,7 +119,7 @@ type ruleWalk struct {
 	sure  bool
 }
 
-// run goes through the expressions up to the first that is false or decides.
+// run evaluates the expressions up to the first that does not match or has a verdict.
 func (r *ruleWalk) run(expressions []byte, depth int) (may outcomes, ends bool) {
 	for _, expr := range nfnl.Attributes(expressions) {
 		name, data := nfnl.CString(nfnl.Attribute(expr, unix.NFTA_EXPR_NAME)), nfnl.Attribute(expr, unix.NFTA_EXPR_DATA)
@@ -130,7 +134,7 @@ func (r *ruleWalk) run(expressions []byte, depth int) (may outcomes, ends bool) 
 	return 0, false
 }
 
-// unknownVerdict is a verdict that could be any.
+// unknownVerdict stands for any verdict.
 var unknownVerdict = &verdict{code: nfQueue}
 
 // certainly records the chain in what if the rule applies for certain.
@@ -140,7 +144,8 @@ func (r *ruleWalk) certainly(what *string) {
 	}
 }
 
-// decide returns the verdict that an expression has, nil if it has none.
+// decide returns the verdict of an expression; nil if the rule continues with the next one. A
+// translation accepts the packet in its chain.
 func (r *ruleWalk) decide(name string, data []byte) *verdict {
 	switch name {
 	case "immediate":
@@ -172,7 +177,8 @@ func (r *ruleWalk) decide(name string, data []byte) *verdict {
 	return nil
 }
 
-// target is one of iptables.
+// target returns the verdict of a target of iptables-nft, which runs as expression "target"
+// (nft_compat). Targets that are not listed may do anything.
 func (r *ruleWalk) target(data []byte) *verdict {
 	switch nfnl.CString(nfnl.Attribute(data, unix.NFTA_TARGET_NAME)) {
 	case "REJECT":
@@ -195,7 +201,8 @@ func (r *ruleWalk) target(data []byte) *verdict {
 	return unknownVerdict
 }
 
-// vmap is the verdict that a map has for the packet.
+// vmap returns the verdict of a verdict map for the packet. Without an element for it the rule
+// does not match.
 func (r *ruleWalk) vmap(data []byte) *verdict {
 	found, e := r.lookup(data)
 	switch {
@@ -209,8 +216,8 @@ func (r *ruleWalk) vmap(data []byte) *verdict {
 	return e.verdict
 }
 
-// test says whether an expression lets the rule go on, and does what it does to
-// registers.
+// test evaluates an expression without a verdict: it loads registers, or reports whether the
+// rule continues.
 func (r *ruleWalk) test(name string, data []byte) tri {
 	switch name {
 	case "payload":
@@ -235,14 +242,15 @@ func (r *ruleWalk) test(name string, data []byte) tri {
 		}
 	case "counter", "log", "last", "notrack", "dup", "objref", "dynset", "flow_offload":
 	default:
-		// It may stop the rule, or write what is not understood into any register.
+		// An unknown expression may end the rule, or write any value to any register.
 		r.regs = knownBits{}.at(0, len(r.regs.value))
 		return maybe
 	}
 	return yes
 }
 
-// register is where a register begins: nft_parse_register in the kernel.
+// register returns the offset of a register in bytes, as nft_parse_register does: the old
+// registers have 16 bytes, and the new ones of 4 bytes overlap them.
 func register(n uint32) int {
 	if n <= unix.NFT_REG_4 {
 		return int(n) * 16
@@ -250,8 +258,8 @@ func register(n uint32) int {
 	return int(n-unix.NFT_REG32_00)*4 + 16
 }
 
-// load puts bytes into the register that attribute t names. Registers are filled up
-// with zeros to four bytes.
+// load writes k to the register that attribute t names. The kernel pads registers with zeros to
+// four bytes. An empty k makes 16 bytes unknown, since its length is unknown.
 func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
 	dreg := nfnl.Attribute(data, t)
 	if dreg == nil {
@@ -260,7 +268,7 @@ func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
 	at := register(nfnl.Uint32(dreg))
 	length := max(nfnl.Align(len(k.value)), 4)
 	if k.value == nil {
-		length = unix.IFNAMSIZ // the longest of what is not known
+		length = unix.IFNAMSIZ // the longest value of meta and ct
 	}
 	if at+length > len(r.regs.value) {
 		length = len(r.regs.value) - at
@@ -274,6 +282,7 @@ func (r *ruleWalk) load(data []byte, t uint16, k knownBits) {
 	}
 }
 
+// payload loads bytes of a header. Bytes of the link layer are unknown.
 func (r *ruleWalk) payload(data []byte) {
 	length := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_LEN)))
 	offset := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_PAYLOAD_OFFSET)))
@@ -289,12 +298,14 @@ func (r *ruleWalk) payload(data []byte) {
 	r.load(data, unix.NFTA_PAYLOAD_DREG, k)
 }
 
-// loadCT loads what is known of the flow. Of its first direction's addresses
-// nothing is.
+// loadCT loads what is known of the flow. The addresses of its original direction are not set,
+// so rules on them may match.
 func (r *ruleWalk) loadCT(data []byte) {
 	r.load(data, unix.NFTA_CT_DREG, r.packet.ct[nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_CT_KEY))])
 }
 
+// bitwise masks a register, as in "ct state & 0x6". A bit that the mask clears is known then,
+// whatever it was. Shifts and other operations have an unknown result.
 func (r *ruleWalk) bitwise(data []byte) {
 	const op = 6 // NFTA_BITWISE_OP; 0: mask and xor
 	length := int(nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_BITWISE_LEN)))
@@ -317,6 +328,8 @@ func (r *ruleWalk) source(data []byte, t uint16, length int) knownBits {
 	return r.regs.at(register(nfnl.Uint32(nfnl.Attribute(data, t))), length)
 }
 
+// compare compares a register with a constant. Orders need all bits; they compare bytes, as
+// memcmp does in the kernel.
 func (r *ruleWalk) compare(data []byte) tri {
 	value := nfnl.Attribute(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 	k := r.source(data, unix.NFTA_CMP_SREG, len(value))
@@ -337,6 +350,7 @@ func (r *ruleWalk) compare(data []byte) tri {
 	}[op])
 }
 
+// between reports whether a register is in a range, both ends included.
 func (r *ruleWalk) between(data []byte) tri {
 	from := nfnl.Attribute(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
 	to := nfnl.Attribute(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
@@ -351,7 +365,8 @@ func (r *ruleWalk) between(data []byte) tri {
 	return in
 }
 
-// find is a lookup in a set, or in a map of values.
+// find looks a register up in a set, or in a map whose value it loads. The lookup may be
+// inverted ("!=" in nft).
 func (r *ruleWalk) find(data []byte) tri {
 	found, e := r.lookup(data)
 	if nfnl.Uint32(nfnl.Attribute(data, unix.NFTA_LOOKUP_FLAGS))&unix.NFT_LOOKUP_F_INV != 0 {
@@ -365,7 +380,8 @@ func (r *ruleWalk) find(data []byte) tri {
 	return found
 }
 
-// lookup says whether a set has the packet, and the element if it is certain.
+// lookup reports whether a set contains the register's value, and returns the element if that
+// is certain.
 func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
 	s := r.rules.set(chainID{r.table, nfnl.CString(nfnl.Attribute(data, unix.NFTA_LOOKUP_SET))})
 	if s == nil || !s.fixed {
@@ -391,8 +407,8 @@ func (r *ruleWalk) lookup(data []byte) (tri, setElement) {
 	return result, setElement{}
 }
 
-// findInterval looks a key up among intervals, which begin at an element and end
-// before the next, or at the element's own end.
+// findInterval looks a key up among intervals. Each begins at an element, and ends before the
+// next one or at its own end, which is inclusive.
 func (s *valueSet) findInterval(k knownBits) (tri, setElement) {
 	if !k.certain() {
 		return maybe, setElement{}
