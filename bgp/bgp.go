@@ -11,8 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // Options are what a Server is made with.

@@ -5,9 +5,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // handleConflict handles, with mu held, a packet in which another host claims an address of

@@ -13,10 +13,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	afpacket "github.com/mdlayher/packet"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A portKey identifies a port by protocol and interface index. The index outlives the name.

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	rtnl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 const (

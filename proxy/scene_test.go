@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/tools/txtar"
+
 	"github.com/fanfare-lb/fanfare/proxy/iptables"
 	"github.com/fanfare-lb/fanfare/proxy/state"
-	"golang.org/x/tools/txtar"
 )
 
 // A scene is a State and packets that meet it: one file of testdata/packets. Its

@@ -9,10 +9,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fanfare-lb/fanfare/proxy/iptables"
-	"github.com/fanfare-lb/fanfare/proxy/state"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/proxy/iptables"
+	"github.com/fanfare-lb/fanfare/proxy/state"
 )
 
 // part reads one match, or the target.

@@ -8,9 +8,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/mdlayher/ndp"
 	"golang.org/x/net/ipv6"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // The interval of advertisements: a few in a row at first, in case one is lost (RFC 4861

@@ -7,9 +7,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	rtnl "github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // retryTime is the delay before a failure on a usable interface is retried. Changes of an

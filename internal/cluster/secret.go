@@ -5,8 +5,9 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/fanfare-lb/fanfare/bgp"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fanfare-lb/fanfare/bgp"
 )
 
 // SecretNamespace is the namespace of the Secrets that BGPPeers name. The role cannot read

@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fanfare-lb/fanfare/internal/watch"
 	gocmp "github.com/google/go-cmp/cmp"
 	"golang.org/x/tools/txtar"
+
+	"github.com/fanfare-lb/fanfare/internal/watch"
 )
 
 // Each archive in testdata/cases is about one thing. Its files come in pairs:

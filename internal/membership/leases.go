@@ -9,9 +9,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 const (

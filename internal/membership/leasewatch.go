@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
 	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 

@@ -9,9 +9,10 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A hook is an interface's attach point for one of the two programs. An interface may have

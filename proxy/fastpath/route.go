@@ -8,10 +8,11 @@ import (
 	"slices"
 	"syscall"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // A backendRoute is the interface of the route to a backend, or the reason why there is none.

@@ -10,9 +10,10 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/fanfare-lb/fanfare/internal/nstest"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/nstest"
 )
 
 // withChecksums makes a namespace's interface compute checksums, as packets from a network

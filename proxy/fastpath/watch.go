@@ -7,10 +7,11 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
 )
 
 // errUnsubscribed says that the library has closed a channel, after an error such as ENOBUFS:

@@ -1,10 +1,11 @@
 package renderer
 
 import (
-	"github.com/fanfare-lb/fanfare/internal/nfnl"
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/fanfare-lb/fanfare/internal/nfnl"
 
 	"context"
 	"net/netip"

@@ -14,10 +14,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fanfare-lb/fanfare/internal/notify"
-	"github.com/fanfare-lb/fanfare/internal/suspend"
 	"github.com/hashicorp/memberlist"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fanfare-lb/fanfare/internal/notify"
+	"github.com/fanfare-lb/fanfare/internal/suspend"
 )
 
 const (
