@@ -23,6 +23,9 @@ import (
 // defaultNamespace is the namespace of manifests/.
 const defaultNamespace = "fanfare-system"
 
+// leaseNamespace is the namespace of the nodes' Leases, in manifests/.
+const leaseNamespace = "fanfare-node-lease"
+
 // leaseName is the name of the Lease by which controllers elect a leader.
 const leaseName = "fanfare-controller"
 

@@ -43,5 +43,5 @@ func (f *nodeFlags) leaser(m membersFlags) (*membership.Leaser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return membership.NewLeaser(config, ownNamespace())
+	return membership.NewLeaser(config, leaseNamespace)
 }

@@ -29,8 +29,8 @@ type Store interface {
 	// Delete removes a file's objects; it is fs.ErrNotExist if there is no such
 	// file.
 	Delete(name string) error
-	// SpeakerArgs say to a speaker where the objects are.
-	SpeakerArgs() []string
+	// SpeakerArgs returns the flags by which a node's speaker finds the objects.
+	SpeakerArgs(node string) []string
 }
 
 // A folder is a folder of YAML.
@@ -55,7 +55,7 @@ func (f *folder) PutText(name, text string) error {
 
 func (f *folder) Delete(name string) error { return os.Remove(filepath.Join(f.dir, name+".yaml")) }
 
-func (f *folder) SpeakerArgs() []string { return []string{"--files", f.dir} }
+func (f *folder) SpeakerArgs(string) []string { return []string{"--files", f.dir} }
 
 // restore puts the files of a folder in place.
 func (c *Cluster) restore(base string) error {

@@ -2,7 +2,6 @@ package membership
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -29,7 +28,7 @@ type Leaser struct {
 	client    rest.Interface
 }
 
-// NewLeaser returns one for the Leases of a namespace.
+// NewLeaser returns one for the Leases of a namespace, in which each is named after its node.
 func NewLeaser(c *rest.Config, namespace string) (*Leaser, error) {
 	scheme := runtime.NewScheme()
 	if err := coordinationv1.AddToScheme(scheme); err != nil {
@@ -76,22 +75,12 @@ func (b bulletin) annotations() map[string]string {
 	return map[string]string{interfacesAnnotation: base64.StdEncoding.EncodeToString(b.interfaces), releasedAnnotation: b.released}
 }
 
-// leaseOf is the name of a node's Lease. Names of objects have 253 bytes at most, as
-// those of nodes.
-func leaseOf(node string) string {
-	name := "fanfare-speaker-" + node
-	if len(name) > 253 {
-		name = fmt.Sprintf("%s-%x", name[:230], sha256.Sum256([]byte(node)))[:253]
-	}
-	return name
-}
-
 // renew renews a node's own Lease, and makes it where there is none. The Node is its
 // owner, so that it goes with that.
 func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval time.Duration, says bulletin) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
-	name, now := leaseOf(node), metav1.NowMicro()
+	now := metav1.NowMicro()
 	seconds := max(int32(leasePatience*interval/time.Second), 1)
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"annotations": says.annotations()},
@@ -100,13 +89,13 @@ func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval
 	if err != nil {
 		return err
 	}
-	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(name).Body(body).Do(ctx).Error()
+	err = l.client.Patch(types.MergePatchType).Namespace(l.namespace).Resource("leases").Name(node).Body(body).Do(ctx).Error()
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: l.namespace, Annotations: says.annotations(),
+			Name: node, Namespace: l.namespace, Annotations: says.annotations(),
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid}},
 		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node, LeaseDurationSeconds: &seconds, RenewTime: &now},
@@ -118,7 +107,7 @@ func (l *Leaser) renew(ctx context.Context, node string, uid types.UID, interval
 // something ends it.
 func (l *Leaser) watch(ctx context.Context, node string, seen func(bulletin)) error {
 	w, err := l.client.Get().Namespace(l.namespace).Resource("leases").VersionedParams(&metav1.ListOptions{
-		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, leaseOf(node)).String(),
+		Watch: true, FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, node).String(),
 	}, metav1.ParameterCodec).Watch(ctx)
 	if err != nil {
 		return err
