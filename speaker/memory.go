@@ -220,8 +220,8 @@ func lock(runDir string) (release func(), err error) {
 
 // Running says whether a speaker uses the run directory.
 func Running(runDir string) bool {
-	if _, err := os.Stat(runDir); err != nil {
-		return false
+	if _, err := os.Stat(filepath.Join(runDir, "speaker.lock")); err != nil {
+		return false // lock would make the file
 	}
 	release, err := lock(runDir)
 	if err != nil {

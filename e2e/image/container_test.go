@@ -60,8 +60,8 @@ func (c *container) command(ctx context.Context, path string, args ...string) *e
 	return cmd
 }
 
-// start starts a command with what the speaker's manifest allows: root, NET_ADMIN
-// and NET_RAW, no way to more, and a root that is read-only.
+// start starts a command with what the speaker's manifest allows: root, NET_ADMIN,
+// NET_BIND_SERVICE and NET_RAW, no way to more, and a root that is read-only.
 func (c *container) start(cmd *exec.Cmd) error {
 	var err error
 	// The thread that is confined ends with the function.
@@ -69,7 +69,7 @@ func (c *container) start(cmd *exec.Cmd) error {
 		if err = c.mount(); err != nil {
 			return
 		}
-		if err = drop(unix.CAP_NET_ADMIN, unix.CAP_NET_RAW); err != nil {
+		if err = drop(unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE, unix.CAP_NET_RAW); err != nil {
 			return
 		}
 		err = cmd.Start()
